@@ -1,0 +1,217 @@
+"""The command line: parses and prints; every verb is a function of the package."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from dpdist import report as reporting
+from dpdist.errors import DpdistError
+from dpdist.job import Job
+from dpdist.jobfile import load_job
+from dpdist.progress import Event, Listener, silent
+from dpdist.release import publish as publish_workspace
+from dpdist.release import run as run_job
+from dpdist.release import validate as validate_job
+
+app = typer.Typer(
+    help="Publish survey tables and synthetic records from confidential microdata, with the privacy spent stated.\n\n"
+    "A job file names the data, the survey design, the model, the tables and the budget. [bold]validate[/] and "
+    "[bold]plan[/] spend nothing; [bold]run[/] spends the job's budget once and leaves WORKSPACE/public (to publish) and "
+    "WORKSPACE/confidential (to guard); [bold]publish[/] makes the public folder again at no cost.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+out, err = Console(soft_wrap=True, highlight=False), Console(stderr=True, soft_wrap=True, highlight=False)
+
+JobFile = Annotated[str, typer.Argument(metavar="JOB", help="A YAML job file, or the name of a shipped job (doctorates).")]
+WorkspaceFolder = Annotated[Path, typer.Argument(metavar="WORKSPACE", help="The folder of a run.")]
+InputFile = Annotated[Path | None, typer.Option("--input", help="Parquet or CSV file to read instead of the job's input.")]
+Replay = Annotated[
+    Path | None, typer.Option("--replay", help="WORKSPACE/confidential of a run to reproduce, byte for byte.")
+]
+WithEvaluation = Annotated[bool, typer.Option("--confidential", help="Add the evaluation, for the custodian's eyes only.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON event a line on standard output.")]
+ShowValues = Annotated[
+    bool, typer.Option("--show-values", help="Show confidential values in error messages, on this screen only.")
+]
+
+
+@app.command()
+def validate(job: JobFile, input: InputFile = None, quiet: Quiet = False, show_values: ShowValues = False) -> None:
+    """Check a job against its data: schema, design, public domains, sizes. Nothing is spent or written."""
+
+    def act() -> None:
+        with _listening(quiet, as_json=False) as listener:
+            plan = validate_job(load_job(job), input, listener)
+        if not quiet:
+            out.print(
+                f"The job is valid: {int(plan.frame.count.sum()):,} records in {len(plan.frame.stratum_labels):,} strata."
+            )
+
+    _guarded(act, show_values)
+
+
+@app.command()
+def plan(job: JobFile, input: InputFile = None, show_values: ShowValues = False) -> None:
+    """Show strata, blocks, memory per task, guarantee and cost of a run, before it."""
+
+    def act() -> None:
+        with _listening(quiet=False, as_json=False) as listener:
+            found = validate_job(load_job(job), input, listener)
+        out.print(reporting.plan_text(found))
+
+    _guarded(act, show_values)
+
+
+@app.command()
+def run(
+    job: JobFile,
+    workspace: Annotated[Path, typer.Option("--workspace", "-w", help="Folder for everything the run leaves.")],
+    input: InputFile = None,
+    replay: Replay = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+    show_values: ShowValues = False,
+) -> None:
+    """Protect, then publish. Spends the job's budget; killed, the same command resumes."""
+
+    def act() -> None:
+        with _listening(quiet, as_json) as listener:
+            said: Job = load_job(job)
+            public = run_job(said, workspace, input, replay, listener)
+        if as_json:
+            print(json.dumps({"event": "done", "public": str(public)}))
+        elif not quiet:
+            out.print(reporting.run_text(workspace))
+
+    _guarded(act, show_values)
+
+
+@app.command()
+def publish(workspace: WorkspaceFolder, quiet: Quiet = False, as_json: Json = False) -> None:
+    """Make tables, microdata and statement again from what was released. Spends nothing, reads no record."""
+
+    def act() -> None:
+        with _listening(quiet, as_json) as listener:
+            public = publish_workspace(workspace, listener)
+        if as_json:
+            print(json.dumps({"event": "done", "public": str(public)}))
+        elif not quiet:
+            out.print(f"Published again: {public}")
+
+    _guarded(act)
+
+
+@app.command()
+def report(workspace: WorkspaceFolder, confidential: WithEvaluation = False) -> None:
+    """Show a release as text: guarantee, tables, and on request the confidential evaluation."""
+
+    def act() -> None:
+        out.print(reporting.report_text(workspace, confidential))
+
+    _guarded(act)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of a job file, for editors."""
+    print(json.dumps(Job.model_json_schema(), indent=2))
+
+
+def main() -> None:
+    app()
+
+
+def _guarded(act: Callable[[], None], show_values: bool = False) -> None:
+    """Errors that dpdist raises on purpose become a message on standard error and an exit code."""
+    try:
+        act()
+    except DpdistError as error:
+        err.print(error.text(show_values), markup=False)
+        raise typer.Exit(error.exit_code) from None
+    except KeyboardInterrupt:
+        err.print("Interrupted; the same command resumes.")
+        raise typer.Exit(130) from None
+    except OSError as error:
+        where = error.filename or "workspace"
+        err.print(f"{error.strerror}: {where}\n    remedy:  free or mend it; the same command resumes", markup=False)
+        raise typer.Exit(1) from None
+
+
+class _JsonLines:
+    """Events as JSON lines on standard output."""
+
+    def __enter__(self) -> Listener:
+        def say(event: Event) -> None:
+            said: dict[str, Any] = {"event": event.kind, "stage": event.stage, "done": event.done, "total": event.total}
+            if event.note:
+                said["note"] = event.note
+            print(json.dumps(said), flush=True)
+
+        return say
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+class _Silence:
+    def __enter__(self) -> Listener:
+        return silent
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+class _Bars:
+    """A progress bar per stage on standard error, with counts and the time left."""
+
+    def __enter__(self) -> Listener:
+        self._progress = Progress(
+            TextColumn("{task.description:<18}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=err,
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._progress.start()
+        return self._say
+
+    def _say(self, event: Event) -> None:
+        if event.note:
+            self._progress.console.print(event.note)
+            return
+        if event.stage not in self._tasks or event.kind == "begin":
+            self._tasks[event.stage] = self._progress.add_task(event.stage, total=event.total)
+        total = event.done if event.kind == "end" else event.total
+        self._progress.update(self._tasks[event.stage], completed=event.done, total=total)
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+
+def _listening(quiet: bool, as_json: bool) -> _JsonLines | _Silence | _Bars:
+    if as_json:
+        return _JsonLines()
+    return _Silence() if quiet or not sys.stderr.isatty() else _Bars()

@@ -1,0 +1,94 @@
+"""Errors that teach: what was found, where, what is allowed, how to fix it; never a confidential value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong with a job or a file.
+
+    `where` is a column or a job key, `places` the first lines or rows (0-based row numbers for data), `values`
+    what stood there: confidential for data, shown only on request.
+    """
+
+    where: str
+    found: str
+    allowed: str
+    remedy: str
+    count: int = 1
+    places: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
+
+    def text(self, show_values: bool = False) -> str:
+        at = f" ({', '.join(self.places)}{', …' if self.count > len(self.places) else ''})" if self.places else ""
+        lines = [f"{self.where}: {self.found}{at}", f"    allowed: {self.allowed}", f"    remedy:  {self.remedy}"]
+        if show_values and self.values:
+            lines.append(f"    values:  {', '.join(self.values)}")
+        return "\n".join(lines)
+
+
+class DpdistError(Exception):
+    """Base of every error that dpdist raises on purpose; `exit_code` is the command's."""
+
+    exit_code = 1
+
+    def text(self, show_values: bool = False) -> str:
+        return str(self)
+
+
+class ProblemsError(DpdistError):
+    """Job or data wrong: every problem found, each with its place and remedy."""
+
+    exit_code = 2
+    subject = "input"
+
+    def __init__(self, source: str, problems: Sequence[Problem]):
+        self.source = source
+        self.problems = tuple(problems)
+        super().__init__(self.text())
+
+    def __reduce__(self) -> tuple[type, tuple[str, tuple[Problem, ...]]]:
+        return type(self), (self.source, self.problems)
+
+    def text(self, show_values: bool = False) -> str:
+        many = f"{len(self.problems)} problems" if len(self.problems) > 1 else "1 problem"
+        body = "\n".join("  " + p.text(show_values).replace("\n", "\n  ") for p in self.problems)
+        return f"{self.subject} {self.source}: {many}\n{body}"
+
+
+class JobError(ProblemsError):
+    """The job file cannot be used."""
+
+    subject = "job"
+
+
+class DataError(ProblemsError):
+    """The confidential file does not fit the job; raised before any budget is spent."""
+
+    subject = "data"
+
+
+class FitError(DpdistError):
+    """A stratum's posterior does not exist or its bound could not be brought under the target."""
+
+    def __init__(self, stratum: str, reason: str, remedy: str):
+        self.stratum, self.reason, self.remedy = stratum, reason, remedy
+        super().__init__(f"stratum {stratum}: {reason}\n    remedy:  {remedy}")
+
+    def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
+        return type(self), (self.stratum, self.reason, self.remedy)
+
+
+class WorkspaceError(DpdistError):
+    """The workspace cannot be used: another job's, in use, damaged, or not writable."""
+
+    def __init__(self, path: str, found: str, remedy: str, exit_code: int = 1):
+        self.path, self.found, self.remedy = path, found, remedy
+        self.exit_code = exit_code
+        super().__init__(f"workspace {path}: {found}\n    remedy:  {remedy}")
+
+    def __reduce__(self) -> tuple[type, tuple[str, str, str, int]]:
+        return type(self), (self.path, self.found, self.remedy, self.exit_code)

@@ -1,0 +1,82 @@
+"""Published tables beside direct estimates, noised tables and the truth (confidential)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from dpdist.cells import Cells, cross
+from dpdist.evaluation.laplace import noised
+from dpdist.job import Job, Table
+from dpdist.keys import Key
+from dpdist.records import Floats, Frame
+from dpdist.survey.direct import Totals, direct
+from dpdist.survey.simulate import FIELDS, SEXES, Truth
+
+
+def compare(
+    job: Job, said: Table, frame: Frame, found: Totals, published: pd.DataFrame, truth: Truth | None, key: Key
+) -> pd.DataFrame:
+    """One row per cell × statistic: direct estimate and its standard error, what was published, the comparators, errors.
+
+    `synthetic` is the published default estimator (parameters). Errors are against the truth where it is known, else
+    against the direct estimate; `*_error_in_se` is |estimate − direct| / direct_se; ratios are of absolute errors.
+    """
+    cells = cross(frame, said.by, said.margins)
+    estimate = dict(zip(("count", "mean"), direct(found, frame, cells), strict=True))
+    wanted = [statistic.name for statistic in said.statistics]
+    values: dict[str, Floats] = {name: estimate[name].value for name in wanted}
+    columns = {how: noised(values, found, cells, float(job.budget.epsilon), how, key, said.name) for how in job.compare}
+    true = _true(truth, job, said, frame) if truth is not None else None
+    frames = []
+    for statistic in said.statistics:
+        rows = pd.DataFrame(list(cells.labels), columns=list(said.by), index=range(len(cells)))
+        rows["statistic"], rows["variable"] = statistic.name, statistic.variable
+        rows["direct"] = values[statistic.name]
+        rows["direct_se"] = np.sqrt(estimate[statistic.name].variance)
+        for column, estimator in (("synthetic", "parameters"), ("synthetic_records", "records")):
+            mine = published[(published["statistic"] == statistic.name) & (published["estimator"] == estimator)]
+            rows[column] = mine["estimate"].to_numpy(dtype=float)
+        for how in job.compare:
+            rows[how] = columns[how][statistic.name]
+        rows["truth"] = np.nan if true is None else true[statistic.name]
+        frames.append(rows)
+    return _with_errors(pd.concat(frames, ignore_index=True), job)
+
+
+def _with_errors(rows: pd.DataFrame, job: Job) -> pd.DataFrame:
+    yardstick = rows["truth"].where(rows["truth"].notna(), rows["direct"])
+    for column in ("synthetic", "synthetic_records", *job.compare):
+        rows[f"{column}_error"] = rows[column] - yardstick
+        rows[f"{column}_error_in_se"] = (rows[column] - rows["direct"]).abs() / rows["direct_se"]
+    for how in job.compare:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            rows[f"synthetic_to_{how}"] = rows["synthetic_error"].abs() / rows[f"{how}_error"].abs()
+    return rows
+
+
+def _true(truth: Truth, job: Job, said: Table, frame: Frame) -> dict[str, Floats]:
+    """Population counts and means of the simulated survey in the table's cells."""
+    population = _population(truth, job, frame)
+    cells: Cells = cross(population[0], said.by, said.margins)
+    count = cells.membership @ population[0].count.astype(float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return {"count": count, "mean": (cells.membership @ population[1]) / count}
+
+
+def _population(truth: Truth, job: Job, frame: Frame) -> tuple[Frame, Floats]:
+    names = {"field": FIELDS, "sex": SEXES}
+    position = {name: {str(level): code for code, level in enumerate(levels)} for name, levels in frame.levels.items()}
+    kept = {keep.column: set(map(str, keep.keep)) for keep in job.universe}
+    rows, totals, counts = [], [], []
+    for i, field in enumerate(FIELDS):
+        for j, sex in enumerate(SEXES):
+            said = {"field": field, "sex": sex}
+            if all(said[name] in values for name, values in kept.items()):
+                rows.append([position[name][said[name]] for name in frame.levels])
+                counts.append(int(truth.count[i, j]))
+                totals.append(truth.total[i, j])
+    assert set(frame.levels) <= set(names)
+    table = np.array(rows, dtype=np.int32).reshape(len(rows), len(frame.levels))
+    codes = {name: table[:, k] for k, name in enumerate(frame.levels)}
+    return Frame(codes, frame.levels, np.array(counts, dtype=np.int64), (), ()), np.array(totals)

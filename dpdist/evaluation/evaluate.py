@@ -1,0 +1,33 @@
+"""Evaluation of a finished release: evaluation/<table>.parquet, on the confidential side only."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dpdist.confidential import Confidential
+from dpdist.evaluation.compare import compare
+from dpdist.job import Job
+from dpdist.keys import Key
+from dpdist.progress import Listener, stage
+from dpdist.records import Frame
+from dpdist.storage.tables import each_block, write_table
+from dpdist.storage.workspace import Workspace
+from dpdist.survey.direct import totals
+from dpdist.survey.simulate import Truth
+
+
+def evaluate(space: Workspace, job: Job, frame: Frame, truth: Truth | None, key: Key, listener: Listener) -> None:
+    """What was published beside direct estimates, comparators and the truth."""
+    with stage(listener, "evaluate", len(job.tables)) as tick:
+        found = totals(each_block(space.records), frame, job.survey.psu is not None)
+        for said in job.tables:
+            published = pq.read_table(space.public / "tables" / f"{said.name}.parquet").to_pandas()
+            _keep(space, said.name, Confidential(compare(job, said, frame, found, published, truth, key)))
+            tick(1)
+
+
+def _keep(space: Workspace, name: str, rows: Confidential[pd.DataFrame]) -> None:
+    table = pa.Table.from_pandas(rows.disclose_to_custodian(), preserve_index=False)
+    write_table(space.evaluation / f"{name}.parquet", table)

@@ -1,0 +1,51 @@
+"""Laplace-noised tables of the slides, for comparison only: class `none` ([T]; METHODS §7).
+
+The sensitivities are those of the file at hand: count max w − min w, mean (max wy − min wy)/(Σw − (max w − min w)), the
+largest over cells; noise Laplace(Δ/ε). `laplace` spends the whole ε in every cell and statistic, as the slides do;
+`laplace_composed` divides it by the number of figures that one record enters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from dpdist.cells import Cells
+from dpdist.job import Comparator
+from dpdist.keys import Key
+from dpdist.records import Floats
+from dpdist.survey.direct import Totals
+
+
+def sensitivities(found: Totals, cells: Cells) -> tuple[float, float]:
+    """Local sensitivities of a count and of a mean."""
+    low_w, high_w = _extremes(found.weight, cells)
+    low_p, high_p = _extremes(found.product, cells)
+    occupied = high_w >= low_w
+    weight_range = (high_w - low_w)[occupied]
+    total = (cells.membership @ found.sums.a)[occupied]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = (high_p - low_p)[occupied] / (total - weight_range)
+    return float(weight_range.max()), float(mean[np.isfinite(mean)].max(initial=0.0))
+
+
+def noised(
+    estimates: Mapping[str, Floats], found: Totals, cells: Cells, epsilon: float, how: Comparator, key: Key, table: str
+) -> dict[str, Floats]:
+    """Direct estimates with Laplace noise; `estimates` maps count and mean to (cell,)."""
+    share = 1.0 if how == "laplace" else float(cells.per_record * len(estimates))
+    scale = dict(zip(("count", "mean"), sensitivities(found, cells), strict=True))
+    rng = key.generator(f"compare {how}", table)
+    return {
+        name: values + rng.laplace(0.0, share * scale[name] / epsilon, len(values)) if scale[name] > 0 else values
+        for name, values in estimates.items()
+    }
+
+
+def _extremes(per_row: tuple[Floats, Floats], cells: Cells) -> tuple[Floats, Floats]:
+    coo = cells.membership.tocoo()
+    low, high = np.full(len(cells), np.inf), np.full(len(cells), -np.inf)
+    np.minimum.at(low, coo.row, per_row[0][coo.col])
+    np.maximum.at(high, coo.row, per_row[1][coo.col])
+    return low, high

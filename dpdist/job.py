@@ -1,0 +1,361 @@
+"""What a job may say: frozen, validated once; inside dpdist nothing is checked again.
+
+Public domains and bounds are stated here and never inferred from the confidential file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from functools import cached_property
+from math import prod
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+
+from dpdist.records import Level
+
+Family = Literal["lognormal"]
+Synthesis = Literal["fbs", "fbp"]
+MechanismName = Literal["weighted"]
+WeightRule = Literal["none", "linear", "inverse", "scalar", "fixed_point"]
+Fallback = Literal["refuse", "pool", "proper_prior"]
+Adjacency = Literal["zero_out", "add_remove", "substitution"]
+Comparator = Literal["laplace", "laplace_composed"]
+SamplerName = Literal["exact"]
+ExecutorName = Literal["serial", "dask"]
+StatisticName = Literal["count", "mean"]
+Rule = Literal["error", "drop"]
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=80)]
+
+
+def _exact(value: Any) -> Any:
+    """Exact fraction from a decimal text, a ratio or a number as written."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str | Fraction):
+        raise ValueError('a number in quotes is expected, for example "10.8" or "1/3"')
+    try:
+        fraction = Fraction(str(value).strip())
+    except (ValueError, ZeroDivisionError):
+        raise ValueError('a number in quotes is expected, for example "10.8" or "1/3"') from None
+    if fraction <= 0:
+        raise ValueError("a budget must be greater than 0")
+    return fraction
+
+
+def budget_text(value: Fraction) -> str:
+    """Exact text: a decimal where it terminates, else a ratio."""
+    try:
+        decimal = Decimal(value.numerator) / Decimal(value.denominator)
+    except InvalidOperation:  # pragma: no cover - absurdly long fractions only
+        return str(value)
+    return str(decimal) if Fraction(decimal) == value else str(value)
+
+
+Budget = Annotated[
+    Fraction,
+    BeforeValidator(_exact),
+    PlainSerializer(budget_text),
+    WithJsonSchema({"type": ["string", "number"], "description": "exact, greater than 0; write it in quotes"}),
+]
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Simulate(Frozen):
+    kind: Literal["doctorates"]
+    population: int = Field(gt=0)
+    sample: int = Field(gt=0)
+    seed: int = Field(ge=0)
+    sd: float = Field(default=0.4, gt=0, description="sd of log outcome within a group")
+    noise_sd: float = Field(default=0.4, ge=0, description="sd of log inclusion probability given the outcome")
+
+    @model_validator(mode="after")
+    def _sample_from_population(self) -> Self:
+        if self.sample > self.population:
+            raise ValueError("sample must not exceed population")
+        return self
+
+
+class Input(Frozen):
+    """The confidential microdata: a Parquet or CSV file, or a simulated survey."""
+
+    path: str | None = None
+    simulate: Simulate | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if self.path is not None and self.simulate is not None:
+            raise ValueError("give either path or simulate, not both")
+        return self
+
+
+class Column(Frozen):
+    """Public domain of a column, and what happens to values that a model cannot take."""
+
+    levels: tuple[Level, ...] | None = None
+    bounds: tuple[float, float] | None = None
+    missing: Rule = "error"
+    zeros: Rule = "error"
+    outside: Literal["error", "clip"] = "error"
+
+    @model_validator(mode="after")
+    def _domain(self) -> Self:
+        if (self.levels is None) == (self.bounds is None):
+            raise ValueError("give levels (a category) or bounds (a number), one of them")
+        if self.levels is not None and (not self.levels or len(set(map(str, self.levels))) != len(self.levels)):
+            raise ValueError("levels must be a list of different values")
+        if self.bounds is not None and not 0 <= self.bounds[0] < self.bounds[1]:
+            raise ValueError("bounds must be [lower, upper] with 0 <= lower < upper")
+        if self.levels is not None and (self.zeros, self.outside) != ("error", "error"):
+            raise ValueError("zeros and outside are rules for a column with bounds")
+        return self
+
+
+class Keep(Frozen):
+    """A public filter: records whose column holds one of these values belong to the universe."""
+
+    column: str
+    keep: tuple[Level, ...] = Field(min_length=1)
+
+
+class Survey(Frozen):
+    weight: str
+    design_strata: tuple[str, ...] = ()
+    psu: str | None = None
+    replicate_weights: None = None
+    population: int | None = Field(default=None, gt=0, description="public population size, for proportional weights")
+
+
+class Prior(Frozen):
+    """Prior of (B, Σ): `improper` |Σ|^(−(d+1)/2), or `proper`, a weak conjugate prior worth `records` records."""
+
+    name: Literal["improper", "proper"] = "improper"
+    records: float = Field(default=4.0, gt=2.0)
+    log_sd: float = Field(default=0.5, gt=0)
+    location: dict[str, float] = Field(default_factory=dict, description="public guess of typical values, by column")
+
+    @field_validator("location")
+    @classmethod
+    def _positive(cls, value: dict[str, float]) -> dict[str, float]:
+        if any(v <= 0 for v in value.values()):
+            raise ValueError("locations must be greater than 0")
+        return value
+
+
+class Model(Frozen):
+    family: Family
+    outcome: str
+    predictors: tuple[str, ...] = ()
+    synthesis: Synthesis = "fbs"
+    population_weights: Literal["inverse_inclusion", "proportional"] = "inverse_inclusion"
+    prior: Prior = Prior()
+
+
+class Weights(Frozen):
+    """A weight rule and its constants; `c` unset means: tuned until the bound meets the target."""
+
+    rule: WeightRule
+    c: float | None = Field(default=None, gt=0)
+    g: float = Field(default=0.0, ge=0, le=1)
+    reweight: float | None = Field(default=None, gt=0, le=1, description="k of the re-weighting step")
+    scale: float = Field(default=1.0, gt=0)
+    shift: float = 0.0
+
+
+def _rule(value: Any) -> Any:
+    return {"rule": value} if isinstance(value, str) else value
+
+
+class Mechanism(Frozen):
+    name: MechanismName
+    weights: Annotated[Weights, BeforeValidator(_rule)] = Weights(rule="fixed_point")
+    fallback: Fallback = "refuse"
+
+
+class ReleaseBudget(Frozen):
+    """The whole release's budget: epsilon is what all synthetic sets together may cost."""
+
+    epsilon: Budget
+    adjacency: Adjacency = "zero_out"
+
+
+class Sampler(Frozen):
+    name: SamplerName = "exact"
+    draws: int = Field(default=1000, ge=100)
+
+
+class Statistic(Frozen):
+    name: StatisticName
+    variable: str | None = None
+
+    @property
+    def text(self) -> str:
+        return self.name if self.variable is None else f"{self.name} of {self.variable}"
+
+
+def _statistic(value: Any) -> Any:
+    if isinstance(value, str):
+        return {"name": value}
+    if isinstance(value, dict) and len(value) == 1 and "name" not in value:
+        ((name, variable),) = value.items()
+        return {"name": name, "variable": variable}
+    return value
+
+
+def _statistic_text(value: Statistic) -> Any:
+    return value.name if value.variable is None else {value.name: value.variable}
+
+
+class Table(Frozen):
+    name: Name
+    by: tuple[str, ...] = ()
+    margins: bool = True
+    statistics: tuple[Annotated[Statistic, BeforeValidator(_statistic), PlainSerializer(_statistic_text)], ...] = Field(
+        min_length=1
+    )
+
+
+class Record(Frozen):
+    log_lik: Literal["always", "never", "auto"] = "auto"
+
+
+class Runtime(Frozen):
+    executor: ExecutorName = "serial"
+    workers: int = Field(default=1, ge=1)
+    memory_per_worker: ByteSize = ByteSize(2 * 2**30)
+    on_failure: Literal["stop"] = "stop"
+
+
+class Job(Frozen):
+    """A release: data, design, model, mechanism, budget, tables."""
+
+    dataset: Name
+    period: Annotated[str, BeforeValidator(lambda v: str(v) if isinstance(v, int) else v)]
+    input: Input = Input()
+    columns: dict[str, Column]
+    universe: tuple[Keep, ...] = ()
+    survey: Survey
+    strata: tuple[str, ...] = ()
+    model: Model
+    mechanism: Mechanism
+    budget: ReleaseBudget
+    synthetic_sets: int = Field(default=1, ge=1)
+    reference: None = None
+    sampler: Sampler = Sampler()
+    tables: tuple[Table, ...] = Field(min_length=1)
+    compare: tuple[Comparator, ...] = ()
+    record: Record = Record()
+    runtime: Runtime = Runtime()
+
+    @property
+    def categories(self) -> tuple[str, ...]:
+        """Columns of the public frame, each once: strata, predictors, design strata, table columns."""
+        by = [name for table in self.tables for name in table.by]
+        return tuple(dict.fromkeys([*self.strata, *self.model.predictors, *self.survey.design_strata, *by]))
+
+    @property
+    def outcome(self) -> Column:
+        return self.columns[self.model.outcome]
+
+    @property
+    def epsilon_per_set(self) -> Fraction:
+        return self.budget.epsilon / self.synthetic_sets
+
+    @property
+    def outcome_dependent_rules(self) -> tuple[str, ...]:
+        """Rules that drop records by their outcome: the number left is then no longer a public fact."""
+        column, name = self.outcome, self.model.outcome
+        return tuple(f"{name}: {what} dropped" for what in ("missing", "zeros") if getattr(column, what) == "drop")
+
+    @cached_property
+    def public(self) -> dict[str, Any]:
+        """The job as published: without input, runtime, recording and comparators."""
+        return self.model_dump(mode="json", exclude={"input", "runtime", "record", "compare"})
+
+    @cached_property
+    def identity(self) -> str:
+        """SHA-256 of everything that decides the result (runtime and paths do not)."""
+        said = self.model_dump(mode="json", exclude={"runtime": True, "input": {"path"}})
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+    def cross_check(self) -> list[tuple[tuple[str | int, ...], str]]:
+        """What one key says against another: (path in the job, message); empty when the job is consistent."""
+        found: list[tuple[tuple[str | int, ...], str]] = []
+        columns = self.columns
+
+        def category(path: tuple[str | int, ...], name: str) -> None:
+            if name not in columns:
+                found.append((path, f"column '{name}' is not declared: add it to columns with its public levels"))
+            elif columns[name].levels is None:
+                found.append((path, f"column '{name}' has bounds, but a category with levels is needed here"))
+
+        for key in ("strata",):
+            for i, name in enumerate(self.strata):
+                category((key, i), name)
+        for i, name in enumerate(self.model.predictors):
+            category(("model", "predictors", i), name)
+            if name in self.strata:
+                found.append((("model", "predictors", i), f"'{name}' is constant within a stratum: leave it out"))
+        for i, name in enumerate(self.survey.design_strata):
+            category(("survey", "design_strata", i), name)
+        combinations = prod(len(columns[name].levels or ()) for name in self.categories if name in columns)
+        if combinations >= 2**62:
+            found.append((("columns",), "the categories have too many combinations: merge levels"))
+        outcome = self.model.outcome
+        if outcome not in columns or columns[outcome].bounds is None:
+            found.append((("model", "outcome"), f"column '{outcome}' needs public bounds in columns"))
+        if self.survey.weight in (outcome, *self.categories):
+            found.append((("survey", "weight"), f"'{self.survey.weight}' is used as outcome or category as well"))
+        for i, keep in enumerate(self.universe):
+            domain = columns.get(keep.column)
+            unknown = set(map(str, keep.keep)) - set(map(str, domain.levels or ())) if domain else set()
+            if unknown:
+                found.append((("universe", i, "keep"), f"{sorted(unknown)} are not levels of '{keep.column}'"))
+            if keep.column == outcome:
+                found.append((("universe", i, "column"), "a universe may not depend on the outcome"))
+        names = [table.name for table in self.tables]
+        for i, table in enumerate(self.tables):
+            if names.index(table.name) != i:
+                found.append((("tables", i, "name"), f"table '{table.name}' is named twice"))
+            for j, name in enumerate(table.by):
+                category(("tables", i, "by", j), name)
+            for j, statistic in enumerate(table.statistics):
+                here = ("tables", i, "statistics", j)
+                if statistic.name == "mean" and statistic.variable != outcome:
+                    found.append((here, f"a mean is of the modelled outcome: write {{mean: {outcome}}}"))
+                if statistic.name == "count" and statistic.variable is not None:
+                    found.append((here, "a count has no variable: write count"))
+        if self.budget.adjacency == "add_remove":
+            found.append(
+                (
+                    ("budget", "adjacency"),
+                    f"'{self.mechanism.name}' publishes stratum sizes and predictors, so add_remove cannot be promised: "
+                    "use zero_out or substitution",
+                )
+            )
+        if self.model.population_weights == "proportional":
+            if self.model.synthesis != "fbp":
+                found.append((("model", "population_weights"), "only synthesis: fbp uses population weights"))
+            elif self.survey.population is None:
+                found.append((("model", "population_weights"), "proportional needs survey.population, a public size"))
+        weights = self.mechanism.weights
+        if weights.c is not None and weights.rule in ("none", "scalar", "fixed_point"):
+            found.append((("mechanism", "weights", "c"), f"'{weights.rule}' has no constant c"))
+        if weights.g and weights.rule != "linear":
+            found.append((("mechanism", "weights", "g"), f"'{weights.rule}' has no constant g"))
+        return found

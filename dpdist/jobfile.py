@@ -1,0 +1,178 @@
+"""Reading a job: YAML with line numbers, unknown keys refused with the nearest known name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from dpdist.errors import JobError, Problem
+from dpdist.job import Job
+
+Path_ = tuple[str | int, ...]
+
+
+def find_job(name: str | Path) -> Path:
+    """A job file's path; a name without a folder is also looked up among the jobs shipped with dpdist."""
+    path = Path(name)
+    if path.exists():
+        return path
+    shipped = Path(str(resources.files("dpdist") / "jobs"))
+    if not shipped.is_dir():  # a source checkout: jobs/ lies beside the package
+        shipped = Path(__file__).parent.parent / "jobs"
+    candidates = [shipped / path.name, shipped / f"{path.name}.yaml"]
+    if path.name == str(name):
+        for candidate in candidates:
+            if candidate.is_file():
+                return candidate
+    known = sorted(p.stem for p in shipped.glob("*.yaml"))
+    raise JobError(
+        str(name),
+        [
+            Problem(
+                "file",
+                "no such file",
+                f"a YAML job file, or one of the shipped jobs: {', '.join(known)}",
+                "check the path",
+            )
+        ],
+    )
+
+
+def load_job(name: str | Path) -> Job:
+    """Read and validate a job file. Raises `JobError` with line, path, what is allowed and the remedy."""
+    path = find_job(name)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise JobError(
+            str(path), [Problem("file", f"cannot be read ({type(error).__name__})", "a UTF-8 YAML file", "check the path")]
+        ) from None
+    return parse_job(text, str(path))
+
+
+def parse_job(text: str, source: str = "job") -> Job:
+    """Validate a job given as YAML text."""
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        said = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        problem = Problem(
+            "YAML", error.problem or "not YAML", "valid YAML", "check indentation and quotes", 1, (f"line {line}",)
+        )
+        raise JobError(source, [problem]) from None
+    if not isinstance(said, dict) or node is None:
+        raise JobError(
+            source, [Problem("job", "not a mapping of keys", "dataset:, columns:, …", "see README for a job file")]
+        )
+    lines = dict(_lines(node, ()))
+    twice = [
+        Problem(_text(p), "given twice", "each key once", "delete one", 1, (f"line {n}",)) for p, n in _duplicates(node, ())
+    ]
+    if twice:
+        raise JobError(source, twice)
+    try:
+        job = Job.model_validate(said)
+    except ValidationError as error:
+        raise JobError(source, [_problem(e, said, lines) for e in error.errors(include_url=False)]) from None
+    contradictions = job.cross_check()
+    if contradictions:
+        raise JobError(source, [_contradiction(path, message, lines) for path, message in contradictions])
+    return job
+
+
+def _lines(node: yaml.Node, path: Path_) -> Iterator[tuple[Path_, int]]:
+    yield path, node.start_mark.line + 1
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            for inner, line in _lines(value, (*path, key.value)):
+                yield inner, key.start_mark.line + 1 if inner == (*path, key.value) else line
+    elif isinstance(node, yaml.SequenceNode):
+        for i, value in enumerate(node.value):
+            yield from _lines(value, (*path, i))
+
+
+def _duplicates(node: yaml.Node, path: Path_) -> Iterator[tuple[Path_, int]]:
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            here = (*path, key.value)
+            if key.value in seen:
+                yield here, key.start_mark.line + 1
+            seen.add(key.value)
+            yield from _duplicates(value, here)
+    elif isinstance(node, yaml.SequenceNode):
+        for i, value in enumerate(node.value):
+            yield from _duplicates(value, (*path, i))
+
+
+def _text(path: Path_) -> str:
+    return ".".join(str(part) for part in path) or "job"
+
+
+def _place(path: Path_, lines: Mapping[Path_, int]) -> tuple[str, ...]:
+    while path and path not in lines:
+        path = path[:-1]
+    return (f"line {lines[path]}",) if path in lines else ()
+
+
+def _problem(error: ErrorDetails, said: Any, lines: Mapping[Path_, int]) -> Problem:
+    path = tuple(error["loc"])
+    place = _place(path, lines)
+    if error["type"] == "extra_forbidden":
+        known = sorted(_known_keys(path[:-1]))
+        near = get_close_matches(str(path[-1]), known, n=1, cutoff=0.5)
+        remedy = f"did you mean '{near[0]}'?" if near else "delete the key"
+        return Problem(_text(path), "unknown key", ", ".join(known), remedy, 1, place)
+    if error["type"] == "missing":
+        return Problem(_text(path), "missing key", "it must be given", f"add '{path[-1]}'", 1, place)
+    message = error["msg"].removeprefix("Value error, ")
+    expected = error.get("ctx", {}).get("expected")
+    if expected and isinstance(error["input"], str):
+        options = [option.strip("' ") for option in str(expected).replace(" or ", ", ").split(", ")]
+        near = get_close_matches(error["input"], options, n=1, cutoff=0.4)
+        remedy = f"did you mean '{near[0]}'?" if near else "use one of these"
+        return Problem(_text(path), f"'{error['input']}' is not known", str(expected), remedy, 1, place)
+    if error["type"] == "none_required":
+        return Problem(
+            _text(path), "not supported by the model and mechanism of this job", "null", "leave it out", 1, place
+        )
+    return Problem(
+        _text(path), f"{error['input']!r:.80}" if path else "inconsistent", message, "correct the value", 1, place
+    )
+
+
+def _contradiction(path: Path_, message: str, lines: Mapping[Path_, int]) -> Problem:
+    found, _, remedy = message.partition(": ")
+    return Problem(
+        _text(path), found, "keys that agree with each other", remedy or "correct one of them", 1, _place(path, lines)
+    )
+
+
+def _known_keys(path: Path_) -> set[str]:
+    """Names of the fields at a path of the job, found by walking the models' annotations."""
+    model: Any = Job
+    for part in path:
+        if isinstance(model, type) and issubclass(model, BaseModel):
+            model = model.model_fields[str(part)].annotation if part in model.model_fields else None
+        model = _model_within(model)
+        if model is None:
+            return set()
+    return set(model.model_fields)
+
+
+def _model_within(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for argument in getattr(annotation, "__args__", ()):
+        found = _model_within(argument)
+        if found is not None:
+            return found
+    return None

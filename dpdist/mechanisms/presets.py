@@ -1,0 +1,58 @@
+"""Named mechanisms: presets of the forms, with what each promises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from dpdist.job import Job, MechanismName
+from dpdist.mechanisms import tilted
+from dpdist.mechanisms.protocol import Mechanism, Rounds, StratumRecorder
+from dpdist.privacy.guarantees import Asymptotic, NoGuarantee, Promise, bound_target
+
+PUBLIC_X = (
+    "predictors, strata, design strata, table columns and the number of sample records in each combination are public"
+)
+WEIGHTS_ARE_ATTRIBUTES = (
+    "a record's sampling weight is taken as its own attribute: where weights were calibrated or adjusted for nonresponse "
+    "from the same sample, one person moves others' weights, and no record-level claim covers that"
+)
+NO_AMPLIFICATION = "no amplification by subsampling is claimed"
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """Pseudo posterior with privacy weights tuned to Δ ≤ Δ* on the file itself: asymptotic ([T], [V])."""
+
+    scope: Literal["stratum"] = "stratum"
+
+    def promise(self, job: Job) -> Promise:
+        public = tuple(
+            f"number of records after a rule that depends on the outcome: {r}" for r in job.outcome_dependent_rules
+        )
+        assumptions = (PUBLIC_X, *public, WEIGHTS_ARE_ATTRIBUTES, NO_AMPLIFICATION)
+        composition = (
+            f"sequential over {job.synthetic_sets} synthetic sets; parallel over strata, whose membership is public"
+        )
+        if job.mechanism.weights.rule == "none":
+            return Promise(NoGuarantee(), NoGuarantee(), composition, assumptions, None)
+        per_set = Asymptotic(job.budget.adjacency, job.epsilon_per_set)
+        asymptotic = (
+            "the bound is the one observed on this file over S posterior draws; it is not a bound over every file",
+            "privacy weights are computed from the confidential file",
+        )
+        return Promise(
+            per_set.sets(job.synthetic_sets),
+            per_set,
+            composition,
+            (*assumptions, *asymptotic),
+            bound_target(job.epsilon_per_set, job.budget.adjacency),
+        )
+
+    def protect(self, job: Job, model: Any, recorder: StratumRecorder) -> Rounds:
+        target = self.promise(job).target
+        bound = float("inf") if target is None else target
+        return tilted.protect(model, job.mechanism.weights, bound, job.sampler.draws, job.synthetic_sets, recorder)
+
+
+MECHANISMS: dict[MechanismName, Mechanism] = {"weighted": Weighted()}

@@ -1,0 +1,81 @@
+"""What a mechanism is: a generator of requests that sees only totals; and the parties that serve it.
+
+    total = yield Pass(kernel, combine)      # visit every record block of the stratum, combine partials in block order
+    draws = yield Sample(statistics, n, …)   # draw from a posterior
+
+Kernels run where the records are. What a kernel leaves per record (F, α, …) is the block's *carry*: it stays there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, Literal, NamedTuple, Protocol
+
+from dpdist.confidential import Confidential
+from dpdist.job import Job
+from dpdist.models.protocol import Draws
+from dpdist.privacy.guarantees import Promise
+from dpdist.records import Floats, Ints, Records
+
+Carry = dict[str, Floats]
+Columns = dict[str, Floats | Ints]
+"""Per-record by-products by name, each (record,)."""
+
+
+class Kernel(Protocol):
+    """Runs on one block: reads records and carry, may write the carry and the recorder, returns a partial."""
+
+    def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats: ...
+
+
+class Pass(NamedTuple):
+    kernel: Kernel
+    combine: Literal["sum", "max"]
+
+
+class Sample(NamedTuple):
+    statistics: Floats
+    draws: int
+    stage: str
+    set: int = 0
+
+
+Rounds = Generator[Pass | Sample, Any, "Released"]
+
+
+class Released(NamedTuple):
+    """What a stratum releases: one θ per synthetic set, and nothing else."""
+
+    parameters: tuple[Draws, ...]
+
+
+class BlockRecorder(Protocol):
+    """Takes a block's confidential by-products; mechanisms do not know where they go."""
+
+    def bounds(self, columns: Confidential[Columns]) -> None: ...
+
+    def log_lik(self, values: Confidential[Floats]) -> None:
+        """(draw, record) of the block."""
+        ...
+
+    @property
+    def wants_log_lik(self) -> bool: ...
+
+
+class StratumRecorder(Protocol):
+    """Takes a stratum's confidential by-products."""
+
+    def posterior(self, fit: str, draws: Confidential[Draws]) -> None: ...
+
+    def summary(self, values: Confidential[dict[str, float]]) -> None: ...
+
+
+class Mechanism(Protocol):
+    """`promise` speaks before data are seen; `protect` is the generator."""
+
+    @property
+    def scope(self) -> Literal["stratum", "file"]: ...
+
+    def promise(self, job: Job) -> Promise: ...
+
+    def protect(self, job: Job, model: Any, recorder: StratumRecorder) -> Rounds: ...

@@ -1,0 +1,60 @@
+"""Design matrices from public predictors: treatment coding, columns aliased with earlier ones dropped as in R's lm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpdist.records import Codes, Floats, Frame
+
+INTERCEPT = "(Intercept)"
+
+
+@dataclass(frozen=True)
+class Design:
+    """Predictors of one stratum's frame rows.
+
+    `matrix` is (pattern, kept predictor) with distinct rows, `pattern` maps each frame row of the stratum to a row of it,
+    `names` are all predictors, `kept` the positions of those that the stratum identifies, `first` the first frame row.
+    """
+
+    names: tuple[str, ...]
+    kept: tuple[int, ...]
+    matrix: Floats
+    pattern: Codes
+    first: int
+
+
+def predictor_names(frame: Frame, predictors: Sequence[str]) -> tuple[str, ...]:
+    """Intercept and one indicator per level but the first of every predictor."""
+    indicators = [f"{name}[{level}]" for name in predictors for level in frame.levels[name][1:]]
+    return (INTERCEPT, *indicators)
+
+
+def design(frame: Frame, predictors: Sequence[str], rows: slice) -> Design:
+    """Design of the frame rows of one stratum; only combinations that the sample holds (public) decide what is kept."""
+    names = predictor_names(frame, predictors)
+    codes = np.column_stack([np.zeros(rows.stop - rows.start, dtype=np.int32)] + [frame.codes[p][rows] for p in predictors])
+    distinct, pattern = np.unique(codes, axis=0, return_inverse=True)
+    columns = [np.ones(len(distinct))]
+    for position, name in enumerate(predictors, start=1):
+        columns += [(distinct[:, position] == level).astype(float) for level in range(1, len(frame.levels[name]))]
+    full = np.column_stack(columns)
+    kept = _independent(full)
+    return Design(names, kept, full[:, kept], pattern.reshape(-1).astype(np.int32), rows.start)
+
+
+def _independent(matrix: Floats) -> tuple[int, ...]:
+    """Columns not in the span of the kept ones before them (Gram–Schmidt)."""
+    kept: list[int] = []
+    basis = np.empty((len(matrix), 0))
+    for j, column in enumerate(matrix.T):
+        residual = column - basis @ (basis.T @ column)
+        residual -= basis @ (basis.T @ residual)
+        norm = float(np.linalg.norm(residual))
+        if norm > 1e-8 * max(1.0, float(np.linalg.norm(column))):
+            kept.append(j)
+            basis = np.column_stack([basis, residual / norm])
+    return tuple(kept)

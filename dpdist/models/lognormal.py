@@ -1,0 +1,267 @@
+"""FBS and FBP: outcome and weight together, z = (log y, log w), z | x ~ N₂(B'x, Σ) in the sample ([T]; METHODS §5).
+
+Exact draws under α-weighted records with A = diag(α): K = X'AX, B̂ = K⁻¹X'AZ, S = (Z−XB̂)'A(Z−XB̂), ν = Σα − p under the
+prior |Σ|^(−3/2); Σ ~ IW(ν, S), B | Σ ~ MN(B̂, K⁻¹, Σ), proper iff Σα > p + 1. f_i is the density of (log y, log w).
+
+FBP is the same fit un-tilted. The sample law of z is π·p(z|x)/E(π|x) with π = 1/w = exp(−z_w); so the population law is the
+sample's times exp(z_w), normalised, which for a normal law shifts the mean: μ_pop = μ_sample + Σe_w. And
+1/E_pop(π|x) = E_sample(w|x) = exp(μ_w + Σ_ww/2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.linalg import LinAlgError
+from scipy.linalg import cholesky, solve_triangular
+from scipy.special import gammaincinv, ndtr, ndtri
+
+from dpdist.job import Job
+from dpdist.keys import open_uniforms
+from dpdist.models.design import Design, design
+from dpdist.models.protocol import Draws, Extremes, Improper
+from dpdist.records import Codes, Floats, Frame, Records
+
+D = 2
+LOG_2PI = float(np.log(2.0 * np.pi))
+TILE = 128
+"""Records per tile: a (128, 1000) float64 tile stays in the second-level cache."""
+ROUNDING = 16.0 * float(np.finfo(float).eps)
+"""Relative error allowed for a sum of six products and the forming of its coefficients."""
+SINGULAR = 1e-11
+"""A residual variance below this share of the raw second moment is rounding error: the component is constant."""
+
+
+@dataclass(frozen=True)
+class ConjugatePrior:
+    """B | Σ ~ MN(location, precision⁻¹, Σ), Σ ~ IW(records, scale); improper when records = 0."""
+
+    records: float
+    scale: Floats
+    location: Floats
+    precision: Floats
+
+
+@dataclass(frozen=True)
+class Lognormal:
+    """Lognormal model of (outcome, weight) for one stratum; statistics are (pattern, 6): Σα(1, z₁, z₂, z₁², z₁z₂, z₂²)."""
+
+    components: tuple[str, str]
+    design: Design
+    prior: ConjugatePrior
+    synthesis: Literal["fbs", "fbp"]
+    fixed_weight: float | None
+    outcome_bounds: tuple[float, float]
+    weight_bounds: tuple[float, float]
+
+    @classmethod
+    def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Lognormal:
+        """The model of one stratum; `proper` asks for the weak proper prior whatever the job's prior is."""
+        predictors = (*frame_strata_as_predictors(job, frame), *job.model.predictors)
+        matrix = design(frame, predictors, rows)
+        weight, survey = job.survey.weight, job.survey
+        declared = job.columns.get(weight)
+        proportional = job.model.population_weights == "proportional" and survey.population is not None
+        return cls(
+            components=(job.model.outcome, weight),
+            design=matrix,
+            prior=_prior(job, matrix, proper or job.model.prior.name == "proper"),
+            synthesis=job.model.synthesis,
+            fixed_weight=(survey.population or 0) / float(frame.count.sum()) if proportional else None,
+            outcome_bounds=job.outcome.bounds or (0.0, np.inf),
+            weight_bounds=(declared.bounds if declared and declared.bounds else (0.0, np.inf)),
+        )
+
+    @property
+    def parameters(self) -> int:
+        return len(self.design.kept)
+
+    def statistics(self, records: Records, alpha: Floats) -> Floats:
+        """Weighted sums per predictor pattern, shape (pattern, 6)."""
+        pattern = self._pattern(records)
+        y, w = np.log(records.outcome), np.log(records.weight)
+        ay, aw = alpha * y, alpha * w
+        columns = (alpha, ay, aw, ay * y, ay * w, aw * w)
+        patterns = len(self.design.matrix)
+        return np.column_stack([np.bincount(pattern, weights=c, minlength=patterns) for c in columns])
+
+    def weight_total(self, statistics: Floats) -> float:
+        return float(statistics[:, 0].sum())
+
+    def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
+        """Exact draws by inverse distribution functions: the same uniforms serve every round (common random numbers)."""
+        p = self.parameters
+        root_k, b_hat, scale, nu = self._posterior(statistics)
+        uniforms = open_uniforms(rng, (draws, D + 1 + p * D))
+        degrees = nu - np.arange(D)
+        chi = np.sqrt(2.0 * gammaincinv(degrees / 2.0, uniforms[:, :D]))
+        bartlett = np.zeros((draws, D, D))
+        bartlett[:, 0, 0], bartlett[:, 1, 1] = chi[:, 0], chi[:, 1]
+        bartlett[:, 1, 0] = ndtri(uniforms[:, D])
+        root = scale @ np.linalg.inv(bartlett).transpose(0, 2, 1)
+        noise = ndtri(uniforms[:, D + 1 :]).reshape(draws, p, D)
+        flat = solve_triangular(root_k, noise.transpose(1, 0, 2).reshape(p, -1), lower=True, trans="T")
+        spread = flat.reshape(p, draws, D).transpose(1, 0, 2)
+        coefficients = np.full((draws, len(self.design.names), D), np.nan)
+        coefficients[:, self.design.kept, :] = b_hat + spread @ root.transpose(0, 2, 1)
+        return Draws(coefficients, root @ root.transpose(0, 2, 1))
+
+    def log_lik(self, draws: Draws, records: Records) -> Floats:
+        """Log likelihood (draw, record)."""
+        out = np.empty((len(draws), len(records)))
+        for part, tile, _ in self._tiles(draws, records):
+            out[:, part] = tile.T
+        return out
+
+    def extremes(self, draws: Draws, records: Records) -> Extremes:
+        """Fused GEMM and reduction; widened by the evaluation's own rounding error, so that bounds are never too small."""
+        highest, lowest = np.empty(len(records)), np.empty(len(records))
+        for part, tile, magnitude in self._tiles(draws, records):
+            slack = ROUNDING * magnitude
+            highest[part] = tile.max(axis=1) + slack
+            lowest[part] = tile.min(axis=1) - slack
+        return Extremes(highest, lowest)
+
+    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        """FBS: (y*, w*) from the sample law. FBP: y* from the population law, weight 1/E(π|x) or N/n.
+
+        Values beyond the public bounds are set to the nearest bound, as the file's own top-codes are.
+        """
+        mean: Floats = self._means(theta)[0][self.design.pattern[frame_row - self.design.first]]
+        sigma = theta.covariance[0]
+        if self.synthesis == "fbs":
+            noise = ndtri(open_uniforms(rng, (len(frame_row), D)))
+            z = mean + noise @ cholesky(sigma, lower=True).T
+            return np.clip(np.exp(z[:, 0]), *self.outcome_bounds), np.clip(np.exp(z[:, 1]), *self.weight_bounds)
+        noise = ndtri(open_uniforms(rng, (len(frame_row),)))
+        y = np.exp(mean[:, 0] + sigma[0, 1] + np.sqrt(sigma[0, 0]) * noise)
+        modelled = np.exp(mean[:, 1] + sigma[1, 1] / 2.0)
+        w = modelled if self.fixed_weight is None else np.full_like(modelled, self.fixed_weight)
+        return np.clip(y, *self.outcome_bounds), w
+
+    def expect(self, theta: Draws) -> tuple[Floats, Floats]:
+        """E(w|x) and E(wy|x) with y limited to its public bounds; under FBP the same, for 1/E(π|x) = E(w|x) and
+        E_pop(y|x) = E(wy|x)/E(w|x)."""
+        mean = self._means(theta)
+        sigma = theta.covariance[:, None, :, :]
+        weight = np.exp(mean[:, :, 1] + sigma[..., 1, 1] / 2.0)
+        typical = limited_lognormal_mean(mean[:, :, 0] + sigma[..., 0, 1], sigma[..., 0, 0], self.outcome_bounds)
+        if self.fixed_weight is not None:
+            weight = np.full_like(weight, self.fixed_weight)
+        weight, typical = weight[:, self.design.pattern], typical[:, self.design.pattern]
+        return weight, weight * typical
+
+    def describe(self, theta: Draws) -> Mapping[str, Any]:
+        names = [f"log {c}" for c in self.components]
+        rows = [[None if np.isnan(v) else float(v) for v in row] for row in theta.coefficients[0]]
+        return {
+            "coefficients": {"predictor": list(self.design.names), "component": names, "values": rows},
+            "covariance": {"component": names, "values": theta.covariance[0].tolist()},
+        }
+
+    def recall(self, described: Mapping[str, Any]) -> Draws:
+        rows = [[np.nan if v is None else v for v in row] for row in described["coefficients"]["values"]]
+        return Draws(np.array(rows, dtype=float)[None], np.array(described["covariance"]["values"], dtype=float)[None])
+
+    def _pattern(self, records: Records) -> Codes:
+        return self.design.pattern[records.frame - self.design.first]
+
+    def _means(self, draws: Draws) -> Floats:
+        """μ(x) of every pattern, shape (draw, pattern, component)."""
+        kept: Floats = draws.coefficients[:, self.design.kept, :]
+        return np.asarray(np.matmul(self.design.matrix, kept))
+
+    def _posterior(self, statistics: Floats) -> tuple[Floats, Floats, Floats, float]:
+        """Cholesky root of K, B̂ (predictor, component), Cholesky root of S, ν."""
+        x, prior, p = self.design.matrix, self.prior, self.parameters
+        total = self.weight_total(statistics)
+        if prior.records == 0 and not total > p + 1:
+            raise Improper(f"the privacy weights sum to no more than p + 1 = {p + 1}, so the posterior is improper")
+        k = (x * statistics[:, [0]]).T @ x + prior.precision
+        xz = x.T @ statistics[:, 1:3] + prior.precision @ prior.location
+        raw = statistics[:, 3:].sum(axis=0)
+        zz = np.array([[raw[0], raw[1]], [raw[1], raw[2]]]) + prior.location.T @ prior.precision @ prior.location
+        try:
+            root_k = cholesky(k, lower=True)
+            b_hat = solve_triangular(root_k, solve_triangular(root_k, xz, lower=True), lower=True, trans="T")
+            scale = zz - b_hat.T @ xz
+            if prior.records == 0 and np.any(np.diag(scale) <= SINGULAR * np.diag(zz)):
+                raise Improper("outcome or weight has no variation left within the predictors' groups")
+            root_s = cholesky((scale + scale.T) / 2.0 + prior.scale, lower=True)
+        except LinAlgError:
+            reason = "some predictor's group has no privacy weight left, or log weight is a line in log outcome"
+            raise Improper(reason) from None
+        nu = total + prior.records - (p if prior.records == 0 else 0)
+        return root_k, b_hat, root_s, nu
+
+    def _tiles(self, draws: Draws, records: Records) -> Iterator[tuple[slice, Floats, Floats]]:
+        """Log likelihood in tiles (record, draw), a GEMM each: f = φ(u)·T with u = z − centre of the pattern.
+
+        Yields the tile's records, its values (an array that is reused) and, per record, Σ_k |φ_k| max_s |T_ks|, to which
+        the rounding error of every value is proportional. Centring at the draws' mean keeps the six terms of the order of f.
+        """
+        count = len(draws)
+        means = self._means(draws)
+        precision = np.linalg.inv(draws.covariance)
+        constant = -LOG_2PI - 0.5 * np.linalg.slogdet(draws.covariance)[1]
+        pattern = self._pattern(records)
+        edges = np.flatnonzero(np.diff(pattern)) + 1
+        z = np.log(np.column_stack([records.outcome, records.weight]))
+        buffer = np.empty((TILE, count))
+        for start, stop in zip([0, *edges], [*edges, len(pattern)], strict=True):
+            if start == stop:
+                continue
+            centre = means[:, pattern[start]].mean(axis=0)
+            delta = means[:, pattern[start]] - centre
+            linear = np.einsum("sij,sj->si", precision, delta)
+            table = np.empty((6, count))
+            table[0] = constant - 0.5 * np.einsum("si,si->s", delta, linear)
+            table[1:3] = linear.T
+            table[3], table[4], table[5] = -0.5 * precision[:, 0, 0], -precision[:, 0, 1], -0.5 * precision[:, 1, 1]
+            largest = np.abs(table).max(axis=1)
+            for low in range(start, stop, TILE):
+                high = min(low + TILE, stop)
+                u = z[low:high] - centre
+                features = np.empty((high - low, 6))
+                features[:, 0], features[:, 1:3] = 1.0, u
+                features[:, 3], features[:, 4], features[:, 5] = u[:, 0] ** 2, u[:, 0] * u[:, 1], u[:, 1] ** 2
+                tile = buffer[: high - low]
+                np.matmul(features, table, out=tile)
+                yield slice(low, high), tile, np.abs(features) @ largest
+
+
+def limited_lognormal_mean(mu: Floats, variance: Floats, bounds: tuple[float, float]) -> Floats:
+    """E min(max(Y, lower), upper) for log Y ~ N(mu, variance)."""
+    low, high = bounds
+    sd = np.sqrt(variance)
+
+    def below(limit: float) -> Floats:
+        """E Y·1(Y < limit)."""
+        whole = np.exp(mu + variance / 2.0)
+        return np.asarray(whole * ndtr((np.log(limit) - mu - variance) / sd))
+
+    inside = np.exp(mu + variance / 2.0) if np.isinf(high) else below(high) + high * ndtr((mu - np.log(high)) / sd)
+    if low <= 0.0:
+        return np.asarray(inside)
+    return np.asarray(inside - below(low) + low * ndtr((np.log(low) - mu) / sd))
+
+
+def frame_strata_as_predictors(job: Job, frame: Frame) -> tuple[str, ...]:
+    """A pooled fit of a job with strata keeps the strata as main effects."""
+    return () if frame.strata else job.strata
+
+
+def _prior(job: Job, matrix: Design, proper: bool) -> ConjugatePrior:
+    p = len(matrix.kept)
+    location, precision, said = np.zeros((p, D)), np.zeros((p, p)), job.model.prior
+    if not proper:
+        return ConjugatePrior(0.0, np.zeros((D, D)), location, precision)
+    known = [c in said.location for c in (job.model.outcome, job.survey.weight)]
+    for component, column in enumerate((job.model.outcome, job.survey.weight)):
+        location[0, component] = np.log(said.location.get(column, 1.0))
+    np.fill_diagonal(precision, 1.0)
+    precision[0, 0] = said.records if all(known) else 1e-4
+    return ConjugatePrior(said.records, said.records * said.log_sd**2 * np.eye(D), location, precision)

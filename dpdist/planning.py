@@ -1,0 +1,95 @@
+"""Planning a run from public facts: what the model and the machine can take is known before anything is spent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dpdist.errors import DataError, JobError, Problem
+from dpdist.job import Job
+from dpdist.mechanisms.presets import MECHANISMS
+from dpdist.models import MODELS
+from dpdist.privacy.guarantees import Promise
+from dpdist.progress import Listener, stage
+from dpdist.records import Frame
+from dpdist.runtime.blocks import LOG_LIK_LIMIT, Layout, log_lik_bytes
+from dpdist.survey.prepare import Census, take_census
+from dpdist.survey.source import Source, open_source
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run would do. `census` was taken from the file and is confidential but for its frame."""
+
+    job: Job
+    source: Source
+    census: Census
+    promise: Promise
+    layout: Layout
+
+    @property
+    def frame(self) -> Frame:
+        return self.layout.frame
+
+
+def make_plan(job: Job, input: str | Path | None, listener: Listener) -> Plan:
+    """Check every record and the model's needs; nothing is spent or written. Raises `JobError` or `DataError`."""
+    source = open_source(job, input)
+    with stage(listener, "check records", source.rows) as tick:
+        census = take_census(job, source, tick)
+    problems = _design_problems(census.frame) + _fit_problems(job, census)
+    if problems:
+        raise DataError(source.name, problems)
+    promise = MECHANISMS[job.mechanism.name].promise(job)
+    layout = lay_out(job, census.frame)
+    _check_memory(job, layout)
+    return Plan(job, source, census, promise, layout)
+
+
+def lay_out(job: Job, frame: Frame) -> Layout:
+    """Blocks, the ragged axis and what is recorded, for a fit over this frame's strata."""
+    wanted = job.record.log_lik
+    small = log_lik_bytes(frame, job.sampler.draws) <= LOG_LIK_LIMIT
+    largest = max(
+        MODELS[job.model.family].build(job, frame, frame.rows_of(k)).parameters for k in range(len(frame.stratum_labels))
+    )
+    return Layout(frame, job.sampler.draws, largest, wanted == "always" or (wanted == "auto" and small))
+
+
+def _check_memory(job: Job, layout: Layout) -> None:
+    if layout.largest_task_bytes > int(job.runtime.memory_per_worker):
+        found = f"the largest stratum's task needs {layout.largest_task_bytes / 2**30:.1f} GiB"
+        remedy = "raise it, fit finer strata, take fewer draws, or record: {log_lik: never}"
+        raise JobError(job.dataset, [Problem("runtime.memory_per_worker", found, "at least that", remedy)])
+
+
+def _design_problems(frame: Frame) -> list[Problem]:
+    """Design strata with one record have no variance estimate."""
+    size = np.bincount(frame.design_stratum, weights=frame.count)
+    labels = frame.group(frame.design_strata)[1]
+    alone = [" / ".join(map(str, labels[k])) for k in np.flatnonzero(size < 2)]
+    if not alone:
+        return []
+    remedy = "merge design strata, or leave survey.design_strata empty"
+    places = tuple(alone[:3])
+    return [Problem("survey.design_strata", "a single record", "two records or more in each", remedy, len(alone), places)]
+
+
+def _fit_problems(job: Job, census: Census) -> list[Problem]:
+    """Strata that the model cannot be fitted to under an improper prior: too small, or constant."""
+    if job.model.prior.name == "proper":
+        return []
+    frame, problems = census.frame, []
+    remedy = "pool strata (strata: []), drop predictors, or take model.prior: {name: proper}"
+    for stratum, label in enumerate(frame.stratum_labels):
+        n = int(frame.stratum_count[stratum])
+        p = MODELS[job.model.family].build(job, frame, frame.rows_of(stratum)).parameters
+        if n <= p + 1:
+            found = f"{n} records, too few for p = {p} predictors"
+            problems.append(Problem(f"stratum {label}", found, f"n > p + 1 = {p + 1}", remedy))
+        elif label in census.constant:
+            allowed = f"{job.model.outcome} and {job.survey.weight} that vary"
+            problems.append(Problem(f"stratum {label}", "outcome or weight is the same for all records", allowed, remedy))
+    return problems

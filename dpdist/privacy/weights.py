@@ -1,0 +1,208 @@
+"""Privacy weights: rules (F, α, target) → α, and the search for weights whose bound meets the target (METHODS §3).
+
+A *step* maps a record's (F, α, F(α)) to its new α, where F is the record bound max_s |f_i(θ_s)| under the unweighted fit
+and F(α) the same under the fit with the present α. A *search* is a generator of steps: it yields a step, is sent the
+summary of the fit with the weights that the step gave, and returns once Δ = max_i α_i F_i(α) ≤ target. Whoever runs the
+search (over blocks on a cluster, or in memory) decides how a fit is made; the rule does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from dpdist.job import WeightRule, Weights
+from dpdist.records import Floats
+
+MARGIN = 0.999
+"""The fixed point aims a little under the target, so that it is reached in finitely many steps."""
+MAX_STEPS = 40
+
+
+class NotReached(Exception):
+    """No weights of this rule brought the bound under the target."""
+
+
+class Summary(NamedTuple):
+    """What a search is told of a fit: scalars over the stratum's records."""
+
+    database_bound: float
+    """Δ = max_i α_i F_i(α)."""
+    largest: float
+    """max_i F_i under the unweighted fit, over finite values."""
+    smallest: float
+    """min_i F_i under the unweighted fit."""
+
+
+class Step(Protocol):
+    def __call__(self, unweighted: Floats, alpha: Floats, bound: Floats) -> Floats:
+        """New privacy weights, shape (record,), in [0, 1]."""
+        ...
+
+
+Search = Generator[Step, Summary, None]
+
+
+class Ones(NamedTuple):
+    """α = 1: the unweighted fit, with which every search starts."""
+
+    def __call__(self, unweighted: Floats, alpha: Floats, bound: Floats) -> Floats:
+        return np.ones_like(alpha)
+
+
+class Cap(NamedTuple):
+    """α = min(1, c / F(α)): one step of the fixed point; from the unweighted fit, the `inverse` rule."""
+
+    c: float
+
+    def __call__(self, unweighted: Floats, alpha: Floats, bound: Floats) -> Floats:
+        return _finite(bound, _capped_ratio(self.c, bound))
+
+
+class Inverse(NamedTuple):
+    """α = min(1, c / F) [T]."""
+
+    c: float
+
+    def __call__(self, unweighted: Floats, alpha: Floats, bound: Floats) -> Floats:
+        return _finite(unweighted, _capped_ratio(self.c, unweighted))
+
+
+class Linear(NamedTuple):
+    """α = clip(c (1 − (F − min F)/(max F − min F)) + g, 0, 1) [V]; all F equal: the scaled F is 0."""
+
+    c: float
+    g: float
+    smallest: float
+    largest: float
+
+    def __call__(self, unweighted: Floats, alpha: Floats, bound: Floats) -> Floats:
+        spread = self.largest - self.smallest
+        with np.errstate(invalid="ignore"):
+            scaled = (unweighted - self.smallest) / spread if spread > 0 else np.zeros_like(unweighted)
+        return _finite(unweighted, np.clip(self.c * (1.0 - scaled) + self.g, 0.0, 1.0))
+
+
+class Scalar(NamedTuple):
+    """The same α for every record [V]."""
+
+    alpha: float
+
+    def __call__(self, unweighted: Floats, alpha: Floats, bound: Floats) -> Floats:
+        return _finite(unweighted, np.full_like(unweighted, min(1.0, self.alpha)))
+
+
+class ScaleShift(NamedTuple):
+    """α̃ = clip(c₁ α + c₂, 0, 1) after another step [G]."""
+
+    inner: Step
+    scale: float
+    shift: float
+
+    def __call__(self, unweighted: Floats, alpha: Floats, bound: Floats) -> Floats:
+        inner = self.inner(unweighted, alpha, bound)
+        return _finite(unweighted, np.clip(self.scale * inner + self.shift, 0.0, 1.0))
+
+
+class Reweight(NamedTuple):
+    """α^w = min(1, k α Δ / Δ_i) with Δ_i = α_i F_i(α): every record's bound is brought up to k Δ [V]; α = 0 stays 0."""
+
+    k: float
+    database_bound: float
+
+    def __call__(self, unweighted: Floats, alpha: Floats, bound: Floats) -> Floats:
+        own = alpha * bound
+        raised = np.divide(self.k * alpha * self.database_bound, own, out=np.zeros_like(alpha), where=own > 0)
+        return _finite(unweighted, np.minimum(1.0, np.where((own == 0) & (alpha > 0), alpha, raised)))
+
+
+def _capped_ratio(c: float, bound: Floats) -> Floats:
+    return np.minimum(1.0, np.divide(c, bound, out=np.ones_like(bound), where=bound > 0))
+
+
+def _finite(bound: Floats, alpha: Floats) -> Floats:
+    """A record whose bound is not finite has no weight."""
+    return np.where(np.isfinite(bound), alpha, 0.0)
+
+
+def search(weights: Weights, target: float) -> Search:
+    """The search that a job's weights ask for. Raises `NotReached` inside the generator."""
+    return _SEARCHES[weights.rule](weights, target)
+
+
+def _no_weights(weights: Weights, target: float) -> Search:
+    yield Ones()
+
+
+def _fixed_point(weights: Weights, target: float) -> Search:
+    """α ← min(1, .999 Δ*/F(α)) until Δ ≤ Δ*, the same uniforms in every fit (METHODS §3, ours).
+
+    With scale, shift or re-weighting the adjusted weights must meet the target; the iteration itself runs on plain α.
+    """
+    summary = yield Ones()
+    for _ in range(MAX_STEPS):
+        if summary.database_bound <= target:
+            return
+        summary = yield from _adjusted(Cap(MARGIN * target), weights)
+    if summary.database_bound > target:
+        raise NotReached(f"the fixed point did not reach the target in {MAX_STEPS} steps")
+
+
+def _scan(
+    start: Callable[[float, Summary], float], make: Callable[[float, Weights, Summary], Step]
+) -> Callable[[Weights, float], Search]:
+    """A rule with a constant c: as given, or tuned by scanning down from `start` and bisecting the last interval.
+
+    Scanning, because Δ is not monotone in c: small weights widen the posterior and with it F(α).
+    """
+
+    def tuned(weights: Weights, target: float) -> Search:
+        first = yield Ones()
+
+        def attempt(c: float) -> Generator[Step, Summary, float]:
+            return (yield from _adjusted(make(c, weights, first), weights)).database_bound
+
+        if weights.c is not None:
+            if (yield from attempt(weights.c)) > target:
+                raise NotReached(f"with c = {weights.c:g} the bound stays over the target")
+            return
+        high, low = None, start(target, first)
+        floor = 1e-3 * low
+        while (yield from attempt(low)) > target:
+            high, low = low, low * 0.85
+            if low < floor:
+                raise NotReached("no constant c brings the bound under the target")
+        if high is None:
+            return
+        for _ in range(8):
+            middle = (low + high) / 2.0
+            if (yield from attempt(middle)) <= target:
+                low = middle
+            else:
+                high = middle
+        yield from attempt(low)
+
+    return tuned
+
+
+def _adjusted(step: Step, weights: Weights) -> Generator[Step, Summary, Summary]:
+    if (weights.scale, weights.shift) != (1.0, 0.0):
+        step = ScaleShift(step, weights.scale, weights.shift)
+    summary = yield step
+    if weights.reweight is not None:
+        summary = yield Reweight(weights.reweight, summary.database_bound)
+    return summary
+
+
+_SEARCHES: dict[WeightRule, Callable[[Weights, float], Search]] = {
+    "none": _no_weights,
+    "fixed_point": _fixed_point,
+    "linear": _scan(
+        lambda target, first: 1.0,
+        lambda c, weights, first: Linear(c, weights.g, first.smallest, first.largest),
+    ),
+    "inverse": _scan(lambda target, first: target, lambda c, weights, first: Inverse(c)),
+    "scalar": _scan(lambda target, first: target / first.largest, lambda c, weights, first: Scalar(c)),
+}

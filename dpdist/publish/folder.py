@@ -1,0 +1,65 @@
+"""The public folder: built aside from the released object alone, swapped in whole, manifest last."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from dpdist.files import write_json
+from dpdist.progress import Listener, silent, stage
+from dpdist.publish.precision import spreads
+from dpdist.publish.released import Release, write_release
+from dpdist.publish.statement import manifest, statement
+from dpdist.publish.synthesis import synthesize
+from dpdist.publish.tables import expectations, table
+
+
+def publish(release: Release, public: Path, listener: Listener = silent) -> None:
+    """Write the public folder. Spends nothing and reads nothing but `release`; the same release gives the same bytes."""
+    recover(public)
+    building = public.with_name(f".{public.name}.new")
+    if building.exists():
+        shutil.rmtree(building)
+    building.mkdir(parents=True)
+    write_release(building / "released", release)
+    strata = len(release.frame.stratum_labels)
+    with stage(listener, "synthetic records", strata) as tick:
+        sums = synthesize(release, building / "synthetic", tick)
+    (building / "tables").mkdir()
+    with stage(listener, "tables", len(release.job.tables)) as tick:
+        expected, spread = expectations(release), spreads(release)
+        for said in release.job.tables:
+            made = table(release, said, expected, sums, spread)
+            pq.write_table(made, building / "tables" / f"{said.name}.parquet")
+            pa_csv.write_csv(made, building / "tables" / f"{said.name}.csv")
+            tick(1)
+    write_json(building / "statement.json", statement(release))
+    write_json(building / "manifest.json", manifest(building, release))
+    swap_in(building, public)
+
+
+def swap_in(building: Path, public: Path) -> None:
+    """Put a finished folder in place; killed in between, `recover` brings back the old one."""
+    old = _old(public)
+    if public.exists():
+        public.rename(old)
+    building.rename(public)
+    if old.exists():
+        shutil.rmtree(old)
+
+
+def recover(public: Path) -> None:
+    """After a kill in the middle of a swap: the old folder is put back, or removed if the new one stands."""
+    old = _old(public)
+    if old.exists():
+        if public.exists():
+            shutil.rmtree(old)
+        else:
+            old.rename(public)
+
+
+def _old(public: Path) -> Path:
+    return public.with_name(f".{public.name}.old")

@@ -1,0 +1,97 @@
+"""The released object: all that `publish` needs, and all that leaves the confidential side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from dpdist.confidential import Confidential
+from dpdist.errors import WorkspaceError
+from dpdist.files import write_json, write_text
+from dpdist.frames import frame_from_table, frame_table
+from dpdist.job import Job
+from dpdist.keys import Key
+from dpdist.models import MODELS
+from dpdist.models.lognormal import Lognormal
+from dpdist.models.protocol import Draws
+from dpdist.privacy.guarantees import Promise, bound_target, epsilon_text
+from dpdist.records import Frame
+
+
+@dataclass(frozen=True)
+class Release:
+    """Parameters of every synthetic set and stratum, with the public facts they stand on.
+
+    `sets[k][label]` is the described θ of set k + 1; `frame.strata` is empty where the fit was pooled.
+    """
+
+    job: Job
+    promise: Mapping[str, Any]
+    frame: Frame
+    sets: tuple[Mapping[str, Mapping[str, Any]], ...]
+    seed: Key
+
+    def __post_init__(self) -> None:
+        for part in (self.promise, *self.sets, *(theta for one in self.sets for theta in one.values())):
+            if isinstance(part, Confidential):
+                raise TypeError("a Confidential value cannot be released")
+
+    @property
+    def target(self) -> float:
+        """Δ* of a set's fit, a public constant of the job; infinite where nothing is promised."""
+        if self.promise["guarantee"] == "none":
+            return float("inf")
+        return bound_target(self.job.epsilon_per_set, self.job.budget.adjacency)
+
+    def model(self, stratum: int, proper: bool = False) -> Lognormal:
+        return MODELS[self.job.model.family].build(self.job, self.frame, self.frame.rows_of(stratum), proper)
+
+    def theta(self, model: Lognormal, stratum: int, set: int) -> Draws:
+        return model.recall(self.sets[set][self.frame.stratum_labels[stratum]])
+
+
+def promised(promise: Promise) -> dict[str, Any]:
+    """A promise in JSON terms."""
+    guarantee = promise.total
+    said: dict[str, Any] = {"guarantee": guarantee.name}
+    said["adjacency"] = getattr(guarantee, "adjacency", None)
+    said["epsilon"] = epsilon_text(guarantee)
+    said["epsilon_per_set"] = epsilon_text(promise.per_set)
+    said["substitution_epsilon"] = None
+    if guarantee.name == "asymptotic":
+        said["substitution_epsilon"] = epsilon_text(type(guarantee)("substitution", guarantee.substitution_epsilon))
+    said["composition"] = promise.composition
+    said["assumptions"] = list(promise.assumptions)
+    return said
+
+
+def write_release(folder: Path, release: Release) -> None:
+    """Write `released/`: job, promise, frame, one file a set, and the seed of publication."""
+    folder.mkdir(parents=True)
+    write_json(folder / "job.json", release.job.public)
+    write_json(folder / "promise.json", dict(release.promise))
+    pq.write_table(frame_table(release.frame), folder / "frame.parquet")
+    for number, strata in enumerate(release.sets, start=1):
+        write_json(folder / f"set-{number}.json", {"set": number, "family": release.job.model.family, "strata": strata})
+    write_text(folder / "seed", release.seed.hex() + "\n")
+
+
+def read_release(folder: Path) -> Release:
+    """The inverse of `write_release`. Raises `WorkspaceError` where there is no complete release."""
+    try:
+        job = Job.model_validate_json((folder / "job.json").read_text(encoding="utf-8"))
+        promise = json.loads((folder / "promise.json").read_text(encoding="utf-8"))
+        frame = frame_from_table(pq.read_table(folder / "frame.parquet"))
+        names = [folder / f"set-{number}.json" for number in range(1, job.synthetic_sets + 1)]
+        sets = tuple(json.loads(name.read_text(encoding="utf-8"))["strata"] for name in names)
+        seed = Key.from_hex((folder / "seed").read_text(encoding="ascii"))
+    except (OSError, ValueError, KeyError) as error:
+        raise WorkspaceError(
+            str(folder), f"no complete release ({type(error).__name__})", "run `dpdist run` on this workspace first"
+        ) from None
+    return Release(job, promise, frame, sets, seed)

@@ -1,0 +1,91 @@
+"""The privacy statement and the manifest: what is claimed, what is assumed, and the checksum of every public file."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from dpdist.files import sha256
+from dpdist.publish.released import Release
+
+PACKAGES = ("dpdist", "numpy", "scipy", "randomgen", "pyarrow")
+
+
+def statement(release: Release) -> dict[str, Any]:
+    """statement.json: guarantee, adjacency, what was spent, what is public, how the release was made."""
+    job = release.job
+    said = dict(release.promise)
+    said |= {
+        "dataset": job.dataset,
+        "period": job.period,
+        "delta": "tends to 0 as the number of records grows" if said["guarantee"] == "asymptotic" else None,
+        "privacy_unit": "record",
+        "synthetic_sets": job.synthetic_sets,
+        "metered": False,
+        "mechanism": job.mechanism.model_dump(mode="json"),
+        "model": {"family": job.model.family, "synthesis": job.model.synthesis, "parameters": _density(release)},
+        "sampler": {"name": job.sampler.name, "draws": job.sampler.draws, "total_variation": 0},
+        "public": _public(release),
+        "post_processing": _post_processing(release),
+        "standard_errors": _standard_errors(release),
+    }
+    return said
+
+
+def manifest(folder: Path, release: Release) -> dict[str, Any]:
+    """manifest.json: SHA-256 of every other public file, the public job, versions."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {
+        "files": {path.relative_to(folder).as_posix(): sha256(path) for path in files},
+        "job": release.job.public,
+        "versions": {name: version(name) for name in PACKAGES},
+    }
+
+
+def _density(release: Release) -> str:
+    outcome, weight = release.job.model.outcome, release.job.survey.weight
+    return (
+        f"normal density of (log {outcome}, log {weight}), natural logarithms, given the predictors, in the observed sample"
+    )
+
+
+def _public(release: Release) -> list[str]:
+    job = release.job
+    facts = [
+        f"sample records in every combination of {', '.join(job.categories) or 'no column'} (released/frame.parquet)",
+        "the levels and bounds that the job declares",
+        "the seed of publication, which is independent of the seed of protection",
+    ]
+    facts += [f"the universe: {keep.column} is one of {', '.join(map(str, keep.keep))}" for keep in job.universe]
+    return facts + [
+        f"assumed public though it depends on the outcome: the number of records left after {rule}"
+        for rule in job.outcome_dependent_rules
+    ]
+
+
+def _post_processing(release: Release) -> list[str]:
+    job = release.job
+    low, high = job.outcome.bounds or (0.0, 0.0)
+    steps = [
+        f"synthetic {job.model.outcome} beyond the public bounds [{low:,.10g}, {high:,.10g}] is set to the nearest bound, and the "
+        "model's means are means of the so limited variable"
+    ]
+    if job.model.synthesis == "fbp":
+        weights = "N/n with the public N" if job.model.population_weights == "proportional" else "1/E(π|x)"
+        steps.append(f"synthetic outcomes follow the population law; synthetic weights are {weights}")
+    return steps
+
+
+def _standard_errors(release: Release) -> list[str]:
+    said = [
+        "estimator `parameters`: composition of the sample over x, the fit's sampling error, and the draws' spread over m; "
+        "the last two by re-running the weight search on a synthetic sample",
+        "estimator `records`: T = B/m + W over m sets, W by linearisation with design strata, records as units",
+        "90 % intervals; they cover sampling and synthesis under the model, not the model's own misfit",
+    ]
+    if release.job.survey.psu:
+        said.append(f"clustering by {release.job.survey.psu} is not in the model: these standard errors are too small")
+    if release.job.synthetic_sets == 1:
+        said.append("with one synthetic set, T = W leaves out the spread between sets and is too small")
+    return said

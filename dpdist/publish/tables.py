@@ -1,0 +1,98 @@
+"""Published tables: every cell and statistic, estimated from the released parameters and from the synthetic records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from dpdist.cells import Cells, cross
+from dpdist.estimates import Interval, Sums, combine_sets, counts_and_means, t_interval
+from dpdist.job import Table
+from dpdist.publish.precision import Spread, cell_estimates, variances
+from dpdist.publish.released import Release
+from dpdist.records import Floats
+
+ESTIMATORS = ("parameters", "records")
+
+
+def expectations(release: Release) -> list[tuple[Floats, Floats]]:
+    """E(w|x) and E(wy|x) per frame row, one pair a set."""
+    rows = len(release.frame)
+    found = [(np.empty(rows), np.empty(rows)) for _ in release.sets]
+    for stratum in range(len(release.frame.stratum_labels)):
+        model, own = release.model(stratum), release.frame.rows_of(stratum)
+        for k, (weight, product) in enumerate(found):
+            drawn = model.expect(release.theta(model, stratum, k))
+            weight[own], product[own] = drawn[0][0], drawn[1][0]
+    return found
+
+
+def table(
+    release: Release,
+    said: Table,
+    expected: Sequence[tuple[Floats, Floats]],
+    sums: Sequence[Sums],
+    spread: tuple[Spread, Spread],
+) -> pa.Table:
+    """One row per cell × statistic × estimator, cells in the declared order of levels."""
+    cells = cross(release.frame, said.by, said.margins)
+    estimates = {
+        "parameters": _from_parameters(release, cells, expected, spread),
+        "records": _from_records(release, cells, sums),
+    }
+    names = {"count": 0, "mean": 1}
+    columns: dict[str, list[object]] = {name: [] for name in said.by}
+    figures: dict[str, list[object]] = {
+        name: []
+        for name in (
+            "statistic",
+            "variable",
+            "estimator",
+            "estimate",
+            "standard_error",
+            "df",
+            "lower",
+            "upper",
+            "suppressed",
+        )
+    }
+    for cell, label in enumerate(cells.labels):
+        for statistic in said.statistics:
+            for estimator in ESTIMATORS:
+                interval = estimates[estimator][names[statistic.name]]
+                row = [float(values[cell]) for values in interval]
+                empty = not np.isfinite(row[0])
+                for name, level in zip(said.by, label, strict=True):
+                    columns[name].append(level)
+                shown = [None if empty or np.isnan(v) else v for v in row]
+                values = (statistic.name, statistic.variable, estimator, *shown, empty)
+                for name, value in zip(figures, values, strict=True):
+                    figures[name].append(value)
+    text = [(name, pa.string()) for name in (*said.by, "statistic", "variable", "estimator")]
+    number = [(name, pa.float64()) for name in ("estimate", "standard_error", "df", "lower", "upper")]
+    return pa.table(columns | figures, schema=pa.schema([*text, *number, ("suppressed", pa.bool_())]))
+
+
+def _from_parameters(
+    release: Release, cells: Cells, expected: Sequence[tuple[Floats, Floats]], spread: tuple[Spread, Spread]
+) -> tuple[Interval, Interval]:
+    n = release.frame.count.astype(float)
+    weight, product = (np.array([pair[i] for pair in expected]) for i in range(2))
+    points = [values.mean(axis=0) for values in cell_estimates(cells, n, weight, product)]
+    spreads = variances(release, cells, expected, *spread)
+    df = np.full(len(cells), np.inf)
+    count, mean = (t_interval(p, v, df) for p, v in zip(points, spreads, strict=True))
+    return count, mean
+
+
+def _from_records(release: Release, cells: Cells, sums: Sequence[Sums]) -> tuple[Interval, Interval]:
+    frame = release.frame
+    df = float(frame.count.sum() - len(np.unique(frame.design_stratum)))
+    per_set = [counts_and_means(each, frame, cells) for each in sums]
+    count, mean = (
+        combine_sets(np.array([p[i].value for p in per_set]), np.array([p[i].variance for p in per_set]), df)
+        for i in range(2)
+    )
+    return count, mean

@@ -1,0 +1,96 @@
+"""Record types: the public frame (who was sampled, in public terms) and the confidential records under it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Codes = NDArray[np.int32]
+Level = str | int | bool
+
+POOLED = "all"
+
+
+class Records(NamedTuple):
+    """Confidential records, in frame order; every array has shape (record,)."""
+
+    record: Ints
+    """Row number in the input file."""
+    frame: Codes
+    """Row of the frame: predictors, cells, stratum and design stratum of the record."""
+    outcome: Floats
+    weight: Floats
+    psu: Codes
+
+    def __len__(self) -> int:  # the number of records, not of fields
+        return len(self.record)
+
+    def part(self, start: int, stop: int) -> Records:
+        own = slice(start, stop)
+        return Records(self.record[own], self.frame[own], self.outcome[own], self.weight[own], self.psu[own])
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Counts per distinct combination of the public columns: one row a combination, sorted by stratum first.
+
+    `codes[name]` indexes `levels[name]`, shape (row,); `count` is the number of sample records, shape (row,).
+    """
+
+    codes: Mapping[str, Codes]
+    levels: Mapping[str, tuple[Level, ...]]
+    count: Ints
+    strata: tuple[str, ...]
+    design_strata: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.count)
+
+    def group(self, names: Sequence[str]) -> tuple[Codes, list[tuple[Level, ...]]]:
+        """Group number of every row, shape (row,), and the levels of each non-empty group, in sorted order."""
+        if not names:
+            return np.zeros(len(self), dtype=np.int32), [()]
+        table = np.column_stack([self.codes[name] for name in names])
+        distinct, group = np.unique(table, axis=0, return_inverse=True)
+        labels = [tuple(self.levels[name][code] for name, code in zip(names, row, strict=True)) for row in distinct]
+        return group.reshape(-1).astype(np.int32), labels
+
+    @cached_property
+    def stratum(self) -> Codes:
+        return self.group(self.strata)[0]
+
+    @cached_property
+    def stratum_labels(self) -> tuple[str, ...]:
+        if not self.strata:
+            return (POOLED,)
+        return tuple(" / ".join(str(level) for level in levels) for levels in self.group(self.strata)[1])
+
+    @cached_property
+    def design_stratum(self) -> Codes:
+        return self.group(self.design_strata)[0]
+
+    @cached_property
+    def stratum_count(self) -> Ints:
+        """Records per stratum, shape (stratum,)."""
+        counts = np.zeros(len(self.stratum_labels), dtype=np.int64)
+        np.add.at(counts, self.stratum, self.count)
+        return counts
+
+    def pooled(self) -> Frame:
+        return Frame(self.codes, self.levels, self.count, (), self.design_strata)
+
+    def rows_of(self, stratum: int) -> slice:
+        """The frame rows of a stratum: contiguous, because rows are sorted by stratum first."""
+        start, stop = np.searchsorted(self.stratum, [stratum, stratum + 1])
+        return slice(int(start), int(stop))
+
+    def expand(self) -> Codes:
+        """Frame row of every sample record, in frame order, shape (record,)."""
+        return np.repeat(np.arange(len(self), dtype=np.int32), self.count)

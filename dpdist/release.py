@@ -1,0 +1,107 @@
+"""A release, top to bottom: validate → plan → protect → publish, then evaluate on the confidential side."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import xarray as xr
+
+from dpdist.evaluation.evaluate import evaluate
+from dpdist.files import write_text
+from dpdist.frames import frame_table
+from dpdist.job import Job
+from dpdist.keys import Key
+from dpdist.planning import Plan, lay_out, make_plan
+from dpdist.progress import Event, Listener, silent, stage
+from dpdist.publish.folder import publish as publish_folder
+from dpdist.publish.released import Release, promised, read_release
+from dpdist.runtime.executors import executor
+from dpdist.runtime.protect import fit_error
+from dpdist.runtime.strata import Strata
+from dpdist.storage.marks import finished, mark
+from dpdist.storage.tables import write_records, write_table
+from dpdist.storage.workspace import Identity, Workspace, confidential_log
+from dpdist.survey.prepare import place
+
+
+def validate(job: Job, input: str | Path | None = None, listener: Listener = silent) -> Plan:
+    """Check the job against the data; nothing is spent or written. Raises `JobError` or `DataError`."""
+    return make_plan(job, input, listener)
+
+
+def run(
+    job: Job,
+    workspace: str | Path,
+    input: str | Path | None = None,
+    replay: str | Path | None = None,
+    listener: Listener = silent,
+) -> Path:
+    """Protect, publish, evaluate; on a workspace begun before it resumes. Returns the public folder.
+
+    Raises `JobError` or `DataError` before anything is written, `FitError` if a stratum cannot be released.
+    """
+    plan = make_plan(job, input, listener)
+    space = Workspace(Path(workspace).absolute())
+    identity = Identity(job.identity, plan.source.fingerprint())
+    with space.owned(identity, Path(replay).absolute() if replay else None) as key, confidential_log(space) as log:
+        log.info("rules: %s of %d rows", plan.census.removed or "nothing removed", plan.census.rows)
+        store_records(space, plan, listener)
+        release = protect(space, plan, key, listener)
+        publish_folder(release, space.public, listener)
+        evaluate(space, job, plan.frame, plan.source.truth, key, listener)
+        log.info("finished")
+    return space.public
+
+
+def store_records(space: Workspace, plan: Plan, listener: Listener) -> None:
+    """Typed records in frame order, in blocks; with the job and the frame, all that a task reads."""
+    if finished(space.marks, "records", space.confidential):
+        return
+    write_text(space.job, plan.job.model_dump_json(indent=2) + "\n", mode=0o600)
+    write_table(space.frame, frame_table(plan.frame))
+    with (
+        tempfile.TemporaryDirectory(dir=space.confidential) as scratch,
+        stage(listener, "store records", plan.source.rows) as tick,
+    ):
+        records = place(plan.job, plan.source, plan.census, Path(scratch), tick)
+        write_records(space.records, records, plan.layout.blocks.edges)
+    mark(space.marks, "records", [space.job, space.frame, space.records], space.confidential)
+
+
+def protect(space: Workspace, plan: Plan, key: Key, listener: Listener) -> Release:
+    """Fit every stratum under the mechanism; where one cannot be released, the job's declared fallback is taken."""
+    job, fallback = plan.job, plan.job.mechanism.fallback
+    strata = Strata(space, job, plan.layout, key)
+    with executor(job.runtime) as workers:
+        strata.create_stores("strata")
+        failed = strata.protect("strata", strata.every, workers, listener)
+        fits = dict.fromkeys(strata.every, "strata")
+        if failed and fallback == "proper_prior":
+            listener(Event("note", "protect", note=f"{len(failed)} strata take the proper prior"))
+            fits |= dict.fromkeys([outcome.stratum for outcome in failed], "proper")
+            failed = strata.protect("proper", [outcome.stratum for outcome in failed], workers, listener)
+        elif failed and fallback == "pool" and job.strata:
+            listener(Event("note", "protect", note="a stratum cannot stand alone: all strata are pooled into one fit"))
+            strata = Strata(space, job, lay_out(job, plan.frame.pooled()), key)
+            strata.create_stores("pooled")
+            failed = strata.protect("pooled", strata.every, workers, listener)
+            fits = dict.fromkeys(strata.every, "pooled")
+    if failed:
+        raise fit_error(job, strata.layout.frame, failed[0])
+    released = dict(zip(strata.layout.frame.stratum_labels, strata.gather(fits), strict=True))
+    sets = tuple({label: thetas[k] for label, thetas in released.items()} for k in range(job.synthetic_sets))
+    return Release(job, promised(plan.promise), strata.layout.frame, sets, key.child("publish"))
+
+
+def publish(workspace: str | Path, listener: Listener = silent) -> Path:
+    """Tables, microdata and statement again from `public/released`, at no cost and without the confidential folder."""
+    public = Path(workspace).absolute() / "public"
+    publish_folder(read_release(public / "released"), public, listener)
+    return public
+
+
+def open_log_lik(workspace: str | Path) -> xr.Dataset:
+    """log_lik.zarr of a run: coordinates loaded, the tensor lazy (dims chain, draw, record)."""
+    store: xr.Dataset = xr.open_zarr(Workspace(Path(workspace)).log_lik, consolidated=False)
+    return store.assign_coords({name: store[name].load() for name in (*store.coords, "offset", "length")})

@@ -1,0 +1,133 @@
+"""A release as text: what a plan promises, what a run left, and (for the custodian) how good it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dpdist.errors import WorkspaceError
+from dpdist.planning import Plan
+from dpdist.runtime.blocks import log_lik_bytes
+from dpdist.storage.workspace import Workspace
+
+ROWS = 40
+
+
+def plan_text(plan: Plan) -> RenderableType:
+    """What a run would do and cost."""
+    job, frame, layout = plan.job, plan.frame, plan.layout
+    count = frame.stratum_count
+    needed, given = layout.largest_task_bytes / 2**20, int(job.runtime.memory_per_worker) / 2**20
+    store = f"{log_lik_bytes(frame, layout.draws) / 2**20:,.0f} MiB before compression"
+    facts = {
+        "input": plan.source.name,
+        "records": f"{int(frame.count.sum()):,} after universe and rules",
+        "strata": f"{len(count):,} (from {int(count.min()):,} to {int(count.max()):,} records)",
+        "blocks": f"{len(layout.blocks):,}",
+        "memory per task": f"{needed:,.0f} MiB at most, of {given:,.0f} MiB a worker",
+        "log-likelihood store": store if layout.log_lik else "not kept",
+        "guarantee": plan.promise.total.name,
+        "cost": f"ε = {job.model_dump(mode='json')['budget']['epsilon']} for the release, {job.budget.adjacency}",
+        "composition": plan.promise.composition,
+    }
+    if plan.promise.total.name == "none":
+        facts["cost"] = "nothing is promised: for comparison only"
+    return _facts(facts)
+
+
+def run_text(workspace: Path) -> RenderableType:
+    """The end of a run: what may be published and what must not."""
+    space = Workspace(workspace)
+    said = _statement(space)
+    return _facts(
+        {
+            "public": str(space.public),
+            "confidential": f"{space.confidential} (guard it)",
+            "guarantee": _guarantee(said),
+            "tables": ", ".join(sorted(p.stem for p in (space.public / "tables").glob("*.csv"))),
+            "synthetic sets": str(said["synthetic_sets"]),
+        }
+    )
+
+
+def report_text(workspace: Path, confidential: bool) -> RenderableType:
+    """Guarantee and tables of a release; with `confidential`, errors against direct estimates, comparators and truth."""
+    space = Workspace(workspace)
+    said = _statement(space)
+    parts: list[RenderableType] = [
+        Text(f"{said['dataset']} {said['period']}", style="bold"),
+        _facts({"guarantee": _guarantee(said), "composition": said["composition"]}),
+    ]
+    for path in sorted((space.public / "tables").glob("*.parquet")):
+        parts.append(_table(path.stem, _wide(pd.read_parquet(path))))
+    if confidential:
+        parts.append(
+            Text("\nCONFIDENTIAL: errors in direct standard errors (median and largest over cells)", style="bold red")
+        )
+        for path in sorted(space.evaluation.glob("*.parquet")):
+            rows = pd.read_parquet(path)
+            columns = [c for c in map(str, rows.columns) if c.endswith("_error_in_se")]
+            summary = rows.groupby("statistic")[columns].agg(["median", "max"]).T.reset_index()
+            summary.columns = pd.Index(["estimate", "over cells", *summary.columns[2:]])
+            summary["estimate"] = summary["estimate"].str.removesuffix("_error_in_se")
+            parts.append(_table(path.stem, summary))
+    return Group(*parts)
+
+
+def _statement(space: Workspace) -> dict[str, Any]:
+    path = space.public / "statement.json"
+    if not path.exists():
+        raise WorkspaceError(str(space.root), "no public folder", "run `dpdist run` on this workspace first")
+    said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return said
+
+
+def _guarantee(said: dict[str, Any]) -> str:
+    if said["guarantee"] == "none":
+        return "none: for comparison only, not for publication"
+    text = f"{said['guarantee']}, ε = {said['epsilon']} ({said['epsilon_per_set']} a set), {said['adjacency']}"
+    return (
+        text if said["adjacency"] == "substitution" else f"{text}; against substitution ε = {said['substitution_epsilon']}"
+    )
+
+
+def _facts(facts: dict[str, str]) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    for name, value in facts.items():
+        grid.add_row(Text(name, style="dim"), value)
+    return grid
+
+
+def _table(title: str, rows: pd.DataFrame) -> RenderableType:
+    shown = Table(title=title, title_justify="left")
+    for column, kind in zip(rows.columns, rows.dtypes, strict=True):
+        shown.add_column(str(column), justify="right" if pd.api.types.is_float_dtype(kind) else "left")
+    for row in rows.head(ROWS).itertuples(index=False):
+        shown.add_row(*[_text(value) for value in row])
+    if len(rows) <= ROWS:
+        return shown
+    return Group(shown, Text(f"… {len(rows) - ROWS:,} more rows in the public folder", style="dim"))
+
+
+def _wide(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row a cell: the default estimator of every statistic with its standard error."""
+    mine = rows[rows["estimator"] == "parameters"]
+    by = list(rows.columns[: rows.columns.get_loc("statistic")])
+    parts = []
+    for (statistic, variable), group in mine.groupby(["statistic", "variable"], sort=False, dropna=False):
+        name = statistic if variable is None or variable != variable else f"{statistic} of {variable}"
+        part = group[[*by, "estimate", "standard_error"]].reset_index(drop=True)
+        parts.append(part.set_axis([*by, name, "±"], axis=1))
+    return pd.concat([parts[0], *(part.drop(columns=by) for part in parts[1:])], axis=1)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:,.4g}" if abs(value) < 1e3 else f"{value:,.0f}"

@@ -1,0 +1,26 @@
+"""Completion marks: a unit of work is done when its mark stands and every file that it names has its checksum."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from dpdist.files import sha256, write_json
+
+
+def mark(marks: Path, unit: str, files: Iterable[Path], root: Path) -> None:
+    """Record a finished unit, after its files are on disk; paths are kept relative to `root`."""
+    write_json(marks / f"{unit}.json", {str(path.relative_to(root)): sha256(path) for path in sorted(files)})
+
+
+def finished(marks: Path, unit: str, root: Path) -> bool:
+    """True if the unit's mark stands and no file of it is missing, truncated or changed."""
+    path = marks / f"{unit}.json"
+    if not path.exists():
+        return False
+    try:
+        files: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError:
+        return False
+    return all((root / name).exists() and sha256(root / name) == digest for name, digest in files.items())

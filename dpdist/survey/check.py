@@ -1,0 +1,245 @@
+"""Checking: a raw batch and the job's rules in, typed values and the problems found out. Nothing is spent or written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from dpdist.errors import Problem
+from dpdist.job import Column, Job
+from dpdist.records import Codes, Floats, Ints, Level
+
+SHOWN = 3
+Mask = NDArray[np.bool_]
+
+
+class Checked(NamedTuple):
+    """Records of a batch that belong to the release; arrays (record,), `codes` by category."""
+
+    row: Ints
+    codes: dict[str, Codes]
+    outcome: Floats
+    weight: Floats
+    psu: pa.Array | None
+
+
+@dataclass
+class Findings:
+    """Problems by (column, what is wrong), and the records that stated rules dropped or clipped (confidential counts)."""
+
+    problems: dict[tuple[str, str], Problem] = field(default_factory=dict)
+    removed: dict[str, int] = field(default_factory=dict)
+    seen: int = 0
+
+    def add(self, where: str, found: str, allowed: str, remedy: str, rows: Ints, values: list[str]) -> None:
+        old = self.problems.get((where, found))
+        places = tuple(f"row {row}" for row in rows[:SHOWN])
+        if old is not None:
+            places, values = (old.places + places)[:SHOWN], [*old.values, *values]
+        count = len(rows) + (old.count if old else 0)
+        self.problems[where, found] = Problem(where, found, allowed, remedy, count, places, tuple(values[:SHOWN]))
+
+    def rule(self, what: str, count: int) -> None:
+        if count:
+            self.removed[what] = self.removed.get(what, 0) + count
+
+
+class Batch:
+    """One raw batch being checked: `keep` shrinks as rules drop records; problems are counted over kept records only."""
+
+    def __init__(self, batch: pa.RecordBatch, first_row: int, findings: Findings, text_only: bool):
+        self.batch, self.findings, self.text_only = batch, findings, text_only
+        self.row = np.arange(first_row, first_row + batch.num_rows, dtype=np.int64)
+        self.keep: Mask = np.ones(batch.num_rows, dtype=bool)
+
+    def drop(self, where: Mask, what: str) -> None:
+        self.findings.rule(what, int((where & self.keep).sum()))
+        self.keep &= ~where
+
+    def wrong(self, where: Mask, column: str, found: str, allowed: str, remedy: str) -> None:
+        bad = np.flatnonzero(where & self.keep)
+        if len(bad):
+            values = [str(self.batch.column(column)[int(i)].as_py()) for i in bad[:SHOWN]]
+            self.findings.add(column, found, allowed, remedy, self.row[bad], values)
+            self.keep &= ~where
+
+    def text(self, column: str) -> pa.Array:
+        """Values as plain text or numbers, dictionaries decoded."""
+        values = self.batch.column(column)
+        return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+
+    def numbers(self, column: str) -> tuple[Floats, Mask]:
+        """float64 values and where they are missing (null or NaN)."""
+        values = self.text(column)
+        if self.text_only:
+            parsed = pc.if_else(pc.match_substring_regex(values, _NUMBER), values, None)
+            missing = np.asarray(pc.is_null(values))
+            self.wrong(
+                np.asarray(pc.is_null(parsed)) & ~missing,
+                column,
+                "values that are not numbers",
+                "numbers",
+                "correct the file",
+            )
+            values = parsed
+        numbers = np.asarray(pc.cast(values, pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=np.float64)
+        return numbers, np.isnan(numbers)
+
+
+_NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"
+
+
+def needed_columns(job: Job) -> tuple[str, ...]:
+    """Columns of the file that a job reads."""
+    universe = [keep.column for keep in job.universe]
+    psu = [job.survey.psu] if job.survey.psu else []
+    return tuple(dict.fromkeys([*universe, *job.categories, job.model.outcome, job.survey.weight, *psu]))
+
+
+def check_schema(job: Job, schema: pa.Schema, text_only: bool) -> list[Problem]:
+    """Missing columns and wrong types, before any record is read."""
+    problems = []
+    for name in needed_columns(job):
+        if name not in schema.names:
+            near = ", ".join(schema.names[:20])
+            problems.append(
+                Problem(name, "missing column", f"the file has {near}", "correct the name in the job or the file")
+            )
+            continue
+        kind = schema.field(name).type
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        column = job.columns.get(name)
+        numeric = name in (job.model.outcome, job.survey.weight)
+        if text_only:
+            continue
+        if numeric and not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+            problems.append(Problem(name, f"wrong type: {kind}", "numbers", "store the column as integers or floats"))
+        elif not numeric and column is not None and column.levels is not None and not _comparable(column, kind):
+            wanted = type(column.levels[0]).__name__
+            hint = (
+                "quote the levels in the job (YAML reads No and Yes as booleans)"
+                if wanted == "bool"
+                else "change the levels"
+            )
+            problems.append(
+                Problem(name, f"wrong type: {kind}", f"values of the levels' type, {wanted}", f"{hint}, or the column")
+            )
+    return problems
+
+
+def _comparable(column: Column, kind: pa.DataType) -> bool:
+    tests: dict[type, Callable[[pa.DataType], bool]] = {
+        str: lambda k: pa.types.is_string(k) or pa.types.is_large_string(k),
+        bool: pa.types.is_boolean,
+        int: pa.types.is_integer,
+    }
+    assert column.levels is not None
+    return all(tests[type(level)](kind) for level in column.levels)
+
+
+def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, text_only: bool) -> Checked:
+    """Apply universe, rules and domains to a batch; problems go to `findings`."""
+    b = Batch(batch, first_row, findings, text_only)
+    findings.seen += batch.num_rows
+    for keep in job.universe:
+        allowed = _positions(b.text(keep.column), [str(v) if text_only else v for v in keep.keep], exact=False)
+        b.drop(allowed < 0, f"{keep.column}: outside the universe")
+    outcome = _outcome(job, b)
+    codes = {name: _category(name, job.columns[name], b) for name in job.categories}
+    weight = _weight(job, b)
+    psu = None
+    if job.survey.psu:
+        psu = pc.cast(b.text(job.survey.psu), pa.string())
+        b.wrong(
+            np.asarray(pc.is_null(psu)), job.survey.psu, "missing values", "a PSU for every record", "complete the column"
+        )
+    kept = b.keep
+    return Checked(
+        b.row[kept],
+        {name: values[kept] for name, values in codes.items()},
+        outcome[kept],
+        weight[kept],
+        None if psu is None else psu.filter(pa.array(kept)),
+    )
+
+
+def _outcome(job: Job, b: Batch) -> Floats:
+    name, column = job.model.outcome, job.outcome
+    assert column.bounds is not None
+    low, high = column.bounds
+    values, missing = b.numbers(name)
+    if column.missing == "drop":
+        b.drop(missing, f"{name}: missing, dropped")
+    b.wrong(
+        missing, name, "missing values", "a number for every record", f"state columns.{name}.missing: drop, or a universe"
+    )
+    b.wrong(np.isinf(values), name, "values that are not finite", "finite numbers", "correct the file")
+    b.wrong(values < 0, name, "negative values", f"values above 0 for a {job.model.family} model", "correct the file")
+    if column.zeros == "drop":
+        b.drop(values == 0, f"{name}: zeros, dropped")
+    b.wrong(
+        values == 0,
+        name,
+        "zeros",
+        f"values above 0 for a {job.model.family} model",
+        f"state columns.{name}.zeros: drop, or restrict the universe",
+    )
+    outside = (values < low) | (values > high)
+    if column.outside == "clip":
+        b.findings.rule(f"{name}: outside its bounds, clipped", int((outside & b.keep).sum()))
+        values = np.clip(values, low, high)
+    else:
+        remedy = f"widen columns.{name}.bounds, or state columns.{name}.outside: clip"
+        b.wrong(outside, name, "values outside the public bounds", f"[{low:g}, {high:g}]", remedy)
+    return values
+
+
+def _weight(job: Job, b: Batch) -> Floats:
+    name = job.survey.weight
+    values, missing = b.numbers(name)
+    allowed = "a finite weight above 0 for every record"
+    b.wrong(missing, name, "missing weights", allowed, "complete the column, or leave these records out by a universe")
+    b.wrong(np.isinf(values), name, "weights that are not finite", allowed, "correct the file")
+    b.wrong(values < 0, name, "negative weights", allowed, "correct the file")
+    b.wrong(values == 0, name, "zero weights", allowed, "leave these records out by a universe")
+    declared = job.columns.get(name)
+    if declared is not None and declared.bounds is not None:
+        low, high = declared.bounds
+        remedy = f"widen columns.{name}.bounds"
+        b.wrong((values < low) | (values > high), name, "weights outside the public bounds", f"[{low:g}, {high:g}]", remedy)
+    return values
+
+
+def _category(name: str, column: Column, b: Batch) -> Codes:
+    assert column.levels is not None
+    values = b.text(name)
+    levels: list[Level] = [str(level) if b.text_only else level for level in column.levels]
+    missing = np.asarray(pc.is_null(values))
+    if column.missing == "drop":
+        b.drop(missing, f"{name}: missing, dropped")
+    b.wrong(
+        missing, name, "missing values", "one of the declared levels", f"state columns.{name}.missing: drop, or a universe"
+    )
+    codes = _positions(values, levels, exact=True)
+    shown = ", ".join(map(str, column.levels[:8])) + (", …" if len(column.levels) > 8 else "")
+    remedy = f"add the level to columns.{name}.levels, or correct the file"
+    b.wrong(codes < 0, name, "values that are not declared levels", shown, remedy)
+    return codes
+
+
+def _positions(values: pa.Array, levels: Sequence[Level], exact: bool) -> Codes:
+    """Position of every value in `levels`, −1 where it is none of them."""
+    if not exact and not pa.types.is_string(values.type):
+        values, levels = pc.cast(values, pa.string()), [str(level) for level in levels]
+    try:
+        known = pa.array(levels).cast(values.type)
+    except (pa.ArrowException, OverflowError):
+        values, known = pc.cast(values, pa.string()), pa.array([str(level) for level in levels])
+    found = pc.fill_null(pc.index_in(values, value_set=known), -1)
+    return np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.int32)

@@ -1,0 +1,141 @@
+"""From a stream of batches to records in frame order: one pass to check and count, one to place.
+
+The counting pass finds every problem and builds the public frame; nothing is written before it has passed. The placing pass
+is a counting sort into memory-mapped scratch files: memory stays flat whatever the file's size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dpdist.errors import DataError, Problem
+from dpdist.job import Job
+from dpdist.records import Codes, Frame, Ints, Level, Records
+from dpdist.survey.check import Checked, Findings, check, check_schema, needed_columns
+from dpdist.survey.source import Source
+
+Tick = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Census:
+    """What one pass over the file tells: the frame (public), the rules' effect and the PSUs (confidential)."""
+
+    frame: Frame
+    removed: dict[str, int]
+    rows: int
+    psu_levels: tuple[str, ...]
+    constant: tuple[str, ...]
+    """Strata in which log outcome or log weight does not vary."""
+
+
+def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Census:
+    """Check every record and count the frame. Raises `DataError` with every problem found; writes nothing."""
+    names = job.categories
+    levels: dict[str, tuple[Level, ...]] = {name: job.columns[name].levels or () for name in names}
+    findings, psus, tallies = Findings(), set[str](), list[pd.DataFrame]()
+    for checked in _checked(job, source, findings, tick):
+        logs = {"y": np.log(checked.outcome), "w": np.log(checked.weight)}
+        tallies.append(_tally(pd.DataFrame({"key": _key(checked.codes, levels, len(checked.row)), "records": 1, **logs})))
+        if checked.psu is not None:
+            psus.update(pc.unique(checked.psu).to_pylist())
+    if findings.problems:
+        raise DataError(source.name, list(findings.problems.values()))
+    if not tallies:
+        found = "no record" if findings.seen == 0 else "no record is left after the universe and the stated rules"
+        raise DataError(
+            source.name, [Problem("file", found, "at least one record", "check the file and the job's universe")]
+        )
+    tally = pd.concat(tallies).groupby(level=0).agg(_AGAIN)
+    keys = tally.index.to_numpy()
+    codes = {name: ((keys // stride) % len(levels[name])).astype(np.int32) for name, stride in _strides(levels).items()}
+    frame = Frame(codes, levels, tally["records"].to_numpy(dtype=np.int64), job.strata, job.survey.design_strata)
+    extent = tally.groupby(frame.stratum).agg(_AGAIN)
+    flat = (extent["y_low"] == extent["y_high"]) | (extent["w_low"] == extent["w_high"])
+    constant = tuple(label for label, same in zip(frame.stratum_labels, flat, strict=True) if same)
+    return Census(frame, findings.removed, findings.seen, tuple(sorted(psus)), constant)
+
+
+_AGAIN = {"records": "sum", "y_low": "min", "y_high": "max", "w_low": "min", "w_high": "max"}
+
+
+def _tally(records: pd.DataFrame) -> pd.DataFrame:
+    """Number of records and extent of the logs per combination."""
+    return records.groupby("key").agg(
+        records=("records", "sum"), y_low=("y", "min"), y_high=("y", "max"), w_low=("w", "min"), w_high=("w", "max")
+    )
+
+
+def place(job: Job, source: Source, census: Census, scratch: Path, tick: Tick = lambda rows: None) -> Records:
+    """Records of the whole file in frame order, as memory maps under `scratch` (which the caller removes).
+
+    Within a frame row the file's order is kept. Raises `DataError` if the file changed since the census.
+    """
+    frame = census.frame
+    total = int(frame.count.sum())
+    kinds = {"record": np.int64, "frame": np.int32, "outcome": np.float64, "weight": np.float64, "psu": np.int32}
+    maps = {name: np.lib.format.open_memmap(scratch / f"{name}.npy", "w+", kind, (total,)) for name, kind in kinds.items()}
+    known = _key(frame.codes, frame.levels, len(frame))
+    start = np.concatenate([[0], np.cumsum(frame.count)])
+    filled = np.zeros(len(frame), dtype=np.int64)
+    psu_values = pa.array(census.psu_levels, type=pa.string())
+    for checked in _checked(job, source, Findings(), tick):
+        row = np.searchsorted(known, _key(checked.codes, frame.levels, len(checked.row))).astype(np.int32)
+        order = np.argsort(row, kind="stable")
+        sorted_row = row[order]
+        number = np.bincount(row, minlength=len(frame))
+        rank = np.arange(len(row)) - np.concatenate([[0], np.cumsum(number)])[sorted_row]
+        position = start[sorted_row] + filled[sorted_row] + rank
+        if np.any(filled + number > frame.count):
+            raise DataError(source.name, [Problem("file", "it changed while it was read", "a file at rest", "run again")])
+        filled += number
+        maps["record"][position] = checked.row[order]
+        maps["frame"][position] = sorted_row
+        maps["outcome"][position] = checked.outcome[order]
+        maps["weight"][position] = checked.weight[order]
+        if checked.psu is None:
+            maps["psu"][position] = -1
+        else:
+            maps["psu"][position] = np.asarray(pc.index_in(checked.psu, value_set=psu_values))[order]
+    return Records(**maps)
+
+
+def _checked(job: Job, source: Source, findings: Findings, tick: Tick) -> Iterator[Checked]:
+    first = 0
+    needed = needed_columns(job)
+    missing = [name for name in needed if name not in source.columns]
+    if missing:
+        empty = pa.schema([(name, pa.string()) for name in source.columns])
+        raise DataError(source.name, check_schema(job, empty, text_only=True))
+    for batch in source.batches(needed):
+        if first == 0 and (problems := check_schema(job, batch.schema, source.text_only)):
+            raise DataError(source.name, problems)
+        checked = check(job, batch, first, findings, source.text_only)
+        first += batch.num_rows
+        tick(batch.num_rows)
+        if len(checked.row):
+            yield checked
+
+
+def _strides(levels: Mapping[str, tuple[Level, ...]]) -> dict[str, int]:
+    strides: dict[str, int] = {}
+    stride = 1
+    for name in reversed(list(levels)):
+        strides[name] = stride
+        stride *= len(levels[name])
+    return strides
+
+
+def _key(codes: Mapping[str, Codes], levels: Mapping[str, tuple[Level, ...]], size: int) -> Ints:
+    """One number per combination of categories, in the frame's sort order (all 0 where there is no category)."""
+    key = np.zeros(size, dtype=np.int64)
+    for name, stride in _strides(levels).items():
+        key += codes[name].astype(np.int64) * stride
+    return key

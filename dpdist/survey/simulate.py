@@ -1,0 +1,120 @@
+"""Simulated surveys with the truth kept; deterministic in the seed and streamed, whatever the size (METHODS §7).
+
+`doctorates`: stand-ins for the 2017 Survey of Doctorate Recipients. Salary is lognormal around its group's figure,
+log inclusion probability = log salary + noise, stratified systematic PPS by field with n_f ∝ N_f, weight = 1/π.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from dpdist.job import Simulate
+from dpdist.records import Codes, Floats, Ints
+
+FIELDS = (
+    "biology",
+    "computing",
+    "mathematics",
+    "physical_sciences",
+    "psychology",
+    "social_sciences",
+    "engineering",
+    "health",
+)
+SEXES = ("male", "female")
+SHARE = np.array([0.27, 0.03, 0.05, 0.17, 0.14, 0.125, 0.18, 0.035])
+FEMALE = np.array([0.45, 0.20, 0.24, 0.20, 0.65, 0.45, 0.15, 0.65])
+MEN_SALARY = np.array([95, 140, 110, 110, 90, 95, 130, 105]) * 1e3
+LOG_GAP = np.array([0.0, 0.10, 0.12, 0.14, 0.15, 0.18, 0.20, 0.22])
+CHUNK = 65_536
+SCHEMA = pa.schema([("field", pa.string()), ("sex", pa.string()), ("salary", pa.float64()), ("weight", pa.float64())])
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Population counts and salary totals per (field, sex), both (8, 2)."""
+
+    count: Floats
+    total: Floats
+
+
+@dataclass(frozen=True)
+class Doctorates:
+    """A simulated survey: `batches()` streams the sample, `truth` holds the population's figures."""
+
+    settings: Simulate
+
+    def population(self) -> Iterator[tuple[Codes, Codes, Floats, Floats]]:
+        """Chunks of (field, sex, salary, size): every chunk has a generator of its own, so it can be made again."""
+        said = self.settings
+        for chunk, start in enumerate(range(0, said.population, CHUNK)):
+            rng = np.random.default_rng([said.seed, chunk])
+            units = min(CHUNK, said.population - start)
+            field = np.searchsorted(np.cumsum(SHARE), rng.random(units) * SHARE.sum(), side="right").astype(np.int32)
+            field = np.minimum(field, len(FIELDS) - 1).astype(np.int32)
+            sex = (rng.random(units) < FEMALE[field]).astype(np.int32)
+            log_salary = np.log(MEN_SALARY[field]) - LOG_GAP[field] * sex + said.sd * rng.standard_normal(units)
+            size = np.exp(log_salary + said.noise_sd * rng.standard_normal(units))
+            yield field, sex, np.exp(log_salary), size
+
+    @cached_property
+    def truth(self) -> Truth:
+        count, total = np.zeros((len(FIELDS), 2)), np.zeros((len(FIELDS), 2))
+        for field, sex, salary, _ in self.population():
+            np.add.at(count, (field, sex), 1.0)
+            np.add.at(total, (field, sex), salary)
+        return Truth(count, total)
+
+    @cached_property
+    def allocation(self) -> Ints:
+        """Sample size per field, proportional to its population, summing to n (largest remainders)."""
+        share = self.truth.count.sum(axis=1) * self.settings.sample / self.settings.population
+        size = np.floor(share).astype(np.int64)
+        rest = np.argsort(size - share, kind="stable")[: self.settings.sample - int(size.sum())]
+        size[rest] += 1
+        return np.asarray(size, dtype=np.int64)
+
+    @cached_property
+    def _rate(self) -> Floats:
+        """c_f with Σ min(1, c_f · size) = n_f: units of certainty are found by repeated passes."""
+        rate = np.zeros(len(FIELDS))
+        certain_at = np.full(len(FIELDS), np.inf)
+        while True:
+            sure, rest = np.zeros(len(FIELDS)), np.zeros(len(FIELDS))
+            for field, _, _, size in self.population():
+                certain = size >= certain_at[field]
+                sure += np.bincount(field[certain], minlength=len(FIELDS))
+                rest += np.bincount(field[~certain], weights=size[~certain], minlength=len(FIELDS))
+            new = np.divide(self.allocation - sure, rest, out=np.full(len(FIELDS), np.inf), where=rest > 0)
+            if np.array_equal(new, rate):
+                return rate
+            rate = new
+            certain_at = np.divide(1.0, rate, out=np.full(len(FIELDS), np.inf), where=rate > 0)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The sample, in population order."""
+        rng = np.random.default_rng([self.settings.seed, 2**32])
+        reached = rng.random(len(FIELDS))
+        for field, sex, salary, size in self.population():
+            chance = np.minimum(1.0, self._rate[field] * size)
+            taken = np.zeros(len(field), dtype=bool)
+            for f in range(len(FIELDS)):
+                inside = np.flatnonzero(field == f)
+                steps = reached[f] + np.cumsum(chance[inside])
+                previous = np.concatenate([[reached[f]], steps[:-1]])
+                taken[inside] = np.floor(steps) > np.floor(previous)
+                reached[f] = steps[-1] if len(steps) else reached[f]
+            yield pa.RecordBatch.from_arrays(
+                [
+                    pa.array(np.array(FIELDS)[field[taken]]),
+                    pa.array(np.array(SEXES)[sex[taken]]),
+                    pa.array(salary[taken]),
+                    pa.array(1.0 / chance[taken]),
+                ],
+                schema=SCHEMA,
+            )

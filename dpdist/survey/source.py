@@ -1,0 +1,204 @@
+"""Where microdata come from: Parquet and CSV files, streamed, and simulated surveys, behind one Protocol."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from dpdist.errors import DataError, JobError, Problem
+from dpdist.files import sha256
+from dpdist.job import Job
+from dpdist.survey.simulate import SCHEMA, Doctorates, Truth
+
+BATCH_ROWS = 65_536
+CSV_BLOCK_BYTES = 1 << 22
+CSV_NULLS = ["", "NA", "NaN", "nan", "null", "NULL"]
+
+
+class Source(Protocol):
+    """A stream of record batches in row order."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def text_only(self) -> bool:
+        """True for CSV: every value is text until the job says what it is."""
+        ...
+
+    @property
+    def columns(self) -> Sequence[str]: ...
+
+    @property
+    def rows(self) -> int | None:
+        """Number of rows, where known without reading."""
+        ...
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]: ...
+
+    def fingerprint(self) -> str:
+        """SHA-256 that identifies the content."""
+        ...
+
+    @property
+    def truth(self) -> Truth | None: ...
+
+
+def open_source(job: Job, path: str | Path | None = None) -> Source:
+    """The job's input, or `path` in its stead. Raises `DataError` for a file that cannot be read."""
+    said = job.input
+    if path is None and said.simulate is not None:
+        return SimulatedSource(Doctorates(said.simulate))
+    chosen = path if path is not None else said.path
+    if chosen is None:
+        remedy = "give --input PATH, or input: {path: …} or {simulate: …} in the job"
+        raise JobError(job.dataset, [Problem("input", "no input", "a Parquet or CSV file, or a simulated survey", remedy)])
+    file = Path(chosen)
+    if not file.is_file():
+        raise _unreadable(str(file), "no such file", "check the path")
+    if file.suffix.lower() in (".csv", ".gz"):
+        return CsvSource(file)
+    return ParquetSource(file)
+
+
+@dataclass(frozen=True)
+class ParquetSource:
+    path: Path
+    text_only: bool = False
+
+    def __post_init__(self) -> None:
+        self._schema  # noqa: B018 - unreadable files are found when the source is opened
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
+
+    @cached_property
+    def _schema(self) -> pa.Schema:
+        with self._open() as file:
+            return file.schema_arrow
+
+    @property
+    def columns(self) -> Sequence[str]:
+        names: list[str] = self._schema.names
+        return names
+
+    @cached_property
+    def rows(self) -> int:
+        with self._open() as file:
+            return int(file.metadata.num_rows)
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        with self._open() as file:
+            try:
+                yield from file.iter_batches(batch_size=BATCH_ROWS, columns=list(columns))
+            except (pa.ArrowException, OSError):
+                raise _unreadable(self.name, "a row group cannot be read", "copy the file again: it is damaged") from None
+
+    def fingerprint(self) -> str:
+        return sha256(self.path)
+
+    @property
+    def truth(self) -> None:
+        return None
+
+    def _open(self) -> pq.ParquetFile:
+        try:
+            return pq.ParquetFile(self.path)
+        except (pa.ArrowException, OSError):
+            raise _unreadable(
+                self.name, "not a readable Parquet file", "give a Parquet file, or a CSV file named .csv"
+            ) from None
+
+
+@dataclass(frozen=True)
+class CsvSource:
+    path: Path
+    text_only: bool = True
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
+
+    @cached_property
+    def columns(self) -> Sequence[str]:
+        with self._open(None) as reader:
+            names: list[str] = reader.schema.names
+            return names
+
+    @property
+    def rows(self) -> None:
+        return None
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        try:
+            with self._open(list(columns)) as reader:
+                yield from reader
+        except (pa.ArrowException, OSError, UnicodeDecodeError):
+            remedy = "give every line the header's number of fields, in UTF-8"
+            raise _unreadable(self.name, "a line cannot be read", remedy) from None
+
+    def fingerprint(self) -> str:
+        return sha256(self.path)
+
+    @property
+    def truth(self) -> None:
+        return None
+
+    def _open(self, columns: list[str] | None) -> pa_csv.CSVStreamingReader:
+        if columns is None:
+            convert = pa_csv.ConvertOptions()
+        else:
+            convert = pa_csv.ConvertOptions(
+                include_columns=columns,
+                column_types={name: pa.string() for name in columns},
+                strings_can_be_null=True,
+                null_values=CSV_NULLS,
+            )
+        try:
+            return pa_csv.open_csv(
+                self.path, read_options=pa_csv.ReadOptions(block_size=CSV_BLOCK_BYTES), convert_options=convert
+            )
+        except (pa.ArrowException, OSError, UnicodeDecodeError):
+            raise _unreadable(
+                self.name, "not a readable CSV file", "give a CSV file with a header line, in UTF-8"
+            ) from None
+
+
+@dataclass(frozen=True)
+class SimulatedSource:
+    survey: Doctorates
+    text_only: bool = False
+    name: str = "simulated doctorates"
+
+    @property
+    def columns(self) -> Sequence[str]:
+        return list(SCHEMA.names)
+
+    @property
+    def rows(self) -> int:
+        return self.survey.settings.sample
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        for batch in self.survey.batches():
+            yield batch.select(list(columns))
+
+    def fingerprint(self) -> str:
+        return hashlib.sha256(json.dumps(self.survey.settings.model_dump(), sort_keys=True).encode()).hexdigest()
+
+    @property
+    def truth(self) -> Truth:
+        return self.survey.truth
+
+
+def _unreadable(name: str, found: str, remedy: str) -> DataError:
+    return DataError(name, [Problem("file", found, "a Parquet or CSV file", remedy)])
