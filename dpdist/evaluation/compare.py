@@ -27,7 +27,7 @@ def compare(
     wanted = [statistic.name for statistic in said.statistics]
     values: dict[str, Floats] = {name: estimate[name].value for name in wanted}
     columns = {how: noised(values, found, cells, float(job.budget.epsilon), how, key, said.name) for how in job.compare}
-    true = _true(truth, job, said, frame) if truth is not None else None
+    true = truth_in_cells(truth, job, said, frame) if truth is not None else None
     frames = []
     for statistic in said.statistics:
         rows = pd.DataFrame(list(cells.labels), columns=list(said.by), index=range(len(cells)))
@@ -55,7 +55,7 @@ def _with_errors(rows: pd.DataFrame, job: Job) -> pd.DataFrame:
     return rows
 
 
-def _true(truth: Truth, job: Job, said: Table, frame: Frame) -> dict[str, Floats]:
+def truth_in_cells(truth: Truth, job: Job, said: Table, frame: Frame) -> dict[str, Floats]:
     """Population counts and means of the simulated survey in the table's cells."""
     population = _population(truth, job, frame)
     cells: Cells = cross(population[0], said.by, said.margins)

@@ -67,7 +67,9 @@ class StratumRecorder(Protocol):
 
     def posterior(self, fit: str, draws: Confidential[Draws]) -> None: ...
 
-    def summary(self, values: Confidential[dict[str, float]]) -> None: ...
+    def summary(self, values: Confidential[dict[str, Any]]) -> None:
+        """database_bound (Δ), epsilon_local (2Δ, zero_out), epsilon_local_range, diagnostics."""
+        ...
 
 
 class Mechanism(Protocol):

@@ -35,7 +35,7 @@ class Weigh(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """Kernel: F(α) under the present draws. Partial: (Δ, max F, −min F, max range, Σ…) to be combined by max."""
+    """Kernel: F(α) under the present draws. Partial: (Δ, max F, −min F, largest range), to be combined by max."""
 
     model: StratumModel
     draws: Draws
@@ -73,7 +73,7 @@ class Byproducts(NamedTuple):
         )
         if recorder.wants_log_lik:
             recorder.log_lik(Confidential(self.model.log_lik(self.draws, records)))
-        return np.array([carry["alpha"].sum(), float(len(records))])
+        return np.array([carry["alpha"].sum()])
 
 
 class Fit(NamedTuple):
@@ -116,15 +116,19 @@ def protect(
     recorder.posterior("unweighted", Confidential(first.draws))
     recorder.posterior("weighting", Confidential(kept[-2].draws if number > 1 else first.draws))
     recorder.posterior("final", Confidential(final.draws))
+    bound = final.summary.database_bound
+    diagnostics = {
+        "unweighted_database_bound": first.summary.database_bound,
+        "privacy_weight_total": float(total[0]),
+        "fits": float(number),
+    }
     recorder.summary(
         Confidential(
             {
-                "database_bound": final.summary.database_bound,
-                "epsilon_local": 2.0 * final.summary.database_bound,
+                "database_bound": bound,
+                "epsilon_local": 2.0 * bound,
                 "epsilon_local_range": final.range_bound,
-                "unweighted_database_bound": first.summary.database_bound,
-                "privacy_weight_total": float(total[0]),
-                "fits": float(number),
+                "diagnostics": diagnostics,
             }
         )
     )

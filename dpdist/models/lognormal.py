@@ -107,7 +107,11 @@ class Lognormal:
         spread = flat.reshape(p, draws, D).transpose(1, 0, 2)
         coefficients = np.full((draws, len(self.design.names), D), np.nan)
         coefficients[:, self.design.kept, :] = b_hat + spread @ root.transpose(0, 2, 1)
-        return Draws(coefficients, root @ root.transpose(0, 2, 1))
+        covariance = root @ root.transpose(0, 2, 1)
+        correlation = covariance[:, 0, 1] / np.sqrt(covariance[:, 0, 0] * covariance[:, 1, 1])
+        if not np.all(1.0 - correlation**2 > SINGULAR):
+            raise Improper("the privacy weights are so small that some draws of the covariance are numerically singular")
+        return Draws(coefficients, covariance)
 
     def log_lik(self, draws: Draws, records: Records) -> Floats:
         """Log likelihood (draw, record)."""
@@ -201,7 +205,7 @@ class Lognormal:
         """Log likelihood in tiles (record, draw), a GEMM each: f = φ(u)·T with u = z − centre of the pattern.
 
         Yields the tile's records, its values (an array that is reused) and, per record, Σ_k |φ_k| max_s |T_ks|, to which
-        the rounding error of every value is proportional. Centring at the draws' mean keeps the six terms of the order of f.
+        the rounding error of every value is proportional. Centring at the draws' mean keeps the terms of the order of f.
         """
         count = len(draws)
         means = self._means(draws)

@@ -68,8 +68,8 @@ def _post_processing(release: Release) -> list[str]:
     job = release.job
     low, high = job.outcome.bounds or (0.0, 0.0)
     steps = [
-        f"synthetic {job.model.outcome} beyond the public bounds [{low:,.10g}, {high:,.10g}] is set to the nearest bound, and the "
-        "model's means are means of the so limited variable"
+        f"synthetic {job.model.outcome} beyond the public bounds [{low:,.10g}, {high:,.10g}] is set to the nearest bound, "
+        "and the model's means are means of the so limited variable"
     ]
     if job.model.synthesis == "fbp":
         weights = "N/n with the public N" if job.model.population_weights == "proportional" else "1/E(π|x)"

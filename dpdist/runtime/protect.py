@@ -18,7 +18,7 @@ from dpdist.mechanisms.presets import MECHANISMS
 from dpdist.models import MODELS
 from dpdist.models.protocol import Improper
 from dpdist.privacy.weights import NotReached
-from dpdist.records import POOLED, Frame
+from dpdist.records import Frame
 from dpdist.runtime.blocks import Layout
 from dpdist.runtime.rounds import run_rounds
 from dpdist.storage.recorder import StratumStore
@@ -81,10 +81,11 @@ class ProtectStratum:
 
 
 def fit_error(job: Job, frame: Frame, outcome: Outcome) -> FitError:
-    label = frame.stratum_labels[outcome.stratum]
-    size = "" if label == POOLED else f" ({int(frame.stratum_count[outcome.stratum])} records)"
+    """The typed error of a stratum without a release: names it, its size, p, the reason and the remedies."""
+    k = outcome.stratum
+    p = MODELS[job.model.family].build(job, frame, frame.rows_of(k)).parameters
     return FitError(
-        label + size,
+        f"{frame.stratum_labels[k]} (n = {int(frame.stratum_count[k])}, p = {p})",
         outcome.failure or "failed",
         "pool strata (strata: [] or mechanism.fallback: pool), drop predictors, take a proper prior "
         "(mechanism.fallback: proper_prior or model.prior: {name: proper}), or raise the budget",

@@ -33,12 +33,12 @@ class StratumStore:
     axis: RaggedAxis
     log_lik: bool
     _bounds: dict[int, Columns] = field(default_factory=dict)
-    _summary: dict[str, float] = field(default_factory=dict)
+    _summary: dict[str, Any] = field(default_factory=dict)
 
     def posterior(self, fit: str, draws: Confidential[Draws]) -> None:
         arrays.write_draws(arrays.open_group(self.space.posterior), fit, self.stratum, draws.disclose_to_custodian())
 
-    def summary(self, values: Confidential[dict[str, float]]) -> None:
+    def summary(self, values: Confidential[dict[str, Any]]) -> None:
         self._summary = values.disclose_to_custodian()
 
     def block(self, number: int, start: int) -> BlockStore:

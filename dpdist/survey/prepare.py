@@ -55,7 +55,8 @@ def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Cen
         )
     tally = pd.concat(tallies).groupby(level=0).agg(_AGAIN)
     keys = tally.index.to_numpy()
-    codes = {name: ((keys // stride) % len(levels[name])).astype(np.int32) for name, stride in _strides(levels).items()}
+    strides = _strides(levels)
+    codes = {name: ((keys // strides[name]) % len(levels[name])).astype(np.int32) for name in names}
     frame = Frame(codes, levels, tally["records"].to_numpy(dtype=np.int64), job.strata, job.survey.design_strata)
     extent = tally.groupby(frame.stratum).agg(_AGAIN)
     flat = (extent["y_low"] == extent["y_high"]) | (extent["w_low"] == extent["w_high"])

@@ -1,0 +1,31 @@
+"""Blocks and memory depend on (n, p, S) only."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpdist.runtime.blocks import TENSOR_BYTES, Blocks, block_rows
+from dpdist.storage.ragged import RaggedAxis
+
+counts = st.lists(st.integers(1, 40_000), min_size=1, max_size=20).map(lambda values: np.array(values, dtype=np.int64))
+
+
+@given(counts, st.sampled_from([100, 1000, 5000]))
+def test_blocks_cover_every_record_once_and_never_cross_a_stratum(count, draws):
+    blocks = Blocks.of(count, draws)
+    assert blocks.edges[0] == 0
+    assert blocks.edges[-1] == count.sum()
+    sizes = np.diff(blocks.edges)
+    assert sizes.min() > 0
+    assert sizes.max() <= block_rows(draws)
+    ends = [blocks.edges[blocks.of_stratum(k).stop] for k in range(len(count))]
+    np.testing.assert_array_equal(ends, np.cumsum(count))
+
+
+@given(counts, st.sampled_from([100, 1000, 5000, 100_000]))
+def test_block_borders_are_chunk_borders(count, draws):
+    axis, size = RaggedAxis.of(count, block_rows(draws)), block_rows(draws)
+    assert size % axis.chunk == 0
+    assert size * draws * 8 <= max(TENSOR_BYTES, 128 * draws * 8)

@@ -1,0 +1,85 @@
+"""The ragged record axis and its stores: a chunk has one writer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpdist.storage import arrays
+from dpdist.storage.ragged import RaggedAxis
+
+lengths = st.lists(st.integers(1, 5000), min_size=1, max_size=30).map(lambda values: np.array(values, dtype=np.int64))
+largest = st.sampled_from([128, 1024, 8192])
+
+
+@given(lengths, largest)
+def test_no_two_strata_share_a_chunk(length, largest):
+    axis = RaggedAxis.of(length, largest)
+    chunks = [
+        set(range(int(start) // axis.chunk, (int(start) + int(n) - 1) // axis.chunk + 1))
+        for start, n in zip(axis.offset, axis.length, strict=True)
+    ]
+    assert sum(map(len, chunks)) == len(set().union(*chunks)) == axis.size // axis.chunk
+    assert 128 <= axis.chunk <= largest
+
+
+@given(lengths, largest, st.data())
+def test_a_region_that_shares_a_chunk_with_another_writer_is_refused(length, largest, data):
+    axis = RaggedAxis.of(length, largest)
+    stratum = data.draw(st.integers(0, len(length) - 1))
+    n = int(length[stratum])
+    assert axis.region(stratum, 0, n) == slice(int(axis.offset[stratum]), int(axis.offset[stratum]) + n)
+    inside = data.draw(st.integers(1, n))
+    if inside % axis.chunk and inside != n:
+        with pytest.raises(AssertionError, match="share a chunk"):
+            axis.region(stratum, 0, inside)
+        with pytest.raises(AssertionError, match="share a chunk"):
+            axis.region(stratum, inside, n)
+    with pytest.raises(AssertionError, match="not the stratum's"):
+        axis.region(stratum, 0, n + 1)
+
+
+def template() -> arrays.Template:
+    axis = RaggedAxis.of(np.array([130, 5, 300]), 128)
+    return arrays.Template(axis, ("a", "b", "c"), 4, ("(Intercept)",), ("salary", "weight"))
+
+
+def test_what_is_written_is_read_back_and_padding_is_nan(tmp_path: Path):
+    said = template()
+    arrays.create_log_lik(tmp_path / "t.zarr", said)
+    group, rng = arrays.open_group(tmp_path / "t.zarr"), np.random.default_rng(1)
+    values = [rng.normal(size=(4, n)) for n in said.axis.length]
+    for k, tensor in enumerate(values):
+        region = said.axis.region(k, 0, tensor.shape[1])
+        arrays.write_log_lik(group, region, tensor, np.arange(tensor.shape[1]) + 1000 * k)
+    store = xr.open_zarr(tmp_path / "t.zarr", consolidated=False).load()
+    assert store["log_lik"].shape == (1, 4, 128 * (2 + 1 + 3))
+    for k, tensor in enumerate(values):
+        start = int(store["offset"][k])
+        np.testing.assert_array_equal(store["log_lik"].to_numpy()[0, :, start : start + tensor.shape[1]], tensor)
+        assert store["record"].to_numpy()[start] == 1000 * k
+    padding = store["record"] == -1
+    assert int(padding.sum()) == said.axis.size - int(said.axis.length.sum())
+    assert np.isnan(store["log_lik"].to_numpy()[..., padding]).all()
+
+
+def test_every_chunk_file_of_a_stratum_is_known_to_its_mark(tmp_path: Path):
+    said = template()
+    arrays.create_log_lik(tmp_path / "t.zarr", said)
+    group = arrays.open_group(tmp_path / "t.zarr")
+    before = set((tmp_path / "t.zarr").rglob("*"))
+    arrays.write_log_lik(group, said.axis.region(0, 0, 130), np.ones((4, 130)), np.arange(130))
+    written = {path for path in set((tmp_path / "t.zarr").rglob("*")) - before if path.is_file()}
+    assert written == set(arrays.chunk_files(tmp_path / "t.zarr", said.axis, 0))
+
+
+def test_stores_hold_no_fixed_width_strings_and_no_consolidated_metadata(tmp_path: Path):
+    arrays.create_posterior(tmp_path / "p.zarr", template())
+    texts = [path.read_text() for path in (tmp_path / "p.zarr").rglob("zarr.json")]
+    assert not any("fixed_length" in text or "consolidated" in text for text in texts)
+    assert list(xr.open_zarr(tmp_path / "p.zarr", consolidated=False)["stratum"].to_numpy()) == ["a", "b", "c"]
