@@ -14,7 +14,7 @@ from dpdist.models import MODELS
 from dpdist.privacy.guarantees import Promise
 from dpdist.progress import Listener, stage
 from dpdist.records import Frame
-from dpdist.runtime.blocks import LOG_LIK_LIMIT, Layout, log_lik_bytes
+from dpdist.runtime.blocks import Layout
 from dpdist.survey.prepare import Census, take_census
 from dpdist.survey.source import Source, open_source
 
@@ -43,19 +43,9 @@ def make_plan(job: Job, input: str | Path | None, listener: Listener) -> Plan:
     if problems:
         raise DataError(source.name, problems)
     promise = MECHANISMS[job.mechanism.name].promise(job)
-    layout = lay_out(job, census.frame)
+    layout = Layout.of(job, census.frame)
     _check_memory(job, layout)
     return Plan(job, source, census, promise, layout)
-
-
-def lay_out(job: Job, frame: Frame) -> Layout:
-    """Blocks, the ragged axis and what is recorded, for a fit over this frame's strata."""
-    wanted = job.record.log_lik
-    small = log_lik_bytes(frame, job.sampler.draws) <= LOG_LIK_LIMIT
-    largest = max(
-        MODELS[job.model.family].build(job, frame, frame.rows_of(k)).parameters for k in range(len(frame.stratum_labels))
-    )
-    return Layout(frame, job.sampler.draws, largest, wanted == "always" or (wanted == "auto" and small))
 
 
 def _check_memory(job: Job, layout: Layout) -> None:

@@ -12,13 +12,14 @@ from dpdist.files import write_text
 from dpdist.frames import frame_table
 from dpdist.job import Job
 from dpdist.keys import Key
-from dpdist.planning import Plan, lay_out, make_plan
+from dpdist.planning import Plan, make_plan
 from dpdist.progress import Event, Listener, silent, stage
 from dpdist.publish.folder import publish as publish_folder
 from dpdist.publish.released import Release, promised, read_release
 from dpdist.runtime.executors import executor
+from dpdist.runtime.fit import open_fit
 from dpdist.runtime.protect import fit_error
-from dpdist.runtime.strata import Strata
+from dpdist.runtime.strata import create_stores, gather_strata, protect_all, protect_some
 from dpdist.storage.marks import finished, mark
 from dpdist.storage.tables import write_records, write_table
 from dpdist.storage.workspace import Identity, Workspace, confidential_log
@@ -72,26 +73,27 @@ def store_records(space: Workspace, plan: Plan, listener: Listener) -> None:
 def protect(space: Workspace, plan: Plan, key: Key, listener: Listener) -> Release:
     """Fit every stratum under the mechanism; where one cannot be released, the job's declared fallback is taken."""
     job, fallback = plan.job, plan.job.mechanism.fallback
-    strata = Strata(space, job, plan.layout, key)
+    fit = open_fit(space, key, "strata")
     with executor(job.runtime) as workers:
-        strata.create_stores("strata")
-        failed = strata.protect("strata", strata.every, workers, listener)
-        fits = dict.fromkeys(strata.every, "strata")
+        create_stores(fit)
+        failed = protect_all(fit, workers, listener)
+        fits = dict.fromkeys(fit.strata, fit)
         if failed and fallback == "proper_prior":
             listener(Event("note", "protect", note=f"{len(failed)} strata take the proper prior"))
-            fits |= dict.fromkeys([outcome.stratum for outcome in failed], "proper")
-            failed = strata.protect("proper", [outcome.stratum for outcome in failed], workers, listener)
+            again = open_fit(space, key, "proper")
+            fits |= dict.fromkeys([outcome.stratum for outcome in failed], again)
+            failed = protect_some(again, [outcome.stratum for outcome in failed], workers, listener)
         elif failed and fallback == "pool" and job.strata:
             listener(Event("note", "protect", note="a stratum cannot stand alone: all strata are pooled into one fit"))
-            strata = Strata(space, job, lay_out(job, plan.frame.pooled()), key)
-            strata.create_stores("pooled")
-            failed = strata.protect("pooled", strata.every, workers, listener)
-            fits = dict.fromkeys(strata.every, "pooled")
+            fit = open_fit(space, key, "pooled")
+            create_stores(fit)
+            failed = protect_all(fit, workers, listener)
+            fits = dict.fromkeys(fit.strata, fit)
     if failed:
-        raise fit_error(job, strata.layout.frame, failed[0])
-    released = dict(zip(strata.layout.frame.stratum_labels, strata.gather(fits), strict=True))
+        raise fit_error(fit, failed[0])
+    released = dict(zip(fit.frame.stratum_labels, gather_strata(fits), strict=True))
     sets = tuple({label: thetas[k] for label, thetas in released.items()} for k in range(job.synthetic_sets))
-    return Release(job, promised(plan.promise), strata.layout.frame, sets, key.child("publish"))
+    return Release(job, promised(plan.promise), fit.frame, sets, key.child("publish"))
 
 
 def publish(workspace: str | Path, listener: Listener = silent) -> Path:

@@ -22,7 +22,7 @@ from dpdist.confidential import Confidential
 from dpdist.job import Job
 from dpdist.publish import folder as public_folder
 from dpdist.publish.released import read_release
-from dpdist.runtime import strata as strata_module
+from dpdist.runtime import protect as protect_module
 
 JOB = """
 dataset: doctorates
@@ -256,25 +256,25 @@ def test_an_interrupted_run_resumes_without_repeating_finished_strata(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[int] = []
-    task = strata_module.ProtectStratum.__call__
+    protect = protect_module.protect_small
 
-    def two_and_no_more(self: Any, stratum: int) -> Any:
+    def two_and_no_more(fit: Any, stratum: int) -> Any:
         if len(done) == 2:
             raise Killed
         done.append(stratum)
-        return task(self, stratum)
+        return protect(fit, stratum)
 
-    monkeypatch.setattr(strata_module.ProtectStratum, "__call__", two_and_no_more)
+    monkeypatch.setattr(protect_module, "protect_small", two_and_no_more)
     with pytest.raises(Killed):
         dpdist.run(job(), tmp_path, replay=finished / "confidential")
     assert not (tmp_path / "public").exists()
     again: list[int] = []
 
-    def counted(self: Any, stratum: int) -> Any:
+    def counted(fit: Any, stratum: int) -> Any:
         again.append(stratum)
-        return task(self, stratum)
+        return protect(fit, stratum)
 
-    monkeypatch.setattr(strata_module.ProtectStratum, "__call__", counted)
+    monkeypatch.setattr(protect_module, "protect_small", counted)
     dpdist.run(job(), tmp_path)
     assert sorted(done + again) == [0, 1, 2, 3]
     assert public_bytes(tmp_path) == public_bytes(finished)

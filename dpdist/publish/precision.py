@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import ndtri
 
 from dpdist.cells import Cells
 from dpdist.estimates import Sums, counts_and_means
@@ -45,8 +46,10 @@ def spreads(release: Release) -> tuple[Spread, Spread]:
         key = release.seed.child(f"precision {label}")
         scale, powers = _posteriors(release, stratum, key, target)
         for spread, (model, draws) in zip((full, tilted), powers, strict=True):
-            for kept, drawn in zip(spread, model.expect(draws), strict=True):
-                centre = drawn.mean(axis=0)
+            with np.errstate(over="ignore"):
+                expected = model.expect(draws)
+            for kept, drawn in zip(spread, expected, strict=True):
+                centre = np.median(drawn, axis=0)
                 kept[:, own] = centre + (drawn - centre) * scale
     return full, tilted
 
@@ -61,12 +64,15 @@ def variances(
     composition = counts_and_means(Sums(n * a, n * b, n * a * a, n * a * b, n * b * b), frame, cells)
     found = []
     for statistic in range(2):
-        spread = [
-            np.var(cell_estimates(cells, n, each.weight, each.product)[statistic], axis=0, ddof=1)
-            for each in (full, tilted)
-        ]
-        found.append(composition[statistic].variance + spread[0] + spread[1] / sets)
+        fit, draw = (_variance(cell_estimates(cells, n, each.weight, each.product)[statistic]) for each in (full, tilted))
+        found.append(composition[statistic].variance + fit + draw / sets)
     return found[0], found[1]
+
+
+def _variance(drawn: Floats) -> Floats:
+    """Variance of a normal law with the draws' central 90 % range: the expectations' own tails may have no variance."""
+    low, high = np.quantile(drawn, [0.05, 0.95], axis=0)
+    return np.asarray(((high - low) / (2.0 * ndtri(0.95))) ** 2)
 
 
 def cell_estimates(cells: Cells, n: Floats, weight: Floats, product: Floats) -> tuple[Floats, Floats]:

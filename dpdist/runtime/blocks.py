@@ -1,4 +1,9 @@
-"""Record blocks and memory: functions of (n, p, S) only, never of workers, so how work is spread changes no result."""
+"""Record blocks, spans, bins and memory: functions of (n, p, S) only, never of workers.
+
+A *block* is what a kernel sees at once. A *span* is a run of blocks of one stratum that one task visits. A stratum of one
+span is small: all its rounds run inside one task, and small strata share tasks in *bins* of about a second. A stratum of
+more spans is giant: each of its rounds is a task per span, and the partials are added up in order.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +12,33 @@ from functools import cached_property
 
 import numpy as np
 
+from dpdist.job import Job
+from dpdist.models import MODELS
 from dpdist.records import Frame, Ints
 from dpdist.storage.ragged import RaggedAxis
 
 TENSOR_BYTES = 2**26
 """A block's (draw, record) tensor in float64 stays under 64 MiB."""
+SPAN_VALUES = 2**28
+"""Records × draws of a span: about a quarter of a second per bound pass."""
+BIN_VALUES = 2**25
+"""Records × draws of a bin of small strata: about half a second for all rounds, tensors included."""
 LOG_LIK_LIMIT = 4 * 2**30
 """`record: {log_lik: auto}` keeps tensors up to this projected size."""
-PROCESS_BYTES = 350 * 2**20
-"""A worker process with dpdist, NumPy, SciPy, pandas, Arrow and Zarr imported (measured 290–330 MiB)."""
-BYTES_PER_RECORD = 200
-"""A record, its carry and the temporaries of one kernel."""
+PROCESS_BYTES = 330 * 2**20
+"""A worker process with everything imported."""
+BYTES_PER_RECORD = 240
+"""A record, its carry of two rounds and the temporaries of a kernel."""
 
 
 def block_rows(draws: int) -> int:
     """Records per block: a power of two between 128 and 65,536."""
     return int(2 ** np.clip(np.floor(np.log2(TENSOR_BYTES / (8 * draws))), 7, 16))
+
+
+def span_blocks(draws: int) -> int:
+    """Blocks per span."""
+    return max(1, SPAN_VALUES // (draws * block_rows(draws)))
 
 
 @dataclass(frozen=True)
@@ -51,12 +67,20 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a fit's strata lie in blocks, on the ragged axis and in memory."""
+    """How a fit's strata lie in blocks, spans and bins, on the ragged axis and in memory."""
 
     frame: Frame
     draws: int
-    predictors: int
+    parameters: int
+    """Coefficients per component of the largest stratum model."""
     log_lik: bool
+
+    @classmethod
+    def of(cls, job: Job, frame: Frame) -> Layout:
+        model = MODELS[job.model.family]
+        parameters = [model.build(job, frame, frame.rows_of(k)).parameters for k in range(len(frame.stratum_labels))]
+        wanted, small = job.record.log_lik, log_lik_bytes(frame, job.sampler.draws) <= LOG_LIK_LIMIT
+        return cls(frame, job.sampler.draws, max(parameters), wanted == "always" or (wanted == "auto" and small))
 
     @cached_property
     def blocks(self) -> Blocks:
@@ -66,16 +90,44 @@ class Layout:
     def axis(self) -> RaggedAxis:
         return RaggedAxis.of(self.frame.stratum_count, block_rows(self.draws))
 
+    def spans(self, stratum: int) -> list[range]:
+        """Block numbers of each span of a stratum."""
+        own, size = self.blocks.of_stratum(stratum), span_blocks(self.draws)
+        return [range(start, min(start + size, own.stop)) for start in range(own.start, own.stop, size)]
+
+    @cached_property
+    def giants(self) -> tuple[int, ...]:
+        """Strata of more than one span."""
+        return tuple(k for k in range(len(self.frame.stratum_labels)) if len(self.spans(k)) > 1)
+
+    @cached_property
+    def bins(self) -> tuple[tuple[int, ...], ...]:
+        """Small strata in tasks: consecutive, up to BIN_VALUES records × draws, the largest bins first."""
+        bins: list[list[int]] = [[]]
+        giants = set(self.giants)
+        filled, limit = 0, BIN_VALUES // self.draws
+        for stratum, count in enumerate(self.frame.stratum_count.tolist()):
+            if stratum in giants:
+                continue
+            if bins[-1] and filled + count > limit:
+                bins.append([])
+                filled = 0
+            bins[-1].append(stratum)
+            filled += count
+        records = self.frame.stratum_count
+        return tuple(sorted((tuple(b) for b in bins if b), key=lambda b: -int(records[list(b)].sum())))
+
     def task_bytes(self, stratum: int) -> int:
-        """Projected peak memory of one stratum's task, the worker process included."""
-        count = int(self.frame.stratum_count[stratum])
-        tensor = 3 * 8 * self.draws * min(count, block_rows(self.draws)) if self.log_lik else 0
-        draws = 8 * self.draws * (20 * self.predictors + 60)
+        """Projected peak memory of a task on this stratum, the worker process included."""
+        count = min(int(self.frame.stratum_count[stratum]), span_blocks(self.draws) * block_rows(self.draws))
+        block = min(count, block_rows(self.draws))
+        tensor = 3 * 8 * self.draws * block if self.log_lik else 0
+        draws = 8 * self.draws * (16 * self.parameters + 100)
         return PROCESS_BYTES + BYTES_PER_RECORD * count + tensor + draws
 
-    @property
+    @cached_property
     def largest_task_bytes(self) -> int:
-        return max(self.task_bytes(k) for k in range(len(self.frame.stratum_labels)))
+        return self.task_bytes(int(np.argmax(self.frame.stratum_count)))
 
 
 def log_lik_bytes(frame: Frame, draws: int) -> int:

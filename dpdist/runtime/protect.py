@@ -1,92 +1,189 @@
-"""The task of one stratum: read its records, run the mechanism's rounds, leave by-products and a completion mark.
-
-Tasks carry the workspace's path and a stratum number, never data.
-"""
+"""Tasks and drivers of protection: small strata whole, in bins; giant strata round by round, a task per span."""
 
 from __future__ import annotations
 
+import json
+import pickle
+import shutil
+import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from dpdist.errors import FitError
-from dpdist.frames import frame_from_table
-from dpdist.job import Job
-from dpdist.keys import Key
-from dpdist.mechanisms.presets import MECHANISMS
-from dpdist.models import MODELS
+from dpdist.files import replaced
+from dpdist.mechanisms.protocol import Carry, Pass
 from dpdist.models.protocol import Improper
 from dpdist.privacy.weights import NotReached
-from dpdist.records import Frame
-from dpdist.runtime.blocks import Layout
-from dpdist.runtime.rounds import run_rounds
-from dpdist.storage.recorder import StratumStore
-from dpdist.storage.tables import read_rows, read_table
-from dpdist.storage.workspace import Workspace
+from dpdist.records import Floats
+from dpdist.runtime.executors import Executor
+from dpdist.runtime.fit import Address, Fit
+from dpdist.runtime.rounds import combine, drive, run_rounds, visit_blocks
 
 
 class Outcome(NamedTuple):
-    """What a task tells the driver: the stratum, and why it has no release if it has none."""
+    """What became of a stratum: why it has no release, if it has none."""
 
     stratum: int
     failure: str | None
 
 
-class Context(NamedTuple):
-    job: Job
-    frame: Frame
-    key: Key
+@dataclass(frozen=True)
+class ProtectBin:
+    """Task: all rounds of the small strata of one bin, those already finished left out."""
 
+    address: Address
 
-@lru_cache(maxsize=4)
-def _context(root: Path, run: str) -> Context:
-    """Job, frame and key of a run, read once a process."""
-    space = Workspace(root)
-    job = Job.model_validate_json(space.job.read_text(encoding="utf-8"))
-    return Context(job, frame_from_table(read_table(space.frame)), Key.from_hex(space.key.read_text(encoding="ascii")))
+    def __call__(self, number: int) -> list[Outcome]:
+        fit = self.address.open()
+        return [protect_small(fit, stratum) for stratum in fit.layout.bins[number] if not fit.done(stratum)]
 
 
 @dataclass(frozen=True)
-class ProtectStratum:
-    """Callable on a stratum number; `fit` names the attempt: `strata`, `proper` (weak proper prior) or `pooled`."""
+class ProtectOne:
+    """Task: all rounds of one small stratum."""
 
-    root: Path
-    run: str
-    """Tells runs apart that use the same folder one after the other."""
-    fit: str
-    log_lik: bool
+    address: Address
 
-    def __call__(self, stratum: int) -> Outcome:
-        space, (job, frame, key) = Workspace(self.root), _context(self.root, self.run)
-        if self.fit == "pooled":
-            frame = frame.pooled()
-        layout = Layout(frame, job.sampler.draws, 0, self.log_lik)
-        model = MODELS[job.model.family].build(job, frame, frame.rows_of(stratum), proper=self.fit == "proper")
-        numbers = layout.blocks.of_stratum(stratum)
-        edges = layout.blocks.edges
-        first = edges[numbers.start]
-        records = read_rows(space.records, first, edges[numbers.stop])
-        blocks = [records.part(edges[n] - first, edges[n + 1] - first) for n in numbers]
-        store = StratumStore(space, self.fit, stratum, layout.axis, self.log_lik)
-        recorders = [store.block(n, edges[n] - first) for n in numbers]
-        rounds = MECHANISMS[job.mechanism.name].protect(job, model, store)
-        label = frame.stratum_labels[stratum]
-        try:
-            released = run_rounds(rounds, model, key.child(self.fit), label, blocks, recorders)
-        except (Improper, NotReached) as failure:
-            return Outcome(stratum, str(failure))
-        store.close([model.describe(theta) for theta in released.parameters])
-        return Outcome(stratum, None)
+    def __call__(self, stratum: int) -> list[Outcome]:
+        fit = self.address.open()
+        return [] if fit.done(stratum) else [protect_small(fit, stratum)]
 
 
-def fit_error(job: Job, frame: Frame, outcome: Outcome) -> FitError:
+def protect_small(fit: Fit, stratum: int) -> Outcome:
+    """All rounds of a stratum in memory; leaves its by-products and its completion mark."""
+    numbers = fit.layout.blocks.of_stratum(stratum)
+    model, store = fit.model(stratum), fit.store(stratum)
+    span = store.span(0)
+    recorders = [span.block(fit.block_start(stratum, number)) for number in numbers]
+    label = fit.frame.stratum_labels[stratum]
+    try:
+        released = run_rounds(fit.rounds(model, store), model, fit.key, label, fit.records(numbers), recorders)
+    except (Improper, NotReached) as failure:
+        return Outcome(stratum, str(failure))
+    span.close()
+    store.close([model.describe(theta) for theta in released.parameters])
+    return Outcome(stratum, None)
+
+
+class Journal(NamedTuple):
+    """Files of a giant stratum's rounds: the pass asked for, each span's partial and carry, the total."""
+
+    folder: Path
+
+    def request(self, round: int) -> Path:
+        return self.folder / f"{round:03d}.request"
+
+    def span(self, round: int, span: int) -> Path:
+        return self.folder / f"{round:03d}-{span:05d}.npz"
+
+    def total(self, round: int) -> Path:
+        return self.folder / f"{round:03d}.npy"
+
+
+@dataclass(frozen=True)
+class VisitSpan:
+    """Task: one pass over one span of a giant stratum; leaves the span's partial and carry as one file."""
+
+    address: Address
+    stratum: int
+    round: int
+
+    def __call__(self, span: int) -> int:
+        fit = self.address.open()
+        journal = Journal(fit.space.journal(fit.address.name, self.stratum))
+        target = journal.span(self.round, span)
+        if _readable(target):
+            return span
+        request: Pass = pickle.loads(journal.request(self.round).read_bytes())
+        numbers = fit.layout.spans(self.stratum)[span]
+        blocks = fit.records(numbers)
+        carry = _carry(journal.span(self.round - 1, span)) if self.round else {}
+        edges = np.concatenate([[0], np.cumsum([len(block) for block in blocks])])
+        slices = [slice(int(a), int(b)) for a, b in pairwise(edges)]
+        carries: list[Carry] = [{name: values[own] for name, values in carry.items()} for own in slices]
+        store = fit.store(self.stratum).span(span)
+        recorders = [store.block(fit.block_start(self.stratum, number)) for number in numbers]
+        partial = visit_blocks(request, blocks, carries, recorders)
+        store.close()
+        left: dict[str, Any] = {name: np.concatenate([own[name] for own in carries]) for name in carries[0]}
+        with replaced(target) as temporary, temporary.open("wb") as handle:
+            np.savez(handle, partial=partial, **left)
+        return span
+
+
+def protect_giant(fit: Fit, stratum: int, workers: Executor, tick: Callable[[int], None]) -> Outcome:
+    """The rounds of a giant stratum from here, spans on the workers; resumes from the journal of finished rounds."""
+    journal = Journal(fit.space.journal(fit.address.name, stratum))
+    journal.folder.mkdir(parents=True, exist_ok=True)
+    model, store, spans = fit.model(stratum), fit.store(stratum), fit.layout.spans(stratum)
+    round = -1
+
+    def visit(request: Pass) -> Floats:
+        nonlocal round
+        round += 1
+        if not journal.total(round).exists():
+            with replaced(journal.request(round)) as temporary:
+                temporary.write_bytes(pickle.dumps(request))
+            for _ in workers.map(VisitSpan(fit.address, stratum, round), range(len(spans))):
+                tick(0)
+            partials = [_partial(journal.span(round, span)) for span in range(len(spans))]
+            with replaced(journal.total(round)) as temporary, temporary.open("wb") as handle:
+                np.save(handle, combine(request, partials))
+            for old in range(round):
+                for path in journal.folder.glob(f"{old:03d}-*.npz"):
+                    path.unlink()
+        total: Floats = np.load(journal.total(round))
+        return total
+
+    try:
+        released = drive(fit.rounds(model, store), model, fit.key, fit.frame.stratum_labels[stratum], visit)
+    except (Improper, NotReached) as failure:
+        return Outcome(stratum, str(failure))
+    store.close([model.describe(theta) for theta in released.parameters])
+    shutil.rmtree(journal.folder)
+    return Outcome(stratum, None)
+
+
+def released_by(fit: Fit, stratum: int) -> dict[str, object]:
+    """What a finished stratum left: its summary and one described θ a set."""
+    path = fit.space.part(fit.address.name, stratum) / "stratum.json"
+    said: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
+    return said
+
+
+def fit_error(fit: Fit, outcome: Outcome) -> FitError:
     """The typed error of a stratum without a release: names it, its size, p, the reason and the remedies."""
     k = outcome.stratum
-    p = MODELS[job.model.family].build(job, frame, frame.rows_of(k)).parameters
     return FitError(
-        f"{frame.stratum_labels[k]} (n = {int(frame.stratum_count[k])}, p = {p})",
+        f"{fit.frame.stratum_labels[k]} (n = {int(fit.frame.stratum_count[k])}, p = {fit.model(k).parameters})",
         outcome.failure or "failed",
         "pool strata (strata: [] or mechanism.fallback: pool), drop predictors, take a proper prior "
         "(mechanism.fallback: proper_prior or model.prior: {name: proper}), or raise the budget",
     )
+
+
+def _partial(path: Path) -> Floats:
+    with np.load(path) as file:
+        partial: Floats = file["partial"]
+    return partial
+
+
+def _carry(path: Path) -> Carry:
+    with np.load(path) as file:
+        return {name: file[name] for name in file.files if name != "partial"}
+
+
+def _readable(path: Path) -> bool:
+    """True for a whole file: names, sizes and checksums inside the archive agree."""
+    if not path.exists():
+        return False
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.testzip() is None
+    except zipfile.BadZipFile:
+        return False

@@ -1,8 +1,8 @@
-"""Running a mechanism's rounds over a stratum: map a kernel over record blocks, add up in block order, answer, repeat."""
+"""Running a mechanism's rounds: answer its requests until it returns; how a pass visits the blocks is the caller's."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 
 import numpy as np
@@ -16,14 +16,11 @@ from dpdist.sampling.exact import Posterior, sample
 _COMBINE = {"sum": np.add, "max": np.maximum}
 
 
-def run_rounds(
-    rounds: Rounds, model: Exact, key: Key, stratum: str, blocks: Sequence[Records], recorders: Sequence[BlockRecorder]
-) -> Released:
-    """Drive the generator to its end; each block's carry stays with the block between rounds.
+def drive(rounds: Rounds, model: Exact, key: Key, stratum: str, visit: Callable[[Pass], Floats]) -> Released:
+    """Drive the generator to its end: `visit` gives a pass's total, draws come from keyed streams.
 
     Draws of the same (stage, set) use the same stream in every round: common random numbers.
     """
-    carries: list[Carry] = [{} for _ in blocks]
     reply: object = None
     while True:
         try:
@@ -32,11 +29,27 @@ def run_rounds(
             released: Released = end.value
             return released
         if isinstance(request, Pass):
-            partials: list[Floats] = [
-                request.kernel(records, carry, recorder)
-                for records, carry, recorder in zip(blocks, carries, recorders, strict=True)
-            ]
-            reply = reduce(_COMBINE[request.combine], partials)
+            reply = visit(request)
         else:
             rng = key.generator(request.stage, stratum, set=request.set)
             reply = sample(Posterior(model, request.statistics), request.draws, rng)
+
+
+def visit_blocks(
+    request: Pass, blocks: Sequence[Records], carries: Sequence[Carry], recorders: Sequence[BlockRecorder]
+) -> Floats:
+    """A pass over blocks in memory: partials combined in block order."""
+    visited = zip(blocks, carries, recorders, strict=True)
+    return combine(request, [request.kernel(records, carry, recorder) for records, carry, recorder in visited])
+
+
+def combine(request: Pass, partials: Sequence[Floats]) -> Floats:
+    return reduce(_COMBINE[request.combine], partials)
+
+
+def run_rounds(
+    rounds: Rounds, model: Exact, key: Key, stratum: str, blocks: Sequence[Records], recorders: Sequence[BlockRecorder]
+) -> Released:
+    """All rounds over blocks in memory; each block's carry stays with the block between rounds."""
+    carries: list[Carry] = [{} for _ in blocks]
+    return drive(rounds, model, key, stratum, lambda request: visit_blocks(request, blocks, carries, recorders))

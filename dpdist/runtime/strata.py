@@ -1,85 +1,94 @@
-"""All strata of a fit: stores from templates, a task per unfinished stratum, and what the strata left, gathered."""
+"""All strata of a fit: stores from templates, tasks for what is not finished, and what the strata left, gathered."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from dpdist.job import Job
-from dpdist.keys import Key
 from dpdist.models.design import predictor_names
 from dpdist.models.lognormal import frame_strata_as_predictors
 from dpdist.progress import Listener, stage
-from dpdist.runtime.blocks import Layout
 from dpdist.runtime.executors import Executor
-from dpdist.runtime.protect import Outcome, ProtectStratum
+from dpdist.runtime.fit import Fit
+from dpdist.runtime.protect import Outcome, ProtectBin, ProtectOne, protect_giant, released_by
 from dpdist.storage import arrays
 from dpdist.storage.marks import finished, mark
 from dpdist.storage.tables import gather, read_table, write_table
-from dpdist.storage.workspace import Workspace
 
 
-@dataclass(frozen=True)
-class Strata:
-    """The strata of one fit of a job in a workspace."""
+def create_stores(fit: Fit) -> None:
+    """Stores from templates, once a fit; those of a pooled fit replace those of the strata."""
+    space, frame, unit = fit.space, fit.frame, f"stores-{fit.address.name}"
+    if finished(space.marks, unit, space.confidential):
+        return
+    predictors = predictor_names(frame, (*frame_strata_as_predictors(fit.job, frame), *fit.job.model.predictors))
+    components = (fit.job.model.outcome, fit.job.survey.weight)
+    template = arrays.Template(fit.layout.axis, frame.stratum_labels, fit.layout.draws, predictors, components)
+    arrays.create_posterior(space.posterior, template)
+    if fit.layout.log_lik:
+        arrays.create_log_lik(space.log_lik, template)
+    mark(space.marks, unit, [], space.confidential)
 
-    space: Workspace
-    job: Job
-    layout: Layout
-    key: Key
 
-    @property
-    def every(self) -> range:
-        return range(len(self.layout.frame.stratum_labels))
-
-    def create_stores(self, fit: str) -> None:
-        """Stores from templates, once a fit; those of a pooled fit replace those of the strata."""
-        if finished(self.space.marks, f"stores-{fit}", self.space.confidential):
-            return
-        frame = self.layout.frame
-        predictors = (*frame_strata_as_predictors(self.job, frame), *self.job.model.predictors)
-        components = (self.job.model.outcome, self.job.survey.weight)
-        names = predictor_names(frame, predictors)
-        template = arrays.Template(self.layout.axis, frame.stratum_labels, self.layout.draws, names, components)
-        arrays.create_posterior(self.space.posterior, template)
-        if self.layout.log_lik:
-            arrays.create_log_lik(self.space.log_lik, template)
-        mark(self.space.marks, f"stores-{fit}", [], self.space.confidential)
-
-    def protect(self, fit: str, strata: Iterable[int], workers: Executor, listener: Listener) -> list[Outcome]:
-        """Run the strata that are not finished, largest first; returns the failures, by stratum."""
-        wanted, space = list(strata), self.space
-        left = [k for k in wanted if not finished(space.marks, space.part(fit, k).name, space.confidential)]
-        left.sort(key=lambda k: -int(self.layout.frame.stratum_count[k]))
-        task = ProtectStratum(space.root, self.key.child("run").hex()[:16], fit, self.layout.log_lik)
-        failed = []
-        with stage(listener, "protect", len(wanted)) as tick:
-            tick(len(wanted) - len(left))
-            for outcome in workers.map(task, left):
+def protect_all(fit: Fit, workers: Executor, listener: Listener) -> list[Outcome]:
+    """Every stratum that is not finished: giants first, then bins of small ones. Returns the failures, by stratum."""
+    left = {k for k in fit.strata if not fit.done(k)}
+    bins = [number for number, strata in enumerate(fit.layout.bins) if left & set(strata)]
+    outcomes: list[Outcome] = []
+    with stage(listener, "protect", len(fit.strata)) as tick:
+        tick(len(fit.strata) - len(left))
+        for stratum in fit.layout.giants:
+            if stratum in left:
+                outcomes.append(protect_giant(fit, stratum, workers, tick))
                 tick(1)
-                if outcome.failure is not None:
-                    failed.append(outcome)
-        return sorted(failed)
-
-    def gather(self, fits: Mapping[int, str]) -> list[Sequence[Mapping[str, Any]]]:
-        """bounds.parquet and strata.parquet from the strata's parts; returns what each stratum releases, one θ a set."""
-        space, labels = self.space, self.layout.frame.stratum_labels
-        parts = [space.part(fits[k], k) for k in self.every]
-        said = [json.loads((part / "stratum.json").read_text(encoding="utf-8")) for part in parts]
-        if not finished(space.marks, "gathered", space.confidential):
-            bounds, strata = space.confidential / "bounds.parquet", space.confidential / "strata.parquet"
-            gather(bounds, (_labelled(read_table(part / "bounds.parquet"), labels[k]) for k, part in enumerate(parts)))
-            facts = {"stratum": labels, "offset": self.layout.axis.offset, "rows": self.layout.frame.stratum_count}
-            summary = {name: [one["summary"][name] for one in said] for name in said[0]["summary"]}
-            write_table(strata, pa.table(facts | summary | {"fit": [fits[k] for k in self.every]}))
-            mark(space.marks, "gathered", [bounds, strata], space.confidential)
-        return [one["released"] for one in said]
+        for found in workers.map(ProtectBin(fit.address), bins):
+            outcomes += found
+            tick(len(found))
+    return _failures(outcomes)
 
 
-def _labelled(table: pa.Table, label: str) -> pa.Table:
-    return table.add_column(0, "stratum", pa.array(np.full(len(table), label, dtype=object), type=pa.string()))
+def protect_some(fit: Fit, strata: Iterable[int], workers: Executor, listener: Listener) -> list[Outcome]:
+    """The given strata, a task each (giants round by round). Returns the failures, by stratum."""
+    wanted = list(strata)
+    outcomes: list[Outcome] = []
+    with stage(listener, "protect again", len(wanted)) as tick:
+        for stratum in wanted:
+            if stratum in fit.layout.giants and not fit.done(stratum):
+                outcomes.append(protect_giant(fit, stratum, workers, tick))
+        for found in workers.map(ProtectOne(fit.address), [k for k in wanted if k not in fit.layout.giants]):
+            outcomes += found
+            tick(len(found))
+    return _failures(outcomes)
+
+
+def gather_strata(fits: Mapping[int, Fit]) -> list[Sequence[Mapping[str, Any]]]:
+    """bounds.parquet and strata.parquet from the strata's parts; returns what each stratum releases, one θ a set.
+
+    `fits[k]` is the fit that released stratum k.
+    """
+    fit = fits[0]
+    space, labels = fit.space, fit.frame.stratum_labels
+    said: list[dict[str, Any]] = [released_by(fits[k], k) for k in fit.strata]
+    if not finished(space.marks, "gathered", space.confidential):
+        bounds, strata = space.confidential / "bounds.parquet", space.confidential / "strata.parquet"
+        parts = [space.part(fits[k].address.name, k) for k in fit.strata]
+        gather(bounds, (table for part, label in zip(parts, labels, strict=True) for table in _bounds(part, label)))
+        facts = {"stratum": labels, "offset": fit.layout.axis.offset, "rows": fit.frame.stratum_count}
+        summary = {name: [one["summary"][name] for one in said] for name in said[0]["summary"]}
+        write_table(strata, pa.table(facts | summary | {"fit": [fits[k].address.name for k in fit.strata]}))
+        mark(space.marks, "gathered", [bounds, strata], space.confidential)
+    return [one["released"] for one in said]
+
+
+def _failures(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    return sorted(outcome for outcome in outcomes if outcome.failure is not None)
+
+
+def _bounds(part: Path, label: str) -> Iterator[pa.Table]:
+    for path in sorted(part.glob("bounds-*.parquet")):
+        table = read_table(path)
+        yield table.add_column(0, "stratum", pa.array(np.full(len(table), label, dtype=object), type=pa.string()))

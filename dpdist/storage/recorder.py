@@ -1,8 +1,7 @@
-"""The Recorder of one stratum: confidential by-products into stores made from templates, then a completion mark."""
+"""Recorders: confidential by-products into stores made from templates; a stratum's completion mark comes last."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,15 +24,18 @@ from dpdist.storage.workspace import Workspace
 
 @dataclass
 class StratumStore:
-    """Everything one stratum leaves; `close` writes its part files and, last, its mark."""
+    """What one stratum leaves as a whole; `close` writes its summary and release and, last, the mark over all its files."""
 
     space: Workspace
     fit: str
     stratum: int
     axis: RaggedAxis
     log_lik: bool
-    _bounds: dict[int, Columns] = field(default_factory=dict)
     _summary: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> Path:
+        return self.space.part(self.fit, self.stratum)
 
     def posterior(self, fit: str, draws: Confidential[Draws]) -> None:
         arrays.write_draws(arrays.open_group(self.space.posterior), fit, self.stratum, draws.disclose_to_custodian())
@@ -41,47 +43,54 @@ class StratumStore:
     def summary(self, values: Confidential[dict[str, Any]]) -> None:
         self._summary = values.disclose_to_custodian()
 
-    def block(self, number: int, start: int) -> BlockStore:
-        """Recorder of the stratum's block that begins at record `start` of the stratum."""
-        return BlockStore(self, number, start)
-
-    def keep_bounds(self, block: int, columns: Columns) -> None:
-        self._bounds[block] = columns
+    def span(self, number: int) -> SpanStore:
+        return SpanStore(self, number)
 
     def close(self, described: Sequence[Mapping[str, Any]]) -> None:
-        """Write bounds, summary and what is released of this stratum, then the mark over all of its files."""
-        folder = self.space.part(self.fit, self.stratum)
-        if folder.exists():
-            shutil.rmtree(folder)
-        folder.mkdir(parents=True)
-        gather(folder / "bounds.parquet", [pa.table(self._bounds[k]) for k in sorted(self._bounds)])
-        write_json(folder / "stratum.json", {"summary": self._summary, "released": list(described)})
-        files: list[Path] = [folder / "bounds.parquet", folder / "stratum.json"]
+        write_json(self.folder / "stratum.json", {"summary": self._summary, "released": list(described)})
+        files = [path for path in self.folder.iterdir() if path.suffix in (".json", ".parquet")]
         files += arrays.posterior_files(self.space.posterior, self.stratum)
         if self.log_lik:
             files += arrays.chunk_files(self.space.log_lik, self.axis, self.stratum)
-        mark(self.space.marks, folder.name, files, self.space.confidential)
+        mark(self.space.marks, self.folder.name, files, self.space.confidential)
+
+
+@dataclass
+class SpanStore:
+    """Bounds of a span of blocks, gathered into one file of the stratum's part."""
+
+    stratum: StratumStore
+    number: int
+    _bounds: dict[int, Columns] = field(default_factory=dict)
+
+    def block(self, start: int) -> BlockStore:
+        """Recorder of the block that begins at record `start` of the stratum."""
+        return BlockStore(self, start)
+
+    def close(self) -> None:
+        """Write what the blocks recorded, if a pass recorded anything."""
+        if self._bounds:
+            self.stratum.folder.mkdir(parents=True, exist_ok=True)
+            tables = [pa.table(self._bounds[start]) for start in sorted(self._bounds)]
+            gather(self.stratum.folder / f"bounds-{self.number:05d}.parquet", tables)
 
 
 @dataclass(frozen=True)
 class BlockStore:
-    """Recorder of one block."""
+    """Recorder of one block; a block owns its chunks of the log-likelihood tensor."""
 
-    stratum: StratumStore
-    number: int
+    span: SpanStore
     start: int
 
     @property
     def wants_log_lik(self) -> bool:
-        return self.stratum.log_lik
+        return self.span.stratum.log_lik
 
     def bounds(self, columns: Confidential[Columns]) -> None:
-        self.stratum.keep_bounds(self.number, columns.disclose_to_custodian())
+        self.span._bounds[self.start] = columns.disclose_to_custodian()
 
     def log_lik(self, values: Confidential[Floats]) -> None:
-        tensor = values.disclose_to_custodian()
-        store = self.stratum
-        record = store._bounds[self.number]["record"]
+        tensor, store = values.disclose_to_custodian(), self.span.stratum
+        record = np.asarray(self.span._bounds[self.start]["record"], dtype=np.int64)
         region = store.axis.region(store.stratum, self.start, self.start + tensor.shape[1])
-        group = arrays.open_group(store.space.log_lik)
-        arrays.write_log_lik(group, region, tensor, np.asarray(record, dtype=np.int64))
+        arrays.write_log_lik(arrays.open_group(store.space.log_lik), region, tensor, record)

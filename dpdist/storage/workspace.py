@@ -78,6 +78,10 @@ class Workspace:
         """Folder of one stratum's own by-products, before they are gathered."""
         return self.confidential / "parts" / f"{fit}-{stratum:06d}"
 
+    def journal(self, fit: str, stratum: int) -> Path:
+        """Folder of a giant stratum's rounds while it is being protected."""
+        return self.confidential / "journal" / f"{fit}-{stratum:06d}"
+
     @property
     def marks(self) -> Path:
         return self.confidential / "marks"

@@ -1,0 +1,95 @@
+"""The address of a fit: what a task needs to find everything else on disk. Tasks carry addresses and keys, never data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Literal
+
+from dpdist.frames import frame_from_table
+from dpdist.job import Job
+from dpdist.keys import Key
+from dpdist.mechanisms.presets import MECHANISMS
+from dpdist.mechanisms.protocol import Rounds, StratumRecorder
+from dpdist.models import MODELS
+from dpdist.models.lognormal import Lognormal
+from dpdist.records import Frame, Records
+from dpdist.runtime.blocks import Layout
+from dpdist.storage.marks import finished
+from dpdist.storage.recorder import StratumStore
+from dpdist.storage.tables import read_rows, read_table
+from dpdist.storage.workspace import Workspace
+
+FitName = Literal["strata", "proper", "pooled"]
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a fit lives; `run` tells runs apart that use the same folder one after the other."""
+
+    root: Path
+    run: str
+    name: FitName
+
+    def open(self) -> Fit:
+        """The fit, read once a process."""
+        return _open(self)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One fit of a job: over its strata, over some of them under the weak proper prior, or pooled."""
+
+    address: Address
+    space: Workspace
+    job: Job
+    frame: Frame
+    key: Key
+    layout: Layout
+
+    @cached_property
+    def strata(self) -> range:
+        return range(len(self.frame.stratum_labels))
+
+    def model(self, stratum: int) -> Lognormal:
+        build = MODELS[self.job.model.family].build
+        return build(self.job, self.frame, self.frame.rows_of(stratum), proper=self.address.name == "proper")
+
+    def rounds(self, model: Lognormal, recorder: StratumRecorder) -> Rounds:
+        return MECHANISMS[self.job.mechanism.name].protect(self.job, model, recorder)
+
+    def records(self, blocks: range) -> list[Records]:
+        """Records of consecutive blocks."""
+        edges = self.layout.blocks.edges
+        first = edges[blocks.start]
+        records = read_rows(self.space.records, first, edges[blocks.stop])
+        return [records.part(edges[n] - first, edges[n + 1] - first) for n in blocks]
+
+    def store(self, stratum: int) -> StratumStore:
+        return StratumStore(self.space, self.address.name, stratum, self.layout.axis, self.layout.log_lik)
+
+    def block_start(self, stratum: int, block: int) -> int:
+        """First record of a block, counted within its stratum."""
+        edges = self.layout.blocks.edges
+        return edges[block] - edges[self.layout.blocks.first[stratum]]
+
+    def done(self, stratum: int) -> bool:
+        """True if the stratum's mark stands and its files are whole."""
+        return finished(self.space.marks, self.space.part(self.address.name, stratum).name, self.space.confidential)
+
+
+def open_fit(space: Workspace, key: Key, name: FitName) -> Fit:
+    """The fit of a workspace whose records are stored."""
+    return Address(space.root, key.child("run").hex()[:16], name).open()
+
+
+@lru_cache(maxsize=8)
+def _open(address: Address) -> Fit:
+    space = Workspace(address.root)
+    job = Job.model_validate_json(space.job.read_text(encoding="utf-8"))
+    frame = frame_from_table(read_table(space.frame))
+    if address.name == "pooled":
+        frame = frame.pooled()
+    key = Key.from_hex(space.key.read_text(encoding="ascii")).child(address.name)
+    return Fit(address, space, job, frame, key, Layout.of(job, frame))
