@@ -82,6 +82,17 @@ class FitError(DpdistError):
         return type(self), (self.stratum, self.reason, self.remedy)
 
 
+class TaskError(DpdistError):
+    """Work on the cluster failed for a reason outside the data: stalled, killed, out of memory."""
+
+    def __init__(self, found: str, remedy: str):
+        self.found, self.remedy = found, remedy
+        super().__init__(f"{found}\n    remedy:  {remedy}")
+
+    def __reduce__(self) -> tuple[type, tuple[str, str]]:
+        return type(self), (self.found, self.remedy)
+
+
 class WorkspaceError(DpdistError):
     """The workspace cannot be used: another job's, in use, damaged, or not writable."""
 

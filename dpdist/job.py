@@ -238,7 +238,8 @@ class Runtime(Frozen):
     executor: ExecutorName = "serial"
     workers: int = Field(default=1, ge=1)
     memory_per_worker: ByteSize = ByteSize(2 * 2**30)
-    on_failure: Literal["stop"] = "stop"
+    on_failure: Literal["stop", "report"] = "stop"
+    stall_timeout: float = Field(default=1800.0, gt=0, description="seconds without a finished task before a run is ended")
 
 
 class Job(Frozen):

@@ -21,7 +21,7 @@ TENSOR_BYTES = 2**26
 """A block's (draw, record) tensor in float64 stays under 64 MiB."""
 SPAN_VALUES = 2**28
 """Records × draws of a span: about a quarter of a second per bound pass."""
-BIN_VALUES = 2**25
+BIN_VALUES = 2**24
 """Records × draws of a bin of small strata: about half a second for all rounds, tensors included."""
 LOG_LIK_LIMIT = 4 * 2**30
 """`record: {log_lik: auto}` keeps tensors up to this projected size."""

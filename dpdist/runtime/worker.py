@@ -1,0 +1,17 @@
+"""Preloaded by every Dask worker: it dies with the driver that started it, and imports what tasks need before the first."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import sys
+
+import dpdist.runtime.protect  # noqa: F401 - imported once, at start-up
+
+PR_SET_PDEATHSIG = 1
+
+
+def dask_setup(worker: object) -> None:
+    """Ask the kernel for SIGKILL when the parent process ends, however it ends (Linux only)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
