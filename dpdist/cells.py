@@ -9,9 +9,7 @@ from itertools import product
 import numpy as np
 from scipy.sparse import csr_array
 
-from dpdist.records import Codes, Frame
-
-TOTAL = "Total"
+from dpdist.records import TOTAL, Codes, Frame
 
 
 @dataclass(frozen=True)

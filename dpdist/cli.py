@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -116,7 +117,7 @@ def publish(workspace: WorkspaceFolder, quiet: Quiet = False, as_json: Json = Fa
         if as_json:
             print(json.dumps({"event": "done", "public": str(public)}))
         elif not quiet:
-            out.print(f"Published again: {public}")
+            out.print(f"Published again: {public}", markup=False)
 
     _guarded(act)
 
@@ -154,6 +155,15 @@ def _guarded(act: Callable[[], None], show_values: bool = False) -> None:
     except OSError as error:
         where = error.filename or "workspace"
         err.print(f"{error.strerror}: {where}\n    remedy:  free or mend it; the same command resumes", markup=False)
+        raise typer.Exit(1) from None
+    except Exception as error:  # a library's message may quote a confidential value
+        if show_values:
+            err.print(traceback.format_exc(), markup=False)
+            raise typer.Exit(1) from None
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        said = f"internal error: {type(error).__name__} at {Path(last.filename).name}:{last.lineno}"
+        remedy = "report it; its message may quote records: see confidential/log, or --show-values on your own screen"
+        err.print(f"{said}\n    remedy:  {remedy}", markup=False)
         raise typer.Exit(1) from None
 
 

@@ -25,7 +25,7 @@ from pydantic import (
     model_validator,
 )
 
-from dpdist.records import Level
+from dpdist.records import TOTAL, Level
 
 Family = Literal["lognormal"]
 Synthesis = Literal["fbs", "fbp"]
@@ -38,6 +38,12 @@ SamplerName = Literal["exact"]
 ExecutorName = Literal["serial", "dask"]
 StatisticName = Literal["count", "mean"]
 Rule = Literal["error", "drop"]
+
+WRITTEN = {
+    *("count", "statistic", "variable", "estimator", "estimate", "standard_error", "df", "lower", "upper", "suppressed"),
+    *("direct", "direct_se", "synthetic", "synthetic_records", "laplace", "laplace_composed", "truth"),
+}
+"""Columns that frames and tables have beside the categories."""
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=80)]
 
@@ -52,6 +58,8 @@ def _exact(value: Any) -> Any:
         raise ValueError('a number in quotes is expected, for example "10.8" or "1/3"') from None
     if fraction <= 0:
         raise ValueError("a budget must be greater than 0")
+    if not Fraction(1, 10**9) <= fraction <= 10**9:
+        raise ValueError("a budget must be between 1e-9 and 1e9")
     return fraction
 
 
@@ -70,6 +78,15 @@ Budget = Annotated[
     PlainSerializer(budget_text),
     WithJsonSchema({"type": ["string", "number"], "description": "exact, greater than 0; write it in quotes"}),
 ]
+
+
+def _level(value: Any) -> Any:
+    if not isinstance(value, str | int | bool):
+        raise ValueError("a level is text, a whole number or a truth value: quote it")
+    return value
+
+
+PublicLevel = Annotated[Level, BeforeValidator(_level)]
 
 
 class Frozen(BaseModel):
@@ -107,7 +124,7 @@ class Input(Frozen):
 class Column(Frozen):
     """Public domain of a column, and what happens to values that a model cannot take."""
 
-    levels: tuple[Level, ...] | None = None
+    levels: tuple[PublicLevel, ...] | None = None
     bounds: tuple[float, float] | None = None
     missing: Rule = "error"
     zeros: Rule = "error"
@@ -119,6 +136,10 @@ class Column(Frozen):
             raise ValueError("give levels (a category) or bounds (a number), one of them")
         if self.levels is not None and (not self.levels or len(set(map(str, self.levels))) != len(self.levels)):
             raise ValueError("levels must be a list of different values")
+        if self.levels is not None and len(set(map(type, self.levels))) > 1:
+            raise ValueError("levels must be of one type: quote them all")
+        if self.levels is not None and TOTAL in map(str, self.levels):
+            raise ValueError(f"'{TOTAL}' names the margins of tables: rename the level")
         if self.bounds is not None and not 0 <= self.bounds[0] < self.bounds[1]:
             raise ValueError("bounds must be [lower, upper] with 0 <= lower < upper")
         if self.levels is not None and (self.zeros, self.outside) != ("error", "error"):
@@ -130,7 +151,7 @@ class Keep(Frozen):
     """A public filter: records whose column holds one of these values belong to the universe."""
 
     column: str
-    keep: tuple[Level, ...] = Field(min_length=1)
+    keep: tuple[PublicLevel, ...] = Field(min_length=1)
 
 
 class Survey(Frozen):
@@ -305,9 +326,21 @@ class Job(Frozen):
             elif columns[name].levels is None:
                 found.append((path, f"column '{name}' has bounds, but a category with levels is needed here"))
 
-        for key in ("strata",):
-            for i, name in enumerate(self.strata):
-                category((key, i), name)
+        def once(path: tuple[str | int, ...], names: tuple[str, ...]) -> None:
+            for i, name in enumerate(names):
+                if name in names[:i]:
+                    found.append(((*path, i), f"'{name}' is named twice: delete one"))
+
+        once(("strata",), self.strata)
+        once(("model", "predictors"), self.model.predictors)
+        once(("survey", "design_strata"), self.survey.design_strata)
+        found += [
+            (("columns", name), f"'{name}' is a column that tables have of their own: rename the column")
+            for name in self.categories
+            if name in WRITTEN
+        ]
+        for i, name in enumerate(self.strata):
+            category(("strata", i), name)
         for i, name in enumerate(self.model.predictors):
             category(("model", "predictors", i), name)
             if name in self.strata:
@@ -322,6 +355,16 @@ class Job(Frozen):
             found.append((("model", "outcome"), f"column '{outcome}' needs public bounds in columns"))
         if self.survey.weight in (outcome, *self.categories):
             found.append((("survey", "weight"), f"'{self.survey.weight}' is used as outcome or category as well"))
+        weight = columns.get(self.survey.weight)
+        if weight is not None and (weight.missing, weight.zeros, weight.outside) != ("error", "error", "error"):
+            rules = ("columns", self.survey.weight)
+            found.append((rules, "a weight has no rules: leave records without a weight out by a universe"))
+        if self.survey.psu in (outcome, self.survey.weight):
+            found.append((("survey", "psu"), f"'{self.survey.psu}' is used as outcome or weight as well"))
+        for name in self.model.prior.location:
+            if name not in (outcome, self.survey.weight):
+                prior = ("model", "prior", "location", name)
+                found.append((prior, f"'{name}' is not modelled: name {outcome} or {self.survey.weight}"))
         for i, keep in enumerate(self.universe):
             domain = columns.get(keep.column)
             unknown = set(map(str, keep.keep)) - set(map(str, domain.levels or ())) if domain else set()
@@ -333,6 +376,7 @@ class Job(Frozen):
         for i, table in enumerate(self.tables):
             if names.index(table.name) != i:
                 found.append((("tables", i, "name"), f"table '{table.name}' is named twice"))
+            once(("tables", i, "by"), table.by)
             for j, name in enumerate(table.by):
                 category(("tables", i, "by", j), name)
             for j, statistic in enumerate(table.statistics):

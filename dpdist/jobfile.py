@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -18,10 +19,20 @@ from dpdist.job import Job
 Path_ = tuple[str | int, ...]
 
 
+class _Loader(yaml.SafeLoader):
+    """Safe YAML in which a date is the text that was written."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
 def find_job(name: str | Path) -> Path:
     """A job file's path; a name without a folder is also looked up among the jobs shipped with dpdist."""
     path = Path(name)
-    if path.exists():
+    if path.is_file() or (path.exists() and path.name != str(name)):
         return path
     shipped = Path(str(resources.files("dpdist") / "jobs"))
     if not shipped.is_dir():  # a source checkout: jobs/ lies beside the package
@@ -60,14 +71,19 @@ def load_job(name: str | Path) -> Job:
 def parse_job(text: str, source: str = "job") -> Job:
     """Validate a job given as YAML text."""
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        said = yaml.safe_load(text)
+        node = yaml.compose(text, Loader=_Loader)
+        if node is not None and (at := _within_itself(node, ())) is not None:
+            raise JobError(source, [_not_yaml("a value that contains itself", "an anchor above its own value", at)])
+        said = yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        problem = Problem(
-            "YAML", error.problem or "not YAML", "valid YAML", "check indentation and quotes", 1, (f"line {line}",)
-        )
-        raise JobError(source, [problem]) from None
+        raise JobError(source, [_not_yaml(error.problem or "not YAML", "check indentation and quotes", line)]) from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        found = f"a character that YAML does not allow, #x{int(error.character):02x}"
+        raise JobError(source, [_not_yaml(found, "delete it", line)]) from None
+    except ValueError as error:
+        raise JobError(source, [_not_yaml(str(error), "write the value in quotes", 1)]) from None
     if not isinstance(said, dict) or node is None:
         raise JobError(
             source, [Problem("job", "not a mapping of keys", "dataset:, columns:, …", "see README for a job file")]
@@ -81,11 +97,50 @@ def parse_job(text: str, source: str = "job") -> Job:
     try:
         job = Job.model_validate(said)
     except ValidationError as error:
-        raise JobError(source, [_problem(e, said, lines) for e in error.errors(include_url=False)]) from None
+        raise JobError(source, [_problem(e, said, lines) for e in _causes(error.errors(include_url=False))]) from None
     contradictions = job.cross_check()
     if contradictions:
         raise JobError(source, [_contradiction(path, message, lines) for path, message in contradictions])
     return job
+
+
+def _not_yaml(found: str, remedy: str, line: int) -> Problem:
+    return Problem("YAML", found, "valid YAML", remedy, 1, (f"line {line}",))
+
+
+def _within_itself(node: yaml.Node, above: tuple[int, ...]) -> int | None:
+    """The line of a node that an alias below it names again."""
+    if id(node) in above:
+        return int(node.start_mark.line) + 1
+    inner = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
+    if isinstance(node, yaml.CollectionNode):
+        for part in inner:
+            if (line := _within_itself(part, (*above, id(node)))) is not None:
+                return line
+    return None
+
+
+def _causes(errors: Sequence[ErrorDetails]) -> list[ErrorDetails]:
+    """Errors without their consequences: a typing error makes its key missing and the list around it too short."""
+    misspelt = set[Path_]()
+    for error in errors:
+        if error["type"] == "extra_forbidden" and (near := _nearest(error["loc"])):
+            misspelt.add((*error["loc"][:-1], near))
+    return [
+        error
+        for error in errors
+        if not (error["type"] == "missing" and tuple(error["loc"]) in misspelt)
+        and not (error["type"] == "too_short" and any(_under(other["loc"], error["loc"]) for other in errors))
+    ]
+
+
+def _under(path: Path_, above: Path_) -> bool:
+    return len(path) > len(above) and path[: len(above)] == above
+
+
+def _nearest(path: Path_) -> str | None:
+    near = get_close_matches(str(path[-1]), sorted(_known_keys(path[:-1])), n=1, cutoff=0.5)
+    return near[0] if near else None
 
 
 def _lines(node: yaml.Node, path: Path_) -> Iterator[tuple[Path_, int]]:
@@ -127,10 +182,9 @@ def _problem(error: ErrorDetails, said: Any, lines: Mapping[Path_, int]) -> Prob
     path = tuple(error["loc"])
     place = _place(path, lines)
     if error["type"] == "extra_forbidden":
-        known = sorted(_known_keys(path[:-1]))
-        near = get_close_matches(str(path[-1]), known, n=1, cutoff=0.5)
-        remedy = f"did you mean '{near[0]}'?" if near else "delete the key"
-        return Problem(_text(path), "unknown key", ", ".join(known), remedy, 1, place)
+        near_key = _nearest(path)
+        remedy = f"did you mean '{near_key}'?" if near_key else "delete the key"
+        return Problem(_text(path), "unknown key", ", ".join(sorted(_known_keys(path[:-1]))), remedy, 1, place)
     if error["type"] == "missing":
         return Problem(_text(path), "missing key", "it must be given", f"add '{path[-1]}'", 1, place)
     message = error["msg"].removeprefix("Value error, ")
@@ -158,21 +212,23 @@ def _contradiction(path: Path_, message: str, lines: Mapping[Path_, int]) -> Pro
 
 def _known_keys(path: Path_) -> set[str]:
     """Names of the fields at a path of the job, found by walking the models' annotations."""
-    model: Any = Job
+    annotation: Any = Job
     for part in path:
-        if isinstance(model, type) and issubclass(model, BaseModel):
-            model = model.model_fields[str(part)].annotation if part in model.model_fields else None
-        model = _model_within(model)
-        if model is None:
-            return set()
-    return set(model.model_fields)
+        said = _plain(annotation)
+        if _is_model(said):
+            annotation = said.model_fields[str(part)].annotation if part in said.model_fields else None
+        else:
+            annotation = next((argument for argument in reversed(get_args(said)) if argument is not Ellipsis), None)
+    model = _plain(annotation)
+    return set(model.model_fields) if _is_model(model) else set()
 
 
-def _model_within(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    for argument in getattr(annotation, "__args__", ()):
-        found = _model_within(argument)
-        if found is not None:
-            return found
-    return None
+def _plain(annotation: Any) -> Any:
+    """An annotation without its metadata and without `| None`."""
+    while get_origin(annotation) in (Annotated, Union, UnionType):
+        annotation = get_args(annotation)[0]
+    return annotation
+
+
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)

@@ -13,7 +13,7 @@ from dpdist.mechanisms.presets import MECHANISMS
 from dpdist.models import MODELS
 from dpdist.privacy.guarantees import Promise
 from dpdist.progress import Listener, stage
-from dpdist.records import Frame
+from dpdist.records import POOLED, Frame
 from dpdist.runtime.blocks import Layout
 from dpdist.survey.prepare import Census, take_census
 from dpdist.survey.source import Source, open_source
@@ -39,7 +39,7 @@ def make_plan(job: Job, input: str | Path | None, listener: Listener) -> Plan:
     source = open_source(job, input)
     with stage(listener, "check records", source.rows) as tick:
         census = take_census(job, source, tick)
-    problems = _design_problems(census.frame) + _fit_problems(job, census)
+    problems = _design_problems(job, census) + _fit_problems(job, census)
     if problems:
         raise DataError(source.name, problems)
     promise = MECHANISMS[job.mechanism.name].promise(job)
@@ -55,16 +55,23 @@ def _check_memory(job: Job, layout: Layout) -> None:
         raise JobError(job.dataset, [Problem("runtime.memory_per_worker", found, "at least that", remedy)])
 
 
-def _design_problems(frame: Frame) -> list[Problem]:
-    """Design strata with one record have no variance estimate."""
+def _design_problems(job: Job, census: Census) -> list[Problem]:
+    """Design strata with one record or PSU have no variance estimate."""
+    frame = census.frame
     size = np.bincount(frame.design_stratum, weights=frame.count)
+    unit = ("record", "records")
+    if len(census.psus):
+        size, unit = census.psus, ("PSU", "PSUs")
     labels = frame.group(frame.design_strata)[1]
-    alone = [" / ".join(map(str, labels[k])) for k in np.flatnonzero(size < 2)]
-    if not alone:
+    alone = [" / ".join(map(str, labels[k])) or POOLED for k in np.flatnonzero(size < 2)]
+    told_by_the_fit = frame.count.sum() < 2 and job.model.prior.name == "improper"
+    if not alone or told_by_the_fit:
         return []
-    remedy = "merge design strata, or leave survey.design_strata empty"
+    remedy = "merge design strata, or leave survey.design_strata empty" if frame.design_strata else "give more records"
     places = tuple(alone[:3])
-    return [Problem("survey.design_strata", "a single record", "two records or more in each", remedy, len(alone), places)]
+    return [
+        Problem("survey.design_strata", f"a single {unit[0]}", f"two {unit[1]} or more in each", remedy, len(alone), places)
+    ]
 
 
 def _fit_problems(job: Job, census: Census) -> list[Problem]:

@@ -16,6 +16,7 @@ Codes = NDArray[np.int32]
 Level = str | int | bool
 
 POOLED = "all"
+TOTAL = "Total"
 
 
 class Records(NamedTuple):

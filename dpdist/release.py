@@ -23,7 +23,7 @@ from dpdist.runtime.strata import create_stores, gather_strata, protect_all, pro
 from dpdist.storage.marks import finished, mark
 from dpdist.storage.tables import write_records, write_table
 from dpdist.storage.workspace import Identity, Workspace, confidential_log
-from dpdist.survey.prepare import place
+from dpdist.survey.prepare import changed_while_read, place
 
 
 def validate(job: Job, input: str | Path | None = None, listener: Listener = silent) -> Plan:
@@ -47,15 +47,19 @@ def run(
     identity = Identity(job.identity, plan.source.fingerprint())
     with space.owned(identity, Path(replay).absolute() if replay else None) as key, confidential_log(space) as log:
         log.info("rules: %s of %d rows", plan.census.removed or "nothing removed", plan.census.rows)
-        store_records(space, plan, listener)
-        release = protect(space, plan, key, listener)
-        publish_folder(release, space.public, listener)
-        evaluate(space, job, plan.frame, plan.source.truth, key, listener)
+        try:
+            store_records(space, plan, identity, listener)
+            release = protect(space, plan, key, listener)
+            publish_folder(release, space.public, listener)
+            evaluate(space, job, plan.frame, plan.source.truth, key, listener)
+        except Exception:
+            log.exception("failed")
+            raise
         log.info("finished")
     return space.public
 
 
-def store_records(space: Workspace, plan: Plan, listener: Listener) -> None:
+def store_records(space: Workspace, plan: Plan, identity: Identity, listener: Listener) -> None:
     """Typed records in frame order, in blocks; with the job and the frame, all that a task reads."""
     if finished(space.marks, "records", space.confidential):
         return
@@ -66,6 +70,8 @@ def store_records(space: Workspace, plan: Plan, listener: Listener) -> None:
         stage(listener, "store records", plan.source.rows) as tick,
     ):
         records = place(plan.job, plan.source, plan.census, Path(scratch), tick)
+        if plan.source.fingerprint() != identity.input:
+            raise changed_while_read(plan.source)
         write_records(space.records, records, plan.layout.blocks.edges)
     mark(space.marks, "records", [space.job, space.frame, space.records], space.confidential)
 

@@ -100,16 +100,16 @@ def _guarantee(said: dict[str, Any]) -> str:
 def _facts(facts: dict[str, str]) -> Table:
     grid = Table.grid(padding=(0, 2))
     for name, value in facts.items():
-        grid.add_row(Text(name, style="dim"), value)
+        grid.add_row(Text(name, style="dim"), Text(value))
     return grid
 
 
 def _table(title: str, rows: pd.DataFrame) -> RenderableType:
-    shown = Table(title=title, title_justify="left")
+    shown = Table(title=Text(title), title_justify="left")
     for column, kind in zip(rows.columns, rows.dtypes, strict=True):
-        shown.add_column(str(column), justify="right" if pd.api.types.is_float_dtype(kind) else "left")
+        shown.add_column(Text(str(column)), justify="right" if pd.api.types.is_float_dtype(kind) else "left")
     for row in rows.head(ROWS).itertuples(index=False):
-        shown.add_row(*[_text(value) for value in row])
+        shown.add_row(*[Text(_text(value)) for value in row])
     if len(rows) <= ROWS:
         return shown
     return Group(shown, Text(f"… {len(rows) - ROWS:,} more rows in the public folder", style="dim"))

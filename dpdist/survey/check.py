@@ -16,6 +16,7 @@ from dpdist.job import Column, Job
 from dpdist.records import Codes, Floats, Ints, Level
 
 SHOWN = 3
+CSV_NULLS = ("", "NA", "NaN", "nan", "null", "NULL")
 Mask = NDArray[np.bool_]
 
 
@@ -78,6 +79,7 @@ class Batch:
         """float64 values and where they are missing (null or NaN)."""
         values = self.text(column)
         if self.text_only:
+            values = pc.utf8_trim_whitespace(values)
             parsed = pc.if_else(pc.match_substring_regex(values, _NUMBER), values, None)
             missing = np.asarray(pc.is_null(values))
             self.wrong(
@@ -92,7 +94,7 @@ class Batch:
         return numbers, np.isnan(numbers)
 
 
-_NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"
+_NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 
 
 def needed_columns(job: Job) -> tuple[str, ...]:
@@ -117,6 +119,11 @@ def check_schema(job: Job, schema: pa.Schema, text_only: bool) -> list[Problem]:
         column = job.columns.get(name)
         numeric = name in (job.model.outcome, job.survey.weight)
         if text_only:
+            lost = [level for level in (column.levels or () if column else ()) if str(level) in CSV_NULLS]
+            if lost and not numeric:
+                found = f"the level '{lost[0]}' reads as missing in a CSV file"
+                remedy = "give a Parquet file, or rename the level in the job and the file"
+                problems.append(Problem(name, found, f"levels other than {', '.join(filter(None, CSV_NULLS))}", remedy))
             continue
         if numeric and not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
             problems.append(Problem(name, f"wrong type: {kind}", "numbers", "store the column as integers or floats"))
@@ -148,7 +155,7 @@ def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, t
     b = Batch(batch, first_row, findings, text_only)
     findings.seen += batch.num_rows
     for keep in job.universe:
-        allowed = _positions(b.text(keep.column), [str(v) if text_only else v for v in keep.keep], exact=False)
+        allowed = _positions(b.text(keep.column), keep.keep, exact=False)
         b.drop(allowed < 0, f"{keep.column}: outside the universe")
     outcome = _outcome(job, b)
     codes = {name: _category(name, job.columns[name], b) for name in job.categories}
@@ -219,14 +226,13 @@ def _weight(job: Job, b: Batch) -> Floats:
 def _category(name: str, column: Column, b: Batch) -> Codes:
     assert column.levels is not None
     values = b.text(name)
-    levels: list[Level] = [str(level) if b.text_only else level for level in column.levels]
     missing = np.asarray(pc.is_null(values))
     if column.missing == "drop":
         b.drop(missing, f"{name}: missing, dropped")
     b.wrong(
         missing, name, "missing values", "one of the declared levels", f"state columns.{name}.missing: drop, or a universe"
     )
-    codes = _positions(values, levels, exact=True)
+    codes = _positions(values, column.levels, exact=not b.text_only)
     shown = ", ".join(map(str, column.levels[:8])) + (", …" if len(column.levels) > 8 else "")
     remedy = f"add the level to columns.{name}.levels, or correct the file"
     b.wrong(codes < 0, name, "values that are not declared levels", shown, remedy)
@@ -234,12 +240,15 @@ def _category(name: str, column: Column, b: Batch) -> Codes:
 
 
 def _positions(values: pa.Array, levels: Sequence[Level], exact: bool) -> Codes:
-    """Position of every value in `levels`, −1 where it is none of them."""
-    if not exact and not pa.types.is_string(values.type):
-        values, levels = pc.cast(values, pa.string()), [str(level) for level in levels]
+    """Position of every value in `levels`, −1 where it is none of them; as texts, unless `exact`."""
     try:
-        known = pa.array(levels).cast(values.type)
+        known = pa.array(levels).cast(values.type) if exact else None
     except (pa.ArrowException, OverflowError):
-        values, known = pc.cast(values, pa.string()), pa.array([str(level) for level in levels])
+        known = None
+    if known is None:
+        values, said = pc.cast(values, pa.string()), [str(level) for level in levels]
+        if all(isinstance(level, bool) for level in levels):
+            values, said = pc.utf8_lower(values), [text.lower() for text in said]
+        known = pa.array(said)
     found = pc.fill_null(pc.index_in(values, value_set=known), -1)
     return np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.int32)

@@ -32,6 +32,8 @@ class Census:
     removed: dict[str, int]
     rows: int
     psu_levels: tuple[str, ...]
+    psus: Ints
+    """PSUs per design stratum; empty where none are declared."""
     constant: tuple[str, ...]
     """Strata in which log outcome or log weight does not vary."""
 
@@ -40,12 +42,13 @@ def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Cen
     """Check every record and count the frame. Raises `DataError` with every problem found; writes nothing."""
     names = job.categories
     levels: dict[str, tuple[Level, ...]] = {name: job.columns[name].levels or () for name in names}
-    findings, psus, tallies = Findings(), set[str](), list[pd.DataFrame]()
+    findings, psus, tallies = Findings(), list[pd.DataFrame](), list[pd.DataFrame]()
     for checked in _checked(job, source, findings, tick):
         logs = {"y": np.log(checked.outcome), "w": np.log(checked.weight)}
-        tallies.append(_tally(pd.DataFrame({"key": _key(checked.codes, levels, len(checked.row)), "records": 1, **logs})))
+        key = _key(checked.codes, levels, len(checked.row))
+        tallies.append(_tally(pd.DataFrame({"key": key, "records": 1, **logs})))
         if checked.psu is not None:
-            psus.update(pc.unique(checked.psu).to_pylist())
+            psus.append(pd.DataFrame({"key": key, "psu": checked.psu.to_pylist()}).drop_duplicates())
     if findings.problems:
         raise DataError(source.name, list(findings.problems.values()))
     if not tallies:
@@ -61,7 +64,12 @@ def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Cen
     extent = tally.groupby(frame.stratum).agg(_AGAIN)
     flat = (extent["y_low"] == extent["y_high"]) | (extent["w_low"] == extent["w_high"])
     constant = tuple(label for label, same in zip(frame.stratum_labels, flat, strict=True) if same)
-    return Census(frame, findings.removed, findings.seen, tuple(sorted(psus)), constant)
+    if not psus:
+        return Census(frame, findings.removed, findings.seen, (), np.empty(0, dtype=np.int64), constant)
+    met = pd.concat(psus).drop_duplicates()
+    stratum = frame.design_stratum[np.searchsorted(keys, met["key"])]
+    number: Ints = np.asarray(met.groupby(stratum)["psu"].nunique(), dtype=np.int64)
+    return Census(frame, findings.removed, findings.seen, tuple(sorted(set(met["psu"]))), number, constant)
 
 
 _AGAIN = {"records": "sum", "y_low": "min", "y_high": "max", "w_low": "min", "w_high": "max"}
@@ -84,18 +92,22 @@ def place(job: Job, source: Source, census: Census, scratch: Path, tick: Tick = 
     kinds = {"record": np.int64, "frame": np.int32, "outcome": np.float64, "weight": np.float64, "psu": np.int32}
     maps = {name: np.lib.format.open_memmap(scratch / f"{name}.npy", "w+", kind, (total,)) for name, kind in kinds.items()}
     known = _key(frame.codes, frame.levels, len(frame))
+    changed = changed_while_read(source)
     start = np.concatenate([[0], np.cumsum(frame.count)])
     filled = np.zeros(len(frame), dtype=np.int64)
     psu_values = pa.array(census.psu_levels, type=pa.string())
     for checked in _checked(job, source, Findings(), tick):
-        row = np.searchsorted(known, _key(checked.codes, frame.levels, len(checked.row))).astype(np.int32)
+        key = _key(checked.codes, frame.levels, len(checked.row))
+        row = np.searchsorted(known, key).astype(np.int32)
+        if not np.array_equal(known[np.minimum(row, len(known) - 1)], key):
+            raise changed
         order = np.argsort(row, kind="stable")
         sorted_row = row[order]
         number = np.bincount(row, minlength=len(frame))
         rank = np.arange(len(row)) - np.concatenate([[0], np.cumsum(number)])[sorted_row]
         position = start[sorted_row] + filled[sorted_row] + rank
         if np.any(filled + number > frame.count):
-            raise DataError(source.name, [Problem("file", "it changed while it was read", "a file at rest", "run again")])
+            raise changed
         filled += number
         maps["record"][position] = checked.row[order]
         maps["frame"][position] = sorted_row
@@ -104,14 +116,31 @@ def place(job: Job, source: Source, census: Census, scratch: Path, tick: Tick = 
         if checked.psu is None:
             maps["psu"][position] = -1
         else:
-            maps["psu"][position] = np.asarray(pc.index_in(checked.psu, value_set=psu_values))[order]
+            code = pc.index_in(checked.psu, value_set=psu_values)
+            if code.null_count:
+                raise changed
+            maps["psu"][position] = np.asarray(code)[order]
+    if not np.array_equal(filled, frame.count):
+        raise changed
     return Records(**maps)
+
+
+def changed_while_read(source: Source) -> DataError:
+    return DataError(source.name, [Problem("file", "it changed while it was read", "a file at rest", "run again")])
 
 
 def _checked(job: Job, source: Source, findings: Findings, tick: Tick) -> Iterator[Checked]:
     first = 0
     needed = needed_columns(job)
-    missing = [name for name in needed if name not in source.columns]
+    columns = list(source.columns)
+    twice = [name for name in needed if columns.count(name) > 1]
+    if twice:
+        remedy = "rename or delete one"
+        raise DataError(source.name, [Problem(n, "stands twice in the file", "each column once", remedy) for n in twice])
+    missing = [name for name in needed if name not in columns]
+    if source.text_only and len(missing) == len(needed):
+        found, remedy = "its first line names none of the job's columns", "give a header line, names separated by commas"
+        raise DataError(source.name, [Problem("file", found, ", ".join(needed), remedy)])
     if missing:
         empty = pa.schema([(name, pa.string()) for name in source.columns])
         raise DataError(source.name, check_schema(job, empty, text_only=True))

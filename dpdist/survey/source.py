@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,11 +18,11 @@ import pyarrow.parquet as pq
 from dpdist.errors import DataError, JobError, Problem
 from dpdist.files import sha256
 from dpdist.job import Job
+from dpdist.survey.check import CSV_NULLS
 from dpdist.survey.simulate import SCHEMA, Doctorates, Truth
 
 BATCH_ROWS = 65_536
 CSV_BLOCK_BYTES = 1 << 22
-CSV_NULLS = ["", "NA", "NaN", "nan", "null", "NULL"]
 
 
 class Source(Protocol):
@@ -143,9 +144,8 @@ class CsvSource:
         try:
             with self._open(list(columns)) as reader:
                 yield from reader
-        except (pa.ArrowException, OSError, UnicodeDecodeError):
-            remedy = "give every line the header's number of fields, in UTF-8"
-            raise _unreadable(self.name, "a line cannot be read", remedy) from None
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise _unreadable_csv(self.name, error) from None
 
     def fingerprint(self) -> str:
         return sha256(self.path)
@@ -162,16 +162,14 @@ class CsvSource:
                 include_columns=columns,
                 column_types={name: pa.string() for name in columns},
                 strings_can_be_null=True,
-                null_values=CSV_NULLS,
+                null_values=list(CSV_NULLS),
             )
         try:
-            return pa_csv.open_csv(
-                self.path, read_options=pa_csv.ReadOptions(block_size=CSV_BLOCK_BYTES), convert_options=convert
-            )
-        except (pa.ArrowException, OSError, UnicodeDecodeError):
-            raise _unreadable(
-                self.name, "not a readable CSV file", "give a CSV file with a header line, in UTF-8"
-            ) from None
+            # without threads, Arrow numbers the lines in its errors
+            reading = pa_csv.ReadOptions(block_size=CSV_BLOCK_BYTES, use_threads=False)
+            return pa_csv.open_csv(self.path, read_options=reading, convert_options=convert)
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise _unreadable_csv(self.name, error) from None
 
 
 @dataclass(frozen=True)
@@ -198,6 +196,16 @@ class SimulatedSource:
     @property
     def truth(self) -> Truth:
         return self.survey.truth
+
+
+def _unreadable_csv(name: str, error: Exception) -> DataError:
+    """Of Arrow's message only the line number is kept: the rest quotes the record."""
+    line = re.search(r"Row #(\d+)", str(error))
+    if line is None:
+        return _unreadable(name, "not a readable CSV file", "give a CSV file with a header line, in UTF-8")
+    place = (f"line {line[1]}",)
+    allowed, remedy = "lines with the header's number of fields", "correct the number of fields, or quote commas"
+    return DataError(name, [Problem("file", "a line cannot be read", allowed, remedy, 1, place)])
 
 
 def _unreadable(name: str, found: str, remedy: str) -> DataError:

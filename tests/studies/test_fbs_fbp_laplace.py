@@ -1,4 +1,4 @@
-"""The slides' simulation in small: RMSE of FBS and FBP over that of Laplace-noised tables, beside published R = 100 medians.
+"""The slides' simulation in small: RMSE of FBS and FBP over that of Laplace-noised tables, beside R = 100 medians.
 
 Monte Carlo error: over five disjoint batches of R = 20 out of 100 replicates the standard deviation of a median was at most
 .12, and the R = 100 medians have about half of that; a tolerance of .30 is missed by chance less than once in 50 studies.

@@ -1,0 +1,340 @@
+"""Checking a batch: values, their types and spellings, the stated rules, and what is told of a wrong value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpdist.job import Job
+from dpdist.survey.check import Checked, Findings, check, check_schema, needed_columns
+
+BASE: dict[str, Any] = {
+    "dataset": "tiny",
+    "period": "2020",
+    "columns": {"sex": {"levels": ["f", "m"]}, "salary": {"bounds": [10, 100]}},
+    "survey": {"weight": "weight"},
+    "model": {"family": "lognormal", "outcome": "salary", "predictors": ["sex"]},
+    "mechanism": {"name": "weighted"},
+    "budget": {"epsilon": "1"},
+    "tables": [{"name": "t", "statistics": ["count"]}],
+}
+
+
+def make_job(sex: dict[str, Any] | None = None, salary: dict[str, Any] | None = None, **changes: Any) -> Job:
+    columns = {"sex": {"levels": ["f", "m"]} | (sex or {}), "salary": {"bounds": [10, 100]} | (salary or {})}
+    return Job.model_validate(BASE | {"columns": columns} | changes)
+
+
+def batch(text: bool = False, **columns: Any) -> pa.RecordBatch:
+    """Three good records, with columns replaced; `text` as a CSV gives them."""
+    values: dict[str, Any] = {"sex": ["f", "m", "f"], "salary": [20.0, 30.0, 40.0], "weight": [1.0, 2.0, 3.0]} | columns
+    arrays = {name: value if isinstance(value, pa.Array) else pa.array(value) for name, value in values.items()}
+    if text:
+        arrays = {name: value.cast(pa.string()) for name, value in arrays.items()}
+    return pa.RecordBatch.from_pydict(arrays)
+
+
+def checked(job: Job, records: pa.RecordBatch, text: bool = False, first_row: int = 0) -> tuple[Checked, Findings]:
+    findings = Findings()
+    assert check_schema(job, records.schema, text) == []
+    return check(job, records, first_row, findings, text), findings
+
+
+def told(findings: Findings) -> list[tuple[str, str, int, tuple[str, ...], tuple[str, ...]]]:
+    return [(p.where, p.found, p.count, p.places, p.values) for p in findings.problems.values()]
+
+
+def test_good_records_pass_as_they_are() -> None:
+    found, findings = checked(make_job(), batch(), first_row=100)
+    assert (findings.problems, findings.removed, findings.seen) == ({}, {}, 3)
+    assert found.row.tolist() == [100, 101, 102]
+    assert found.codes["sex"].tolist() == [0, 1, 0]
+    assert found.outcome.tolist() == [20.0, 30.0, 40.0]
+    assert found.weight.tolist() == [1.0, 2.0, 3.0]
+    assert found.psu is None
+
+
+STORED_LEVELS = {
+    "string": (["f", "m"], pa.array(["m", "f", "m"])),
+    "large string": (["f", "m"], pa.array(["m", "f", "m"], type=pa.large_string())),
+    "dictionary": (["f", "m"], pa.array(["m", "f", "m"]).dictionary_encode()),
+    "dictionary of large strings": (["f", "m"], pa.array(["m", "f", "m"], type=pa.large_string()).dictionary_encode()),
+    "dictionary in another order with unused entries": (
+        ["f", "m"],
+        pa.DictionaryArray.from_arrays(pa.array([1, 2, 1], pa.int8()), ["zzz", "m", "f"]),
+    ),
+    "int64": ([7, -3], pa.array([-3, 7, -3])),
+    "int8": ([7, -3], pa.array([-3, 7, -3], type=pa.int8())),
+    "uint16": ([7, 3], pa.array([3, 7, 3], type=pa.uint16())),
+    "int8 with levels beyond it": ([300, 3], pa.array([3, 3, 3], type=pa.int8())),
+    "dictionary of integers": ([7, -3], pa.array([-3, 7, -3]).dictionary_encode()),
+    "boolean": ([True, False], pa.array([False, True, False])),
+}
+
+
+@pytest.mark.parametrize(("levels", "values"), STORED_LEVELS.values(), ids=STORED_LEVELS)
+def test_levels_are_found_whatever_their_type_and_encoding(levels: list[Any], values: pa.Array) -> None:
+    found, findings = checked(make_job({"levels": levels}), batch(sex=values))
+    assert findings.problems == {}
+    assert [levels[code] for code in found.codes["sex"]] == values.to_pylist()
+
+
+@pytest.mark.parametrize("levels", [["f", "m"], [7, -3], ["1.0", "1"]])
+def test_levels_in_csv_are_the_text_of_the_declared_ones(levels: list[Any]) -> None:
+    found, findings = checked(make_job({"levels": levels}), batch(True, sex=[str(levels[i]) for i in (1, 0, 1)]), True)
+    assert findings.problems == {}
+    assert found.codes["sex"].tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize("spelling", [("False", "True"), ("false", "true"), ("FALSE", "TRUE")])
+def test_boolean_levels_in_csv_are_read_in_every_usual_spelling(spelling: tuple[str, str]) -> None:
+    values = [spelling[i] for i in (0, 1, 0)]
+    found, findings = checked(make_job({"levels": [True, False]}), batch(True, sex=values), True)
+    assert findings.problems == {}
+    assert found.codes["sex"].tolist() == [1, 0, 1]
+
+
+def test_one_text_is_not_another_that_looks_like_it() -> None:
+    values = ["F", " f", "f "]
+    _, findings = checked(make_job(), batch(sex=values))
+    assert told(findings) == [("sex", "values that are not declared levels", 3, ("row 0", "row 1", "row 2"), tuple(values))]
+
+
+STORED_NUMBERS = {
+    "double": pa.array([20.0, 30.0, 40.0]),
+    "float": pa.array([20.0, 30.0, 40.0], type=pa.float32()),
+    "half": pa.array([20.0, 30.0, 40.0], type=pa.float16()),
+    "int64": pa.array([20, 30, 40]),
+    "uint8": pa.array([20, 30, 40], type=pa.uint8()),
+    "decimal": pa.array([20, 30, 40]).cast(pa.decimal128(21, 2)),
+    "dictionary": pa.array([20.0, 30.0, 40.0]).dictionary_encode(),
+}
+
+
+@pytest.mark.parametrize("values", STORED_NUMBERS.values(), ids=STORED_NUMBERS)
+def test_numbers_are_read_whatever_their_type(values: pa.Array) -> None:
+    found, findings = checked(make_job(), batch(salary=values, weight=values))
+    assert findings.problems == {}
+    assert found.outcome.tolist() == found.weight.tolist() == [20.0, 30.0, 40.0]
+    assert found.outcome.dtype == found.weight.dtype == np.float64
+
+
+@settings(max_examples=30)
+@given(st.lists(st.floats(10, 100), min_size=1, max_size=20))
+def test_a_number_in_csv_is_the_nearest_float_to_its_text(values: list[float]) -> None:
+    columns = {"sex": ["f"] * len(values), "salary": [repr(v) for v in values], "weight": ["1"] * len(values)}
+    found, findings = checked(make_job(), batch(True, **columns), True)
+    assert findings.problems == {}
+    assert found.outcome.tolist() == values
+
+
+@pytest.mark.parametrize("text", ["20", "20.", "+20", "2e1", "2.0E+01", " 20", "20 ", "\t20"])
+def test_usual_spellings_of_a_number_in_csv_are_read(text: str) -> None:
+    found, findings = checked(make_job(), batch(True, salary=[text, "30", "40"]), True)
+    assert findings.problems == {}
+    assert found.outcome.tolist() == [20.0, 30.0, 40.0]
+
+
+@pytest.mark.parametrize("text", ["twenty", "2 0", "2,0", "0x14", "20€", "1_000", "--20", "e5", ".", "inf", "٢٠"])
+def test_anything_else_is_not_a_number_and_is_told_once(text: str) -> None:
+    _, findings = checked(make_job(), batch(True, salary=["30", text, "40"]), True)
+    assert told(findings) == [("salary", "values that are not numbers", 1, ("row 1",), (text,))]
+
+
+WRONG_TYPES = {
+    "text salary": ({"salary": ["a", "b", "c"]}, "salary", "string"),
+    "boolean weight": ({"weight": [True, False, True]}, "weight", "bool"),
+    "date salary": ({"salary": pa.array([1, 2, 3], type=pa.date32())}, "salary", "date32[day]"),
+    "empty column": ({"salary": pa.nulls(3)}, "salary", "null"),
+    "numbers for text levels": ({"sex": [1, 2, 3]}, "sex", "int64"),
+    "dictionary of numbers for text levels": ({"sex": pa.array([1, 2, 3]).dictionary_encode()}, "sex", "int64"),
+}
+
+
+@pytest.mark.parametrize(("columns", "where", "kind"), WRONG_TYPES.values(), ids=WRONG_TYPES)
+def test_a_wrong_type_is_one_problem_that_names_it(columns: dict[str, Any], where: str, kind: str) -> None:
+    (problem,) = check_schema(make_job(), batch(**columns).schema, False)
+    assert (problem.where, problem.found) == (where, f"wrong type: {kind}")
+    assert problem.values == ()
+
+
+def test_levels_that_yaml_took_for_booleans_are_explained() -> None:
+    (problem,) = check_schema(make_job({"levels": [False, True]}), batch(sex=["No", "Yes", "No"]).schema, False)
+    assert "quote the levels" in problem.remedy
+
+
+def test_types_in_csv_are_nobodys_fault() -> None:
+    assert check_schema(make_job(), batch(True).schema, True) == []
+
+
+def test_only_the_columns_that_the_job_uses_are_needed_each_once() -> None:
+    job = make_job(
+        universe=[{"column": "status", "keep": ["x"]}],
+        survey={"weight": "weight", "psu": "town", "design_strata": ["sex"]},
+    )
+    assert needed_columns(job) == ("status", "sex", "salary", "weight", "town")
+
+
+WRONG_NUMBERS = {
+    "negative outcome": ("salary", -20.0, "negative values"),
+    "zero outcome": ("salary", 0.0, "zeros"),
+    "minus zero outcome": ("salary", -0.0, "zeros"),
+    "missing outcome": ("salary", None, "missing values"),
+    "NaN outcome": ("salary", np.nan, "missing values"),
+    "infinite outcome": ("salary", np.inf, "values that are not finite"),
+    "minus infinite outcome": ("salary", -np.inf, "values that are not finite"),
+    "outcome below": ("salary", 9.999, "values outside the public bounds"),
+    "outcome above": ("salary", 100.001, "values outside the public bounds"),
+    "negative weight": ("weight", -1.0, "negative weights"),
+    "zero weight": ("weight", 0.0, "zero weights"),
+    "missing weight": ("weight", None, "missing weights"),
+    "NaN weight": ("weight", np.nan, "missing weights"),
+    "infinite weight": ("weight", np.inf, "weights that are not finite"),
+}
+
+
+@pytest.mark.parametrize(("column", "value", "found"), WRONG_NUMBERS.values(), ids=WRONG_NUMBERS)
+def test_a_wrong_number_is_one_problem_at_its_row(column: str, value: float | None, found: str) -> None:
+    values = pa.array([30.0, value, 40.0])
+    _, findings = checked(make_job(), batch(**{column: values}), first_row=500)
+    assert told(findings) == [(column, found, 1, ("row 501",), (str(values[1].as_py()),))]
+
+
+def test_bounds_belong_to_the_domain() -> None:
+    _, findings = checked(make_job(), batch(salary=[10.0, 100.0, 50.0]))
+    assert findings.problems == {}
+
+
+def test_declared_bounds_of_weights_are_kept() -> None:
+    job = make_job()
+    job = Job.model_validate(job.model_dump(mode="json") | {"columns": {**job.columns, "weight": {"bounds": [0, 2]}}})
+    _, findings = checked(job, batch())
+    assert told(findings) == [("weight", "weights outside the public bounds", 1, ("row 2",), ("3.0",))]
+
+
+def test_a_missing_level_is_refused_unless_the_job_drops_it() -> None:
+    records = batch(sex=["f", None, "m"])
+    _, findings = checked(make_job(), records)
+    assert told(findings) == [("sex", "missing values", 1, ("row 1",), ("None",))]
+    found, findings = checked(make_job({"missing": "drop"}), records)
+    assert (findings.problems, findings.removed) == ({}, {"sex: missing, dropped": 1})
+    assert found.row.tolist() == [0, 2]
+
+
+def test_rules_drop_and_clip_in_the_order_that_their_counts_tell() -> None:
+    job = make_job(
+        {"missing": "drop"},
+        {"missing": "drop", "zeros": "drop", "outside": "clip"},
+        universe=[{"column": "status", "keep": ["in"]}],
+    )
+    records = pa.RecordBatch.from_pydict(
+        {
+            "status": ["out", "in", "in", "in", "in", "in", None, "in"],
+            "sex": ["x", "x", "f", "f", None, "f", "f", "m"],
+            "salary": [-1.0, None, 0.0, 500.0, 20.0, 1.0, 20.0, 20.0],
+            "weight": [-1.0, -1.0, -1.0, 1.0, 1.0, 1.0, 1.0, 1.0],
+        }
+    )
+    found, findings = checked(job, records)
+    assert findings.problems == {}
+    assert findings.removed == {
+        "status: outside the universe": 2,
+        "salary: missing, dropped": 1,
+        "salary: zeros, dropped": 1,
+        "salary: outside its bounds, clipped": 2,
+        "sex: missing, dropped": 1,
+    }
+    assert found.row.tolist() == [3, 5, 7]
+    assert found.outcome.tolist() == [100.0, 10.0, 20.0]
+
+
+def test_clipping_does_not_make_a_negative_value_valid() -> None:
+    _, findings = checked(make_job(salary={"outside": "clip"}), batch(salary=[-5.0, 20.0, 30.0]))
+    assert [(p.where, p.found) for p in findings.problems.values()] == [("salary", "negative values")]
+
+
+def test_a_rule_that_is_not_stated_drops_nothing() -> None:
+    for salary, stated in ((None, "missing"), (0.0, "zeros")):
+        records = batch(salary=pa.array([salary, 20.0, 30.0]))
+        assert checked(make_job(), records)[1].problems
+        assert checked(make_job(salary={stated: "drop"}), records)[1].removed == {
+            f"salary: {'missing' if salary is None else 'zeros'}, dropped": 1
+        }
+
+
+UNIVERSES = {
+    "string": (["a", "b"], pa.array(["a", "c", "b"])),
+    "large string": (["a", "b"], pa.array(["a", "c", "b"], type=pa.large_string())),
+    "dictionary": (["a", "b"], pa.array(["a", "c", "b"]).dictionary_encode()),
+    "int": ([1, 2], pa.array([1, 3, 2])),
+    "float": ([1, 2], pa.array([1.0, 3.0, 2.0])),
+    "boolean true": ([True], pa.array([True, False, True])),
+    "boolean false": ([False], pa.array([False, True, False])),
+    "missing": (["a"], pa.array(["a", None, "a"])),
+}
+
+
+@pytest.mark.parametrize(("keep", "values"), UNIVERSES.values(), ids=UNIVERSES)
+def test_a_universe_keeps_the_named_values_whatever_their_type(keep: list[Any], values: pa.Array) -> None:
+    job = make_job(universe=[{"column": "status", "keep": keep}])
+    found, findings = checked(job, batch(status=values))
+    assert found.row.tolist() == [0, 2]
+    assert (findings.problems, findings.removed) == ({}, {"status: outside the universe": 1})
+
+
+def test_filters_of_a_universe_add_up() -> None:
+    job = make_job(universe=[{"column": "status", "keep": ["in"]}, {"column": "sex", "keep": ["f"]}])
+    found, findings = checked(job, batch(status=["out", "in", "in"]))
+    assert found.row.tolist() == [2]
+    assert findings.removed == {"status: outside the universe": 1, "sex: outside the universe": 1}
+
+
+@pytest.mark.parametrize("values", [["a", "b", "a"], [10, 9, 10], [1.5, 2.5, 1.5]])
+def test_psus_are_named_by_their_text(values: list[Any]) -> None:
+    job = make_job(survey={"weight": "weight", "psu": "town"})
+    found, findings = checked(job, batch(town=values))
+    assert findings.problems == {}
+    assert found.psu is not None
+    assert found.psu.to_pylist() == [str(value) for value in values]
+
+
+def test_a_record_without_psu_is_refused() -> None:
+    job = make_job(survey={"weight": "weight", "psu": "town"})
+    _, findings = checked(job, batch(town=["a", None, "b"]))
+    assert told(findings) == [("town", "missing values", 1, ("row 1",), ("None",))]
+
+
+def test_a_problem_counts_all_its_records_and_shows_the_first_three_of_all_batches() -> None:
+    job, findings = make_job(), Findings()
+    for first_row in (0, 3, 6):
+        check(job, batch(weight=[1.0, -1.0 - first_row, -2.0]), first_row, findings, False)
+    assert told(findings) == [
+        ("weight", "negative weights", 6, ("row 1", "row 2", "row 4"), ("-1.0", "-2.0", "-4.0")),
+    ]
+    assert findings.seen == 9
+
+
+def test_a_record_with_two_faults_is_told_for_the_first() -> None:
+    _, findings = checked(make_job(), batch(salary=[-1.0, 20.0, 30.0], sex=["x", "f", "f"], weight=[-1.0, 1.0, 1.0]))
+    assert [(p.where, p.found) for p in findings.problems.values()] == [("salary", "negative values")]
+
+
+def test_an_empty_batch_is_checked_without_complaint() -> None:
+    for text in (False, True):
+        found, findings = checked(make_job(), batch(text).slice(0, 0), text)
+        assert len(found.row) == len(found.outcome) == 0
+        assert findings.problems == {}
+
+
+@pytest.mark.parametrize("level", ["NA", "null", "nan"])
+def test_a_level_that_csv_reads_as_missing_is_refused_rather_than_lost(level: str) -> None:
+    job = make_job({"levels": [level, "m"]})
+    (problem,) = check_schema(job, batch(True).schema, True)
+    assert problem.where == "sex"
+    assert f"'{level}'" in problem.found
+    assert check_schema(job, batch().schema, False) == []
