@@ -128,5 +128,5 @@ def combine_sets(values: Floats, variances: Floats, df_within: float) -> Interva
         return t_interval(values[0], within, np.full(values.shape[1], df_within))
     between = values.var(axis=0, ddof=1) / sets
     with np.errstate(divide="ignore", invalid="ignore"):
-        df = (sets - 1) * (1.0 + within / between) ** 2
+        df = np.where(between > 0, (sets - 1) * (1.0 + within / between) ** 2, np.inf)
     return t_interval(values.mean(axis=0), between + within, df)

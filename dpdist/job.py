@@ -401,6 +401,9 @@ class Job(Frozen):
         weights = self.mechanism.weights
         if weights.c is not None and weights.rule in ("none", "scalar", "fixed_point"):
             found.append((("mechanism", "weights", "c"), f"'{weights.rule}' has no constant c"))
+        adjusted = weights.reweight is not None or (weights.scale, weights.shift) != (1.0, 0.0)
+        if weights.rule == "none" and adjusted:
+            found.append((("mechanism", "weights"), "'none' leaves every weight at 1: take no reweight, scale or shift"))
         if weights.g and weights.rule != "linear":
             found.append((("mechanism", "weights", "g"), f"'{weights.rule}' has no constant g"))
         return found

@@ -52,4 +52,4 @@ class Key:
 def open_uniforms(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float64]:
     """Uniforms strictly inside (0, 1), for inverse distribution functions."""
     uniforms: NDArray[np.float64] = rng.random(shape)
-    return uniforms + _HALF_STEP
+    return np.minimum(uniforms + _HALF_STEP, 1.0 - 2.0 * _HALF_STEP)

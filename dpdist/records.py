@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +18,8 @@ POOLED = "all"
 TOTAL = "Total"
 
 
-class Records(NamedTuple):
+@dataclass(frozen=True)
+class Records:
     """Confidential records, in frame order; every array has shape (record,)."""
 
     record: Ints
@@ -30,12 +30,15 @@ class Records(NamedTuple):
     weight: Floats
     psu: Codes
 
-    def __len__(self) -> int:  # the number of records, not of fields
+    def __len__(self) -> int:
         return len(self.record)
 
+    def take(self, which: slice | Ints | NDArray[np.bool_]) -> Records:
+        """A selection of records: a slice, positions or a mask."""
+        return Records(self.record[which], self.frame[which], self.outcome[which], self.weight[which], self.psu[which])
+
     def part(self, start: int, stop: int) -> Records:
-        own = slice(start, stop)
-        return Records(self.record[own], self.frame[own], self.outcome[own], self.weight[own], self.psu[own])
+        return self.take(slice(start, stop))
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,9 @@ LOG_2PI = float(np.log(2.0 * np.pi))
 TILE = 128
 """Records per tile: a (128, 1000) float64 tile stays in the second-level cache."""
 ROUNDING = 16.0 * float(np.finfo(float).eps)
-"""Relative error allowed for a sum of six products and the forming of its coefficients."""
+"""Relative error allowed for a sum of six products and the forming of its coefficients, for a covariance of condition 1;
+the inverse of a covariance with correlation ρ loses a further 1/(1 − ρ²)."""
+TOO_SMALL = "the privacy weights are so small that some draws of the covariance are numerically singular"
 SINGULAR = 1e-11
 """A residual variance below this share of the raw second moment is rounding error: the component is constant."""
 
@@ -55,7 +57,6 @@ class Lognormal:
     synthesis: Literal["fbs", "fbp"]
     fixed_weight: float | None
     outcome_bounds: tuple[float, float]
-    weight_bounds: tuple[float, float]
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Lognormal:
@@ -63,7 +64,6 @@ class Lognormal:
         predictors = (*frame_strata_as_predictors(job, frame), *job.model.predictors)
         matrix = design(frame, predictors, rows)
         weight, survey = job.survey.weight, job.survey
-        declared = job.columns.get(weight)
         proportional = job.model.population_weights == "proportional" and survey.population is not None
         return cls(
             components=(job.model.outcome, weight),
@@ -72,7 +72,6 @@ class Lognormal:
             synthesis=job.model.synthesis,
             fixed_weight=(survey.population or 0) / float(frame.count.sum()) if proportional else None,
             outcome_bounds=job.outcome.bounds or (0.0, np.inf),
-            weight_bounds=(declared.bounds if declared and declared.bounds else (0.0, np.inf)),
         )
 
     @property
@@ -92,12 +91,17 @@ class Lognormal:
         return float(statistics[:, 0].sum())
 
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
-        """Exact draws by inverse distribution functions: the same uniforms serve every round (common random numbers)."""
+        """Exact draws by inverse distribution functions: the same uniforms serve every round (common random numbers).
+
+        Raises `Improper` also where a draw cannot be evaluated in double precision, which takes Σα barely over p + 1.
+        """
         p = self.parameters
         root_k, b_hat, scale, nu = self._posterior(statistics)
         uniforms = open_uniforms(rng, (draws, D + 1 + p * D))
         degrees = nu - np.arange(D)
         chi = np.sqrt(2.0 * gammaincinv(degrees / 2.0, uniforms[:, :D]))
+        if not chi.min() > 1e-30:
+            raise Improper(TOO_SMALL)
         bartlett = np.zeros((draws, D, D))
         bartlett[:, 0, 0], bartlett[:, 1, 1] = chi[:, 0], chi[:, 1]
         bartlett[:, 1, 0] = ndtri(uniforms[:, D])
@@ -108,9 +112,8 @@ class Lognormal:
         coefficients = np.full((draws, len(self.design.names), D), np.nan)
         coefficients[:, self.design.kept, :] = b_hat + spread @ root.transpose(0, 2, 1)
         covariance = root @ root.transpose(0, 2, 1)
-        correlation = covariance[:, 0, 1] / np.sqrt(covariance[:, 0, 0] * covariance[:, 1, 1])
-        if not np.all(1.0 - correlation**2 > SINGULAR):
-            raise Improper("the privacy weights are so small that some draws of the covariance are numerically singular")
+        if not np.all(1.0 - _squared_correlation(covariance) > SINGULAR):
+            raise Improper(TOO_SMALL)
         return Draws(coefficients, covariance)
 
     def log_lik(self, draws: Draws, records: Records) -> Floats:
@@ -123,8 +126,9 @@ class Lognormal:
     def extremes(self, draws: Draws, records: Records) -> Extremes:
         """Fused GEMM and reduction; widened by the evaluation's own rounding error, so that bounds are never too small."""
         highest, lowest = np.empty(len(records)), np.empty(len(records))
+        rounding = ROUNDING / float((1.0 - _squared_correlation(draws.covariance)).min())
         for part, tile, magnitude in self._tiles(draws, records):
-            slack = ROUNDING * magnitude
+            slack = rounding * magnitude
             highest[part] = tile.max(axis=1) + slack
             lowest[part] = tile.min(axis=1) - slack
         return Extremes(highest, lowest)
@@ -132,14 +136,14 @@ class Lognormal:
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """FBS: (y*, w*) from the sample law. FBP: y* from the population law, weight 1/E(π|x) or N/n.
 
-        Values beyond the public bounds are set to the nearest bound, as the file's own top-codes are.
+        An outcome beyond its public bounds is set to the nearest bound, as the file's own top-codes are.
         """
         mean: Floats = self._means(theta)[0][self.design.pattern[frame_row - self.design.first]]
         sigma = theta.covariance[0]
         if self.synthesis == "fbs":
             noise = ndtri(open_uniforms(rng, (len(frame_row), D)))
             z = mean + noise @ cholesky(sigma, lower=True).T
-            return np.clip(np.exp(z[:, 0]), *self.outcome_bounds), np.clip(np.exp(z[:, 1]), *self.weight_bounds)
+            return np.clip(np.exp(z[:, 0]), *self.outcome_bounds), np.exp(z[:, 1])
         noise = ndtri(open_uniforms(rng, (len(frame_row),)))
         y = np.exp(mean[:, 0] + sigma[0, 1] + np.sqrt(sigma[0, 0]) * noise)
         modelled = np.exp(mean[:, 1] + sigma[1, 1] / 2.0)
@@ -235,6 +239,10 @@ class Lognormal:
                 tile = buffer[: high - low]
                 np.matmul(features, table, out=tile)
                 yield slice(low, high), tile, np.abs(features) @ largest
+
+
+def _squared_correlation(covariance: Floats) -> Floats:
+    return np.asarray(covariance[:, 0, 1] ** 2 / (covariance[:, 0, 0] * covariance[:, 1, 1]))
 
 
 def limited_lognormal_mean(mu: Floats, variance: Floats, bounds: tuple[float, float]) -> Floats:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -13,7 +14,8 @@ import numpy as np
 from dpdist.records import Codes, Floats, Records
 
 
-class Draws(NamedTuple):
+@dataclass(frozen=True)
+class Draws:
     """Posterior draws of a matrix-normal location B and a covariance Σ.
 
     `coefficients` (draw, predictor, component), `covariance` (draw, component, component); a coefficient aliased with
@@ -23,7 +25,7 @@ class Draws(NamedTuple):
     coefficients: Floats
     covariance: Floats
 
-    def __len__(self) -> int:  # the number of draws, not of fields
+    def __len__(self) -> int:
         return len(self.covariance)
 
     def one(self, draw: int) -> Draws:

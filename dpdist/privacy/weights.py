@@ -58,7 +58,7 @@ class Cap(NamedTuple):
     c: float
 
     def __call__(self, unweighted: Floats, alpha: Floats, bound: Floats) -> Floats:
-        return _finite(bound, _capped_ratio(self.c, bound))
+        return _finite(unweighted, _finite(bound, _capped_ratio(self.c, bound)))
 
 
 class Inverse(NamedTuple):
@@ -86,7 +86,7 @@ class Linear(NamedTuple):
 
 
 class Scalar(NamedTuple):
-    """The same α for every record [V]."""
+    """The same α for every record: Δ*/Δ of the unweighted fit [V], scanned down from there (a small α widens the bound)."""
 
     alpha: float
 
@@ -113,7 +113,7 @@ class Reweight(NamedTuple):
     database_bound: float
 
     def __call__(self, unweighted: Floats, alpha: Floats, bound: Floats) -> Floats:
-        own = alpha * bound
+        own = np.where(alpha > 0, alpha, 0.0) * np.where(alpha > 0, bound, 0.0)
         raised = np.divide(self.k * alpha * self.database_bound, own, out=np.zeros_like(alpha), where=own > 0)
         return _finite(unweighted, np.minimum(1.0, np.where((own == 0) & (alpha > 0), alpha, raised)))
 
@@ -139,7 +139,7 @@ def _no_weights(weights: Weights, target: float) -> Search:
 def _fixed_point(weights: Weights, target: float) -> Search:
     """α ← min(1, .999 Δ*/F(α)) until Δ ≤ Δ*, the same uniforms in every fit (METHODS §3, ours).
 
-    With scale, shift or re-weighting the adjusted weights must meet the target; the iteration itself runs on plain α.
+    With scale, shift or re-weighting it is the adjusted weights that are fitted, bounded and must meet the target.
     """
     summary = yield Ones()
     for _ in range(MAX_STEPS):
@@ -204,5 +204,8 @@ _SEARCHES: dict[WeightRule, Callable[[Weights, float], Search]] = {
         lambda c, weights, first: Linear(c, weights.g, first.smallest, first.largest),
     ),
     "inverse": _scan(lambda target, first: target, lambda c, weights, first: Inverse(c)),
-    "scalar": _scan(lambda target, first: target / first.largest, lambda c, weights, first: Scalar(c)),
+    "scalar": _scan(
+        lambda target, first: target / first.largest if first.largest > 0 else 1.0,
+        lambda c, weights, first: Scalar(c),
+    ),
 }

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from dpdist.confidential import Confidential
+from dpdist.confidential import refuse_confidential
 from dpdist.errors import WorkspaceError
 from dpdist.files import write_json, write_text
 from dpdist.frames import frame_from_table, frame_table
@@ -37,9 +37,7 @@ class Release:
     seed: Key
 
     def __post_init__(self) -> None:
-        for part in (self.promise, *self.sets, *(theta for one in self.sets for theta in one.values())):
-            if isinstance(part, Confidential):
-                raise TypeError("a Confidential value cannot be released")
+        refuse_confidential((self.promise, self.sets))
 
     @property
     def target(self) -> float:

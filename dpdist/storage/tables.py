@@ -29,7 +29,7 @@ def write_records(path: Path, records: Records, edges: Sequence[int]) -> None:
     with replaced(path) as temporary, pq.ParquetWriter(temporary, RECORD_SCHEMA, compression="lz4") as writer:
         for start, stop in pairwise(edges):
             part = records.part(start, stop)
-            arrays = [pa.array(np.ascontiguousarray(values)) for values in part]
+            arrays = [pa.array(np.ascontiguousarray(getattr(part, name))) for name in RECORD_SCHEMA.names]
             writer.write_table(pa.Table.from_arrays(arrays, schema=RECORD_SCHEMA), row_group_size=max(1, stop - start))
 
 

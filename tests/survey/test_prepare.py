@@ -130,7 +130,8 @@ def oracle(job: Job, rows: pd.DataFrame) -> Expected:
 def read(job: Job, source: Source) -> tuple[Census, Records]:
     census = take_census(job, source)
     with tempfile.TemporaryDirectory() as scratch:
-        return census, Records(*(np.array(values) for values in place(job, source, census, Path(scratch))))
+        placed = vars(place(job, source, census, Path(scratch)))
+        return census, Records(**{name: np.array(values) for name, values in placed.items()})
 
 
 def assert_equal(job: Job, expected: Expected, census: Census, records: Records) -> None:
@@ -230,7 +231,7 @@ def test_how_a_file_is_cut_into_batches_changes_nothing(tmp_path: Path, kind: st
     for census, records in found[1:]:
         assert census.psu_levels == found[0][0].psu_levels
         np.testing.assert_array_equal(census.frame.count, found[0][0].frame.count)
-        for mine, other in zip(records, found[0][1], strict=True):
+        for mine, other in zip(vars(records).values(), vars(found[0][1]).values(), strict=True):
             np.testing.assert_array_equal(mine, other)
 
 
@@ -238,7 +239,7 @@ def test_parquet_plain_and_encoded_and_csv_give_the_same_records(tmp_path: Path)
     job, rows = make_job(), clean(100)
     _, first = read(job, write(tmp_path, rows, "plain"))
     for kind in ("dictionary", "csv"):
-        for mine, other in zip(read(job, write(tmp_path, rows, kind))[1], first, strict=True):
+        for mine, other in zip(vars(read(job, write(tmp_path, rows, kind))[1]).values(), vars(first).values(), strict=True):
             np.testing.assert_array_equal(mine, other)
 
 
