@@ -27,8 +27,8 @@ from dpdist.records import Codes, Floats, Frame, Records
 
 D = 2
 LOG_2PI = float(np.log(2.0 * np.pi))
-TILE = 128
-"""Records per tile: a (128, 1000) float64 tile stays in the second-level cache."""
+TILE_VALUES = 128_000
+"""Records × draws of a tile: 1 MB of float64 stays in the second-level cache."""
 ROUNDING = 16.0 * float(np.finfo(float).eps)
 """Relative error allowed for a sum of six products and the forming of its coefficients, for a covariance of condition 1;
 the inverse of a covariance with correlation ρ loses a further 1/(1 − ρ²)."""
@@ -218,7 +218,8 @@ class Lognormal:
         pattern = self._pattern(records)
         edges = np.flatnonzero(np.diff(pattern)) + 1
         z = np.log(np.column_stack([records.outcome, records.weight]))
-        buffer = np.empty((TILE, count))
+        size = max(1, TILE_VALUES // count)
+        buffer = np.empty((min(size, len(records)), count))
         for start, stop in zip([0, *edges], [*edges, len(pattern)], strict=True):
             if start == stop:
                 continue
@@ -230,8 +231,8 @@ class Lognormal:
             table[1:3] = linear.T
             table[3], table[4], table[5] = -0.5 * precision[:, 0, 0], -precision[:, 0, 1], -0.5 * precision[:, 1, 1]
             largest = np.abs(table).max(axis=1)
-            for low in range(start, stop, TILE):
-                high = min(low + TILE, stop)
+            for low in range(start, stop, size):
+                high = min(low + size, stop)
                 u = z[low:high] - centre
                 features = np.empty((high - low, 6))
                 features[:, 0], features[:, 1:3] = 1.0, u

@@ -25,8 +25,10 @@ from dpdist.publish.released import Release
 from dpdist.records import Floats, Records
 
 DRAWS = 400
-LARGEST = 20_000
+LARGEST = 4_000
 """Records of a stratum that the search is re-run on; variances of a larger stratum are scaled by this over its n."""
+SEARCH_DRAWS = 200
+"""Draws of a re-run search at most: the weights, and with them the variances, hardly depend on their number."""
 
 
 class Spread(NamedTuple):
@@ -116,7 +118,7 @@ def _weighted(release: Release, model: Lognormal, records: Records, key: Key, ta
     while True:
         alpha = step(alpha if unweighted is None else unweighted, alpha, bound)
         statistics = model.statistics(records, alpha)
-        draws = model.draw(statistics, release.job.sampler.draws, key.generator("search"))
+        draws = model.draw(statistics, min(SEARCH_DRAWS, release.job.sampler.draws), key.generator("search"))
         bound = model.extremes(draws, records).bound
         unweighted = bound if unweighted is None else unweighted
         summary = Summary(float((alpha * bound).max()), float(unweighted.max()), float(unweighted.min()))

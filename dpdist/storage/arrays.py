@@ -9,6 +9,7 @@ import shutil
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -93,21 +94,16 @@ def create_log_lik(path: Path, template: Template) -> None:
     )
 
 
-def open_group(path: Path) -> zarr.Group:
-    return zarr.open_group(path, mode="r+", use_consolidated=False)
+def write_draws(path: Path, fit: str, stratum: int, draws: Draws) -> None:
+    place = path if fit == "final" else path / fit
+    _opened(place / "coefficients")[0, :, stratum] = draws.coefficients
+    _opened(place / "covariance")[0, :, stratum] = draws.covariance
 
 
-def write_draws(group: zarr.Group, fit: str, stratum: int, draws: Draws) -> None:
-    place = group if fit == "final" else group[fit]
-    assert isinstance(place, zarr.Group)
-    _of(place, "coefficients")[0, :, stratum] = draws.coefficients
-    _of(place, "covariance")[0, :, stratum] = draws.covariance
-
-
-def write_log_lik(group: zarr.Group, region: slice, values: Floats, record: Ints) -> None:
+def write_log_lik(path: Path, region: slice, values: Floats, record: Ints) -> None:
     """Values (draw, record) into a region that the caller owns."""
-    _of(group, "log_lik")[0, :, region] = values
-    _of(group, "record")[region] = record
+    _opened(path / "log_lik")[0, :, region] = values
+    _opened(path / "record")[region] = record
 
 
 def chunk_files(path: Path, axis: RaggedAxis, stratum: int) -> list[Path]:
@@ -124,10 +120,15 @@ def posterior_files(path: Path, stratum: int) -> list[Path]:
     return [path / ("" if fit == "final" else fit) / name for fit in FITS for name in tail]
 
 
-def _of(group: zarr.Group, name: str) -> zarr.Array[Any]:
-    array = group[name]
-    assert isinstance(array, zarr.Array)
-    return array
+def _opened(path: Path) -> zarr.Array[Any]:
+    """An array of a store, opened once a process as long as its metadata file is the same one."""
+    said = (path / "zarr.json").stat()
+    return _open(path, (said.st_ino, said.st_mtime_ns))
+
+
+@lru_cache(maxsize=16)
+def _open(path: Path, stamp: tuple[int, int]) -> zarr.Array[Any]:
+    return zarr.open_array(path, mode="r+")
 
 
 def _new_group(path: Path) -> zarr.Group:

@@ -38,7 +38,7 @@ class StratumStore:
         return self.space.part(self.fit, self.stratum)
 
     def posterior(self, fit: str, draws: Confidential[Draws]) -> None:
-        arrays.write_draws(arrays.open_group(self.space.posterior), fit, self.stratum, draws.disclose_to_custodian())
+        arrays.write_draws(self.space.posterior, fit, self.stratum, draws.disclose_to_custodian())
 
     def summary(self, values: Confidential[dict[str, Any]]) -> None:
         self._summary = values.disclose_to_custodian()
@@ -93,4 +93,4 @@ class BlockStore:
         tensor, store = values.disclose_to_custodian(), self.span.stratum
         record = np.asarray(self.span._bounds[self.start]["record"], dtype=np.int64)
         region = store.axis.region(store.stratum, self.start, self.start + tensor.shape[1])
-        arrays.write_log_lik(arrays.open_group(store.space.log_lik), region, tensor, record)
+        arrays.write_log_lik(store.space.log_lik, region, tensor, record)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpdist.files import replaced
-from dpdist.records import Records
+from dpdist.records import Ints, Records
 
 RECORD_SCHEMA = pa.schema(
     [
@@ -35,12 +36,20 @@ def write_records(path: Path, records: Records, edges: Sequence[int]) -> None:
 
 def read_rows(path: Path, start: int, stop: int) -> Records:
     """Records start:stop of the file; reads only the row groups that hold them."""
-    with pq.ParquetFile(path) as file:
-        sizes = [file.metadata.row_group(k).num_rows for k in range(file.metadata.num_row_groups)]
-        edges = np.concatenate([[0], np.cumsum(sizes)])
-        first, last = int(np.searchsorted(edges, start, side="right")) - 1, int(np.searchsorted(edges, stop))
+    said = path.stat()
+    metadata, edges = _footer(path, (said.st_ino, said.st_mtime_ns))
+    first, last = int(np.searchsorted(edges, start, side="right")) - 1, int(np.searchsorted(edges, stop))
+    with pq.ParquetFile(path, metadata=metadata) as file:
         table = file.read_row_groups(list(range(first, last))).slice(start - edges[first], stop - start)
     return Records(*(table.column(name).to_numpy() for name in RECORD_SCHEMA.names))
+
+
+@lru_cache(maxsize=4)
+def _footer(path: Path, stamp: tuple[int, int]) -> tuple[pq.FileMetaData, Ints]:
+    """Metadata and row-group borders of a file, read once a process as long as it is the same file."""
+    metadata = pq.read_metadata(path)
+    sizes = [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
+    return metadata, np.concatenate([[0], np.cumsum(sizes)])
 
 
 def each_block(path: Path) -> Iterator[Records]:

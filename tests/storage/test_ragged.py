@@ -52,11 +52,11 @@ def template() -> arrays.Template:
 def test_what_is_written_is_read_back_and_padding_is_nan(tmp_path: Path):
     said = template()
     arrays.create_log_lik(tmp_path / "t.zarr", said)
-    group, rng = arrays.open_group(tmp_path / "t.zarr"), np.random.default_rng(1)
+    rng = np.random.default_rng(1)
     values = [rng.normal(size=(4, n)) for n in said.axis.length]
     for k, tensor in enumerate(values):
         region = said.axis.region(k, 0, tensor.shape[1])
-        arrays.write_log_lik(group, region, tensor, np.arange(tensor.shape[1]) + 1000 * k)
+        arrays.write_log_lik(tmp_path / "t.zarr", region, tensor, np.arange(tensor.shape[1]) + 1000 * k)
     store = xr.open_zarr(tmp_path / "t.zarr", consolidated=False).load()
     assert store["log_lik"].shape == (1, 4, 128 * (2 + 1 + 3))
     for k, tensor in enumerate(values):
@@ -71,9 +71,8 @@ def test_what_is_written_is_read_back_and_padding_is_nan(tmp_path: Path):
 def test_every_chunk_file_of_a_stratum_is_known_to_its_mark(tmp_path: Path):
     said = template()
     arrays.create_log_lik(tmp_path / "t.zarr", said)
-    group = arrays.open_group(tmp_path / "t.zarr")
     before = set((tmp_path / "t.zarr").rglob("*"))
-    arrays.write_log_lik(group, said.axis.region(0, 0, 130), np.ones((4, 130)), np.arange(130))
+    arrays.write_log_lik(tmp_path / "t.zarr", said.axis.region(0, 0, 130), np.ones((4, 130)), np.arange(130))
     written = {path for path in set((tmp_path / "t.zarr").rglob("*")) - before if path.is_file()}
     assert written == set(arrays.chunk_files(tmp_path / "t.zarr", said.axis, 0))
 
