@@ -23,7 +23,7 @@ from dpdist.job import Job
 from dpdist.keys import open_uniforms
 from dpdist.models.design import Design, design
 from dpdist.models.protocol import Draws, Extremes, Improper
-from dpdist.records import Codes, Floats, Frame, Records
+from dpdist.records import Codes, Floats, Frame, Ints, Records
 
 D = 2
 LOG_2PI = float(np.log(2.0 * np.pi))
@@ -205,41 +205,41 @@ class Lognormal:
         nu = total + prior.records - (p if prior.records == 0 else 0)
         return root_k, b_hat, root_s, nu
 
-    def _tiles(self, draws: Draws, records: Records) -> Iterator[tuple[slice, Floats, Floats]]:
+    def _tiles(self, draws: Draws, records: Records) -> Iterator[tuple[Ints, Floats, Floats]]:
         """Log likelihood in tiles (record, draw), a GEMM each: f = φ(u)·T with u = z − centre of the pattern.
 
         Yields the tile's records, its values (an array that is reused) and, per record, Σ_k |φ_k| max_s |T_ks|, to which
         the rounding error of every value is proportional. Centring at the draws' mean keeps the terms of the order of f.
         """
         count = len(draws)
-        means = self._means(draws)
-        precision = np.linalg.inv(draws.covariance)
+        means, precision = self._means(draws), np.linalg.inv(draws.covariance)
         constant = -LOG_2PI - 0.5 * np.linalg.slogdet(draws.covariance)[1]
-        pattern = self._pattern(records)
-        edges = np.flatnonzero(np.diff(pattern)) + 1
+        quadratic = np.array([-0.5 * precision[:, 0, 0], -precision[:, 0, 1], -0.5 * precision[:, 1, 1]])
         z = np.log(np.column_stack([records.outcome, records.weight]))
         size = max(1, TILE_VALUES // count)
         buffer = np.empty((min(size, len(records)), count))
-        for start, stop in zip([0, *edges], [*edges, len(pattern)], strict=True):
-            if start == stop:
-                continue
-            centre = means[:, pattern[start]].mean(axis=0)
-            delta = means[:, pattern[start]] - centre
-            linear = np.einsum("sij,sj->si", precision, delta)
-            table = np.empty((6, count))
-            table[0] = constant - 0.5 * np.einsum("si,si->s", delta, linear)
-            table[1:3] = linear.T
-            table[3], table[4], table[5] = -0.5 * precision[:, 0, 0], -precision[:, 0, 1], -0.5 * precision[:, 1, 1]
-            largest = np.abs(table).max(axis=1)
-            for low in range(start, stop, size):
-                high = min(low + size, stop)
-                u = z[low:high] - centre
-                features = np.empty((high - low, 6))
-                features[:, 0], features[:, 1:3] = 1.0, u
-                features[:, 3], features[:, 4], features[:, 5] = u[:, 0] ** 2, u[:, 0] * u[:, 1], u[:, 1] ** 2
+        for own, pattern in _groups(self._pattern(records)):
+            centre = means[:, pattern].mean(axis=0)
+            delta = means[:, pattern] - centre
+            linear = np.matmul(precision, delta[:, :, None])[:, :, 0]
+            table = np.vstack([constant - 0.5 * (delta * linear).sum(axis=1), linear.T, quadratic])
+            u = z[own] - centre
+            features = np.column_stack([np.ones(len(u)), u, u[:, 0] ** 2, u[:, 0] * u[:, 1], u[:, 1] ** 2])
+            magnitude = np.abs(features) @ np.abs(table).max(axis=1)
+            for low in range(0, len(u), size):
+                high = min(low + size, len(u))
                 tile = buffer[: high - low]
-                np.matmul(features, table, out=tile)
-                yield slice(low, high), tile, np.abs(features) @ largest
+                np.matmul(features[low:high], table, out=tile)
+                yield own[low:high], tile, magnitude[low:high]
+
+
+def _groups(pattern: Codes) -> Iterator[tuple[Ints, int]]:
+    """Positions of the records of each pattern, and the pattern."""
+    order = np.argsort(pattern, kind="stable")
+    edges = np.flatnonzero(np.diff(pattern[order])) + 1
+    for own in np.split(order, edges):
+        if len(own):
+            yield own, int(pattern[own[0]])
 
 
 def _squared_correlation(covariance: Floats) -> Floats:

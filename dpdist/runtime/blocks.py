@@ -25,7 +25,7 @@ BIN_VALUES = 2**24
 """Records × draws of a bin of small strata: about half a second for all rounds, tensors included."""
 LOG_LIK_LIMIT = 4 * 2**30
 """`record: {log_lik: auto}` keeps tensors up to this projected size."""
-PROCESS_BYTES = 330 * 2**20
+PROCESS_BYTES = 300 * 2**20
 """A worker process with everything imported."""
 BYTES_PER_RECORD = 240
 """A record, its carry of two rounds and the temporaries of a kernel."""

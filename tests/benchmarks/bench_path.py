@@ -1,0 +1,50 @@
+"""The exact path of one stratum: fits, bounds, fixed point, released draws, synthesis."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+import numpy as np
+from conftest import simulated
+
+from dpdist.keys import Key
+from dpdist.mechanisms.presets import MECHANISMS
+from dpdist.runtime.rounds import run_rounds
+
+
+class Nowhere:
+    """Takes by-products and keeps none."""
+
+    wants_log_lik = False
+
+    def bounds(self, columns): ...
+
+    def log_lik(self, values): ...
+
+    def posterior(self, fit, draws): ...
+
+    def summary(self, values): ...
+
+
+def path(job, model, records, key):
+    recorder = Nowhere()
+    rounds = MECHANISMS["weighted"].protect(job, model, recorder)
+    released = run_rounds(rounds, model, key, "all", [records], [recorder])
+    return [model.simulate(theta, records.frame, key.generator("synthesis")) for theta in released.parameters]
+
+
+def test_strata_per_second_and_core(ratio, tmp_path):
+    """n = 2000, S = 1000; beside the bound passes alone, the part that must touch every record × draw."""
+    job, model, records = simulated(2000, tmp_path)
+    keys = iter(range(1, 10_000))
+    theta = model.draw(model.statistics(records, np.ones(2000)), 1000, Key(bytes(32)).generator("bench"))
+    start = perf_counter()
+    for _ in range(20):
+        path(job, model, records, Key(next(keys).to_bytes(32, "little")))
+    print(f"\nstrata per second and core: {20 / (perf_counter() - start):.1f}")
+
+    def bounds():
+        for _ in range(6):
+            model.extremes(theta, records)
+
+    ratio("share of the time that six bound passes take", lambda: path(job, model, records, Key(bytes(32))), bounds)

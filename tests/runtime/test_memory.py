@@ -1,0 +1,81 @@
+"""Projected memory of a task, against the peak of the worker that ran it: never below, at most twice."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import pytest
+
+import dpdist
+from dpdist.job import Runtime
+from dpdist.keys import Key
+from dpdist.planning import make_plan
+from dpdist.progress import silent
+from dpdist.release import store_records
+from dpdist.runtime.executors import Dask, executor
+from dpdist.runtime.fit import open_fit
+from dpdist.runtime.strata import create_stores, protect_all
+from dpdist.storage.workspace import Identity, Workspace
+
+JOB = """
+dataset: memory
+period: "1"
+input: {{simulate: {{kind: doctorates, population: {population}, sample: {n}, seed: 1}}}}
+columns:
+  field: {{levels: [biology, computing, mathematics, physical_sciences, psychology, social_sciences, engineering, health]}}
+  sex: {{levels: [male, female]}}
+  salary: {{bounds: [0, 10000000]}}
+survey: {{weight: weight, design_strata: [field]}}
+model: {{family: lognormal, outcome: salary, predictors: {predictors}}}
+mechanism: {{name: weighted}}
+budget: {{epsilon: "3.6"}}
+sampler: {{draws: {draws}}}
+tables: [{{name: t, by: [field], statistics: [count]}}]
+record: {{log_lik: {log_lik}}}
+"""
+GRID = [(300, "[]", 1000, "always"), (20_000, "[field, sex]", 1000, "always"), (3000, "[field, sex]", 10_000, "always")]
+LARGE = [
+    (200_000, "[sex]", 1000, "never"),
+    (200_000, "[sex]", 1000, "always"),
+    (600_000, "[field, sex]", 1000, "never"),
+    (2_000_000, "[sex]", 100, "never"),
+    (20_000, "[sex]", 20_000, "always"),
+    (1000, "[field, sex]", 100_000, "never"),
+]
+
+
+def peak() -> int:
+    """Peak resident memory of this process, bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def measured_and_projected(folder: Path, n: int, predictors: str, draws: int, log_lik: str) -> tuple[int, int]:
+    job = dpdist.parse_job(JOB.format(population=3 * n, n=n, predictors=predictors, draws=draws, log_lik=log_lik))
+    plan, space = make_plan(job, None, silent), Workspace(folder)
+    identity = Identity(job.identity, plan.source.fingerprint())
+    with space.owned(identity, None), executor(Runtime(executor="dask", workers=1)) as workers:
+        assert isinstance(workers, Dask)
+        store_records(space, plan, identity, silent)
+        fit = open_fit(space, Key.from_hex(space.key.read_text()), "strata")
+        create_stores(fit)
+        assert not protect_all(fit, workers, silent)
+        (measured,) = workers.client.run(peak).values()
+    return measured, fit.layout.largest_task_bytes
+
+
+@pytest.mark.parametrize("case", [*GRID, *(pytest.param(*[case], marks=pytest.mark.slow) for case in LARGE)], ids=str)
+def test_a_task_never_needs_more_than_projected_nor_less_than_half(case: tuple[int, str, int, str], tmp_path: Path) -> None:
+    measured, projected = measured_and_projected(tmp_path, *case)
+    print(f"n, p, S, tensors {case}: measured {measured / 2**20:.0f} MiB, projected {projected / 2**20:.0f} MiB")
+    assert measured <= projected <= 2 * measured
+
+
+def test_the_plan_refuses_what_cannot_fit_and_says_what_would() -> None:
+    text = JOB.format(population=9000, n=3000, predictors="[sex]", draws=1000, log_lik="always")
+    job = dpdist.parse_job(text + "runtime: {memory_per_worker: 256MiB}\n")
+    with pytest.raises(dpdist.JobError) as refused:
+        dpdist.validate(job)
+    assert "memory_per_worker" in str(refused.value)
+    assert "at least that" in str(refused.value)
+    assert refused.value.exit_code == 2
