@@ -1,0 +1,26 @@
+"""Noise that reaches a release: OpenDP's samplers, which are safe in floating point and cannot be seeded (METHODS §10).
+
+Because a recomputed task would draw anew, noise is drawn once and kept before anything reads it (`storage.noise`).
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import opendp.prelude as dp
+
+from dpdist.records import Floats
+
+
+def laplace(scale: Fraction, size: int) -> Floats:
+    """Laplace noise of the given scale, (size,): b = sensitivity/ε gives ε for a statistic of that L1 sensitivity.
+
+    OpenDP adds it to zeros on the grid of float64; the sampler is exact there (Canonne, Kamath & Steinke 2020).
+    """
+    if scale <= 0:
+        raise ValueError("a noise scale must be greater than 0")
+    dp.enable_features("contrib")
+    space = dp.vector_domain(dp.atom_domain(T=float, nan=False)), dp.l1_distance(T=float)
+    measurement = dp.m.make_laplace(*space, scale=float(scale))
+    return np.array(measurement([0.0] * size), dtype=np.float64)
