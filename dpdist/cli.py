@@ -146,6 +146,8 @@ def _guarded(act: Callable[[], None], show_values: bool = False) -> None:
     """Errors that dpdist raises on purpose become a message on standard error and an exit code."""
     try:
         act()
+    except BrokenPipeError:
+        raise typer.Exit(1) from None
     except DpdistError as error:
         err.print(error.text(show_values), markup=False)
         raise typer.Exit(error.exit_code) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,9 +44,21 @@ def make_plan(job: Job, input: str | Path | None, listener: Listener) -> Plan:
     if problems:
         raise DataError(source.name, problems)
     promise = MECHANISMS[job.mechanism.name].promise(job)
+    _check_labels(job, census.frame)
     layout = Layout.of(job, census.frame)
     _check_memory(job, layout)
+    if job.mechanism.fallback == "pool":
+        _check_memory(job, Layout.of(job, census.frame.pooled()))
     return Plan(job, source, census, promise, layout)
+
+
+def _check_labels(job: Job, frame: Frame) -> None:
+    """Labels name strata in the release and address their random streams: each must be one stratum's."""
+    met = Counter(frame.stratum_labels)
+    twice = [label for label, number in met.items() if number > 1 or (frame.strata and label == POOLED)]
+    if twice:
+        found = f"two strata would be named '{twice[0]}', or one as the pooled fit is"
+        raise JobError(job.dataset, [Problem("strata", found, "labels of their own", "rename a level in columns and data")])
 
 
 def _check_memory(job: Job, layout: Layout) -> None:

@@ -6,7 +6,9 @@ import tempfile
 from pathlib import Path
 
 import xarray as xr
+from threadpoolctl import threadpool_limits
 
+from dpdist.errors import WorkspaceError
 from dpdist.evaluation.evaluate import evaluate
 from dpdist.files import write_text
 from dpdist.frames import frame_table
@@ -15,6 +17,7 @@ from dpdist.keys import Key
 from dpdist.planning import Plan, make_plan
 from dpdist.progress import Event, Listener, silent, stage
 from dpdist.publish.folder import publish as publish_folder
+from dpdist.publish.folder import publishing
 from dpdist.publish.released import Release, promised, read_release
 from dpdist.runtime.executors import executor
 from dpdist.runtime.fit import open_fit
@@ -24,6 +27,9 @@ from dpdist.storage.marks import finished, mark
 from dpdist.storage.tables import write_records, write_table
 from dpdist.storage.workspace import Identity, Workspace, confidential_log
 from dpdist.survey.prepare import changed_while_read, place
+
+POOLING = "pooling"
+"""Mark of the decision to pool, kept before the pooled fit replaces the strata's stores."""
 
 
 def validate(job: Job, input: str | Path | None = None, listener: Listener = silent) -> Plan:
@@ -45,12 +51,14 @@ def run(
     plan = make_plan(job, input, listener)
     space = Workspace(Path(workspace).absolute())
     identity = Identity(job.identity, plan.source.fingerprint())
-    with space.owned(identity, Path(replay).absolute() if replay else None) as key, confidential_log(space) as log:
+    replayed = Path(replay).absolute() if replay else None
+    with space.owned(identity, replayed) as key, confidential_log(space) as log, threadpool_limits(1):
         log.info("rules: %s of %d rows", plan.census.removed or "nothing removed", plan.census.rows)
         try:
             store_records(space, plan, identity, listener)
             release = protect(space, plan, key, listener)
-            publish_folder(release, space.public, listener)
+            with publishing(space.public):
+                publish_folder(release, space.public, listener)
             evaluate(space, job, plan.frame, plan.source.truth, key, listener)
         except Exception:
             log.exception("failed")
@@ -79,7 +87,8 @@ def store_records(space: Workspace, plan: Plan, identity: Identity, listener: Li
 def protect(space: Workspace, plan: Plan, key: Key, listener: Listener) -> Release:
     """Fit every stratum under the mechanism; where one cannot be released, the job's declared fallback is taken."""
     job, fallback = plan.job, plan.job.mechanism.fallback
-    fit = open_fit(space, key, "strata")
+    pooled = finished(space.marks, POOLING, space.confidential)
+    fit = open_fit(space, key, "pooled" if pooled else "strata")
     with executor(job.runtime) as workers:
         create_stores(fit)
         failed = protect_all(fit, workers, listener)
@@ -89,8 +98,9 @@ def protect(space: Workspace, plan: Plan, key: Key, listener: Listener) -> Relea
             again = open_fit(space, key, "proper")
             fits |= dict.fromkeys([outcome.stratum for outcome in failed], again)
             failed = protect_some(again, [outcome.stratum for outcome in failed], workers, listener)
-        elif failed and fallback == "pool" and job.strata:
+        elif failed and fallback == "pool" and job.strata and not pooled:
             listener(Event("note", "protect", note="a stratum cannot stand alone: all strata are pooled into one fit"))
+            mark(space.marks, POOLING, [], space.confidential)
             fit = open_fit(space, key, "pooled")
             create_stores(fit)
             failed = protect_all(fit, workers, listener)
@@ -104,12 +114,17 @@ def protect(space: Workspace, plan: Plan, key: Key, listener: Listener) -> Relea
 
 def publish(workspace: str | Path, listener: Listener = silent) -> Path:
     """Tables, microdata and statement again from `public/released`, at no cost and without the confidential folder."""
-    public = Path(workspace).absolute() / "public"
-    publish_folder(read_release(public / "released"), public, listener)
-    return public
+    space = Workspace(Path(workspace).absolute())
+    with publishing(space.public), threadpool_limits(1):
+        publish_folder(read_release(space.public / "released"), space.public, listener)
+    return space.public
 
 
 def open_log_lik(workspace: str | Path) -> xr.Dataset:
     """log_lik.zarr of a run: coordinates loaded, the tensor lazy (dims chain, draw, record)."""
-    store: xr.Dataset = xr.open_zarr(Workspace(Path(workspace)).log_lik, consolidated=False)
+    path = Workspace(Path(workspace)).log_lik
+    if not path.exists():
+        remedy = "run the job, with record: {log_lik: always}"
+        raise WorkspaceError(str(workspace), "it keeps no log-likelihood tensor", remedy)
+    store: xr.Dataset = xr.open_zarr(path, consolidated=False)
     return store.assign_coords({name: store[name].load() for name in (*store.coords, "offset", "length")})

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from dpdist.errors import WorkspaceError
 from dpdist.planning import Plan
+from dpdist.publish.folder import recover
 from dpdist.runtime.blocks import log_lik_bytes
 from dpdist.storage.workspace import Workspace
 
@@ -81,6 +82,7 @@ def report_text(workspace: Path, confidential: bool) -> RenderableType:
 
 
 def _statement(space: Workspace) -> dict[str, Any]:
+    recover(space.public)
     path = space.public / "statement.json"
     if not path.exists():
         raise WorkspaceError(str(space.root), "no public folder", "run `dpdist run` on this workspace first")

@@ -26,7 +26,9 @@ def compare(
     estimate = dict(zip(("count", "mean"), direct(found, frame, cells), strict=True))
     wanted = [statistic.name for statistic in said.statistics]
     values: dict[str, Floats] = {name: estimate[name].value for name in wanted}
-    columns = {how: noised(values, found, cells, float(job.budget.epsilon), how, key, said.name) for how in job.compare}
+    epsilon = float(job.budget.epsilon)
+    figures = sum(cross(frame, table.by, table.margins).per_record * len(table.statistics) for table in job.tables)
+    columns = {how: noised(values, found, cells, epsilon, how, key, said.name, figures) for how in job.compare}
     true = truth_in_cells(truth, job, said, frame) if truth is not None else None
     frames = []
     for statistic in said.statistics:

@@ -31,10 +31,20 @@ def sensitivities(found: Totals, cells: Cells) -> tuple[float, float]:
 
 
 def noised(
-    estimates: Mapping[str, Floats], found: Totals, cells: Cells, epsilon: float, how: Comparator, key: Key, table: str
+    estimates: Mapping[str, Floats],
+    found: Totals,
+    cells: Cells,
+    epsilon: float,
+    how: Comparator,
+    key: Key,
+    table: str,
+    figures: int,
 ) -> dict[str, Floats]:
-    """Direct estimates with Laplace noise; `estimates` maps count and mean to (cell,)."""
-    share = 1.0 if how == "laplace" else float(cells.per_record * len(estimates))
+    """Direct estimates with Laplace noise; `estimates` maps count and mean to (cell,).
+
+    `figures` is the number of figures of the whole release that one record enters.
+    """
+    share = 1.0 if how == "laplace" else float(figures)
     scale = dict(zip(("count", "mean"), sensitivities(found, cells), strict=True))
     rng = key.generator(f"compare {how}", table)
     return {

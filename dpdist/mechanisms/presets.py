@@ -17,6 +17,11 @@ WEIGHTS_ARE_ATTRIBUTES = (
     "a record's sampling weight is taken as its own attribute: where weights were calibrated or adjusted for nonresponse "
     "from the same sample, one person moves others' weights, and no record-level claim covers that"
 )
+LINEAR_EXCEEDS = (
+    "with linear or re-weighted privacy weights, exact leave-one-out losses with the weights computed anew exceeded ε on "
+    "about half of the samples tried"
+)
+FALLBACK_SHOWS = "whether the declared fallback was taken depends on the records and can be seen in the release"
 NO_AMPLIFICATION = "no amplification by subsampling is claimed"
 
 
@@ -37,10 +42,14 @@ class Weighted:
         if job.mechanism.weights.rule == "none":
             return Promise(NoGuarantee(), NoGuarantee(), composition, assumptions, None)
         per_set = Asymptotic(job.budget.adjacency, job.epsilon_per_set)
-        asymptotic = (
+        asymptotic: tuple[str, ...] = (
             "the bound is the one observed on this file over S posterior draws; it is not a bound over every file",
             "privacy weights are computed from the confidential file",
         )
+        if job.mechanism.weights.rule == "linear" or job.mechanism.weights.reweight is not None:
+            asymptotic += (LINEAR_EXCEEDS,)
+        if job.mechanism.fallback != "refuse":
+            asymptotic += (FALLBACK_SHOWS,)
         return Promise(
             per_set.sets(job.synthetic_sets),
             per_set,

@@ -15,7 +15,7 @@ from dpdist.confidential import Confidential
 from dpdist.job import Weights
 from dpdist.mechanisms.protocol import BlockRecorder, Carry, Pass, Released, Rounds, Sample, StratumRecorder
 from dpdist.models.protocol import Draws, StratumModel
-from dpdist.privacy.weights import Ones, Step, Summary, search
+from dpdist.privacy.weights import NotReached, Ones, Step, Summary, search
 from dpdist.records import Floats, Records
 
 
@@ -112,6 +112,8 @@ def protect(
     """The tilted posterior over one stratum; raises `Improper` or `NotReached`."""
     kept, number = yield from fits(model, weights, target, draws)
     first, final = kept[0], kept[-1]
+    if not final.summary.database_bound <= target:
+        raise NotReached("the bound of the final fit is over the target")
     total = yield Pass(Byproducts(model, final.draws), "sum")
     recorder.posterior("unweighted", Confidential(first.draws))
     recorder.posterior("weighting", Confidential(kept[-2].draws if number > 1 else first.draws))

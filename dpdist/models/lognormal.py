@@ -87,6 +87,31 @@ class Lognormal:
         patterns = len(self.design.matrix)
         return np.column_stack([np.bincount(pattern, weights=c, minlength=patterns) for c in columns])
 
+    def scatter(self, records: Records, alpha: Floats) -> Floats:
+        """Covariance of the statistics over samples with the same x and weights, (pattern, 6, 6)."""
+        pattern, patterns = self._pattern(records), len(self.design.matrix)
+        y, w = np.log(records.outcome), np.log(records.weight)
+        terms = alpha[:, None] * np.column_stack([np.ones(len(y)), y, w, y * y, y * w, w * w])
+        found = np.zeros((patterns, terms.shape[1], terms.shape[1]))
+        for own, number in _groups(pattern):
+            centred = terms[own] - terms[own].mean(axis=0)
+            found[number] = centred.T @ centred * (len(own) / max(1, len(own) - 1))
+        return found
+
+    def centre(self, statistics: Floats) -> Draws:
+        """B̂ and S/ν of many sets of statistics at once, (set, pattern, 6)."""
+        x, prior = self.design.matrix, self.prior
+        total = statistics[:, :, 0].sum(axis=1)
+        k = np.einsum("pi,sp,pj->sij", x, statistics[:, :, 0], x) + prior.precision
+        xz = np.einsum("pi,spd->sid", x, statistics[:, :, 1:3]) + prior.precision @ prior.location
+        raw = statistics[:, :, 3:].sum(axis=1)
+        zz = raw[:, [0, 1, 1, 2]].reshape(-1, D, D) + prior.location.T @ prior.precision @ prior.location
+        b_hat = np.linalg.solve(k, xz)
+        scale = zz - b_hat.transpose(0, 2, 1) @ xz + prior.scale
+        coefficients = np.full((len(statistics), len(self.design.names), D), np.nan)
+        coefficients[:, self.design.kept, :] = b_hat
+        return Draws(coefficients, scale / self._degrees(total)[:, None, None])
+
     def weight_total(self, statistics: Floats) -> float:
         return float(statistics[:, 0].sum())
 
@@ -166,6 +191,7 @@ class Lognormal:
         names = [f"log {c}" for c in self.components]
         rows = [[None if np.isnan(v) else float(v) for v in row] for row in theta.coefficients[0]]
         return {
+            "prior": "proper" if self.prior.records else "improper",
             "coefficients": {"predictor": list(self.design.names), "component": names, "values": rows},
             "covariance": {"component": names, "values": theta.covariance[0].tolist()},
         }
@@ -194,6 +220,8 @@ class Lognormal:
         zz = np.array([[raw[0], raw[1]], [raw[1], raw[2]]]) + prior.location.T @ prior.precision @ prior.location
         try:
             root_k = cholesky(k, lower=True)
+            if np.any(np.diag(root_k) ** 2 <= SINGULAR * np.diag(k)):
+                raise LinAlgError("a pivot that is rounding error")
             b_hat = solve_triangular(root_k, solve_triangular(root_k, xz, lower=True), lower=True, trans="T")
             scale = zz - b_hat.T @ xz
             if prior.records == 0 and np.any(np.diag(scale) <= SINGULAR * np.diag(zz)):
@@ -202,8 +230,11 @@ class Lognormal:
         except LinAlgError:
             reason = "some predictor's group has no privacy weight left, or log weight is a line in log outcome"
             raise Improper(reason) from None
-        nu = total + prior.records - (p if prior.records == 0 else 0)
-        return root_k, b_hat, root_s, nu
+        return root_k, b_hat, root_s, float(self._degrees(np.array(total)))
+
+    def _degrees(self, total: Floats) -> Floats:
+        """ν = Σα − p under the improper prior, Σα + n₀ under the proper one."""
+        return total + self.prior.records - (self.parameters if self.prior.records == 0 else 0)
 
     def _tiles(self, draws: Draws, records: Records) -> Iterator[tuple[Ints, Floats, Floats]]:
         """Log likelihood in tiles (record, draw), a GEMM each: f = φ(u)·T with u = z − centre of the pattern.

@@ -146,7 +146,7 @@ def _fixed_point(weights: Weights, target: float) -> Search:
         if summary.database_bound <= target:
             return
         summary = yield from _adjusted(Cap(MARGIN * target), weights)
-    if summary.database_bound > target:
+    if not summary.database_bound <= target:
         raise NotReached(f"the fixed point did not reach the target in {MAX_STEPS} steps")
 
 
@@ -165,12 +165,12 @@ def _scan(
             return (yield from _adjusted(make(c, weights, first), weights)).database_bound
 
         if weights.c is not None:
-            if (yield from attempt(weights.c)) > target:
+            if not (yield from attempt(weights.c)) <= target:
                 raise NotReached(f"with c = {weights.c:g} the bound stays over the target")
             return
         high, low = None, start(target, first)
         floor = 1e-3 * low
-        while (yield from attempt(low)) > target:
+        while not (yield from attempt(low)) <= target:
             high, low = low, low * 0.85
             if low < floor:
                 raise NotReached("no constant c brings the bound under the target")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
+from filelock import FileLock, Timeout
 
+from dpdist.errors import WorkspaceError
 from dpdist.files import write_json
 from dpdist.progress import Listener, silent, stage
 from dpdist.publish.precision import spreads
@@ -19,7 +23,6 @@ from dpdist.publish.tables import expectations, table
 
 def publish(release: Release, public: Path, listener: Listener = silent) -> None:
     """Write the public folder. Spends nothing and reads nothing but `release`; the same release gives the same bytes."""
-    recover(public)
     building = public.with_name(f".{public.name}.new")
     if building.exists():
         shutil.rmtree(building)
@@ -29,8 +32,9 @@ def publish(release: Release, public: Path, listener: Listener = silent) -> None
     with stage(listener, "synthetic records", strata) as tick:
         sums = synthesize(release, building / "synthetic", tick)
     (building / "tables").mkdir()
+    with stage(listener, "standard errors", strata) as tick:
+        expected, spread = expectations(release), spreads(release, tick)
     with stage(listener, "tables", len(release.job.tables)) as tick:
-        expected, spread = expectations(release), spreads(release)
         for said in release.job.tables:
             made = table(release, said, expected, sums, spread)
             pq.write_table(made, building / "tables" / f"{said.name}.parquet")
@@ -39,6 +43,24 @@ def publish(release: Release, public: Path, listener: Listener = silent) -> None
     write_json(building / "statement.json", statement(release))
     write_json(building / "manifest.json", manifest(building, release))
     swap_in(building, public)
+
+
+@contextmanager
+def publishing(public: Path) -> Iterator[None]:
+    """The public folder to oneself, and whole: what a kill in the middle of a swap left is put right first."""
+    if not public.parent.is_dir():
+        yield
+        return
+    lock = FileLock(public.with_name(f".{public.name}.lock"))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise WorkspaceError(str(public), "another command is publishing it", "wait for that command to end") from None
+    try:
+        recover(public)
+        yield
+    finally:
+        lock.release()
 
 
 def swap_in(building: Path, public: Path) -> None:

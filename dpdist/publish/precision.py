@@ -1,14 +1,15 @@
 """Standard errors of tables from parameters, without a look at the confidential fit (METHODS §6; DESIGN decision 8).
 
-The estimate under θ_1..θ_m errs by three independent parts: the sample's composition over x (public: Taylor variance of
-E(w|x) over the frame), the sampling error of the fit (the full-power posterior's variance V), and the released draws'
-own spread (V_α/m, V_α the variance of the α-weighted posterior): T = V_x + V + V_α/m, which is V(1 + 1/(a m)) for a draw
-of power a. V and V_α come from re-running the whole weight search on one synthetic sample: post-processing.
+The estimate under θ_1..θ_m errs by four parts: the sample's composition over x (public: the Taylor variance of E(w|x) over
+the frame), the sampling error of the α-weighted fit's centre, the released draws' spread around it (over m), and the bias
+that the weights bring by trimming tails: T = V_x + V_c + V_α/m + bias². The last three come from re-running the whole
+weight search on one synthetic sample drawn under θ_1, which is post-processing. V_c is the sandwich variance: the fit's
+statistics are sums over records, so they are redrawn from their normal limit with the weights held fixed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -19,110 +20,142 @@ from dpdist.cells import Cells
 from dpdist.estimates import Sums, counts_and_means
 from dpdist.keys import Key
 from dpdist.models.lognormal import Lognormal
-from dpdist.models.protocol import Draws, Improper
+from dpdist.models.protocol import Improper
 from dpdist.privacy.weights import NotReached, Summary, search
 from dpdist.publish.released import Release
-from dpdist.records import Floats, Records
+from dpdist.records import Codes, Floats, Records
 
 DRAWS = 400
 LARGEST = 4_000
-"""Records of a stratum that the search is re-run on; variances of a larger stratum are scaled by this over its n."""
+"""Records of a stratum that the search is re-run on; spreads of a larger stratum are scaled to its own size."""
+SMALLEST = 200
+"""Records of a frame row that are kept all the same."""
 SEARCH_DRAWS = 200
-"""Draws of a re-run search at most: the weights, and with them the variances, hardly depend on their number."""
+"""Draws of a re-run search at most; F grows slowly with their number (1.71 at 100, 1.79 at 1,000: METHODS §1)."""
 
 
 class Spread(NamedTuple):
-    """Draws of E(w|x) and E(wy|x) per frame row, (draw, row), centred and scaled to the stratum's n."""
+    """Draws of E(w|x) and E(wy|x) per frame row, (draw, row); NaN where a stratum's could not be had."""
 
     weight: Floats
     product: Floats
 
 
-def spreads(release: Release) -> tuple[Spread, Spread]:
-    """Draws of the expectations under the full-power and under the α-weighted posterior, for every frame row."""
-    target = release.target
-    shape = (DRAWS, len(release.frame))
-    full, tilted = (Spread(np.empty(shape), np.empty(shape)) for _ in range(2))
-    for stratum, label in enumerate(release.frame.stratum_labels):
+class Spreads(NamedTuple):
+    """On one synthetic sample: redrawn centres and posterior draws of the weighted fit; centres of both fits (1, row)."""
+
+    centres: Spread
+    draws: Spread
+    weighted: Spread
+    unweighted: Spread
+
+
+def spreads(release: Release, tick: Callable[[int], None]) -> Spreads:
+    """Spreads of the expectations for every frame row, stratum by stratum."""
+    rows = len(release.frame)
+    found = Spreads(*(Spread(np.full((n, rows), np.nan), np.full((n, rows), np.nan)) for n in (DRAWS, DRAWS, 1, 1)))
+    for stratum in range(len(release.frame.stratum_labels)):
         own = release.frame.rows_of(stratum)
-        key = release.seed.child(f"precision {label}")
-        scale, powers = _posteriors(release, stratum, key, target)
-        for spread, (model, draws) in zip((full, tilted), powers, strict=True):
-            with np.errstate(over="ignore"):
-                expected = model.expect(draws)
-            for kept, drawn in zip(spread, expected, strict=True):
-                centre = np.median(drawn, axis=0)
-                kept[:, own] = centre + (drawn - centre) * scale
-    return full, tilted
+        with np.errstate(all="ignore"):
+            for spread, expected in zip(found, _expectations(release, stratum), strict=True):
+                spread.weight[:, own], spread.product[:, own] = expected
+        tick(1)
+    return found
 
 
 def variances(
-    release: Release, cells: Cells, expected: Sequence[tuple[Floats, Floats]], full: Spread, tilted: Spread
+    release: Release, cells: Cells, expected: Sequence[tuple[Floats, Floats]], found: Spreads
 ) -> tuple[Floats, Floats]:
     """T of counts and of means per cell; `expected` holds E(w|x), E(wy|x) per frame row for every set."""
     frame, sets = release.frame, len(release.sets)
     n = frame.count.astype(float)
     a, b = (np.mean([pair[i] for pair in expected], axis=0) for i in range(2))
     composition = counts_and_means(Sums(n * a, n * b, n * a * a, n * a * b, n * b * b), frame, cells)
-    found = []
-    for statistic in range(2):
-        fit, draw = (_variance(cell_estimates(cells, n, each.weight, each.product)[statistic]) for each in (full, tilted))
-        found.append(composition[statistic].variance + fit + draw / sets)
-    return found[0], found[1]
-
-
-def _variance(drawn: Floats) -> Floats:
-    """Variance of a normal law with the draws' central 90 % range: the expectations' own tails may have no variance."""
-    low, high = np.quantile(drawn, [0.05, 0.95], axis=0)
-    return np.asarray(((high - low) / (2.0 * ndtri(0.95))) ** 2)
+    figures = [cell_estimates(cells, n, spread.weight, spread.product) for spread in found]
+    total = []
+    for k in range(2):
+        centres, draws, weighted, unweighted = (figure[k] for figure in figures)
+        bias = (weighted - unweighted)[0]
+        total.append(composition[k].variance + _variance(centres) + _variance(draws) / sets + bias**2)
+    return total[0], total[1]
 
 
 def cell_estimates(cells: Cells, n: Floats, weight: Floats, product: Floats) -> tuple[Floats, Floats]:
     """Counts Σ n E(w|x) and means Σ n E(wy|x) / Σ n E(w|x) of every cell, (draw, cell)."""
-    count = (cells.membership @ (n * weight).T).T
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(all="ignore"):
+        count = (cells.membership @ (n * weight).T).T
         mean = (cells.membership @ (n * product).T).T / count
     return count, mean
 
 
-def _posteriors(release: Release, stratum: int, key: Key, target: float) -> tuple[float, list[tuple[Lognormal, Draws]]]:
-    """Scale of the spread, and DRAWS draws of the full-power and of the α-weighted posterior on a synthetic sample."""
-    frame = release.frame
-    own = frame.rows_of(stratum)
-    frame_row = np.repeat(np.arange(own.start, own.stop, dtype=np.int32), frame.count[own])
-    size = len(frame_row)
-    if size > LARGEST:
-        frame_row = frame_row[np.linspace(0, size - 1, LARGEST).astype(np.int64)]
-    last: Exception | None = None
-    for proper in (False, True):
-        model = release.model(stratum, proper)
-        as_sampled = replace(model, synthesis="fbs")
-        outcome, weight = as_sampled.simulate(release.theta(model, stratum, 0), frame_row, key.generator("sample"))
-        number = np.arange(len(frame_row), dtype=np.int64)
-        records = Records(number, frame_row, outcome, weight, np.full(len(frame_row), -1, dtype=np.int32))
-        try:
-            powers = [model.statistics(records, np.ones(len(records))), _weighted(release, model, records, key, target)]
-            draws = [(model, model.draw(s, DRAWS, key.generator("draws", set=k))) for k, s in enumerate(powers)]
-            return float(np.sqrt(len(frame_row) / size)), draws
-        except Improper as error:
-            last = error
-    raise AssertionError("a proper posterior cannot be improper") from last
+def _variance(drawn: Floats) -> Floats:
+    """Variance of a normal law with the draws' central 90 % range: the expectations' own tails may have no variance."""
+    with np.errstate(all="ignore"):
+        low, high = np.quantile(drawn, [0.05, 0.95], axis=0)
+        return np.asarray(((high - low) / (2.0 * ndtri(0.95))) ** 2)
 
 
-def _weighted(release: Release, model: Lognormal, records: Records, key: Key, target: float) -> Floats:
-    """Statistics of the synthetic sample under the weights that the job's search ends with."""
-    steps = search(release.job.mechanism.weights, target)
+def _expectations(release: Release, stratum: int) -> list[tuple[Floats, Floats]]:
+    """E(w|x), E(wy|x) under redrawn centres, posterior draws, and the centres of the weighted and the unweighted fit."""
+    model, own = release.model(stratum), release.frame.rows_of(stratum)
+    key = release.seed.child(f"precision {release.frame.stratum_labels[stratum]}")
+    frame_row, shrink = _subsample(release, own)
+    as_sampled = replace(model, synthesis="fbs", fixed_weight=None)
+    outcome, weight = as_sampled.simulate(release.theta(model, stratum, 0), frame_row, key.generator("sample"))
+    number = np.arange(len(frame_row), dtype=np.int64)
+    records = Records(number, frame_row, outcome, weight, np.full(len(frame_row), -1, dtype=np.int32))
+    ones = np.ones(len(records))
+    try:
+        alpha = _weights(release, model, records, key.child("search"))
+        weighted = model.statistics(records, alpha)
+        centre = model.expect(model.centre(weighted[None]))
+        unweighted = model.expect(model.centre(model.statistics(records, ones)[None]))
+        redrawn = model.expect(model.centre(_redrawn(model, records, alpha, key.generator("centres"))))
+        drawn = model.expect(model.draw(weighted, DRAWS, key.generator("draws")))
+    except (Improper, np.linalg.LinAlgError):
+        missing = np.full((1, own.stop - own.start), np.nan)
+        return [(missing, missing)] * 4
+
+    def scaled(values: Floats, about: Floats) -> Floats:
+        return about + (values - about) * shrink
+
+    spread = [tuple(scaled(values, about) for values, about in zip(pair, centre, strict=True)) for pair in (redrawn, drawn)]
+    return [(spread[0][0], spread[0][1]), (spread[1][0], spread[1][1]), centre, unweighted]
+
+
+def _subsample(release: Release, own: slice) -> tuple[Codes, Floats]:
+    """Frame rows of the synthetic sample, and √(kept/own) records per frame row, by which its spreads are shrunk."""
+    count = release.frame.count[own]
+    share = min(1.0, LARGEST / float(count.sum()))
+    kept = np.maximum(np.minimum(count, SMALLEST), np.round(count * share)).astype(np.int64)
+    rows = np.repeat(np.arange(own.start, own.stop, dtype=np.int32), kept)
+    return rows, np.sqrt(kept / count)
+
+
+def _weights(release: Release, model: Lognormal, records: Records, key: Key) -> Floats:
+    """Privacy weights of the synthetic sample that the job's search ends with, its last ones if it misses the target."""
+    steps = search(release.job.mechanism.weights, release.target)
     step = next(steps)
     alpha = bound = np.ones(len(records))
     unweighted: Floats | None = None
     while True:
         alpha = step(alpha if unweighted is None else unweighted, alpha, bound)
         statistics = model.statistics(records, alpha)
-        draws = model.draw(statistics, min(SEARCH_DRAWS, release.job.sampler.draws), key.generator("search"))
+        draws = model.draw(statistics, min(SEARCH_DRAWS, release.job.sampler.draws), key.generator("posterior"))
         bound = model.extremes(draws, records).bound
         unweighted = bound if unweighted is None else unweighted
         summary = Summary(float((alpha * bound).max()), float(unweighted.max()), float(unweighted.min()))
         try:
             step = steps.send(summary)
         except (StopIteration, NotReached):
-            return statistics
+            return alpha
+
+
+def _redrawn(model: Lognormal, records: Records, alpha: Floats, rng: np.random.Generator) -> Floats:
+    """The weighted statistics as they would vary over samples with the same x, (DRAWS, pattern, 6)."""
+    statistics = model.statistics(records, alpha)
+    noise = rng.standard_normal((DRAWS, *statistics.shape))
+    for pattern, covariance in enumerate(model.scatter(records, alpha)):
+        values, vectors = np.linalg.eigh(covariance)
+        noise[:, pattern] = noise[:, pattern] @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
+    return statistics + noise

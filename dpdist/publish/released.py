@@ -46,7 +46,9 @@ class Release:
             return float("inf")
         return bound_target(self.job.epsilon_per_set, self.job.budget.adjacency)
 
-    def model(self, stratum: int, proper: bool = False) -> Lognormal:
+    def model(self, stratum: int) -> Lognormal:
+        """The model that a stratum was fitted with, its prior included."""
+        proper = self.sets[0][self.frame.stratum_labels[stratum]]["prior"] == "proper"
         return MODELS[self.job.model.family].build(self.job, self.frame, self.frame.rows_of(stratum), proper)
 
     def theta(self, model: Lognormal, stratum: int, set: int) -> Draws:

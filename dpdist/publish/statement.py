@@ -25,7 +25,7 @@ def statement(release: Release) -> dict[str, Any]:
         "metered": False,
         "mechanism": job.mechanism.model_dump(mode="json"),
         "model": {"family": job.model.family, "synthesis": job.model.synthesis, "parameters": _density(release)},
-        "sampler": {"name": job.sampler.name, "draws": job.sampler.draws, "total_variation": 0},
+        "sampler": {"name": job.sampler.name, "draws": job.sampler.draws, "total_variation": 0, "arithmetic": "float64"},
         "public": _public(release),
         "post_processing": _post_processing(release),
         "standard_errors": _standard_errors(release),
@@ -79,11 +79,15 @@ def _post_processing(release: Release) -> list[str]:
 
 def _standard_errors(release: Release) -> list[str]:
     said = [
-        "estimator `parameters`: composition of the sample over x, the fit's sampling error, and the draws' spread over m; "
-        "the last two by re-running the weight search on a synthetic sample",
-        "estimator `records`: T = B/m + W over m sets, W by linearisation with design strata, records as units",
-        "90 % intervals; they cover sampling and synthesis under the model, not the model's own misfit",
+        "estimator `parameters`: composition of the sample over x, sampling error of the weighted fit, the draws' spread "
+        "over m, and the bias of the privacy weights (squared); all but the first by re-running the weight search on a "
+        "synthetic sample",
+        "estimator `records`: T = B/m + W over m sets, W by linearisation with design strata, records as units; the bias "
+        "of the privacy weights, which trim tails (counts too low, means too high, by some per cent), is not in it",
+        "nominal 90 % intervals under the model; the model's own misfit is not in them",
     ]
+    if release.job.model.synthesis == "fbp":
+        said.append("estimator `records` under fbp: at least the error of `parameters`; its weights do not vary given x")
     if release.job.survey.psu:
         said.append(f"clustering by {release.job.survey.psu} is not in the model: these standard errors are too small")
     if release.job.synthetic_sets == 1:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from dpdist.cells import Cells, cross
 from dpdist.estimates import Interval, Sums, combine_sets, counts_and_means, t_interval
 from dpdist.job import Table
-from dpdist.publish.precision import Spread, cell_estimates, variances
+from dpdist.publish.precision import Spreads, cell_estimates, variances
 from dpdist.publish.released import Release
 from dpdist.records import Floats
 
@@ -34,14 +34,13 @@ def table(
     said: Table,
     expected: Sequence[tuple[Floats, Floats]],
     sums: Sequence[Sums],
-    spread: tuple[Spread, Spread],
+    spread: Spreads,
 ) -> pa.Table:
     """One row per cell × statistic × estimator, cells in the declared order of levels."""
     cells = cross(release.frame, said.by, said.margins)
-    estimates = {
-        "parameters": _from_parameters(release, cells, expected, spread),
-        "records": _from_records(release, cells, sums),
-    }
+    parameters = _from_parameters(release, cells, expected, spread)
+    floor = parameters if release.job.model.synthesis == "fbp" else None
+    estimates = {"parameters": parameters, "records": _from_records(release, cells, sums, floor)}
     names = {"count": 0, "mean": 1}
     columns: dict[str, list[object]] = {name: [] for name in said.by}
     figures: dict[str, list[object]] = {
@@ -64,6 +63,7 @@ def table(
                 interval = estimates[estimator][names[statistic.name]]
                 row = [float(values[cell]) for values in interval]
                 empty = not np.isfinite(row[0])
+                row = row if np.isfinite(row[1]) else [row[0], np.nan, np.nan, np.nan, np.nan]
                 for name, level in zip(said.by, label, strict=True):
                     columns[name].append(level)
                 shown = [None if empty or np.isnan(v) else v for v in row]
@@ -76,23 +76,29 @@ def table(
 
 
 def _from_parameters(
-    release: Release, cells: Cells, expected: Sequence[tuple[Floats, Floats]], spread: tuple[Spread, Spread]
+    release: Release, cells: Cells, expected: Sequence[tuple[Floats, Floats]], spread: Spreads
 ) -> tuple[Interval, Interval]:
     n = release.frame.count.astype(float)
     weight, product = (np.array([pair[i] for pair in expected]) for i in range(2))
     points = [values.mean(axis=0) for values in cell_estimates(cells, n, weight, product)]
-    spreads = variances(release, cells, expected, *spread)
+    spreads = variances(release, cells, expected, spread)
     df = np.full(len(cells), np.inf)
     count, mean = (t_interval(p, v, df) for p, v in zip(points, spreads, strict=True))
     return count, mean
 
 
-def _from_records(release: Release, cells: Cells, sums: Sequence[Sums]) -> tuple[Interval, Interval]:
+def _from_records(
+    release: Release, cells: Cells, sums: Sequence[Sums], floor: tuple[Interval, Interval] | None
+) -> tuple[Interval, Interval]:
+    """T = B/m + W; under FBP weights are constant given x and W misses the error of E(w|x): T is at least `floor`'s."""
     frame = release.frame
     df = float(frame.count.sum() - len(np.unique(frame.design_stratum)))
     per_set = [counts_and_means(each, frame, cells) for each in sums]
-    count, mean = (
-        combine_sets(np.array([p[i].value for p in per_set]), np.array([p[i].variance for p in per_set]), df)
-        for i in range(2)
-    )
-    return count, mean
+    found = []
+    for i in range(2):
+        combined = combine_sets(np.array([p[i].value for p in per_set]), np.array([p[i].variance for p in per_set]), df)
+        if floor is not None:
+            larger = np.fmax(combined.standard_error, floor[i].standard_error) ** 2
+            combined = t_interval(combined.value, larger, np.full(len(cells), np.inf))
+        found.append(combined)
+    return found[0], found[1]

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from threadpoolctl import threadpool_limits
 
-from dpdist.errors import TaskError
+from dpdist.errors import DpdistError, TaskError
 from dpdist.job import Runtime
 
 R = TypeVar("R")
@@ -115,7 +115,9 @@ def executor(runtime: Runtime) -> Iterator[Executor]:
             threads_per_worker=1,
             processes=True,
             memory_limit=int(runtime.memory_per_worker),
-            dashboard_address=None,
+            dashboard_address="127.0.0.1:0",
+            worker_dashboard_address="127.0.0.1:0",
+            scheduler_kwargs={"dashboard": False},
             silence_logs=50,
             preload=["dpdist.runtime.worker"],
         ) as cluster,
@@ -134,8 +136,9 @@ def _raise_together(failures: list[Exception]) -> None:
     if len(failures) == 1:
         raise failures[0]
     if failures:
-        found = f"{len(failures)} tasks failed; the first: {failures[0]}"
-        raise TaskError(found, "mend the cause; the same command resumes")
+        first = str(failures[0]) if isinstance(failures[0], DpdistError) else type(failures[0]).__name__
+        found = f"{len(failures)} tasks failed; the first: {first}"
+        raise TaskError(found, "mend the cause; the same command resumes") from failures[0]
 
 
 def _stalled(runtime: Runtime, pending: set[Any]) -> TaskError:

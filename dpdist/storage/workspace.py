@@ -100,6 +100,8 @@ class Workspace:
         Raises `WorkspaceError` if it belongs to another job or input, if another run holds it, if it cannot be written,
         or if the replay's job or input differ.
         """
+        replayed = _replayed_key(replay, identity) if replay is not None else None
+        self._refuse_foreign_folder()
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             self.confidential.mkdir(mode=0o700, exist_ok=True)
@@ -114,14 +116,24 @@ class Workspace:
         except Timeout:
             raise WorkspaceError(str(self.root), "another run is using it", "wait for that run to end") from None
         try:
-            key = self._adopt(identity, replay)
+            key = self._adopt(identity, replayed)
             for folder in (self.records.parent, self.marks, self.evaluation):
                 folder.mkdir(exist_ok=True)
             yield key
         finally:
             lock.release()
 
-    def _adopt(self, identity: Identity, replay: Path | None) -> Key:
+    def _refuse_foreign_folder(self) -> None:
+        """A folder with a `public` or `confidential` of somebody else's is left alone."""
+        if self.read_identity() is not None:
+            return
+        begun = {"lock", "key", "log"}
+        foreign = [folder for folder in (self.public, self.confidential) if folder.exists()]
+        if any({path.name for path in folder.iterdir()} - begun for folder in foreign):
+            found = f"it holds a folder '{foreign[0].name}' that no run has made"
+            raise WorkspaceError(str(self.root), found, "choose an empty or a new folder", exit_code=2)
+
+    def _adopt(self, identity: Identity, replayed: Key | None) -> Key:
         present = self.read_identity()
         if present is not None and (differences := identity.differences(present)):
             raise WorkspaceError(
@@ -130,7 +142,6 @@ class Workspace:
                 "use a new folder for this job and input",
                 exit_code=2,
             )
-        replayed = _replayed_key(replay, identity) if replay is not None else None
         if present is not None and self.key.exists():
             key = Key.from_hex(self.key.read_text(encoding="ascii"))
             if replayed is not None and replayed != key:

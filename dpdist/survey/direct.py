@@ -59,12 +59,3 @@ def direct(found: Totals, frame: Frame, cells: Cells) -> tuple[Estimate, Estimat
         frame,
         cells,
     )
-
-
-def degrees_of_freedom(found: Totals, frame: Frame) -> float:
-    """PSUs minus design strata."""
-    strata = len(np.unique(frame.design_stratum))
-    if found.psu is None:
-        return float(frame.count.sum() - strata)
-    pairs = np.column_stack([frame.design_stratum[found.psu["frame"]], found.psu["psu"]])
-    return float(len(np.unique(pairs, axis=0)) - strata)

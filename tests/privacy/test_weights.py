@@ -327,3 +327,15 @@ def test_a_stratum_whose_bounds_are_all_zero_needs_no_weighting(rule):
     toy = Toy(np.zeros(3), lambda alpha: np.zeros(3))
     toy.run(Weights(rule=rule), 1.8)
     assert toy.found[-1] == 0.0
+
+
+@pytest.mark.parametrize(
+    "weights", [{"rule": r} for r in ("linear", "inverse", "scalar", "fixed_point")] + [{"rule": "linear", "c": 0.5}]
+)
+def test_a_bound_that_is_not_a_number_never_counts_as_met(weights):
+    steps = search(Weights(**weights), 1.8)
+    next(steps)
+    steps.send(Summary(9.0, 9.0, 1.0))
+    with pytest.raises(NotReached):
+        for _ in range(200):
+            steps.send(Summary(float("nan"), 9.0, 1.0))

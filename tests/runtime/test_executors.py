@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from typing import Literal
 
+import psutil
 import pytest
 from threadpoolctl import threadpool_info
 
-from dpdist.errors import FitError
+from dpdist.errors import FitError, TaskError
 from dpdist.job import Runtime
 from dpdist.runtime.executors import executor
 
@@ -37,3 +39,34 @@ def test_every_executor_gives_each_result_once_and_raises_what_a_task_raises(run
         assert len(processes) <= runtime.workers
         with pytest.raises(FitError, match="stratum 3"):
             list(workers.map(fail, [3]))
+
+
+def listening() -> set[str]:
+    """Addresses other than loopback that this process or a child of it listens on."""
+    family = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    open_ones = [c for process in family for c in process.net_connections("inet") if c.status == psutil.CONN_LISTEN]
+    return {c.laddr.ip for c in open_ones} - {"127.0.0.1", "::1"}
+
+
+def test_nothing_of_a_local_cluster_listens_beyond_loopback_and_two_can_run_at_once() -> None:
+    runtime = Runtime(executor="dask", workers=1)
+    with executor(runtime) as one, executor(runtime) as other:
+        assert [result[0] for workers in (one, other) for result in workers.map(square, [3])] == [9, 9]
+        assert listening() == set()
+
+
+def quote(key: int) -> int:
+    raise ValueError(f"cannot parse SECRET-{key}")
+
+
+@pytest.mark.parametrize("on_failure", ["stop", "report"])
+def test_failures_end_a_run_at_once_or_together_and_quote_no_record(on_failure: Literal["stop", "report"]) -> None:
+    done: list[int] = []
+    with executor(Runtime(on_failure=on_failure)) as workers, pytest.raises((ValueError, TaskError)) as failed:
+        done += workers.map(lambda key: quote(key) if key < 2 else key, [0, 1, 2, 3])
+    if on_failure == "report":
+        assert isinstance(failed.value, TaskError)
+        assert "2 tasks failed; the first: ValueError" in str(failed.value)
+        assert "SECRET" not in str(failed.value)
+    else:
+        assert isinstance(failed.value, ValueError)

@@ -88,7 +88,7 @@ def replicate(seed: int, folder: Path) -> dict[tuple[str, int], tuple[Floats, Fl
             errors[law, m] = (counts[:m].mean(axis=0) - count, means[:m].mean(axis=0) - mean)
     for m in (1, 3, 5):
         for how in ("laplace", "laplace_composed"):
-            noisy = noised(values, found, cells, 3.6 * m, how, Key.from_os(), said.name)
+            noisy = noised(values, found, cells, 3.6 * m, how, Key.from_os(), said.name, 8)
             errors[how, m] = (noisy["count"] - count, noisy["mean"] - mean)
     return errors
 
