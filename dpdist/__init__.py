@@ -4,7 +4,8 @@ from dpdist.errors import DataError, DpdistError, FitError, JobError, WorkspaceE
 from dpdist.job import Job
 from dpdist.jobfile import load_job, parse_job
 from dpdist.planning import Plan
-from dpdist.release import open_log_lik, publish, run, validate
+from dpdist.release import open_log_lik, plan, publish, run, validate
+from dpdist.reporting import report
 
 __all__ = [
     "DataError",
@@ -17,7 +18,9 @@ __all__ = [
     "load_job",
     "open_log_lik",
     "parse_job",
+    "plan",
     "publish",
+    "report",
     "run",
     "validate",
 ]

@@ -21,7 +21,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from dpdist import report as reporting
+from dpdist import reporting
 from dpdist.errors import DpdistError
 from dpdist.job import Job
 from dpdist.jobfile import load_job
@@ -104,7 +104,7 @@ def run(
         elif not quiet:
             out.print(reporting.run_text(workspace))
 
-    _guarded(act, show_values)
+    _guarded(act, show_values, as_json)
 
 
 @app.command()
@@ -119,7 +119,7 @@ def publish(workspace: WorkspaceFolder, quiet: Quiet = False, as_json: Json = Fa
         elif not quiet:
             out.print(f"Published again: {public}", markup=False)
 
-    _guarded(act)
+    _guarded(act, as_json=as_json)
 
 
 @app.command()
@@ -142,8 +142,18 @@ def main() -> None:
     app()
 
 
-def _guarded(act: Callable[[], None], show_values: bool = False) -> None:
-    """Errors that dpdist raises on purpose become a message on standard error and an exit code."""
+def _guarded(act: Callable[[], None], show_values: bool = False, as_json: bool = False) -> None:
+    """Errors become a message on standard error and an exit code, and with --json a last event."""
+    try:
+        _told(act, show_values)
+    except typer.Exit as end:
+        if as_json:
+            print(json.dumps({"event": "failed", "exit_code": end.exit_code}), flush=True)
+        raise
+
+
+def _told(act: Callable[[], None], show_values: bool) -> None:
+    """Run, and tell what went wrong in words that quote no record."""
     try:
         act()
     except BrokenPipeError:

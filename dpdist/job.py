@@ -10,7 +10,6 @@ import json
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from functools import cached_property
-from math import prod
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -38,12 +37,6 @@ SamplerName = Literal["exact"]
 ExecutorName = Literal["serial", "dask"]
 StatisticName = Literal["count", "mean"]
 Rule = Literal["error", "drop"]
-
-WRITTEN = {
-    *("count", "statistic", "variable", "estimator", "estimate", "standard_error", "df", "lower", "upper", "suppressed"),
-    *("direct", "direct_se", "synthetic", "synthetic_records", "laplace", "laplace_composed", "truth"),
-}
-"""Columns that frames and tables have beside the categories."""
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=80)]
 
@@ -314,96 +307,3 @@ class Job(Frozen):
         """SHA-256 of everything that decides the result (runtime and paths do not)."""
         said = self.model_dump(mode="json", exclude={"runtime": True, "input": {"path"}})
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
-
-    def cross_check(self) -> list[tuple[tuple[str | int, ...], str]]:
-        """What one key says against another: (path in the job, message); empty when the job is consistent."""
-        found: list[tuple[tuple[str | int, ...], str]] = []
-        columns = self.columns
-
-        def category(path: tuple[str | int, ...], name: str) -> None:
-            if name not in columns:
-                found.append((path, f"column '{name}' is not declared: add it to columns with its public levels"))
-            elif columns[name].levels is None:
-                found.append((path, f"column '{name}' has bounds, but a category with levels is needed here"))
-
-        def once(path: tuple[str | int, ...], names: tuple[str, ...]) -> None:
-            for i, name in enumerate(names):
-                if name in names[:i]:
-                    found.append(((*path, i), f"'{name}' is named twice: delete one"))
-
-        once(("strata",), self.strata)
-        once(("model", "predictors"), self.model.predictors)
-        once(("survey", "design_strata"), self.survey.design_strata)
-        found += [
-            (("columns", name), f"'{name}' is a column that tables have of their own: rename the column")
-            for name in self.categories
-            if name in WRITTEN
-        ]
-        for i, name in enumerate(self.strata):
-            category(("strata", i), name)
-        for i, name in enumerate(self.model.predictors):
-            category(("model", "predictors", i), name)
-            if name in self.strata:
-                found.append((("model", "predictors", i), f"'{name}' is constant within a stratum: leave it out"))
-        for i, name in enumerate(self.survey.design_strata):
-            category(("survey", "design_strata", i), name)
-        combinations = prod(len(columns[name].levels or ()) for name in self.categories if name in columns)
-        if combinations >= 2**62:
-            found.append((("columns",), "the categories have too many combinations: merge levels"))
-        outcome = self.model.outcome
-        if outcome not in columns or columns[outcome].bounds is None:
-            found.append((("model", "outcome"), f"column '{outcome}' needs public bounds in columns"))
-        if self.survey.weight in (outcome, *self.categories):
-            found.append((("survey", "weight"), f"'{self.survey.weight}' is used as outcome or category as well"))
-        weight = columns.get(self.survey.weight)
-        if weight is not None and (weight.missing, weight.zeros, weight.outside) != ("error", "error", "error"):
-            rules = ("columns", self.survey.weight)
-            found.append((rules, "a weight has no rules: leave records without a weight out by a universe"))
-        if self.survey.psu in (outcome, self.survey.weight):
-            found.append((("survey", "psu"), f"'{self.survey.psu}' is used as outcome or weight as well"))
-        for name in self.model.prior.location:
-            if name not in (outcome, self.survey.weight):
-                prior = ("model", "prior", "location", name)
-                found.append((prior, f"'{name}' is not modelled: name {outcome} or {self.survey.weight}"))
-        for i, keep in enumerate(self.universe):
-            domain = columns.get(keep.column)
-            unknown = set(map(str, keep.keep)) - set(map(str, domain.levels or ())) if domain else set()
-            if unknown:
-                found.append((("universe", i, "keep"), f"{sorted(unknown)} are not levels of '{keep.column}'"))
-            if keep.column == outcome:
-                found.append((("universe", i, "column"), "a universe may not depend on the outcome"))
-        names = [table.name for table in self.tables]
-        for i, table in enumerate(self.tables):
-            if names.index(table.name) != i:
-                found.append((("tables", i, "name"), f"table '{table.name}' is named twice"))
-            once(("tables", i, "by"), table.by)
-            for j, name in enumerate(table.by):
-                category(("tables", i, "by", j), name)
-            for j, statistic in enumerate(table.statistics):
-                here = ("tables", i, "statistics", j)
-                if statistic.name == "mean" and statistic.variable != outcome:
-                    found.append((here, f"a mean is of the modelled outcome: write {{mean: {outcome}}}"))
-                if statistic.name == "count" and statistic.variable is not None:
-                    found.append((here, "a count has no variable: write count"))
-        if self.budget.adjacency == "add_remove":
-            found.append(
-                (
-                    ("budget", "adjacency"),
-                    f"'{self.mechanism.name}' publishes stratum sizes and predictors, so add_remove cannot be promised: "
-                    "use zero_out or substitution",
-                )
-            )
-        if self.model.population_weights == "proportional":
-            if self.model.synthesis != "fbp":
-                found.append((("model", "population_weights"), "only synthesis: fbp uses population weights"))
-            elif self.survey.population is None:
-                found.append((("model", "population_weights"), "proportional needs survey.population, a public size"))
-        weights = self.mechanism.weights
-        if weights.c is not None and weights.rule in ("none", "scalar", "fixed_point"):
-            found.append((("mechanism", "weights", "c"), f"'{weights.rule}' has no constant c"))
-        adjusted = weights.reweight is not None or (weights.scale, weights.shift) != (1.0, 0.0)
-        if weights.rule == "none" and adjusted:
-            found.append((("mechanism", "weights"), "'none' leaves every weight at 1: take no reweight, scale or shift"))
-        if weights.g and weights.rule != "linear":
-            found.append((("mechanism", "weights", "g"), f"'{weights.rule}' has no constant g"))
-        return found

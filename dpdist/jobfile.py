@@ -15,6 +15,7 @@ from pydantic_core import ErrorDetails
 
 from dpdist.errors import JobError, Problem
 from dpdist.job import Job
+from dpdist.job_consistency import contradictions
 
 Path_ = tuple[str | int, ...]
 
@@ -98,9 +99,8 @@ def parse_job(text: str, source: str = "job") -> Job:
         job = Job.model_validate(said)
     except ValidationError as error:
         raise JobError(source, [_problem(e, said, lines) for e in _causes(error.errors(include_url=False))]) from None
-    contradictions = job.cross_check()
-    if contradictions:
-        raise JobError(source, [_contradiction(path, message, lines) for path, message in contradictions])
+    if against := contradictions(job):
+        raise JobError(source, [_contradiction(path, message, lines) for path, message in against])
     return job
 
 

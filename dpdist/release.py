@@ -37,6 +37,11 @@ def validate(job: Job, input: str | Path | None = None, listener: Listener = sil
     return make_plan(job, input, listener)
 
 
+def plan(job: Job, input: str | Path | None = None, listener: Listener = silent) -> Plan:
+    """What a run would do and cost, from public facts; the checks are those of `validate`."""
+    return make_plan(job, input, listener)
+
+
 def run(
     job: Job,
     workspace: str | Path,

@@ -525,3 +525,10 @@ def test_an_unforeseen_error_is_told_without_its_message(tmp_path: Path, monkeyp
 def test_messages_are_plain_text_whatever_the_terminal(tmp_path: Path) -> None:
     attempt = run_on(tmp_path, ".csv", with_value("weight", -CANARY))
     assert attempt.stderr == click.unstyle(attempt.stderr)
+
+
+def test_with_json_a_failure_is_the_last_event_and_standard_output_is_nothing_but_events(tmp_path: Path) -> None:
+    attempt = run(tmp_path, input=tmp_path / "nowhere.parquet", options=("--json",))
+    events = [json.loads(line) for line in attempt.stdout.splitlines()]
+    assert events[-1] == {"event": "failed", "exit_code": 2}
+    assert "nowhere.parquet" in attempt.stderr

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from dpdist import job as vocabulary
 from dpdist.errors import JobError, Problem
 from dpdist.job import Job, ReleaseBudget, budget_text
+from dpdist.job_consistency import contradictions
 from dpdist.jobfile import find_job, load_job, parse_job
 from dpdist.mechanisms.presets import MECHANISMS
 from dpdist.models import MODELS
@@ -190,7 +191,7 @@ def test_keys_that_contradict_each_other_are_refused_at_the_line_of_the_one_to_c
 
 
 def test_keys_that_agree_are_not_refused() -> None:
-    assert job_with("mechanism", "weights", "g", to=0.1).cross_check() == []
+    assert contradictions(job_with("mechanism", "weights", "g", to=0.1)) == []
 
 
 @pytest.mark.parametrize(

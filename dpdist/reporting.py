@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -79,6 +79,14 @@ def report_text(workspace: Path, confidential: bool) -> RenderableType:
             summary["estimate"] = summary["estimate"].str.removesuffix("_error_in_se")
             parts.append(_table(path.stem, summary))
     return Group(*parts)
+
+
+def report(workspace: str | Path, confidential: bool = False) -> str:
+    """`report_text` as plain text, 100 columns wide."""
+    console = Console(width=100, no_color=True)
+    with console.capture() as captured:
+        console.print(report_text(Path(workspace), confidential))
+    return captured.get()
 
 
 def _statement(space: Workspace) -> dict[str, Any]:
