@@ -5,8 +5,7 @@ Public domains and bounds are stated here and never inferred from the confidenti
 
 from __future__ import annotations
 
-import hashlib
-import json
+from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from functools import cached_property
@@ -303,7 +302,15 @@ class Job(Frozen):
         return self.model_dump(mode="json", exclude={"input", "runtime", "record", "compare"})
 
     @cached_property
-    def identity(self) -> str:
-        """SHA-256 of everything that decides the result (runtime and paths do not)."""
-        said = self.model_dump(mode="json", exclude={"runtime": True, "input": {"path"}})
-        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    def identity(self) -> dict[str, Any]:
+        """Everything that decides the result, by dotted key (runtime and paths do not decide it)."""
+        return dict(_flat(self.model_dump(mode="json", exclude={"runtime": True, "input": {"path"}}), ()))
+
+
+def _flat(said: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    inner = said.items() if isinstance(said, dict) else enumerate(said) if isinstance(said, list) else None
+    if inner is None or not said:
+        yield ".".join(path), said
+    else:
+        for name, value in inner:
+            yield from _flat(value, (*path, str(name)))

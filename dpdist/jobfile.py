@@ -51,7 +51,7 @@ def find_job(name: str | Path) -> Path:
                 "file",
                 "no such file",
                 f"a YAML job file, or one of the shipped jobs: {', '.join(known)}",
-                "check the path",
+                f"did you mean '{near[0]}'?" if (near := get_close_matches(path.stem, known, n=1)) else "check the path",
             )
         ],
     )

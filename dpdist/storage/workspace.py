@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +21,17 @@ from dpdist.keys import Key
 class Identity:
     """What decides a run's result: the job (runtime and paths aside) and the input's content."""
 
-    job: str
+    job: Mapping[str, Any]
+    """Settings by dotted key."""
     input: str
+    """SHA-256 of the content."""
 
     def differences(self, other: Identity) -> list[str]:
-        return [name for name in ("job", "input") if getattr(self, name) != getattr(other, name)]
+        """What differs, in words: "job (budget.epsilon, …)", "input (its content)"."""
+        keys = sorted(self.job.keys() | other.job.keys())
+        changed = [key for key in keys if self.job.get(key) != other.job.get(key)]
+        found = [f"job ({', '.join(changed[:5])}{', …' if len(changed) > 5 else ''})"] if changed else []
+        return found + (["input (its content)"] if self.input != other.input else [])
 
 
 @dataclass(frozen=True)
@@ -151,7 +157,7 @@ class Workspace:
             return key
         key = replayed or Key.from_os()
         write_text(self.key, key.hex() + "\n", mode=0o600)
-        write_json(self.confidential / "identity.json", {"job": identity.job, "input": identity.input})
+        write_json(self.confidential / "identity.json", {"job": dict(identity.job), "input": identity.input})
         return key
 
 
