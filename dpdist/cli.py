@@ -169,6 +169,9 @@ def _told(act: Callable[[], None], show_values: bool) -> None:
         err.print(f"{error.strerror}: {where}\n    remedy:  free or mend it; the same command resumes", markup=False)
         raise typer.Exit(1) from None
     except Exception as error:  # a library's message may quote a confidential value
+        if isinstance(error.__cause__, KeyboardInterrupt):  # pydantic wraps it
+            err.print("Interrupted; the same command resumes.")
+            raise typer.Exit(130) from None
         if show_values:
             err.print(traceback.format_exc(), markup=False)
             raise typer.Exit(1) from None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +28,14 @@ class Key:
     @classmethod
     def from_hex(cls, text: str) -> Key:
         return cls(bytes.fromhex(text.strip()))
+
+    @classmethod
+    def read(cls, path: Path) -> Key:
+        """The key that a file holds. Raises `ValueError` where it is not a whole one (a short key is easy to guess)."""
+        text = path.read_text(encoding="ascii")
+        if not re.fullmatch(r"[0-9a-f]{64}\n", text):
+            raise ValueError("not a key")
+        return cls.from_hex(text)
 
     def hex(self) -> str:
         return self.root.hex()

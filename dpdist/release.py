@@ -25,7 +25,7 @@ from dpdist.runtime.protect import fit_error
 from dpdist.runtime.strata import create_stores, gather_strata, protect_all, protect_some
 from dpdist.storage.marks import finished, mark
 from dpdist.storage.tables import write_records, write_table
-from dpdist.storage.workspace import Identity, Workspace, confidential_log
+from dpdist.storage.workspace import SCRATCH, Identity, Workspace, confidential_log
 from dpdist.survey.prepare import changed_while_read, place
 
 POOLING = "pooling"
@@ -79,7 +79,7 @@ def store_records(space: Workspace, plan: Plan, identity: Identity, listener: Li
     write_text(space.job, plan.job.model_dump_json(indent=2) + "\n", mode=0o600)
     write_table(space.frame, frame_table(plan.frame))
     with (
-        tempfile.TemporaryDirectory(dir=space.confidential) as scratch,
+        tempfile.TemporaryDirectory(dir=space.confidential, prefix=SCRATCH) as scratch,
         stage(listener, "store records", plan.source.rows) as tick,
     ):
         records = place(plan.job, plan.source, plan.census, Path(scratch), tick)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from dpdist.confidential import refuse_confidential
 from dpdist.errors import WorkspaceError
-from dpdist.files import write_json, write_text
+from dpdist.files import sha256, write_json, write_text
 from dpdist.frames import frame_from_table, frame_table
 from dpdist.job import Job
 from dpdist.keys import Key
@@ -83,15 +83,33 @@ def write_release(folder: Path, release: Release) -> None:
 
 def read_release(folder: Path) -> Release:
     """The inverse of `write_release`. Raises `WorkspaceError` where there is no complete release."""
+    _refuse_changed(folder)
     try:
         job = Job.model_validate_json((folder / "job.json").read_text(encoding="utf-8"))
         promise = json.loads((folder / "promise.json").read_text(encoding="utf-8"))
         frame = frame_from_table(pq.read_table(folder / "frame.parquet"))
         names = [folder / f"set-{number}.json" for number in range(1, job.synthetic_sets + 1)]
         sets = tuple(json.loads(name.read_text(encoding="utf-8"))["strata"] for name in names)
-        seed = Key.from_hex((folder / "seed").read_text(encoding="ascii"))
-    except (OSError, ValueError, KeyError) as error:
+        seed = Key.read(folder / "seed")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise WorkspaceError(
             str(folder), f"no complete release ({type(error).__name__})", "run `dpdist run` on this workspace first"
         ) from None
     return Release(job, promise, frame, sets, seed)
+
+
+def _refuse_changed(folder: Path) -> None:
+    """Raises `WorkspaceError` if a manifest beside the folder tells of other content."""
+    path = folder.parent / "manifest.json"
+    if not path.exists():
+        return
+    remedy = "restore it from a copy, or let `dpdist run` make the folder again"
+    try:
+        files: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))["files"]
+        said = {name: digest for name, digest in files.items() if name.startswith(f"{folder.name}/")}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise WorkspaceError(str(folder.parent), "manifest.json is damaged", remedy) from None
+    for name, digest in said.items():
+        file = folder.parent / name
+        if not file.is_file() or sha256(file) != digest:
+            raise WorkspaceError(str(folder.parent), f"{name} is not the file that manifest.json tells of", remedy)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -109,6 +111,7 @@ def executor(runtime: Runtime) -> Iterator[Executor]:
         "distributed.worker.memory.pause": False,
     }
     with (
+        _interrupts_kept() as let_through,
         dask.config.set(settings),
         LocalCluster(
             n_workers=runtime.workers,
@@ -123,7 +126,37 @@ def executor(runtime: Runtime) -> Iterator[Executor]:
         ) as cluster,
         Client(cluster) as client,
     ):
+        let_through()
         yield Dask(runtime, client)
+
+
+@contextmanager
+def _interrupts_kept() -> Iterator[Callable[[], None]]:
+    """Ctrl-C waits until it is let through, and processes started before that never see it: a driver ends its workers."""
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: None
+        return
+    kept: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, frame: kept.append(number))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+
+    def restore() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
+
+    def let_through() -> None:
+        restore()
+        if kept:
+            raise KeyboardInterrupt
+
+    try:
+        yield let_through
+    except Exception as error:
+        if kept:
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        restore()
 
 
 def _stop_or_note(runtime: Runtime, error: Exception, failures: list[Exception]) -> None:

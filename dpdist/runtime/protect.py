@@ -82,7 +82,16 @@ class Journal(NamedTuple):
         return self.folder / f"{round:03d}-{span:05d}.npz"
 
     def total(self, round: int) -> Path:
-        return self.folder / f"{round:03d}.npy"
+        return self.folder / f"{round:03d}.npz"
+
+    def sound(self, spans: int) -> bool:
+        """True if all totals are whole, and so is what the last finished round left in every span."""
+        rounds = 0
+        while self.total(rounds).exists():
+            rounds += 1
+        needed = [self.total(round) for round in range(rounds)]
+        needed += [self.span(rounds - 1, span) for span in range(spans) if rounds]
+        return all(map(_readable, needed))
 
 
 @dataclass(frozen=True)
@@ -119,8 +128,10 @@ class VisitSpan:
 def protect_giant(fit: Fit, stratum: int, workers: Executor, tick: Callable[[int], None]) -> Outcome:
     """The rounds of a giant stratum from here, spans on the workers; resumes from the journal of finished rounds."""
     journal = Journal(fit.space.journal(fit.address.name, stratum))
-    journal.folder.mkdir(parents=True, exist_ok=True)
     model, store, spans = fit.model(stratum), fit.store(stratum), fit.layout.spans(stratum)
+    if not journal.sound(len(spans)):
+        shutil.rmtree(journal.folder)
+    journal.folder.mkdir(parents=True, exist_ok=True)
     round = -1
 
     def visit(request: Pass) -> Floats:
@@ -131,14 +142,13 @@ def protect_giant(fit: Fit, stratum: int, workers: Executor, tick: Callable[[int
                 temporary.write_bytes(pickle.dumps(request))
             for _ in workers.map(VisitSpan(fit.address, stratum, round), range(len(spans))):
                 tick(0)
-            partials = [_partial(journal.span(round, span)) for span in range(len(spans))]
+            partials = [_entry(journal.span(round, span), "partial") for span in range(len(spans))]
             with replaced(journal.total(round)) as temporary, temporary.open("wb") as handle:
-                np.save(handle, combine(request, partials))
+                np.savez(handle, total=combine(request, partials))
             for old in range(round):
                 for path in journal.folder.glob(f"{old:03d}-*.npz"):
                     path.unlink()
-        total: Floats = np.load(journal.total(round))
-        return total
+        return _entry(journal.total(round), "total")
 
     try:
         released = drive(fit.rounds(model, store), model, fit.key, fit.frame.stratum_labels[stratum], visit)
@@ -167,10 +177,10 @@ def fit_error(fit: Fit, outcome: Outcome) -> FitError:
     )
 
 
-def _partial(path: Path) -> Floats:
+def _entry(path: Path, name: str) -> Floats:
     with np.load(path) as file:
-        partial: Floats = file["partial"]
-    return partial
+        entry: Floats = file[name]
+    return entry
 
 
 def _carry(path: Path) -> Carry:
@@ -185,5 +195,5 @@ def _readable(path: Path) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.testzip() is None
-    except zipfile.BadZipFile:
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, OSError):
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,11 @@ def create_stores(fit: Fit) -> None:
     components = (fit.job.model.outcome, fit.job.survey.weight)
     template = arrays.Template(fit.layout.axis, frame.stratum_labels, fit.layout.draws, predictors, components)
     arrays.create_posterior(space.posterior, template)
+    files = arrays.files_of(space.posterior)
     if fit.layout.log_lik:
         arrays.create_log_lik(space.log_lik, template)
-    mark(space.marks, unit, [], space.confidential)
+        files += arrays.files_of(space.log_lik)
+    mark(space.marks, unit, files, space.confidential)
 
 
 def protect_all(fit: Fit, workers: Executor, listener: Listener) -> list[Outcome]:
@@ -81,6 +84,7 @@ def gather_strata(fits: Mapping[int, Fit]) -> list[Sequence[Mapping[str, Any]]]:
         summary = {name: [one["summary"][name] for one in said] for name in said[0]["summary"]}
         write_table(strata, pa.table(facts | summary | {"fit": [fits[k].address.name for k in fit.strata]}))
         mark(space.marks, "gathered", [bounds, strata], space.confidential)
+    shutil.rmtree(space.journals, ignore_errors=True)
     return [one["released"] for one in said]
 
 

@@ -12,6 +12,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def dask_setup(worker: object) -> None:
-    """Ask the kernel for SIGKILL when the parent process ends, however it ends (Linux only)."""
+    """Leave Ctrl-C to the driver, and ask the kernel for SIGKILL when the driver ends, however it ends (Linux only)."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

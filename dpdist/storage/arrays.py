@@ -101,9 +101,26 @@ def write_draws(path: Path, fit: str, stratum: int, draws: Draws) -> None:
 
 
 def write_log_lik(path: Path, region: slice, values: Floats, record: Ints) -> None:
-    """Values (draw, record) into a region that the caller owns."""
-    _opened(path / "log_lik")[0, :, region] = values
-    _opened(path / "record")[region] = record
+    """Values (draw, record) into a region that the caller owns.
+
+    Whole chunks are written, the last one padded: nothing of a chunk that a killed run left is read.
+    """
+    tensor, rows = _opened(path / "log_lik"), _opened(path / "record")
+    chunk = rows.chunks[0]
+    inside = len(record) // chunk * chunk
+    if inside:
+        tensor[0, :, region.start : region.start + inside] = values[:, :inside]
+        rows[region.start : region.start + inside] = record[:inside]
+    if inside < len(record):
+        last = slice(region.start + inside, region.start + inside + chunk)
+        padding = (0, last.stop - region.stop)
+        tensor[0, :, last] = np.pad(values[:, inside:], ((0, 0), padding), constant_values=np.nan)
+        rows[last] = np.pad(record[inside:], padding, constant_values=-1)
+
+
+def files_of(path: Path) -> list[Path]:
+    """Every file of a store: of a new one, its metadata and coordinates."""
+    return [file for file in path.rglob("*") if file.is_file()]
 
 
 def chunk_files(path: Path, axis: RaggedAxis, stratum: int) -> list[Path]:

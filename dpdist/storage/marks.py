@@ -20,7 +20,9 @@ def finished(marks: Path, unit: str, root: Path) -> bool:
     if not path.exists():
         return False
     try:
-        files: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError:
+        files = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
         return False
-    return all((root / name).exists() and sha256(root / name) == digest for name, digest in files.items())
+    if not isinstance(files, dict):
+        return False
+    return all((root / name).is_file() and sha256(root / name) == digest for name, digest in files.items())

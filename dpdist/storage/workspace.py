@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,9 @@ from filelock import FileLock, Timeout
 from dpdist.errors import WorkspaceError
 from dpdist.files import write_json, write_text
 from dpdist.keys import Key
+
+SCRATCH = "scratch-"
+"""Beginning of the names of temporary folders in the confidential one."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,8 @@ class Identity:
         """What differs, in words: "job (budget.epsilon, …)", "input (its content)"."""
         keys = sorted(self.job.keys() | other.job.keys())
         changed = [key for key in keys if self.job.get(key) != other.job.get(key)]
-        found = [f"job ({', '.join(changed[:5])}{', …' if len(changed) > 5 else ''})"] if changed else []
+        shown = [f"{key}: {other.job.get(key)!s:.40} there, {self.job.get(key)!s:.40} here" for key in changed[:5]]
+        found = [f"job ({'; '.join(shown)}{'; …' if len(changed) > 5 else ''})"] if changed else []
         return found + (["input (its content)"] if self.input != other.input else [])
 
 
@@ -86,7 +92,11 @@ class Workspace:
 
     def journal(self, fit: str, stratum: int) -> Path:
         """Folder of a giant stratum's rounds while it is being protected."""
-        return self.confidential / "journal" / f"{fit}-{stratum:06d}"
+        return self.journals / f"{fit}-{stratum:06d}"
+
+    @property
+    def journals(self) -> Path:
+        return self.confidential / "journal"
 
     @property
     def marks(self) -> Path:
@@ -96,8 +106,28 @@ class Workspace:
         path = self.confidential / "identity.json"
         if not path.exists():
             return None
-        said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return Identity(said["job"], said["input"])
+        try:
+            said = json.loads(path.read_text(encoding="utf-8"))
+            return Identity(dict(said["job"]), said["input"])
+        except (ValueError, KeyError, TypeError):
+            raise self._damaged(path, "is damaged") from None
+
+    def read_key(self) -> Key:
+        """The key that the run began with. Raises `WorkspaceError` if it is missing or another one."""
+        try:
+            key = Key.read(self.key)
+            began = json.loads((self.confidential / "identity.json").read_text(encoding="utf-8"))["key"]
+        except (OSError, ValueError, KeyError, TypeError):
+            raise self._damaged(self.key, "is missing or damaged") from None
+        if key.child("identity").hex() != began:
+            raise self._damaged(self.key, "is not the one that the run began with")
+        return key
+
+    def _damaged(self, path: Path, found: str) -> WorkspaceError:
+        name = path.relative_to(self.root)
+        return WorkspaceError(
+            str(self.root), f"{name} {found}", "restore it from a copy, or begin again in a new folder", exit_code=2
+        )
 
     @contextmanager
     def owned(self, identity: Identity, replay: Path | None) -> Iterator[Key]:
@@ -123,6 +153,7 @@ class Workspace:
             raise WorkspaceError(str(self.root), "another run is using it", "wait for that run to end") from None
         try:
             key = self._adopt(identity, replayed)
+            self._sweep()
             for folder in (self.records.parent, self.marks, self.evaluation):
                 folder.mkdir(exist_ok=True)
             yield key
@@ -135,7 +166,10 @@ class Workspace:
             return
         begun = {"lock", "key", "log"}
         foreign = [folder for folder in (self.public, self.confidential) if folder.exists()]
-        if any({path.name for path in folder.iterdir()} - begun for folder in foreign):
+        if self.marks.exists():
+            raise self._damaged(self.confidential / "identity.json", "is missing")
+        left = {path.name for folder in foreign if folder.is_dir() for path in folder.iterdir() if path.suffix != ".part"}
+        if left - begun:
             found = f"it holds a folder '{foreign[0].name}' that no run has made"
             raise WorkspaceError(str(self.root), found, "choose an empty or a new folder", exit_code=2)
 
@@ -148,8 +182,8 @@ class Workspace:
                 "use a new folder for this job and input",
                 exit_code=2,
             )
-        if present is not None and self.key.exists():
-            key = Key.from_hex(self.key.read_text(encoding="ascii"))
+        if present is not None:
+            key = self.read_key()
             if replayed is not None and replayed != key:
                 raise WorkspaceError(
                     str(self.root), "it was begun without this replay", "replay into an empty workspace", exit_code=2
@@ -157,8 +191,18 @@ class Workspace:
             return key
         key = replayed or Key.from_os()
         write_text(self.key, key.hex() + "\n", mode=0o600)
-        write_json(self.confidential / "identity.json", {"job": dict(identity.job), "input": identity.input})
+        said = {"job": dict(identity.job), "input": identity.input, "key": key.child("identity").hex()}
+        write_json(self.confidential / "identity.json", said)
         return key
+
+    def _sweep(self) -> None:
+        """Remove what a killed run was in the middle of writing."""
+        for folder in self.confidential.glob(f"{SCRATCH}*"):
+            shutil.rmtree(folder)
+        for path, _, names in os.walk(self.confidential):
+            for name in names:
+                if name.endswith((".part", ".partial")):
+                    Path(path, name).unlink()
 
 
 def _replayed_key(replay: Path, identity: Identity) -> Key:
@@ -177,7 +221,18 @@ def _replayed_key(replay: Path, identity: Identity) -> Key:
             "run without --replay",
             exit_code=2,
         )
-    return Key.from_hex(source.key.read_text(encoding="ascii"))
+    return source.read_key()
+
+
+class _Log(logging.FileHandler):
+    """On a full disk the run says so itself; the log stays silent."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        return None
+
+    def close(self) -> None:
+        with suppress(OSError):
+            super().close()
 
 
 @contextmanager
@@ -187,7 +242,7 @@ def confidential_log(space: Workspace) -> Iterator[logging.Logger]:
     logger = logging.getLogger("dpdist.confidential")
     logger.setLevel(logging.INFO)
     logger.propagate = False
-    handler = logging.FileHandler(space.log, encoding="utf-8")
+    handler = _Log(space.log, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger.addHandler(handler)
     try:

@@ -6,9 +6,11 @@ is a counting sort into memory-mapped scratch files: memory stays flat whatever 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -90,7 +92,7 @@ def place(job: Job, source: Source, census: Census, scratch: Path, tick: Tick = 
     frame = census.frame
     total = int(frame.count.sum())
     kinds = {"record": np.int64, "frame": np.int32, "outcome": np.float64, "weight": np.float64, "psu": np.int32}
-    maps = {name: np.lib.format.open_memmap(scratch / f"{name}.npy", "w+", kind, (total,)) for name, kind in kinds.items()}
+    maps = {name: _map(scratch / f"{name}.npy", kind, total) for name, kind in kinds.items()}
     known = _key(frame.codes, frame.levels, len(frame))
     changed = changed_while_read(source)
     start = np.concatenate([[0], np.cumsum(frame.count)])
@@ -123,6 +125,15 @@ def place(job: Job, source: Source, census: Census, scratch: Path, tick: Tick = 
     if not np.array_equal(filled, frame.count):
         raise changed
     return Records(**maps)
+
+
+def _map(path: Path, kind: type, rows: int) -> np.memmap[Any, Any]:
+    """A memory map whose space is taken at once: on a full disk a write to a map would kill the process without a word."""
+    made = np.lib.format.open_memmap(path, "w+", kind, (rows,))
+    if hasattr(os, "posix_fallocate"):
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return made
 
 
 def changed_while_read(source: Source) -> DataError:

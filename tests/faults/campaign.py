@@ -1,0 +1,343 @@
+"""Releases to disturb and the means to do so: kill, starve, tamper, watch. Run as a program, it is the fork server below."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+PATIENCE = 120.0
+"""Seconds after which a condition that was waited for counts as never coming: a hang, not a speed."""
+
+JOB = """
+dataset: units
+period: "2020"
+input: {{path: {path}}}
+columns:
+  unit: {{levels: [{units}]}}
+  sex: {{levels: [male, female]}}
+  salary: {{bounds: [0, 1000000]}}
+survey: {{weight: weight, design_strata: [unit]}}
+strata: [unit]
+model: {{family: lognormal, outcome: salary, predictors: [sex]}}
+mechanism: {{name: weighted, fallback: {fallback}}}
+budget: {{epsilon: "{epsilon}"}}
+sampler: {{draws: {draws}}}
+tables:
+  - {{name: salaries, by: [sex], statistics: [count, {{mean: salary}}]}}
+compare: [laplace]
+record: {{log_lik: {log_lik}}}
+runtime: {{{runtime}}}
+"""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A file of units (strata) of given sizes, and jobs that release it."""
+
+    folder: Path
+    sizes: tuple[int, ...]
+    draws: int
+    log_lik: str = "always"
+    epsilon: str = "10.8"
+    fallback: str = "refuse"
+
+    def input(self, seed: int = 1) -> Path:
+        path = self.folder / f"units-{seed}.parquet"
+        if not path.exists():
+            rng, n = np.random.default_rng(seed), sum(self.sizes)
+            weight = np.exp(rng.normal(3.0, 0.3, n))
+            sex = rng.integers(0, 2, n)
+            outcome = np.exp(10.8 - 0.1 * sex + 0.4 * rng.normal(size=n))
+            unit = np.repeat(np.array(self.units, dtype=object), self.sizes)
+            columns = {"unit": unit, "sex": np.where(sex == 0, "male", "female"), "salary": outcome, "weight": weight}
+            pq.write_table(pa.table(columns), path)
+        return path
+
+    @property
+    def units(self) -> list[str]:
+        return [f"u{k:03d}" for k in range(len(self.sizes))]
+
+    def job(self, executor: str = "serial", **runtime: object) -> Path:
+        """A job file; the runtime is no part of what a job is."""
+        said = ", ".join(f"{name}: {value}" for name, value in {"executor": executor, **runtime}.items())
+        shown = {name: getattr(self, name) for name in ("draws", "log_lik", "epsilon", "fallback")}
+        text = JOB.format(path=self.input(), units=", ".join(self.units), runtime=said, **shown)
+        path = self.folder / f"job-{hashlib.sha256(text.encode()).hexdigest()[:8]}.yaml"
+        path.write_text(text)
+        return path
+
+
+class Ended(NamedTuple):
+    """How a command ended: its exit code (−9 for SIGKILL) and all that it printed."""
+
+    code: int
+    text: str
+
+    @property
+    def clear(self) -> bool:
+        """True unless the command lost its head: a traceback, an internal error, silence, or death by a fault."""
+        lost = ("Traceback", "internal error", "Logging error", "Error:")
+        return self.code >= 0 and bool(self.text.strip()) and not any(word in self.text for word in lost)
+
+
+def arguments(job: Path, workspace: Path, *more: object) -> list[str]:
+    return ["run", str(job), "--workspace", str(workspace), "--quiet", *map(str, more)]
+
+
+class Run:
+    """`python -m dpdist run …` as a process group of its own."""
+
+    def __init__(self, job: Path, workspace: Path, *more: object, env: Mapping[str, str] | None = None) -> None:
+        self.workspace = workspace
+        self._said = tempfile.TemporaryFile()
+        command = [sys.executable, "-m", "dpdist", *arguments(job, workspace, *more)]
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=self._said,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, **(env or {})},
+        )
+
+    def until(self, condition: Callable[[], bool]) -> bool:
+        """Wait until the condition holds; False if the run ended before."""
+        wait_until(lambda: condition() or self.process.poll() is not None)
+        return self.process.poll() is None
+
+    def family(self) -> list[psutil.Process]:
+        """Every process that the run has started and that still lives."""
+        try:
+            return psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+    def workers(self) -> list[psutil.Process]:
+        return [child for child in self.family() if "spawn_main" in " ".join(_command(child))]
+
+    def kill(self) -> list[psutil.Process]:
+        """SIGKILL the driver alone; returns those of its children that outlive it."""
+        family = self.family()
+        self.process.kill()
+        self.end()
+        return survivors(family)
+
+    def end(self) -> Ended:
+        code = self.process.wait(timeout=PATIENCE)
+        with self._said:
+            self._said.seek(0)
+            return Ended(code, self._said.read().decode())
+
+
+def survivors(family: Sequence[psutil.Process]) -> list[psutil.Process]:
+    """Those of a family that do not end, given ample time."""
+    return list(psutil.wait_procs(family, timeout=30)[1])
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError("what was waited for never came")
+        time.sleep(0.002)
+
+
+def run(job: Path, workspace: Path, *more: object, env: Mapping[str, str] | None = None) -> Ended:
+    return Run(job, workspace, *more, env=env).end()
+
+
+class Stamp(NamedTuple):
+    """Tells whether a file was written again: whole-file writes make a new inode."""
+
+    inode: int
+    modified: int
+
+
+def stamps(folder: Path, pattern: str) -> dict[str, Stamp]:
+    """Stamps of the files that match, by path within the folder; a file that vanishes meanwhile is left out."""
+    found: dict[str, Stamp] = {}
+    try:
+        for path in folder.glob(pattern):
+            said = path.stat()
+            found[path.relative_to(folder).as_posix()] = Stamp(said.st_ino, said.st_mtime_ns)
+    except FileNotFoundError:
+        return stamps(folder, pattern)
+    return found
+
+
+def strata_done(workspace: Path) -> int:
+    """Completion marks of strata."""
+    try:
+        names = os.listdir(workspace / "confidential" / "marks")
+    except FileNotFoundError:
+        return 0
+    return sum(name.startswith("strata-") for name in names)
+
+
+def finished_strata(workspace: Path) -> dict[str, Stamp]:
+    """Completion marks of strata, and what they vouch for."""
+    confidential = workspace / "confidential"
+    marks = stamps(confidential, "marks/strata-*.json")
+    names = {Path(mark).stem for mark in marks}
+    parts = stamps(confidential, "parts/strata-*/*")
+    return marks | {name: stamp for name, stamp in parts.items() if name.split("/")[1] in names}
+
+
+def begun_strata(workspace: Path) -> set[str]:
+    """Strata that have left something but no mark: what a kill makes a run do again."""
+    confidential = workspace / "confidential"
+    drawn = (confidential / "posterior.zarr" / "unweighted" / "coefficients" / "c" / "0" / "0").glob("*/*/*")
+    begun = {f"strata-{int(path.parent.parent.name):06d}" for path in drawn}
+    begun |= {path.name for path in confidential.glob("parts/strata-*")}
+    return begun - {path.stem for path in confidential.glob("marks/strata-*.json")}
+
+
+def public_bytes(workspace: Path) -> dict[str, str]:
+    public = workspace / "public"
+    files = sorted(path for path in public.rglob("*") if path.is_file())
+    return {path.relative_to(public).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def inventory(workspace: Path) -> set[str]:
+    """Every path of a workspace."""
+    return {path.relative_to(workspace).as_posix() for path in workspace.rglob("*")}
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+# A process that has dpdist imported and forks for every command: a command costs no import, and whatever is done to it
+# (death at a chosen file operation, a file size limit, small blocks) is done to a process of its own.
+
+
+class Server:
+    """Runs commands in forks of one process, one at a time."""
+
+    def __init__(self) -> None:
+        one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        self._folder = tempfile.TemporaryDirectory()
+        self._process = subprocess.Popen(
+            [sys.executable, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **one_thread},
+        )
+
+    def __call__(
+        self,
+        *command: object,
+        die_at: int | str | None = None,
+        file_limit: int | None = None,
+        constants: Mapping[str, int] | None = None,
+    ) -> Ended:
+        """`dpdist COMMAND`; dies by SIGKILL before its `die_at`-th change to the file system, or the first to a path that
+        contains `die_at`."""
+        order = {
+            "argv": list(map(str, command)),
+            "changes": f"{self._folder.name}/changes",
+            "die_at": die_at,
+            "file_limit": file_limit,
+            "constants": dict(constants or {}),
+        }
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps(order), file=self._process.stdin, flush=True)
+        return Ended(*json.loads(self._process.stdout.readline()))
+
+    @property
+    def changes(self) -> int:
+        """Changes to the file system that the last command made, if it lived to tell."""
+        return int(Path(f"{self._folder.name}/changes").read_text())
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+        self._folder.cleanup()
+
+
+CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.chmod", "os.truncate"}
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+
+def _serve() -> None:
+    import dpdist.cli  # noqa: F401 - imported once, before any fork
+
+    for line in sys.stdin:
+        heard, said = os.pipe()
+        child = os.fork()
+        if child == 0:
+            _obey(json.loads(line), said)
+        os.close(said)
+        with os.fdopen(heard) as ear:
+            text = ear.read()
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        print(json.dumps([code, text]), flush=True)
+
+
+def _obey(order: dict[str, Any], said: int) -> None:
+    from dpdist.cli import main
+    from dpdist.runtime import blocks
+
+    os.dup2(said, 1)
+    os.dup2(said, 2)
+    for name, value in order["constants"].items():
+        assert hasattr(blocks, name)
+        setattr(blocks, name, value)
+    changes = 0
+
+    def watch(event: str, told: tuple[Any, ...]) -> None:
+        nonlocal changes
+        if event in CHANGES or (event == "open" and isinstance(told[0], str | Path) and told[2] & WRITING):
+            changes += 1
+            fatal = order["die_at"]
+            if changes == fatal or (isinstance(fatal, str) and fatal in str(told[0])):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(watch)
+    if order["file_limit"] is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (order["file_limit"], resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    sys.argv = ["dpdist", *order["argv"]]
+    code: object = 0
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        code = 1
+    total = changes
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if order["file_limit"] is None:
+        Path(order["changes"]).write_text(str(total))
+    os._exit(code if isinstance(code, int) else 1)
+
+
+if __name__ == "__main__":
+    _serve()

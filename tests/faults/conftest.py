@@ -1,0 +1,32 @@
+"""Surveys to disturb and their undisturbed releases, each made once a session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from campaign import Server, Survey, arguments
+
+
+@pytest.fixture(scope="session")
+def dpdist() -> Iterator[Server]:
+    """The command line, in forks of one process."""
+    server = Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Survey:
+    """Three small strata."""
+    return Survey(tmp_path_factory.mktemp("few"), (150, 40, 60), draws=100)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(few: Survey, dpdist: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace of `few`, left in peace."""
+    workspace = tmp_path_factory.mktemp("peace") / "few"
+    ended = dpdist(*arguments(few.job(), workspace))
+    assert ended.code == 0, ended.text
+    return workspace

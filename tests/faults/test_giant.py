@@ -1,0 +1,88 @@
+"""A giant stratum: its driver is killed in the middle of the rounds, and rounds that are finished are not run again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from campaign import Run, Stamp, Survey, public_bytes, run, stamps
+
+from dpdist.runtime.blocks import SPAN_VALUES
+
+JOURNAL = "confidential/journal/strata-000000"
+
+
+@pytest.fixture(scope="module")
+def giant(tmp_path_factory: pytest.TempPathFactory) -> Survey:
+    records, draws = 60_000, 5_000
+    assert records * draws > SPAN_VALUES
+    return Survey(tmp_path_factory.mktemp("giant"), (records,), draws, log_lik="never")
+
+
+@pytest.fixture(scope="module")
+def whole(giant: Survey, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    workspace = tmp_path_factory.mktemp("whole") / "serial"
+    ended = run(giant.job(), workspace)
+    assert ended.code == 0, ended.text
+    return workspace
+
+
+class Watched:
+    """A run of which every file of the journal is seen as it comes and goes."""
+
+    def __init__(self, job: Path, workspace: Path, *more: object) -> None:
+        self.run, self.journal = Run(job, workspace, *more), workspace / JOURNAL
+        self.seen: dict[str, set[Stamp]] = {}
+
+    def until(self, stem: str) -> dict[str, Stamp]:
+        """Kill the driver as soon as a result of this name stands; returns the journal that it leaves."""
+        assert self.run.until(lambda: stem in results(self.look()))
+        assert self.run.kill() == []
+        return self.look()
+
+    def end(self) -> None:
+        self.run.until(lambda: bool(self.look()) and False)
+        ended = self.run.end()
+        assert ended.code == 0, ended.text
+
+    def look(self) -> dict[str, Stamp]:
+        now = {name: stamp for name, stamp in stamps(self.journal, "*").items() if not name.startswith(".")}
+        for name, stamp in now.items():
+            self.seen.setdefault(name, set()).add(stamp)
+        return now
+
+    def redone(self, before: dict[str, Stamp]) -> set[str]:
+        """Files of an earlier journal that this run wrote again."""
+        return {name for name, stamp in before.items() if self.seen.get(name, {stamp}) != {stamp}}
+
+
+def results(journal: dict[str, Stamp]) -> set[str]:
+    """Names of totals (round) and of what spans left (round-span)."""
+    return {Path(name).stem for name in journal if not name.endswith(".request")}
+
+
+def test_rounds_that_a_killed_run_finished_are_not_run_again(giant: Survey, whole: Path, tmp_path: Path) -> None:
+    """Killed in round 2 when its first span is done, and again after round 4: every result that stood is kept as it was."""
+    job, workspace, replay = giant.job(), tmp_path / "killed", ("--replay", whole / "confidential")
+    first = Watched(job, workspace, *replay).until("002-00000")
+    assert {"000", "001", "002-00000"} <= results(first)
+    assert not {"002", "003"} & results(first)
+    second = Watched(job, workspace, *replay)
+    standing = second.until("004")
+    assert second.redone(first) <= {"002.request"}, "only the round in hand is asked for again"
+    assert not (workspace / "public").exists()
+    third = Watched(job, workspace, *replay)
+    third.end()
+    assert third.redone(standing) <= {"005.request"}
+    assert public_bytes(workspace) == public_bytes(whole)
+
+
+def test_two_workers_killed_with_their_driver_in_the_rounds_end_with_the_bytes_of_serial(
+    giant: Survey, whole: Path, tmp_path: Path
+) -> None:
+    job, workspace, replay = giant.job("dask", workers=2), tmp_path / "killed", ("--replay", whole / "confidential")
+    standing = Watched(job, workspace, *replay).until("002")
+    again = Watched(job, workspace, *replay)
+    again.end()
+    assert again.redone(standing) <= {"003.request"}
+    assert public_bytes(workspace) == public_bytes(whole)
