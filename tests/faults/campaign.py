@@ -1,4 +1,4 @@
-"""Releases to disturb and the means to do so: kill, starve, tamper, watch. Run as a program, it is the fork server below."""
+"""Releases to disturb and the means to do so: kill, starve, tamper, watch. Run as a program, it is the fork server."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Run:
 
     def __init__(self, job: Path, workspace: Path, *more: object, env: Mapping[str, str] | None = None) -> None:
         self.workspace = workspace
-        self._said = tempfile.TemporaryFile()
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `end`
         command = [sys.executable, "-m", "dpdist", *arguments(job, workspace, *more)]
         self.process = subprocess.Popen(
             command,

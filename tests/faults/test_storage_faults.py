@@ -1,4 +1,4 @@
-"""Full disks, folders that cannot be written, damaged files: a clear error or the same bytes, never other bytes or a traceback."""
+"""Full disks, folders that cannot be written, damaged files: a clear error or the same bytes, never a traceback."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ REMADE = [
 def test_a_damaged_file_is_made_again_to_the_same_bytes(
     few: Survey, undisturbed: Path, tmp_path: Path, dpdist: Server, name: str
 ) -> None:
-    """Each kind of file that a finished run leaves, damaged in every way; the first chunk is whole, the second partly filled."""
+    """Each kind of file that a finished run leaves, damaged in every way; the first chunk is whole, the second half full."""
 
     def command(workspace: Path) -> Ended:
         return dpdist(*arguments(few.job(), workspace))
@@ -365,7 +365,7 @@ def test_a_damaged_journal_costs_rounds_but_gives_the_same_bytes(
 
 @pytest.mark.parametrize("name", ["job.json", "promise.json", "frame.parquet", "set-1.json", "seed"])
 def test_a_damaged_release_is_not_published_again(undisturbed: Path, tmp_path: Path, dpdist: Server, name: str) -> None:
-    """`dpdist publish` has nothing else to go by: it refuses, leaves the folder alone, and publishes once it is restored."""
+    """`dpdist publish` has nothing else to go by: it refuses, leaves the folder alone, and publishes once restored."""
     wrong = []
     for damage in damages(name):
         workspace = tmp_path / damage.__name__
