@@ -276,7 +276,7 @@ REMADE = [
 def test_a_damaged_file_is_made_again_to_the_same_bytes(
     few: Survey, undisturbed: Path, tmp_path: Path, dpdist: Server, name: str
 ) -> None:
-    """Each kind of file that a finished run leaves, damaged in every way; the first chunk is whole, the second half full."""
+    """Each kind of file that a finished run leaves, damaged in every way; one chunk is whole, the other half full."""
 
     def command(workspace: Path) -> Ended:
         return dpdist(*arguments(few.job(), workspace))
