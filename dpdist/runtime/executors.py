@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
@@ -136,6 +137,7 @@ def _interrupts_kept() -> Iterator[Callable[[], None]]:
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
+    resource_tracker.ensure_running()  # whoever starts it lets interrupts through to what is started next
     kept: list[int] = []
     handler = signal.signal(signal.SIGINT, lambda number, frame: kept.append(number))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
