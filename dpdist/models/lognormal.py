@@ -22,10 +22,10 @@ from scipy.special import gammaincinv, ndtr, ndtri
 from dpdist.job import Job
 from dpdist.keys import open_uniforms
 from dpdist.models.design import Design, design
+from dpdist.models.prior import ConjugatePrior, D, conjugate_prior
 from dpdist.models.protocol import Draws, Extremes, Improper
 from dpdist.records import Codes, Floats, Frame, Ints, Records
 
-D = 2
 LOG_2PI = float(np.log(2.0 * np.pi))
 TILE_VALUES = 128_000
 """Records × draws of a tile: 1 MB of float64 stays in the second-level cache."""
@@ -35,16 +35,6 @@ the inverse of a covariance with correlation ρ loses a further 1/(1 − ρ²)."
 TOO_SMALL = "the privacy weights are so small that some draws of the covariance are numerically singular"
 SINGULAR = 1e-11
 """A residual variance below this share of the raw second moment is rounding error: the component is constant."""
-
-
-@dataclass(frozen=True)
-class ConjugatePrior:
-    """B | Σ ~ MN(location, precision⁻¹, Σ), Σ ~ IW(records, scale); improper when records = 0."""
-
-    records: float
-    scale: Floats
-    location: Floats
-    precision: Floats
 
 
 @dataclass(frozen=True)
@@ -68,7 +58,7 @@ class Lognormal:
         return cls(
             components=(job.model.outcome, weight),
             design=matrix,
-            prior=_prior(job, matrix, proper or job.model.prior.name == "proper"),
+            prior=conjugate_prior(job, matrix, proper or job.model.prior.name == "proper"),
             synthesis=job.model.synthesis,
             fixed_weight=(survey.population or 0) / float(frame.count.sum()) if proportional else None,
             outcome_bounds=job.outcome.bounds or (0.0, np.inf),
@@ -296,16 +286,3 @@ def limited_lognormal_mean(mu: Floats, variance: Floats, bounds: tuple[float, fl
 def frame_strata_as_predictors(job: Job, frame: Frame) -> tuple[str, ...]:
     """A pooled fit of a job with strata keeps the strata as main effects."""
     return () if frame.strata else job.strata
-
-
-def _prior(job: Job, matrix: Design, proper: bool) -> ConjugatePrior:
-    p = len(matrix.kept)
-    location, precision, said = np.zeros((p, D)), np.zeros((p, p)), job.model.prior
-    if not proper:
-        return ConjugatePrior(0.0, np.zeros((D, D)), location, precision)
-    known = [c in said.location for c in (job.model.outcome, job.survey.weight)]
-    for component, column in enumerate((job.model.outcome, job.survey.weight)):
-        location[0, component] = np.log(said.location.get(column, 1.0))
-    np.fill_diagonal(precision, 1.0)
-    precision[0, 0] = said.records if all(known) else 1e-4
-    return ConjugatePrior(said.records, said.records * said.log_sd**2 * np.eye(D), location, precision)

@@ -20,7 +20,8 @@ from threadpoolctl import threadpool_limits
 
 from dpdist.job import Job
 from dpdist.keys import Key
-from dpdist.models.lognormal import ConjugatePrior, Lognormal, limited_lognormal_mean
+from dpdist.models.lognormal import Lognormal, limited_lognormal_mean
+from dpdist.models.prior import ConjugatePrior
 from dpdist.models.protocol import Draws, Improper
 from dpdist.records import Frame, Records
 
