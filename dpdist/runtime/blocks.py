@@ -23,6 +23,8 @@ SPAN_VALUES = 2**28
 """Records × draws of a span: about a quarter of a second per bound pass."""
 BIN_VALUES = 2**24
 """Records × draws of a bin of small strata: about half a second for all rounds, tensors included."""
+BIN_STRATA = 32
+"""Strata of a bin at most: each costs some 30 ms of files and rounds, however few its records."""
 LOG_LIK_LIMIT = 4 * 2**30
 """`record: {log_lik: auto}` keeps tensors up to this projected size."""
 PROCESS_BYTES = 300 * 2**20
@@ -102,14 +104,14 @@ class Layout:
 
     @cached_property
     def bins(self) -> tuple[tuple[int, ...], ...]:
-        """Small strata in tasks: consecutive, up to BIN_VALUES records × draws, the largest bins first."""
+        """Small strata in tasks: consecutive, up to BIN_VALUES records × draws and BIN_STRATA, the largest bins first."""
         bins: list[list[int]] = [[]]
         giants = set(self.giants)
         filled, limit = 0, BIN_VALUES // self.draws
         for stratum, count in enumerate(self.frame.stratum_count.tolist()):
             if stratum in giants:
                 continue
-            if bins[-1] and filled + count > limit:
+            if len(bins[-1]) == BIN_STRATA or (bins[-1] and filled + count > limit):
                 bins.append([])
                 filled = 0
             bins[-1].append(stratum)
