@@ -32,7 +32,8 @@ WeightRule = Literal["none", "linear", "inverse", "scalar", "fixed_point"]
 Fallback = Literal["refuse", "pool", "proper_prior"]
 Adjacency = Literal["zero_out", "add_remove", "substitution"]
 Comparator = Literal["laplace", "laplace_composed"]
-SamplerName = Literal["exact"]
+SamplerName = Literal["exact", "grid", "stan"]
+Toolchain = Literal["auto", "cmdstan", "embedded"]
 ExecutorName = Literal["serial", "dask"]
 StatisticName = Literal["count", "mean"]
 Rule = Literal["error", "drop"]
@@ -208,8 +209,24 @@ class ReleaseBudget(Frozen):
 
 
 class Sampler(Frozen):
+    """How posteriors are sampled; chains, warmup, adapt_delta, attempts and toolchain are Stan's."""
+
     name: SamplerName = "exact"
-    draws: int = Field(default=1000, ge=100)
+    draws: int = Field(default=1000, ge=100, description="draws of a chain; exact and grid have one chain")
+    chains: int = Field(default=4, ge=1, le=64)
+    warmup: int = Field(default=1000, ge=50)
+    adapt_delta: float = Field(default=0.9, gt=0, lt=1)
+    attempts: int = Field(default=2, ge=1, le=10, description="fits tried, with seeds of their own, before a stratum fails")
+    toolchain: Toolchain = "auto"
+
+    @property
+    def number_of_chains(self) -> int:
+        return self.chains if self.name == "stan" else 1
+
+    @property
+    def total(self) -> int:
+        """S: the draws that bounds are taken over."""
+        return self.number_of_chains * self.draws
 
 
 class Statistic(Frozen):

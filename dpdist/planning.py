@@ -89,13 +89,14 @@ def _design_problems(job: Job, census: Census) -> list[Problem]:
 
 def _fit_problems(job: Job, census: Census) -> list[Problem]:
     """Strata that the model cannot be fitted to under an improper prior: too small, or constant."""
-    if job.model.prior.name == "proper":
-        return []
     frame, problems = census.frame, []
     remedy = "pool strata (strata: []), drop predictors, or take model.prior: {name: proper}"
     for stratum, label in enumerate(frame.stratum_labels):
         n = int(frame.stratum_count[stratum])
-        p = MODELS[job.model.family].build(job, frame, frame.rows_of(stratum)).parameters
+        model = MODELS[job.model.family].build(job, frame, frame.rows_of(stratum))
+        p = model.identified
+        if not model.improper:
+            continue
         if n <= p + 1:
             found = f"{n} records, too few for p = {p} predictors"
             problems.append(Problem(f"stratum {label}", found, f"n > p + 1 = {p + 1}", remedy))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from dpdist.job import Job, MechanismName
 from dpdist.mechanisms import tilted
 from dpdist.mechanisms.protocol import Mechanism, Rounds, StratumRecorder
+from dpdist.models.protocol import StratumModel
 from dpdist.privacy.guarantees import Asymptotic, NoGuarantee, Promise, bound_target
 
 PUBLIC_X = (
@@ -58,10 +59,10 @@ class Weighted:
             bound_target(job.epsilon_per_set, job.budget.adjacency),
         )
 
-    def protect(self, job: Job, model: Any, recorder: StratumRecorder) -> Rounds:
+    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder) -> Rounds:
         target = self.promise(job).target
         bound = float("inf") if target is None else target
-        return tilted.protect(model, job.mechanism.weights, bound, job.sampler.draws, job.synthetic_sets, recorder)
+        return tilted.protect(model, job.mechanism.weights, bound, job.synthetic_sets, recorder)
 
 
 MECHANISMS: dict[MechanismName, Mechanism] = {"weighted": Weighted()}

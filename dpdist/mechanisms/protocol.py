@@ -1,7 +1,7 @@
 """What a mechanism is: a generator of requests that sees only totals; and the parties that serve it.
 
     total = yield Pass(kernel, combine)      # visit every record block of the stratum, combine partials in block order
-    draws = yield Sample(statistics, n, …)   # draw from a posterior
+    draws = yield Sample(statistics, …)      # draw from a posterior
 
 Kernels run where the records are. What a kernel leaves per record (F, α, …) is the block's *carry*: it stays there.
 """
@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from dpdist.confidential import Confidential
 from dpdist.job import Job
-from dpdist.models.protocol import Draws
+from dpdist.models.protocol import Draws, StratumModel
 from dpdist.privacy.guarantees import Promise
 from dpdist.records import Floats, Ints, Records
 
@@ -30,12 +30,13 @@ class Kernel(Protocol):
 
 class Pass(NamedTuple):
     kernel: Kernel
-    combine: Literal["sum", "max"]
+    combine: Literal["sum", "max", "concat"]
 
 
 class Sample(NamedTuple):
+    """Set 0: the S draws that bounds are taken over. Set k ≥ 1: one draw apart from them, for the k-th synthetic set."""
+
     statistics: Floats
-    draws: int
     stage: str
     set: int = 0
 
@@ -80,4 +81,4 @@ class Mechanism(Protocol):
 
     def promise(self, job: Job) -> Promise: ...
 
-    def protect(self, job: Job, model: Any, recorder: StratumRecorder) -> Rounds: ...
+    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder) -> Rounds: ...

@@ -85,17 +85,15 @@ class Fit(NamedTuple):
     range_bound: float
 
 
-def fits(
-    model: StratumModel, weights: Weights, target: float, draws: int
-) -> Generator[Pass | Sample, Any, tuple[list[Fit], int]]:
+def fits(model: StratumModel, weights: Weights, target: float) -> Generator[Pass | Sample, Any, tuple[list[Fit], int]]:
     """Run a weight search, one fit a step; returns the first, the last two fits and the number of fits."""
     steps = search(weights, target)
     step = next(steps)
     kept: list[Fit] = []
     number = 0
     while True:
-        statistics = yield Pass(Weigh(model, step), "sum")
-        theta = yield Sample(statistics, draws, "posterior")
+        statistics = yield Pass(Weigh(model, step), model.combine)
+        theta = yield Sample(statistics, "posterior")
         bound, largest, negative_smallest, range_bound = yield Pass(Bound(model, theta), "max")
         summary = Summary(float(bound), float(largest), -float(negative_smallest))
         kept = [*kept[:1], *kept[1:][-1:], Fit(statistics, theta, summary, float(range_bound))]
@@ -106,11 +104,9 @@ def fits(
             return kept, number
 
 
-def protect(
-    model: StratumModel, weights: Weights, target: float, draws: int, sets: int, recorder: StratumRecorder
-) -> Rounds:
+def protect(model: StratumModel, weights: Weights, target: float, sets: int, recorder: StratumRecorder) -> Rounds:
     """The tilted posterior over one stratum; raises `Improper` or `NotReached`."""
-    kept, number = yield from fits(model, weights, target, draws)
+    kept, number = yield from fits(model, weights, target)
     first, final = kept[0], kept[-1]
     if not final.summary.database_bound <= target:
         raise NotReached("the bound of the final fit is over the target")
@@ -123,6 +119,7 @@ def protect(
         "unweighted_database_bound": first.summary.database_bound,
         "privacy_weight_total": float(total[0]),
         "fits": float(number),
+        **final.draws.diagnostics,
     }
     recorder.summary(
         Confidential(
@@ -136,6 +133,6 @@ def protect(
     )
     released = []
     for number in range(1, sets + 1):
-        theta = yield Sample(final.statistics, 1, "release", number)
+        theta = yield Sample(final.statistics, "release", number)
         released.append(theta)
     return Released(tuple(released))

@@ -23,7 +23,7 @@ from dpdist.job import Job
 from dpdist.keys import open_uniforms
 from dpdist.models.design import Design, design
 from dpdist.models.prior import ConjugatePrior, D, conjugate_prior
-from dpdist.models.protocol import Draws, Extremes, Improper
+from dpdist.models.protocol import Draws, Extremes, Improper, Parameter
 from dpdist.records import Codes, Floats, Frame, Ints, Records
 
 LOG_2PI = float(np.log(2.0 * np.pi))
@@ -65,8 +65,26 @@ class Lognormal:
         )
 
     @property
-    def parameters(self) -> int:
+    def parameters(self) -> tuple[Parameter, ...]:
+        component = ("component", tuple(f"log {name}" for name in self.components))
+        other = ("other_component", component[1])
+        logs = "natural logarithm"
+        return (
+            Parameter("coefficients", (("predictor", self.design.names), component), logs),
+            Parameter("covariance", (component, other), logs),
+        )
+
+    @property
+    def identified(self) -> int:
         return len(self.design.kept)
+
+    @property
+    def improper(self) -> bool:
+        return self.prior.records == 0
+
+    @property
+    def combine(self) -> Literal["sum"]:
+        return "sum"
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
         """Weighted sums per predictor pattern, shape (pattern, 6)."""
@@ -100,17 +118,14 @@ class Lognormal:
         scale = zz - b_hat.transpose(0, 2, 1) @ xz + prior.scale
         coefficients = np.full((len(statistics), len(self.design.names), D), np.nan)
         coefficients[:, self.design.kept, :] = b_hat
-        return Draws(coefficients, scale / self._degrees(total)[:, None, None])
-
-    def weight_total(self, statistics: Floats) -> float:
-        return float(statistics[:, 0].sum())
+        return of(coefficients, scale / self._degrees(total)[:, None, None])
 
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
         """Exact draws by inverse distribution functions: the same uniforms serve every round (common random numbers).
 
         Raises `Improper` also where a draw cannot be evaluated in double precision, which takes Σα barely over p + 1.
         """
-        p = self.parameters
+        p = self.identified
         root_k, b_hat, scale, nu = self._posterior(statistics)
         uniforms = open_uniforms(rng, (draws, D + 1 + p * D))
         degrees = nu - np.arange(D)
@@ -129,7 +144,7 @@ class Lognormal:
         covariance = root @ root.transpose(0, 2, 1)
         if not np.all(1.0 - _squared_correlation(covariance) > SINGULAR):
             raise Improper(TOO_SMALL)
-        return Draws(coefficients, covariance)
+        return of(coefficients, covariance)
 
     def log_lik(self, draws: Draws, records: Records) -> Floats:
         """Log likelihood (draw, record)."""
@@ -141,7 +156,7 @@ class Lognormal:
     def extremes(self, draws: Draws, records: Records) -> Extremes:
         """Fused GEMM and reduction; widened by the evaluation's own rounding error, so that bounds are never too small."""
         highest, lowest = np.empty(len(records)), np.empty(len(records))
-        rounding = ROUNDING / float((1.0 - _squared_correlation(draws.covariance)).min())
+        rounding = ROUNDING / float((1.0 - _squared_correlation(draws["covariance"])).min())
         for part, tile, magnitude in self._tiles(draws, records):
             slack = rounding * magnitude
             highest[part] = tile.max(axis=1) + slack
@@ -154,7 +169,7 @@ class Lognormal:
         An outcome beyond its public bounds is set to the nearest bound, as the file's own top-codes are.
         """
         mean: Floats = self._means(theta)[0][self.design.pattern[frame_row - self.design.first]]
-        sigma = theta.covariance[0]
+        sigma = theta["covariance"][0]
         if self.synthesis == "fbs":
             noise = ndtri(open_uniforms(rng, (len(frame_row), D)))
             z = mean + noise @ cholesky(sigma, lower=True).T
@@ -169,7 +184,7 @@ class Lognormal:
         """E(w|x) and E(wy|x) with y limited to its public bounds; under FBP the same, for 1/E(π|x) = E(w|x) and
         E_pop(y|x) = E(wy|x)/E(w|x)."""
         mean = self._means(theta)
-        sigma = theta.covariance[:, None, :, :]
+        sigma = theta["covariance"][:, None, :, :]
         weight = np.exp(mean[:, :, 1] + sigma[..., 1, 1] / 2.0)
         typical = limited_lognormal_mean(mean[:, :, 0] + sigma[..., 0, 1], sigma[..., 0, 0], self.outcome_bounds)
         if self.fixed_weight is not None:
@@ -179,30 +194,30 @@ class Lognormal:
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
         names = [f"log {c}" for c in self.components]
-        rows = [[None if np.isnan(v) else float(v) for v in row] for row in theta.coefficients[0]]
+        rows = [[None if np.isnan(v) else float(v) for v in row] for row in theta["coefficients"][0]]
         return {
             "prior": "proper" if self.prior.records else "improper",
             "coefficients": {"predictor": list(self.design.names), "component": names, "values": rows},
-            "covariance": {"component": names, "values": theta.covariance[0].tolist()},
+            "covariance": {"component": names, "values": theta["covariance"][0].tolist()},
         }
 
     def recall(self, described: Mapping[str, Any]) -> Draws:
         rows = [[np.nan if v is None else v for v in row] for row in described["coefficients"]["values"]]
-        return Draws(np.array(rows, dtype=float)[None], np.array(described["covariance"]["values"], dtype=float)[None])
+        return of(np.array(rows, dtype=float)[None], np.array(described["covariance"]["values"], dtype=float)[None])
 
     def _pattern(self, records: Records) -> Codes:
         return self.design.pattern[records.frame - self.design.first]
 
     def _means(self, draws: Draws) -> Floats:
         """μ(x) of every pattern, shape (draw, pattern, component)."""
-        kept: Floats = draws.coefficients[:, self.design.kept, :]
+        kept: Floats = draws["coefficients"][:, self.design.kept, :]
         return np.asarray(np.matmul(self.design.matrix, kept))
 
     def _posterior(self, statistics: Floats) -> tuple[Floats, Floats, Floats, float]:
         """Cholesky root of K, B̂ (predictor, component), Cholesky root of S, ν."""
-        x, prior, p = self.design.matrix, self.prior, self.parameters
-        total = self.weight_total(statistics)
-        if prior.records == 0 and not total > p + 1:
+        x, prior, p = self.design.matrix, self.prior, self.identified
+        total = float(statistics[:, 0].sum())
+        if self.improper and not total > p + 1:
             raise Improper(f"the privacy weights sum to no more than p + 1 = {p + 1}, so the posterior is improper")
         k = (x * statistics[:, [0]]).T @ x + prior.precision
         xz = x.T @ statistics[:, 1:3] + prior.precision @ prior.location
@@ -214,7 +229,7 @@ class Lognormal:
                 raise LinAlgError("a pivot that is rounding error")
             b_hat = solve_triangular(root_k, solve_triangular(root_k, xz, lower=True), lower=True, trans="T")
             scale = zz - b_hat.T @ xz
-            if prior.records == 0 and np.any(np.diag(scale) <= SINGULAR * np.diag(zz)):
+            if self.improper and np.any(np.diag(scale) <= SINGULAR * np.diag(zz)):
                 raise Improper("outcome or weight has no variation left within the predictors' groups")
             root_s = cholesky((scale + scale.T) / 2.0 + prior.scale, lower=True)
         except LinAlgError:
@@ -224,7 +239,7 @@ class Lognormal:
 
     def _degrees(self, total: Floats) -> Floats:
         """ν = Σα − p under the improper prior, Σα + n₀ under the proper one."""
-        return total + self.prior.records - (self.parameters if self.prior.records == 0 else 0)
+        return total + self.prior.records - (self.identified if self.improper else 0)
 
     def _tiles(self, draws: Draws, records: Records) -> Iterator[tuple[Ints, Floats, Floats]]:
         """Log likelihood in tiles (record, draw), a GEMM each: f = φ(u)·T with u = z − centre of the pattern.
@@ -233,8 +248,8 @@ class Lognormal:
         the rounding error of every value is proportional. Centring at the draws' mean keeps the terms of the order of f.
         """
         count = len(draws)
-        means, precision = self._means(draws), np.linalg.inv(draws.covariance)
-        constant = -LOG_2PI - 0.5 * np.linalg.slogdet(draws.covariance)[1]
+        means, precision = self._means(draws), np.linalg.inv(draws["covariance"])
+        constant = -LOG_2PI - 0.5 * np.linalg.slogdet(draws["covariance"])[1]
         quadratic = np.array([-0.5 * precision[:, 0, 0], -precision[:, 0, 1], -0.5 * precision[:, 1, 1]])
         z = np.log(np.column_stack([records.outcome, records.weight]))
         size = max(1, TILE_VALUES // count)
@@ -252,6 +267,11 @@ class Lognormal:
                 tile = buffer[: high - low]
                 np.matmul(features[low:high], table, out=tile)
                 yield own[low:high], tile, magnitude[low:high]
+
+
+def of(coefficients: Floats, covariance: Floats) -> Draws:
+    """Draws of B (draw, predictor, component) and Σ (draw, component, component)."""
+    return Draws({"coefficients": coefficients, "covariance": covariance})
 
 
 def _groups(pattern: Codes) -> Iterator[tuple[Ints, int]]:

@@ -6,30 +6,51 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from dpdist.records import Codes, Floats, Records
+from dpdist.records import Codes, Floats, Frame, Records
+
+
+class Parameter(NamedTuple):
+    """An array of parameters: its name and, for every dimension, the dimension's name and the names of its entries."""
+
+    name: str
+    dims: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    units: str = "1"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(len(entries) for _, entries in self.dims)
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
 
 
 @dataclass(frozen=True)
 class Draws:
-    """Posterior draws of a matrix-normal location B and a covariance Σ.
+    """Posterior draws by parameter name, each (draw, *dims); the draws of a chain lie together, chains of equal length.
 
-    `coefficients` (draw, predictor, component), `covariance` (draw, component, component); a coefficient aliased with
-    earlier ones is NaN.
+    An entry that a stratum does not identify (a coefficient aliased with earlier ones) is NaN. `diagnostics` are the
+    sampler's own figures, confidential; independent draws have none.
     """
 
-    coefficients: Floats
-    covariance: Floats
+    values: Mapping[str, Floats]
+    chains: int = 1
+    diagnostics: Mapping[str, float] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Floats:
+        return self.values[name]
 
     def __len__(self) -> int:
-        return len(self.covariance)
+        return len(next(iter(self.values.values())))
 
     def one(self, draw: int) -> Draws:
-        return Draws(self.coefficients[draw : draw + 1], self.covariance[draw : draw + 1])
+        return Draws({name: values[draw : draw + 1] for name, values in self.values.items()})
 
 
 class Extremes(NamedTuple):
@@ -64,14 +85,15 @@ class Density(Protocol):
 
 @runtime_checkable
 class Additive(Protocol):
-    """Sufficient statistics that add over record blocks."""
+    """What a fit needs of the α-weighted records, block by block."""
 
-    def statistics(self, records: Records, alpha: Floats) -> Floats:
-        """Statistics of the pseudo likelihood ∏ p(record)^α; sums over records."""
+    @property
+    def combine(self) -> Literal["sum", "concat"]:
+        """How blocks' statistics are put together: sufficient statistics add up, compressed records are concatenated."""
         ...
 
-    def weight_total(self, statistics: Floats) -> float:
-        """Σα."""
+    def statistics(self, records: Records, alpha: Floats) -> Floats:
+        """Statistics of the pseudo likelihood ∏ p(record)^α; a record with α = 0 leaves no trace in them."""
         ...
 
 
@@ -81,6 +103,33 @@ class Exact(Protocol):
 
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
         """Independent posterior draws; raises `Improper` where the posterior does not exist."""
+        ...
+
+
+@runtime_checkable
+class Gridded(Protocol):
+    """A posterior of at most three parameters, evaluated on a public dense grid and sampled without Markov chains."""
+
+    def draw_on_grid(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
+        """Independent draws from the posterior restricted to the grid's cells."""
+        ...
+
+
+@runtime_checkable
+class StanData(Protocol):
+    """A model that also is a Stan program. The program and `log_lik` state one density twice."""
+
+    @property
+    def program(self) -> str:
+        """Name of a program of ours, or path of the user's."""
+        ...
+
+    def stan_data(self, statistics: Floats) -> Mapping[str, Any]:
+        """The program's data of the α-weighted records; raises `Improper` where the posterior does not exist."""
+        ...
+
+    def from_stan(self, drawn: Mapping[str, Floats]) -> Mapping[str, Floats]:
+        """Our parameters from the program's, each (draw, *dims)."""
         ...
 
 
@@ -103,7 +152,7 @@ class Described(Protocol):
     """How released parameters are written down."""
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
-        """One draw as a JSON-ready mapping."""
+        """One draw as a JSON-ready mapping; `prior` says which prior the stratum was fitted with."""
         ...
 
     def recall(self, described: Mapping[str, Any]) -> Draws:
@@ -111,12 +160,30 @@ class Described(Protocol):
         ...
 
 
-class StratumModel(Density, Additive, Exact, Synthesizer, Expectation, Described, Protocol):
-    """A model that has everything the tilted posterior with exact draws needs."""
+class StratumModel(Density, Additive, Synthesizer, Described, Protocol):
+    """A model of one stratum, with everything that the tilted posterior needs but a sampler's part."""
 
     @property
-    def parameters(self) -> int:
+    def parameters(self) -> tuple[Parameter, ...]:
+        """What its draws hold; the same for every stratum of a frame."""
+        ...
+
+    @property
+    def identified(self) -> int:
         """Coefficients per component that the stratum's predictors identify."""
+        ...
+
+    @property
+    def improper(self) -> bool:
+        """True if the prior is improper: then it takes more than p + 1 records, and outcomes and weights that vary."""
+        ...
+
+
+class Builder(Protocol):
+    """The class of a model."""
+
+    def build(self, job: Any, frame: Frame, rows: slice, proper: bool = False) -> StratumModel:
+        """The model of the frame rows of one stratum; `proper` asks for the weak proper prior whatever the job says."""
         ...
 
 

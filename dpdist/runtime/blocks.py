@@ -73,6 +73,7 @@ class Layout:
 
     frame: Frame
     draws: int
+    """Draws of all chains."""
     parameters: int
     """Coefficients per component of the largest stratum model."""
     log_lik: bool
@@ -80,9 +81,9 @@ class Layout:
     @classmethod
     def of(cls, job: Job, frame: Frame) -> Layout:
         model = MODELS[job.model.family]
-        parameters = [model.build(job, frame, frame.rows_of(k)).parameters for k in range(len(frame.stratum_labels))]
-        wanted, small = job.record.log_lik, log_lik_bytes(frame, job.sampler.draws) <= LOG_LIK_LIMIT
-        return cls(frame, job.sampler.draws, max(parameters), wanted == "always" or (wanted == "auto" and small))
+        parameters = [model.build(job, frame, frame.rows_of(k)).identified for k in range(len(frame.stratum_labels))]
+        wanted, small = job.record.log_lik, log_lik_bytes(frame, job.sampler.total) <= LOG_LIK_LIMIT
+        return cls(frame, job.sampler.total, max(parameters), wanted == "always" or (wanted == "auto" and small))
 
     @cached_property
     def blocks(self) -> Blocks:

@@ -13,9 +13,10 @@ from dpdist.keys import Key
 from dpdist.mechanisms.presets import MECHANISMS
 from dpdist.mechanisms.protocol import Rounds, StratumRecorder
 from dpdist.models import MODELS
-from dpdist.models.lognormal import Lognormal
+from dpdist.models.protocol import StratumModel
 from dpdist.records import Frame, Records
 from dpdist.runtime.blocks import Layout
+from dpdist.sampling import Sampler, sampler_of
 from dpdist.storage.marks import finished
 from dpdist.storage.recorder import StratumStore
 from dpdist.storage.tables import read_rows, read_table
@@ -52,11 +53,15 @@ class Fit:
     def strata(self) -> range:
         return range(len(self.frame.stratum_labels))
 
-    def model(self, stratum: int) -> Lognormal:
+    @cached_property
+    def sampler(self) -> Sampler:
+        return sampler_of(self.job)
+
+    def model(self, stratum: int) -> StratumModel:
         build = MODELS[self.job.model.family].build
         return build(self.job, self.frame, self.frame.rows_of(stratum), proper=self.address.name == "proper")
 
-    def rounds(self, model: Lognormal, recorder: StratumRecorder) -> Rounds:
+    def rounds(self, model: StratumModel, recorder: StratumRecorder) -> Rounds:
         return MECHANISMS[self.job.mechanism.name].protect(self.job, model, recorder)
 
     def records(self, blocks: range) -> list[Records]:
@@ -67,7 +72,8 @@ class Fit:
         return [records.part(edges[n] - first, edges[n + 1] - first) for n in blocks]
 
     def store(self, stratum: int) -> StratumStore:
-        return StratumStore(self.space, self.address.name, stratum, self.layout.axis, self.layout.log_lik)
+        axis, log_lik = self.layout.axis, self.layout.log_lik
+        return StratumStore(self.space, self.address.name, stratum, axis, log_lik, self.model(stratum).parameters)
 
     def block_start(self, stratum: int, block: int) -> int:
         """First record of a block, counted within its stratum."""

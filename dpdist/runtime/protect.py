@@ -62,7 +62,7 @@ def protect_small(fit: Fit, stratum: int) -> Outcome:
     recorders = [span.block(fit.block_start(stratum, number)) for number in numbers]
     label = fit.frame.stratum_labels[stratum]
     try:
-        released = run_rounds(fit.rounds(model, store), model, fit.key, label, fit.records(numbers), recorders)
+        released = run_rounds(fit.rounds(model, store), model, fit.sampler, fit.key, label, fit.records(numbers), recorders)
     except (Improper, NotReached) as failure:
         return Outcome(stratum, str(failure))
     span.close()
@@ -151,7 +151,7 @@ def protect_giant(fit: Fit, stratum: int, workers: Executor, tick: Callable[[int
         return _entry(journal.total(round), "total")
 
     try:
-        released = drive(fit.rounds(model, store), model, fit.key, fit.frame.stratum_labels[stratum], visit)
+        released = drive(fit.rounds(model, store), model, fit.sampler, fit.key, fit.frame.stratum_labels[stratum], visit)
     except (Improper, NotReached) as failure:
         return Outcome(stratum, str(failure))
     store.close([model.describe(theta) for theta in released.parameters])
@@ -170,7 +170,7 @@ def fit_error(fit: Fit, outcome: Outcome) -> FitError:
     """The typed error of a stratum without a release: names it, its size, p, the reason and the remedies."""
     k = outcome.stratum
     return FitError(
-        f"{fit.frame.stratum_labels[k]} (n = {int(fit.frame.stratum_count[k])}, p = {fit.model(k).parameters})",
+        f"{fit.frame.stratum_labels[k]} (n = {int(fit.frame.stratum_count[k])}, p = {fit.model(k).identified})",
         outcome.failure or "failed",
         "pool strata (strata: [] or mechanism.fallback: pool), drop predictors, take a proper prior "
         "(mechanism.fallback: proper_prior or model.prior: {name: proper}), or raise the budget",

@@ -9,14 +9,16 @@ import numpy as np
 
 from dpdist.keys import Key
 from dpdist.mechanisms.protocol import BlockRecorder, Carry, Pass, Released, Rounds
-from dpdist.models.protocol import Exact
+from dpdist.models.protocol import StratumModel
 from dpdist.records import Floats, Records
-from dpdist.sampling.exact import Posterior, sample
+from dpdist.sampling.protocol import Sampler
 
 _COMBINE = {"sum": np.add, "max": np.maximum}
 
 
-def drive(rounds: Rounds, model: Exact, key: Key, stratum: str, visit: Callable[[Pass], Floats]) -> Released:
+def drive(
+    rounds: Rounds, model: StratumModel, sampler: Sampler, key: Key, stratum: str, visit: Callable[[Pass], Floats]
+) -> Released:
     """Drive the generator to its end: `visit` gives a pass's total, draws come from keyed streams.
 
     Draws of the same (stage, set) use the same stream in every round: common random numbers.
@@ -32,7 +34,7 @@ def drive(rounds: Rounds, model: Exact, key: Key, stratum: str, visit: Callable[
             reply = visit(request)
         else:
             rng = key.generator(request.stage, stratum, set=request.set)
-            reply = sample(Posterior(model, request.statistics), request.draws, rng)
+            reply = (sampler.one if request.set else sampler.many)(model, request.statistics, rng)
 
 
 def visit_blocks(
@@ -44,12 +46,21 @@ def visit_blocks(
 
 
 def combine(request: Pass, partials: Sequence[Floats]) -> Floats:
+    """Partials put together in block order."""
+    if request.combine == "concat":
+        return np.concatenate(partials)
     return reduce(_COMBINE[request.combine], partials)
 
 
 def run_rounds(
-    rounds: Rounds, model: Exact, key: Key, stratum: str, blocks: Sequence[Records], recorders: Sequence[BlockRecorder]
+    rounds: Rounds,
+    model: StratumModel,
+    sampler: Sampler,
+    key: Key,
+    stratum: str,
+    blocks: Sequence[Records],
+    recorders: Sequence[BlockRecorder],
 ) -> Released:
     """All rounds over blocks in memory; each block's carry stays with the block between rounds."""
     carries: list[Carry] = [{} for _ in blocks]
-    return drive(rounds, model, key, stratum, lambda request: visit_blocks(request, blocks, carries, recorders))
+    return drive(rounds, model, sampler, key, stratum, lambda request: visit_blocks(request, blocks, carries, recorders))

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dpdist.models.design import predictor_names
-from dpdist.models.lognormal import frame_strata_as_predictors
 from dpdist.progress import Listener, stage
 from dpdist.runtime.executors import Executor
 from dpdist.runtime.fit import Fit
@@ -26,9 +24,10 @@ def create_stores(fit: Fit) -> None:
     space, frame, unit = fit.space, fit.frame, f"stores-{fit.address.name}"
     if finished(space.marks, unit, space.confidential):
         return
-    predictors = predictor_names(frame, (*frame_strata_as_predictors(fit.job, frame), *fit.job.model.predictors))
-    components = (fit.job.model.outcome, fit.job.survey.weight)
-    template = arrays.Template(fit.layout.axis, frame.stratum_labels, fit.layout.draws, predictors, components)
+    sampler = fit.job.sampler
+    template = arrays.Template(
+        fit.layout.axis, frame.stratum_labels, sampler.number_of_chains, sampler.draws, fit.model(0).parameters
+    )
     arrays.create_posterior(space.posterior, template)
     files = arrays.files_of(space.posterior)
     if fit.layout.log_lik:

@@ -1,22 +1,40 @@
-"""Exact sampler: independent draws from a closed-form posterior; total variation to the posterior is 0."""
+"""Samplers without Markov chains: closed forms, and public grids. Draws are independent."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
-from dpdist.models.protocol import Draws, Exact
+from dpdist.models.protocol import Draws, Exact, Gridded, StratumModel
 from dpdist.records import Floats
 
 
-class Posterior(NamedTuple):
-    """A pseudo posterior: the model and the statistics of the α-weighted records."""
+@dataclass(frozen=True)
+class ExactSampler:
+    """From the closed form; total variation to the posterior is 0."""
 
-    model: Exact
-    statistics: Floats
+    draws: int
+
+    def many(self, model: StratumModel, statistics: Floats, rng: np.random.Generator) -> Draws:
+        assert isinstance(model, Exact)
+        return model.draw(statistics, self.draws, rng)
+
+    def one(self, model: StratumModel, statistics: Floats, rng: np.random.Generator) -> Draws:
+        assert isinstance(model, Exact)
+        return model.draw(statistics, 1, rng)
 
 
-def sample(posterior: Posterior, draws: int, rng: np.random.Generator) -> Draws:
-    """Independent draws; raises `Improper` where the posterior does not exist."""
-    return posterior.model.draw(posterior.statistics, draws, rng)
+@dataclass(frozen=True)
+class GridSampler:
+    """From the posterior on a public dense grid; the model states the grid's error."""
+
+    draws: int
+
+    def many(self, model: StratumModel, statistics: Floats, rng: np.random.Generator) -> Draws:
+        assert isinstance(model, Gridded)
+        return model.draw_on_grid(statistics, self.draws, rng)
+
+    def one(self, model: StratumModel, statistics: Floats, rng: np.random.Generator) -> Draws:
+        assert isinstance(model, Gridded)
+        return model.draw_on_grid(statistics, 1, rng)

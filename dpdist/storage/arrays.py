@@ -17,7 +17,7 @@ import numpy as np
 import zarr
 from zarr.codecs import BloscCodec
 
-from dpdist.models.protocol import Draws
+from dpdist.models.protocol import Draws, Parameter
 from dpdist.records import Floats, Ints
 from dpdist.storage.ragged import RaggedAxis
 
@@ -31,37 +31,33 @@ class Template:
 
     axis: RaggedAxis
     strata: tuple[str, ...]
+    chains: int
     draws: int
-    predictors: tuple[str, ...]
-    components: tuple[str, str]
+    """Draws of a chain."""
+    parameters: tuple[Parameter, ...]
 
 
 def create_posterior(path: Path, template: Template) -> None:
-    """posterior.zarr: coefficients (chain, draw, stratum, predictor, component) and covariance (…, other_component).
+    """posterior.zarr: every parameter of the model, (chain, draw, stratum, *dims), the entries of dims as coordinates.
 
     The root holds the final fit; groups `unweighted` and `weighting` the α = 1 fit and the fit that gave the final α.
     """
     root = _new_group(path)
-    strata, draws, predictors = len(template.strata), template.draws, len(template.predictors)
-    logs = [f"log {name}" for name in template.components]
+    chains, draws, strata = template.chains, template.draws, len(template.strata)
     for fit in FITS:
         group = root if fit == "final" else root.create_group(fit)
-        _coordinates(group, draws)
+        _coordinates(group, template)
         _strings(group, "stratum", template.strata)
-        _strings(group, "predictor", template.predictors)
-        _strings(group, "component", logs)
-        _strings(group, "other_component", logs)
-        for name, dims, shape in (
-            ("coefficients", ("predictor", "component"), (predictors, 2)),
-            ("covariance", ("component", "other_component"), (2, 2)),
-        ):
+        for dim, entries in {dim: entries for parameter in template.parameters for dim, entries in parameter.dims}.items():
+            _strings(group, dim, entries)
+        for parameter in template.parameters:
             _array(
                 group,
-                name,
-                (1, draws, strata, *shape),
-                (1, draws, 1, *shape),
-                ("chain", "draw", "stratum", *dims),
-                {"units": "natural logarithm"},
+                parameter.name,
+                (chains, draws, strata, *parameter.shape),
+                (chains, draws, 1, *(max(1, size) for size in parameter.shape)),
+                ("chain", "draw", "stratum", *(dim for dim, _ in parameter.dims)),
+                {"units": parameter.units},
             )
 
 
@@ -71,15 +67,16 @@ def create_log_lik(path: Path, template: Template) -> None:
     `offset` and `length` (stratum) say where each stratum's records lie.
     """
     root, axis = _new_group(path), template.axis
-    _coordinates(root, template.draws)
+    chains, draws = template.chains, template.draws
+    _coordinates(root, template)
     _strings(root, "stratum", template.strata)
     _filled(root, "offset", axis.offset, ("stratum",), "first position of the stratum on the record axis")
     _filled(root, "length", axis.length, ("stratum",), "records of the stratum")
     _array(
         root,
         "log_lik",
-        (1, template.draws, axis.size),
-        (1, template.draws, axis.chunk),
+        (chains, draws, axis.size),
+        (chains, draws, axis.chunk),
         ("chain", "draw", "record"),
         {"units": "natural logarithm of a density", "long_name": "record log likelihood under the final fit"},
     )
@@ -96,8 +93,9 @@ def create_log_lik(path: Path, template: Template) -> None:
 
 def write_draws(path: Path, fit: str, stratum: int, draws: Draws) -> None:
     place = path if fit == "final" else path / fit
-    _opened(place / "coefficients")[0, :, stratum] = draws.coefficients
-    _opened(place / "covariance")[0, :, stratum] = draws.covariance
+    for name, values in draws.values.items():
+        array = _opened(place / name)
+        array[:, :, stratum] = values.reshape(*array.shape[:2], *values.shape[1:])
 
 
 def write_log_lik(path: Path, region: slice, values: Floats, record: Ints) -> None:
@@ -106,15 +104,15 @@ def write_log_lik(path: Path, region: slice, values: Floats, record: Ints) -> No
     Whole chunks are written, the last one padded: nothing of a chunk that a killed run left is read.
     """
     tensor, rows = _opened(path / "log_lik"), _opened(path / "record")
-    chunk = rows.chunks[0]
+    chunk, by_chain = rows.chunks[0], values.reshape(*tensor.shape[:2], -1)
     inside = len(record) // chunk * chunk
     if inside:
-        tensor[0, :, region.start : region.start + inside] = values[:, :inside]
+        tensor[:, :, region.start : region.start + inside] = by_chain[..., :inside]
         rows[region.start : region.start + inside] = record[:inside]
     if inside < len(record):
         last = slice(region.start + inside, region.start + inside + chunk)
         padding = (0, last.stop - region.stop)
-        tensor[0, :, last] = np.pad(values[:, inside:], ((0, 0), padding), constant_values=np.nan)
+        tensor[:, :, last] = np.pad(by_chain[..., inside:], ((0, 0), (0, 0), padding), constant_values=np.nan)
         rows[last] = np.pad(record[inside:], padding, constant_values=-1)
 
 
@@ -131,9 +129,9 @@ def chunk_files(path: Path, axis: RaggedAxis, stratum: int) -> list[Path]:
     return values + [path / "record" / "c" / str(k) for k in chunks]
 
 
-def posterior_files(path: Path, stratum: int) -> list[Path]:
+def posterior_files(path: Path, parameters: Sequence[Parameter], stratum: int) -> list[Path]:
     """The chunk files of one stratum in posterior.zarr."""
-    tail = [f"coefficients/c/0/0/{stratum}/0/0", f"covariance/c/0/0/{stratum}/0/0"]
+    tail = ["/".join([p.name, "c", "0", "0", str(stratum), *("0" for _ in p.dims)]) for p in parameters]
     return [path / ("" if fit == "final" else fit) / name for fit in FITS for name in tail]
 
 
@@ -174,9 +172,9 @@ def _array(
     )
 
 
-def _coordinates(group: zarr.Group, draws: int) -> None:
-    _filled(group, "chain", np.zeros(1, dtype=np.int64), ("chain",), "chain")
-    _filled(group, "draw", np.arange(draws, dtype=np.int64), ("draw",), "posterior draw")
+def _coordinates(group: zarr.Group, template: Template) -> None:
+    _filled(group, "chain", np.arange(template.chains, dtype=np.int64), ("chain",), "chain")
+    _filled(group, "draw", np.arange(template.draws, dtype=np.int64), ("draw",), "posterior draw of the chain")
 
 
 def _filled(group: zarr.Group, name: str, values: Ints, dims: tuple[str, ...], meaning: str) -> None:

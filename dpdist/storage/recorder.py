@@ -13,7 +13,7 @@ import pyarrow as pa
 from dpdist.confidential import Confidential
 from dpdist.files import write_json
 from dpdist.mechanisms.protocol import Columns
-from dpdist.models.protocol import Draws
+from dpdist.models.protocol import Draws, Parameter
 from dpdist.records import Floats
 from dpdist.storage import arrays
 from dpdist.storage.marks import mark
@@ -31,6 +31,7 @@ class StratumStore:
     stratum: int
     axis: RaggedAxis
     log_lik: bool
+    parameters: tuple[Parameter, ...]
     _summary: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -49,7 +50,7 @@ class StratumStore:
     def close(self, described: Sequence[Mapping[str, Any]]) -> None:
         write_json(self.folder / "stratum.json", {"summary": self._summary, "released": list(described)})
         files = [path for path in self.folder.iterdir() if path.suffix in (".json", ".parquet")]
-        files += arrays.posterior_files(self.space.posterior, self.stratum)
+        files += arrays.posterior_files(self.space.posterior, self.parameters, self.stratum)
         if self.log_lik:
             files += arrays.chunk_files(self.space.log_lik, self.axis, self.stratum)
         mark(self.space.marks, self.folder.name, files, self.space.confidential)

@@ -49,8 +49,8 @@ def test_times_as_fast_as_broadcasting(ratio, tmp_path):
     z = np.log(np.column_stack([records.outcome, records.weight]))
 
     def broadcast():
-        residual = z - x @ theta.coefficients
-        precision = np.linalg.inv(theta.covariance)
+        residual = z - x @ theta["coefficients"]
+        precision = np.linalg.inv(theta["covariance"])
         quadratic = np.einsum("sni,sij,snj->sn", residual, precision, residual)
         f = -np.log(2 * np.pi) + 0.5 * np.linalg.slogdet(precision)[1][:, None] - 0.5 * quadratic
         return np.abs(f).max(axis=0)

@@ -10,6 +10,7 @@ from conftest import simulated
 from dpdist.keys import Key
 from dpdist.mechanisms.presets import MECHANISMS
 from dpdist.runtime.rounds import run_rounds
+from dpdist.sampling import sampler_of
 
 
 class Nowhere:
@@ -29,7 +30,7 @@ class Nowhere:
 def path(job, model, records, key):
     recorder = Nowhere()
     rounds = MECHANISMS["weighted"].protect(job, model, recorder)
-    released = run_rounds(rounds, model, key, "all", [records], [recorder])
+    released = run_rounds(rounds, model, sampler_of(job), key, "all", [records], [recorder])
     return [model.simulate(theta, records.frame, key.generator("synthesis")) for theta in released.parameters]
 
 

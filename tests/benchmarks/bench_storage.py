@@ -11,7 +11,7 @@ from dpdist.storage.ragged import RaggedAxis
 
 def test_share_of_the_codecs_rate_and_of_the_disks(ratio, tmp_path):
     axis = RaggedAxis.of(np.array([8192]), 8192)
-    template = arrays.Template(axis, ("a",), 1000, ("(Intercept)",), ("y", "w"))
+    template = arrays.Template(axis, ("a",), 1, 1000, ())
     arrays.create_log_lik(tmp_path / "t.zarr", template)
     rng = np.random.default_rng(1)
     tensor = -0.5 * rng.normal(size=(1000, 1)) ** 2 - 0.5 * rng.normal(size=8192) ** 2

@@ -50,7 +50,7 @@ def write_together(path: Path, regions: list[slice]) -> np.ndarray:
 def store(path: Path, lengths: list[int]) -> RaggedAxis:
     axis = RaggedAxis.of(np.array(lengths, dtype=np.int64), 128)
     strata = tuple(f"s{k}" for k in range(len(lengths)))
-    arrays.create_log_lik(path, arrays.Template(axis, strata, DRAWS, ("(Intercept)",), ("salary", "weight")))
+    arrays.create_log_lik(path, arrays.Template(axis, strata, 1, DRAWS, ()))
     return axis
 
 

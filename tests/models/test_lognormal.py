@@ -20,9 +20,9 @@ from threadpoolctl import threadpool_limits
 
 from dpdist.job import Job
 from dpdist.keys import Key
-from dpdist.models.lognormal import Lognormal, limited_lognormal_mean
+from dpdist.models.lognormal import Lognormal, limited_lognormal_mean, of
 from dpdist.models.prior import ConjugatePrior
-from dpdist.models.protocol import Draws, Improper
+from dpdist.models.protocol import Improper
 from dpdist.records import Frame, Records
 
 fixed = settings(derandomize=True, deadline=None)
@@ -133,7 +133,7 @@ def z_scores(values, expected):
 
 def worst_z(draws, kept, known):
     """Largest z score over E B, E Σ, E Σ⁻¹ and variances and covariances of B; fourth moments are finite for ν > 8."""
-    b, sigma = draws.coefficients[:, kept, :], draws.covariance
+    b, sigma = draws["coefficients"][:, kept, :], draws["covariance"]
     expected = known.scale / (known.degrees - 3.0)
     upper = np.triu_indices(2)
     vec = (b - known.location).transpose(0, 2, 1).reshape(len(b), -1)
@@ -153,11 +153,11 @@ def smallest_p(draws, kept, known):
     degrees, S_kk/Σ_kk ~ χ² with ν − 1, the ratio of Schur complements ~ χ² with ν."""
     student = known.degrees - 1.0
     scale = np.sqrt(np.outer(np.diag(np.linalg.inv(known.precision)), np.diag(known.scale)) / student)
-    t = (draws.coefficients[:, kept, :] - known.location) / scale
+    t = (draws["coefficients"][:, kept, :] - known.location) / scale
     found = [stats.kstest(values, stats.t(student).cdf).pvalue for values in t.reshape(len(t), -1).T]
     for k in range(2):
-        found.append(stats.kstest(known.scale[k, k] / draws.covariance[:, k, k], stats.chi2(student).cdf).pvalue)
-    schur = draws.covariance[:, 1, 1] - draws.covariance[:, 0, 1] ** 2 / draws.covariance[:, 0, 0]
+        found.append(stats.kstest(known.scale[k, k] / draws["covariance"][:, k, k], stats.chi2(student).cdf).pvalue)
+    schur = draws["covariance"][:, 1, 1] - draws["covariance"][:, 0, 1] ** 2 / draws["covariance"][:, 0, 0]
     known_schur = known.scale[1, 1] - known.scale[0, 1] ** 2 / known.scale[0, 0]
     found.append(stats.kstest(known_schur / schur, stats.chi2(known.degrees).cdf).pvalue)
     return min(found)
@@ -197,7 +197,7 @@ def test_statistics_are_the_weighted_sums_they_are_documented_to_be():
     for a, row, y, w in zip(alpha, records.frame, np.log(records.outcome), np.log(records.weight), strict=True):
         slow[model.design.pattern[row]] += a * np.array([1.0, y, w, y * y, y * w, w * w])
     np.testing.assert_allclose(model.statistics(records, alpha), slow, rtol=1e-13)
-    assert model.weight_total(slow) == pytest.approx(alpha.sum(), rel=1e-14)
+    assert slow[:, 0].sum() == pytest.approx(alpha.sum(), rel=1e-14)
 
 
 def theta_at_random(model, draws, seed):
@@ -208,18 +208,18 @@ def theta_at_random(model, draws, seed):
     coefficients[:, 0] += [11.0, 4.0]
     sd, r = rng.uniform(0.2, 2.0, (draws, 2)), rng.uniform(-0.95, 0.95, draws)
     cross = r * sd[:, 0] * sd[:, 1]
-    return Draws(coefficients, np.stack([sd[:, 0] ** 2, cross, cross, sd[:, 1] ** 2], axis=1).reshape(-1, 2, 2))
+    return of(coefficients, np.stack([sd[:, 0] ** 2, cross, cross, sd[:, 1] ** 2], axis=1).reshape(-1, 2, 2))
 
 
 def density(theta, frame, records):
     """log N₂(log y, log w; B'x, Σ) by SciPy, (draw, record)."""
     x = indicators(frame, NAMES)
     z = np.log(np.column_stack([records.outcome, records.weight]))
-    means = np.einsum("np,spk->snk", x, theta.coefficients)
+    means = np.einsum("np,spk->snk", x, theta["coefficients"])
     return np.array(
         [
             [stats.multivariate_normal.logpdf(zi, mi, sigma) for zi, mi in zip(z, mean, strict=True)]
-            for mean, sigma in zip(means, theta.covariance, strict=True)
+            for mean, sigma in zip(means, theta["covariance"], strict=True)
         ]
     )
 
@@ -261,7 +261,7 @@ def test_extremes_contain_the_log_likelihood_and_exceed_it_by_rounding_only(seed
 
 def precise_density(theta, x, z):
     """The same density with every operation after the float64 inputs in extended precision, (draw, record)."""
-    b, sigma, z = (np.asarray(v, dtype=np.longdouble) for v in (theta.coefficients, theta.covariance, z))
+    b, sigma, z = (np.asarray(v, dtype=np.longdouble) for v in (theta["coefficients"], theta["covariance"], z))
     mean = (b[:, None, :, :] * np.asarray(x, dtype=np.longdouble)[None, :, :, None]).sum(axis=2)
     dy, dw = z[None, :, 0] - mean[..., 0], z[None, :, 1] - mean[..., 1]
     s00, s01, s11 = (sigma[:, i, j, None] for i, j in ((0, 0), (0, 1), (1, 1)))
@@ -316,9 +316,9 @@ def test_draws_are_a_function_of_statistics_and_stream():
     model, records = model_of(), some_records()
     statistics = model.statistics(records, some_alpha(len(records)))
     one, same, other = (model.draw(statistics, 5, KEY.generator(stage)) for stage in ("a", "a", "b"))
-    np.testing.assert_array_equal(one.coefficients, same.coefficients)
-    np.testing.assert_array_equal(one.covariance, same.covariance)
-    assert not np.any(one.covariance == other.covariance)
+    np.testing.assert_array_equal(one["coefficients"], same["coefficients"])
+    np.testing.assert_array_equal(one["covariance"], same["covariance"])
+    assert not np.any(one["covariance"] == other["covariance"])
 
 
 def test_draws_move_continuously_with_the_weights_under_common_random_numbers():
@@ -328,8 +328,8 @@ def test_draws_move_continuously_with_the_weights_under_common_random_numbers():
     one, near = (
         model.draw(model.statistics(records, a), 200, KEY.generator("common")) for a in (alpha, alpha * (1 + 1e-9))
     )
-    np.testing.assert_allclose(one.coefficients, near.coefficients, atol=1e-6)
-    np.testing.assert_allclose(one.covariance, near.covariance, atol=1e-6)
+    np.testing.assert_allclose(one["coefficients"], near["coefficients"], atol=1e-6)
+    np.testing.assert_allclose(one["covariance"], near["covariance"], atol=1e-6)
 
 
 REPLICATIONS, RECORDS, RANKS = 400, 12, 499
@@ -353,7 +353,7 @@ def intervals_that_hold_the_truth(prior=None, power=1.0):
         statistics = model.statistics(records, np.full(RECORDS, power))
         with threadpool_limits(1):
             draws = model.draw(statistics, RANKS, KEY.generator("coverage", block=replication))
-        figures = np.column_stack([draws.coefficients[:, 0], np.log(np.linalg.det(draws.covariance))])
+        figures = np.column_stack([draws["coefficients"][:, 0], np.log(np.linalg.det(draws["covariance"]))])
         lower, upper = np.sort(figures, axis=0)[[49, 449]]
         inside += (lower < truth) & (truth < upper)
     return inside
@@ -423,7 +423,7 @@ def test_a_proper_prior_serves_identical_records():
 @pytest.mark.parametrize("total", [0.0, 1.0, 4.9, 5.0])
 def test_privacy_weights_of_no_more_than_p_plus_1_in_total_are_improper(total):
     model, records = model_of(), some_records()
-    assert model.parameters == 4
+    assert model.identified == 4
     with pytest.raises(Improper, match="no more than p \\+ 1 = 5"):
         model.draw(model.statistics(records, np.full(40, total / 40)), 10, KEY.generator("improper"))
 
@@ -477,11 +477,11 @@ def test_an_empty_level_gives_an_aliased_coefficient_but_the_right_means(counts)
     model, records = model_of(frame, predictors=("field",)), some_records(5, frame)
     alpha = some_alpha(len(records))
     draws = model.draw(model.statistics(records, alpha), 20_000, KEY.generator("aliased"))
-    assert np.isnan(draws.coefficients).all(axis=(0, 2)).sum() == 1
-    assert np.isnan(draws.coefficients).sum() == 2 * 20_000
+    assert np.isnan(draws["coefficients"]).all(axis=(0, 2)).sum() == 1
+    assert np.isnan(draws["coefficients"]).sum() == 2 * 20_000
 
     w, wy = (np.log(v) for v in model.expect(draws))
-    sigma = draws.covariance[:, None]
+    sigma = draws["covariance"][:, None]
     means = np.stack([wy - w - sigma[..., 0, 1] - sigma[..., 0, 0] / 2, w - sigma[..., 1, 1] / 2], axis=2)
     z = np.log(np.column_stack([records.outcome, records.weight]))
     groups = np.array([np.average(z[records.frame == g], axis=0, weights=alpha[records.frame == g]) for g in range(2)])
@@ -498,7 +498,7 @@ def test_aliasing_does_not_change_the_covariance_draws(counts):
     plain = Lognormal.build(job(predictors=("field",)), recoded, slice(0, 2))
     records = some_records(5, frame)
     draws = [m.draw(m.statistics(records, np.ones(23)), 50, KEY.generator("coding")) for m in (model, plain)]
-    np.testing.assert_allclose(draws[0].covariance, draws[1].covariance, rtol=1e-9)
+    np.testing.assert_allclose(draws[0]["covariance"], draws[1]["covariance"], rtol=1e-9)
 
 
 @pytest.mark.parametrize("counts", [EVERYWHERE, frame_of(EMPTY_LEVEL["reference"])], ids=["complete", "aliased"])
@@ -507,8 +507,8 @@ def test_a_description_survives_json_exactly(counts):
     theta = model.draw(model.statistics(records, np.ones(len(records))), 3, KEY.generator("describe")).one(1)
     said = json.loads(json.dumps(model.describe(theta), allow_nan=False))
     back = model.recall(said)
-    np.testing.assert_array_equal(back.coefficients, theta.coefficients)
-    np.testing.assert_array_equal(back.covariance, theta.covariance)
+    np.testing.assert_array_equal(back["coefficients"], theta["coefficients"])
+    np.testing.assert_array_equal(back["covariance"], theta["covariance"])
     assert said["coefficients"]["predictor"] == list(model.design.names)
     assert said["covariance"]["component"] == ["log salary", "log weight"]
 
@@ -517,7 +517,7 @@ def one_theta(model, seed=9):
     return theta_at_random(model, 1, seed)
 
 
-TYPICAL = Draws(np.array([[[11.0, 4.0], [0.1, -0.2], [0.0, 0.1], [-0.2, 0.1]]]), TRUTH[None])
+TYPICAL = of(np.array([[[11.0, 4.0], [0.1, -0.2], [0.0, 0.1], [-0.2, 0.1]]]), TRUTH[None])
 """At row 2 (physics, male) the median salary is 66,000 under the sample law and 55,000 in the population."""
 
 
@@ -534,10 +534,10 @@ def test_fbs_records_have_the_parameters_moments(seed):
     """Five figures: false alarm < 5e-6; control: the covariance with its sign turned."""
     model = model_of()
     theta = one_theta(model, seed)
-    mean = ROWS[3] @ theta.coefficients[0]
+    mean = ROWS[3] @ theta["coefficients"][0]
     drawn = model.simulate(theta, at_row(3, 60_000), KEY.generator("fbs", block=seed))
     u = np.log(np.column_stack(drawn)) - mean
-    (yy, yw), (_, ww) = theta.covariance[0]
+    (yy, yw), (_, ww) = theta["covariance"][0]
     moments = np.column_stack([u, u[:, 0] ** 2, u[:, 1] ** 2, u[:, 0] * u[:, 1]])
     assert z_scores(moments, np.array([0.0, 0.0, yy, ww, yw])).max() < Z_LIMIT
     assert z_scores(moments, np.array([0.0, 0.0, yy, ww, -yw])).max() > Z_LIMIT
@@ -546,8 +546,8 @@ def test_fbs_records_have_the_parameters_moments(seed):
 def test_expectations_are_the_closed_forms():
     model = model_of(salary=(0, np.finfo(float).max))
     theta = theta_at_random(model, 20, 1)
-    mu = ROWS @ theta.coefficients
-    sigma = theta.covariance[:, None]
+    mu = ROWS @ theta["coefficients"]
+    sigma = theta["covariance"][:, None]
     weight, product = model.expect(theta)
     np.testing.assert_allclose(weight, np.exp(mu[..., 1] + sigma[..., 1, 1] / 2), rtol=1e-12)
     variance_of_sum = sigma[..., 0, 0] + 2 * sigma[..., 0, 1] + sigma[..., 1, 1]

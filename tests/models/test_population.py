@@ -14,8 +14,7 @@ from scipy import optimize, stats
 
 from dpdist.job import Job
 from dpdist.keys import Key
-from dpdist.models.lognormal import Lognormal
-from dpdist.models.protocol import Draws
+from dpdist.models.lognormal import Lognormal, of
 from dpdist.records import Frame, Records
 
 KEY = Key(b"tests/models/test_population")
@@ -99,7 +98,7 @@ def test_the_sample_likelihood_is_the_sample_normal_law_shifted_by_one_column_of
 
     def found(shift):
         moved = location + np.array([[1.0], [0.0]]) * shift * sigma[:, 1]
-        return model.log_lik(Draws(moved[None], sigma[None]), records)[0]
+        return model.log_lik(of(moved[None], sigma[None]), records)[0]
 
     np.testing.assert_allclose(found(-1.0), slow, rtol=1e-9, atol=1e-9)
     assert np.abs(found(1.0) - slow).max() > 1e-2
@@ -110,7 +109,7 @@ def test_the_sample_likelihood_is_the_sample_normal_law_shifted_by_one_column_of
 def test_the_expected_weight_is_one_over_the_mean_inclusion_probability(seed):
     said = population_at_random(seed)
     location, sigma = said.as_normal()
-    theta = Draws((location - np.array([[1.0], [0.0]]) * sigma[:, 1])[None], sigma[None])
+    theta = of((location - np.array([[1.0], [0.0]]) * sigma[:, 1])[None], sigma[None])
     weight, product = (part[0] for part in model_of(salary=(0, np.finfo(float).max)).expect(theta))
     np.testing.assert_allclose(weight, [1.0 / said.mean_inclusion(x) for x in PATTERNS], rtol=1e-9)
     np.testing.assert_allclose(product / weight, np.exp(PATTERNS @ said.beta + said.sd_y**2 / 2.0), rtol=1e-9)
@@ -166,7 +165,7 @@ def importance_sampled(size):
 def untilted(draws):
     """β, κ_y, σ_y of the package's FBP, read off its expectations: E(wy|x)/E(w|x) = exp(β + σ_y²/2)."""
     weight, product = model_of(frame=ONE_CELL, predictors=(), salary=(0, np.finfo(float).max)).expect(draws)
-    sigma = draws.covariance
+    sigma = draws["covariance"]
     beta = np.log(product / weight)[:, 0] - sigma[:, 0, 0] / 2.0
     return beta, -sigma[:, 0, 1] / sigma[:, 0, 0], np.sqrt(sigma[:, 0, 0])
 
@@ -187,13 +186,13 @@ def test_untilted_exact_draws_are_the_population_models_posterior():
 
     beta, kappa_y, sd_y = untilted(draws)
     assert distance(beta, kappa_y, sd_y) < Z_LIMIT
-    sample_mean, shift = draws.coefficients[:, 0, 0], draws.covariance[:, 0, 1]
+    sample_mean, shift = draws["coefficients"][:, 0, 0], draws["covariance"][:, 0, 1]
     np.testing.assert_allclose(beta, sample_mean + shift, rtol=1e-9)
     assert distance(sample_mean - shift, kappa_y, sd_y) > Z_LIMIT
     assert distance(sample_mean, kappa_y, sd_y) > Z_LIMIT
 
 
-THETA = Draws(np.array([[[11.0, 4.0], [-0.2, 0.3]]]), np.array([[[0.25, -0.18], [-0.18, 0.36]]]))
+THETA = of(np.array([[[11.0, 4.0], [-0.2, 0.3]]]), np.array([[[0.25, -0.18], [-0.18, 0.36]]]))
 
 
 def at_row(row, size):
@@ -253,6 +252,6 @@ def test_the_fit_its_draws_and_its_bounds_are_the_same_under_fbs_and_fbp():
     for synthesis in ("fbs", "fbp"):
         model = model_of(synthesis)
         draws = model.draw(model.statistics(records, np.ones(9)), 50, KEY.generator("same"))
-        found.append((draws.coefficients, draws.covariance, *model.extremes(draws, records)))
+        found.append((draws["coefficients"], draws["covariance"], *model.extremes(draws, records)))
     for one, other in zip(*found, strict=True):
         np.testing.assert_array_equal(one, other)

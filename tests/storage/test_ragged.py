@@ -10,6 +10,7 @@ import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpdist.models.protocol import Parameter
 from dpdist.storage import arrays
 from dpdist.storage.ragged import RaggedAxis
 
@@ -46,7 +47,7 @@ def test_a_region_that_shares_a_chunk_with_another_writer_is_refused(length, lar
 
 def template() -> arrays.Template:
     axis = RaggedAxis.of(np.array([130, 5, 300]), 128)
-    return arrays.Template(axis, ("a", "b", "c"), 4, ("(Intercept)",), ("salary", "weight"))
+    return arrays.Template(axis, ("a", "b", "c"), 1, 4, (Parameter("scale"),))
 
 
 def test_what_is_written_is_read_back_and_padding_is_nan(tmp_path: Path):

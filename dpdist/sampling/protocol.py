@@ -1,0 +1,25 @@
+"""What a sampler is: a posterior in, draws out; it knows models by their capabilities."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from dpdist.models.protocol import Draws, StratumModel
+from dpdist.records import Floats
+
+
+class Sampler(Protocol):
+    """Samples π(θ) ∏ p(record_i | θ)^α_i, given the model and the statistics of the α-weighted records.
+
+    The same generator state gives the same draws, and close statistics close draws: common random numbers of the rounds.
+    """
+
+    def many(self, model: StratumModel, statistics: Floats, rng: np.random.Generator) -> Draws:
+        """The job's S draws; raises `Improper` where the posterior does not exist."""
+        ...
+
+    def one(self, model: StratumModel, statistics: Floats, rng: np.random.Generator) -> Draws:
+        """A single draw."""
+        ...
