@@ -25,7 +25,16 @@ from pydantic import (
 
 from dpdist.records import TOTAL, Level
 
-Family = Literal["lognormal"]
+Family = Literal[
+    "lognormal",
+    "beta",
+    "beta_regression",
+    "poisson",
+    "negative_binomial",
+    "poisson_regression",
+    "bernoulli",
+    "user",
+]
 Synthesis = Literal["fbs", "fbp"]
 MechanismName = Literal["weighted"]
 WeightRule = Literal["none", "linear", "inverse", "scalar", "fixed_point"]
@@ -133,8 +142,8 @@ class Column(Frozen):
             raise ValueError("levels must be of one type: quote them all")
         if self.levels is not None and TOTAL in map(str, self.levels):
             raise ValueError(f"'{TOTAL}' names the margins of tables: rename the level")
-        if self.bounds is not None and not 0 <= self.bounds[0] < self.bounds[1]:
-            raise ValueError("bounds must be [lower, upper] with 0 <= lower < upper")
+        if self.bounds is not None and not self.bounds[0] < self.bounds[1]:
+            raise ValueError("bounds must be [lower, upper] with lower < upper")
         if self.levels is not None and (self.zeros, self.outside) != ("error", "error"):
             raise ValueError("zeros and outside are rules for a column with bounds")
         return self
@@ -148,7 +157,9 @@ class Keep(Frozen):
 
 
 class Survey(Frozen):
-    weight: str
+    """The design; without a weight column every record counts as one."""
+
+    weight: str | None = None
     design_strata: tuple[str, ...] = ()
     psu: str | None = None
     replicate_weights: None = None
@@ -172,12 +183,22 @@ class Prior(Frozen):
 
 
 class Model(Frozen):
+    """The model of a stratum; `program` to `log_lik` are those of a user's Stan program."""
+
     family: Family
     outcome: str
     predictors: tuple[str, ...] = ()
     synthesis: Synthesis = "fbs"
     population_weights: Literal["inverse_inclusion", "proportional"] = "inverse_inclusion"
     prior: Prior = Prior()
+    program: str | None = Field(default=None, description="path of a Stan program")
+    parameters: dict[str, tuple[str | int, ...]] = Field(
+        default_factory=dict, description="parameters to keep and release; their dims: a predictor's levels, or a size"
+    )
+    data: dict[str, Any] = Field(default_factory=dict, description="public constants handed to the program")
+    log_lik: str | None = Field(
+        default=None, description="module:function or entry point; unset: log_lik in the program's generated quantities"
+    )
 
 
 class Weights(Frozen):
@@ -260,6 +281,16 @@ class Table(Frozen):
     )
 
 
+class Diagnostics(Frozen):
+    """What is done where a fit by Markov chains misses a threshold; decided before the run."""
+
+    policy: Literal["fail", "warn"] = "warn"
+    rhat: float = Field(default=1.05, gt=1, description="largest rank-normalised R-hat")
+    ess: float = Field(default=100.0, ge=0, description="smallest bulk or tail effective sample size")
+    divergences: int = Field(default=0, ge=0)
+    ebfmi: float = Field(default=0.2, ge=0, description="smallest E-BFMI of a chain")
+
+
 class Record(Frozen):
     log_lik: Literal["always", "never", "auto"] = "auto"
 
@@ -288,6 +319,7 @@ class Job(Frozen):
     synthetic_sets: int = Field(default=1, ge=1)
     reference: None = None
     sampler: Sampler = Sampler()
+    diagnostics: Diagnostics = Diagnostics()
     tables: tuple[Table, ...] = Field(min_length=1)
     compare: tuple[Comparator, ...] = ()
     record: Record = Record()
@@ -302,6 +334,11 @@ class Job(Frozen):
     @property
     def outcome(self) -> Column:
         return self.columns[self.model.outcome]
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """Columns that are modelled: the outcome, and the weight where there is one."""
+        return tuple(name for name in (self.model.outcome, self.survey.weight) if name is not None)
 
     @property
     def epsilon_per_set(self) -> Fraction:

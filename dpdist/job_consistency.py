@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from dpdist.job import Job
+from dpdist.families import FAMILIES
+from dpdist.job import Job, Prior
 
 Path_ = tuple[str | int, ...]
 Contradiction = tuple[Path_, str]
@@ -20,7 +21,16 @@ WRITTEN = {
 
 def contradictions(job: Job) -> list[Contradiction]:
     """Every contradiction; empty when the job is consistent."""
-    return [*_categories(job), *_roles(job), *_universe(job), *_tables(job), *_promises(job), *_weights(job)]
+    return [
+        *_categories(job),
+        *_roles(job),
+        *_universe(job),
+        *_family(job),
+        *_sampler(job),
+        *_tables(job),
+        *_promises(job),
+        *_weights(job),
+    ]
 
 
 def _categories(job: Job) -> Iterator[Contradiction]:
@@ -54,12 +64,12 @@ def _roles(job: Job) -> Iterator[Contradiction]:
     outcome, weight, psu = job.model.outcome, job.survey.weight, job.survey.psu
     if outcome not in job.columns or job.columns[outcome].bounds is None:
         yield ("model", "outcome"), f"column '{outcome}' needs public bounds in columns"
-    if weight in (outcome, *job.categories):
+    if weight is not None and weight in (outcome, *job.categories):
         yield ("survey", "weight"), f"'{weight}' is used as outcome or category as well"
-    declared = job.columns.get(weight)
+    declared = job.columns.get(weight) if weight is not None else None
     if declared is not None and (declared.missing, declared.zeros, declared.outside) != ("error", "error", "error"):
-        yield ("columns", weight), "a weight has no rules: leave records without a weight out by a universe"
-    if psu in (outcome, weight):
+        yield ("columns", str(weight)), "a weight has no rules: leave records without a weight out by a universe"
+    if psu is not None and psu in (outcome, weight):
         yield ("survey", "psu"), f"'{psu}' is used as outcome or weight as well"
     for name in job.model.prior.location:
         if name not in (outcome, weight):
@@ -72,8 +82,54 @@ def _universe(job: Job) -> Iterator[Contradiction]:
         unknown = set(map(str, keep.keep)) - set(map(str, domain.levels or ())) if domain else set()
         if unknown:
             yield ("universe", i, "keep"), f"{sorted(unknown)} are not levels of '{keep.column}'"
-        if keep.column in (job.model.outcome, job.survey.weight):
+        if keep.column in (job.model.outcome, job.survey.weight or ""):
             yield ("universe", i, "column"), "a universe may not depend on the outcome or the weight"
+
+
+def _family(job: Job) -> Iterator[Contradiction]:
+    """The family's own keys, and what it can take."""
+    family, model, facts = job.model.family, job.model, FAMILIES[job.model.family]
+    if facts.weight is True and job.survey.weight is None:
+        yield ("survey", "weight"), f"'{family}' models outcome and weight together: name the weight column"
+    if facts.weight is False and job.survey.weight is not None:
+        remedy = "leave survey.weight out (every record then counts as one), or take family: lognormal"
+        yield ("survey", "weight"), f"'{family}' models the outcome alone: {remedy}"
+    if model.outcome in job.columns and (bounds := job.outcome.bounds) is not None:
+        support = facts.support
+        if bounds[0] < support.low or bounds[1] > support.high:
+            found = f"bounds outside what '{family}' takes, {support.text}"
+            yield ("columns", model.outcome, "bounds"), f"{found}: narrow them"
+    if family != "lognormal":
+        if model.synthesis != "fbs":
+            yield ("model", "synthesis"), f"only 'lognormal' has {model.synthesis}: write fbs"
+        if model.prior != Prior():
+            yield ("model", "prior"), f"the prior of '{family}' is fixed, in its program: leave prior out"
+        if job.mechanism.fallback == "proper_prior":
+            yield ("mechanism", "fallback"), f"the prior of '{family}' is proper already: take refuse or pool"
+    if family == "user":
+        for name in ("program", "parameters"):
+            if not getattr(model, name):
+                yield ("model", name), f"a user's program needs it: add {name}"
+        for name, dims in model.parameters.items():
+            for dim in dims:
+                if isinstance(dim, str) and dim not in (*model.predictors, *job.strata):
+                    yield ("model", "parameters", name), f"'{dim}' is no predictor: name a predictor, or give a size"
+    else:
+        for name in ("program", "parameters", "data", "log_lik"):
+            if getattr(model, name):
+                yield ("model", name), f"'{family}' comes with its program: leave {name} out, or take family: user"
+
+
+def _sampler(job: Job) -> Iterator[Contradiction]:
+    """The sampler is one that the family has, and is given only the settings that it has."""
+    sampler, known = job.sampler, FAMILIES[job.model.family].samplers
+    if sampler.name not in known:
+        yield ("sampler", "name"), f"'{job.model.family}' has no {sampler.name} sampler: take {' or '.join(known)}"
+    if sampler.name != "stan":
+        for name in sorted(sampler.model_fields_set - {"name", "draws"}):
+            yield ("sampler", name), f"'{sampler.name}' makes independent draws and has no {name}: leave it out"
+        if "diagnostics" in job.model_fields_set:
+            yield ("diagnostics",), f"'{sampler.name}' makes independent draws: leave diagnostics out"
 
 
 def _tables(job: Job) -> Iterator[Contradiction]:

@@ -101,6 +101,6 @@ def _fit_problems(job: Job, census: Census) -> list[Problem]:
             found = f"{n} records, too few for p = {p} predictors"
             problems.append(Problem(f"stratum {label}", found, f"n > p + 1 = {p + 1}", remedy))
         elif label in census.constant:
-            allowed = f"{job.model.outcome} and {job.survey.weight} that vary"
+            allowed = f"{' and '.join(job.components)} that vary"
             problems.append(Problem(f"stratum {label}", "outcome or weight is the same for all records", allowed, remedy))
     return problems

@@ -23,6 +23,7 @@ from dpdist.runtime.executors import executor
 from dpdist.runtime.fit import open_fit
 from dpdist.runtime.protect import fit_error
 from dpdist.runtime.strata import create_stores, gather_strata, protect_all, protect_some
+from dpdist.sampling import facts
 from dpdist.storage.marks import finished, mark
 from dpdist.storage.tables import write_records, write_table
 from dpdist.storage.workspace import SCRATCH, Identity, Workspace, confidential_log
@@ -114,7 +115,7 @@ def protect(space: Workspace, plan: Plan, key: Key, listener: Listener) -> Relea
         raise fit_error(fit, failed[0])
     released = dict(zip(fit.frame.stratum_labels, gather_strata(fits), strict=True))
     sets = tuple({label: thetas[k] for label, thetas in released.items()} for k in range(job.synthetic_sets))
-    return Release(job, promised(plan.promise), fit.frame, sets, key.child("publish"))
+    return Release(job, promised(plan.promise, facts(job)), fit.frame, sets, key.child("publish"))
 
 
 def publish(workspace: str | Path, listener: Listener = silent) -> Path:

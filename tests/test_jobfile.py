@@ -130,7 +130,11 @@ def test_an_unknown_key_is_answered_with_the_nearest_known_one_and_its_line(
 
 def test_a_key_that_resembles_nothing_is_answered_with_all_known_ones() -> None:
     (problem,) = problems(TEXT.replace("  draws: 100", "  zzz: 100"))
-    assert (problem.where, problem.allowed, problem.remedy) == ("sampler.zzz", "draws, name", "delete the key")
+    assert (problem.where, problem.allowed, problem.remedy) == (
+        "sampler.zzz",
+        "adapt_delta, attempts, chains, draws, name, toolchain, warmup",
+        "delete the key",
+    )
 
 
 def test_a_misspelt_key_that_must_be_given_is_one_problem_not_two() -> None:
@@ -393,6 +397,7 @@ OTHER_RESULT = [
     (("budget", "adjacency"), "substitution"),
     (("synthetic_sets",), 2),
     (("sampler", "draws"), 101),
+    (("diagnostics", "policy"), "fail"),
     (("tables", 0, "name"), "other"),
     (("tables", 0, "by"), []),
     (("tables", 0, "margins"), False),

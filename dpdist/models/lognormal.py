@@ -11,7 +11,7 @@ sample's times exp(z_w), normalised, which for a normal law shifts the mean: μ_
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -41,7 +41,7 @@ SINGULAR = 1e-11
 class Lognormal:
     """Lognormal model of (outcome, weight) for one stratum; statistics are (pattern, 6): Σα(1, z₁, z₂, z₁², z₁z₂, z₂²)."""
 
-    components: tuple[str, str]
+    components: tuple[str, ...]
     design: Design
     prior: ConjugatePrior
     synthesis: Literal["fbs", "fbp"]
@@ -53,10 +53,10 @@ class Lognormal:
         """The model of one stratum; `proper` asks for the weak proper prior whatever the job's prior is."""
         predictors = (*frame_strata_as_predictors(job, frame), *job.model.predictors)
         matrix = design(frame, predictors, rows)
-        weight, survey = job.survey.weight, job.survey
+        survey = job.survey
         proportional = job.model.population_weights == "proportional" and survey.population is not None
         return cls(
-            components=(job.model.outcome, weight),
+            components=job.components,
             design=matrix,
             prior=conjugate_prior(job, matrix, proper or job.model.prior.name == "proper"),
             synthesis=job.model.synthesis,
@@ -191,6 +191,10 @@ class Lognormal:
             weight = np.full_like(weight, self.fixed_weight)
         weight, typical = weight[:, self.design.pattern], typical[:, self.design.pattern]
         return weight, weight * typical
+
+    def as_sampled(self) -> Lognormal:
+        """The model of the observed sample: FBS, whatever the synthesis."""
+        return replace(self, synthesis="fbs", fixed_weight=None)
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
         names = [f"log {c}" for c in self.components]

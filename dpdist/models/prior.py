@@ -34,8 +34,8 @@ def conjugate_prior(job: Job, matrix: Design, proper: bool) -> ConjugatePrior:
     location, precision, said = np.zeros((p, D)), np.zeros((p, p)), job.model.prior
     if not proper:
         return ConjugatePrior(0.0, np.zeros((D, D)), location, precision)
-    known = [c in said.location for c in (job.model.outcome, job.survey.weight)]
-    for component, column in enumerate((job.model.outcome, job.survey.weight)):
+    known = [c in said.location for c in job.components]
+    for component, column in enumerate(job.components):
         location[0, component] = np.log(said.location.get(column, 1.0))
     np.fill_diagonal(precision, 1.0)
     precision[0, 0] = said.records if all(known) else 1e-4

@@ -10,8 +10,7 @@ statistics are sums over records, so they are redrawn from their normal limit wi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 from scipy.special import ndtri
@@ -19,8 +18,7 @@ from scipy.special import ndtri
 from dpdist.cells import Cells
 from dpdist.estimates import Sums, counts_and_means
 from dpdist.keys import Key
-from dpdist.models.lognormal import Lognormal
-from dpdist.models.protocol import Improper
+from dpdist.models.protocol import Draws, Exact, Expectation, Improper, StratumModel
 from dpdist.privacy.weights import NotReached, Summary, search
 from dpdist.publish.released import Release
 from dpdist.records import Codes, Floats, Records
@@ -32,6 +30,23 @@ SMALLEST = 200
 """Records of a frame row that are kept all the same."""
 SEARCH_DRAWS = 200
 """Draws of a re-run search at most; F grows slowly with their number (1.71 at 100, 1.79 at 1,000: METHODS §1)."""
+
+
+@runtime_checkable
+class Recentred(StratumModel, Exact, Expectation, Protocol):
+    """A model whose fit can be had in closed form for many redrawn samples at once."""
+
+    def scatter(self, records: Records, alpha: Floats) -> Floats:
+        """Covariance of the statistics over samples with the same x and weights, (pattern, statistic, statistic)."""
+        ...
+
+    def centre(self, statistics: Floats) -> Draws:
+        """Centres of the posteriors of many sets of statistics, (set, pattern, statistic)."""
+        ...
+
+    def as_sampled(self) -> Self:
+        """The model that simulates samples as they were observed."""
+        ...
 
 
 class Spread(NamedTuple):
@@ -50,8 +65,10 @@ class Spreads(NamedTuple):
     unweighted: Spread
 
 
-def spreads(release: Release, tick: Callable[[int], None]) -> Spreads:
-    """Spreads of the expectations for every frame row, stratum by stratum."""
+def spreads(release: Release, tick: Callable[[int], None]) -> Spreads | None:
+    """Spreads of the expectations for every frame row, stratum by stratum; None where the model cannot tell them."""
+    if not isinstance(release.model(0), Recentred):
+        return None
     rows = len(release.frame)
     found = Spreads(*(Spread(np.full((n, rows), np.nan), np.full((n, rows), np.nan)) for n in (DRAWS, DRAWS, 1, 1)))
     for stratum in range(len(release.frame.stratum_labels)):
@@ -64,13 +81,24 @@ def spreads(release: Release, tick: Callable[[int], None]) -> Spreads:
 
 
 def variances(
-    release: Release, cells: Cells, expected: Sequence[tuple[Floats, Floats]], found: Spreads
+    release: Release, cells: Cells, expected: Sequence[tuple[Floats, Floats]], found: Spreads | None
 ) -> tuple[Floats, Floats]:
-    """T of counts and of means per cell; `expected` holds E(w|x), E(wy|x) per frame row for every set."""
+    """T of counts and of means per cell; `expected` holds E(w|x), E(wy|x) per frame row for every set.
+
+    Without spreads T = V_x + (1 + 1/m) B, with B the variance between the m released draws: the draws spread at least as
+    the centre of their fit does over samples. NaN where m = 1.
+    """
     frame, sets = release.frame, len(release.sets)
     n = frame.count.astype(float)
     a, b = (np.mean([pair[i] for pair in expected], axis=0) for i in range(2))
     composition = counts_and_means(Sums(n * a, n * b, n * a * a, n * a * b, n * b * b), frame, cells)
+    if found is None:
+        per_set = cell_estimates(cells, n, *(np.array([pair[i] for pair in expected]) for i in range(2)))
+        between = [v.var(axis=0, ddof=1) if sets > 1 else np.full(len(cells), np.nan) for v in per_set]
+        return (
+            composition[0].variance + (1.0 + 1.0 / sets) * between[0],
+            composition[1].variance + (1.0 + 1.0 / sets) * between[1],
+        )
     figures = [cell_estimates(cells, n, spread.weight, spread.product) for spread in found]
     total = []
     for k in range(2):
@@ -98,10 +126,10 @@ def _variance(drawn: Floats) -> Floats:
 def _expectations(release: Release, stratum: int) -> list[tuple[Floats, Floats]]:
     """E(w|x), E(wy|x) under redrawn centres, posterior draws, and the centres of the weighted and the unweighted fit."""
     model, own = release.model(stratum), release.frame.rows_of(stratum)
+    assert isinstance(model, Recentred)
     key = release.seed.child(f"precision {release.frame.stratum_labels[stratum]}")
     frame_row, shrink = _subsample(release, own)
-    as_sampled = replace(model, synthesis="fbs", fixed_weight=None)
-    outcome, weight = as_sampled.simulate(release.theta(model, stratum, 0), frame_row, key.generator("sample"))
+    outcome, weight = model.as_sampled().simulate(release.theta(model, stratum, 0), frame_row, key.generator("sample"))
     number = np.arange(len(frame_row), dtype=np.int64)
     records = Records(number, frame_row, outcome, weight, np.full(len(frame_row), -1, dtype=np.int32))
     ones = np.ones(len(records))
@@ -132,7 +160,7 @@ def _subsample(release: Release, own: slice) -> tuple[Codes, Floats]:
     return rows, np.sqrt(kept / count)
 
 
-def _weights(release: Release, model: Lognormal, records: Records, key: Key) -> Floats:
+def _weights(release: Release, model: Recentred, records: Records, key: Key) -> Floats:
     """Privacy weights of the synthetic sample that the job's search ends with, its last ones if it misses the target."""
     steps = search(release.job.mechanism.weights, release.target)
     step = next(steps)
@@ -151,7 +179,7 @@ def _weights(release: Release, model: Lognormal, records: Records, key: Key) -> 
             return alpha
 
 
-def _redrawn(model: Lognormal, records: Records, alpha: Floats, rng: np.random.Generator) -> Floats:
+def _redrawn(model: Recentred, records: Records, alpha: Floats, rng: np.random.Generator) -> Floats:
     """The weighted statistics as they would vary over samples with the same x, (DRAWS, pattern, 6)."""
     statistics = model.statistics(records, alpha)
     noise = rng.standard_normal((DRAWS, *statistics.shape))

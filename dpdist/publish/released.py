@@ -17,8 +17,7 @@ from dpdist.frames import frame_from_table, frame_table
 from dpdist.job import Job
 from dpdist.keys import Key
 from dpdist.models import MODELS
-from dpdist.models.lognormal import Lognormal
-from dpdist.models.protocol import Draws
+from dpdist.models.protocol import Draws, StratumModel
 from dpdist.privacy.guarantees import Promise, bound_target, epsilon_text
 from dpdist.records import Frame
 
@@ -46,17 +45,17 @@ class Release:
             return float("inf")
         return bound_target(self.job.epsilon_per_set, self.job.budget.adjacency)
 
-    def model(self, stratum: int) -> Lognormal:
+    def model(self, stratum: int) -> StratumModel:
         """The model that a stratum was fitted with, its prior included."""
         proper = self.sets[0][self.frame.stratum_labels[stratum]]["prior"] == "proper"
         return MODELS[self.job.model.family].build(self.job, self.frame, self.frame.rows_of(stratum), proper)
 
-    def theta(self, model: Lognormal, stratum: int, set: int) -> Draws:
+    def theta(self, model: StratumModel, stratum: int, set: int) -> Draws:
         return model.recall(self.sets[set][self.frame.stratum_labels[stratum]])
 
 
-def promised(promise: Promise) -> dict[str, Any]:
-    """A promise in JSON terms."""
+def promised(promise: Promise, sampler: Mapping[str, Any]) -> dict[str, Any]:
+    """A promise in JSON terms, with how the posterior was sampled, on which the guarantee rests."""
     guarantee = promise.total
     said: dict[str, Any] = {"guarantee": guarantee.name}
     said["adjacency"] = getattr(guarantee, "adjacency", None)
@@ -67,6 +66,7 @@ def promised(promise: Promise) -> dict[str, Any]:
         said["substitution_epsilon"] = epsilon_text(type(guarantee)("substitution", guarantee.substitution_epsilon))
     said["composition"] = promise.composition
     said["assumptions"] = list(promise.assumptions)
+    said["sampler"] = dict(sampler)
     return said
 
 

@@ -6,10 +6,21 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from dpdist.families import FAMILIES
 from dpdist.files import sha256
 from dpdist.publish.released import Release
 
 PACKAGES = ("dpdist", "numpy", "scipy", "randomgen", "pyarrow")
+
+SEARCH_AGAIN = (
+    "estimator `parameters`: composition of the sample over x, sampling error of the weighted fit, the draws' spread over "
+    "m, and the bias of the privacy weights (squared); all but the first by re-running the weight search on a synthetic "
+    "sample"
+)
+BETWEEN_SETS = (
+    "estimator `parameters`: composition of the sample over x, and (1 + 1/m) times the variance between the m released "
+    "draws, a released draw's spread being no less than its fit's sampling error; with one set there is none"
+)
 
 
 def statement(release: Release) -> dict[str, Any]:
@@ -25,7 +36,6 @@ def statement(release: Release) -> dict[str, Any]:
         "metered": False,
         "mechanism": job.mechanism.model_dump(mode="json"),
         "model": {"family": job.model.family, "synthesis": job.model.synthesis, "parameters": _density(release)},
-        "sampler": {"name": job.sampler.name, "draws": job.sampler.draws, "total_variation": 0, "arithmetic": "float64"},
         "public": _public(release),
         "post_processing": _post_processing(release),
         "standard_errors": _standard_errors(release),
@@ -44,10 +54,9 @@ def manifest(folder: Path, release: Release) -> dict[str, Any]:
 
 
 def _density(release: Release) -> str:
-    outcome, weight = release.job.model.outcome, release.job.survey.weight
-    return (
-        f"normal density of (log {outcome}, log {weight}), natural logarithms, given the predictors, in the observed sample"
-    )
+    job = release.job
+    density = FAMILIES[job.model.family].density.format(outcome=job.model.outcome, weight=job.survey.weight)
+    return f"{density}, natural logarithms, given the predictors, in the observed sample"
 
 
 def _public(release: Release) -> list[str]:
@@ -79,9 +88,7 @@ def _post_processing(release: Release) -> list[str]:
 
 def _standard_errors(release: Release) -> list[str]:
     said = [
-        "estimator `parameters`: composition of the sample over x, sampling error of the weighted fit, the draws' spread "
-        "over m, and the bias of the privacy weights (squared); all but the first by re-running the weight search on a "
-        "synthetic sample",
+        SEARCH_AGAIN if release.job.model.family == "lognormal" else BETWEEN_SETS,
         "estimator `records`: T = B/m + W over m sets, W by linearisation with design strata, records as units; the bias "
         "of the privacy weights, which trim tails (counts too low, means too high, by some per cent), is not in it",
         "nominal 90 % intervals under the model; the model's own misfit is not in them",

@@ -46,7 +46,7 @@ def synthesize(release: Release, folder: Path, tick: Callable[[int], None]) -> l
 def _schema(release: Release) -> pa.Schema:
     job, frame = release.job, release.frame
     categories = [(name, pa.dictionary(pa.int32(), pa.infer_type(list(levels)))) for name, levels in frame.levels.items()]
-    return pa.schema([*categories, (job.model.outcome, pa.float64()), (job.survey.weight, pa.float64())])
+    return pa.schema([*categories, *((name, pa.float64()) for name in job.components)])
 
 
 def _table(release: Release, frame_row: Codes, outcome: Floats, weight: Floats) -> pa.Table:
@@ -55,4 +55,5 @@ def _table(release: Release, frame_row: Codes, outcome: Floats, weight: Floats) 
         pa.DictionaryArray.from_arrays(pa.array(frame.codes[name][frame_row]), pa.array(list(levels)))
         for name, levels in frame.levels.items()
     ]
-    return pa.Table.from_arrays([*categories, pa.array(outcome), pa.array(weight)], schema=_schema(release))
+    numbers = [outcome, weight][: len(release.job.components)]
+    return pa.Table.from_arrays([*categories, *map(pa.array, numbers)], schema=_schema(release))

@@ -10,6 +10,7 @@ import pyarrow as pa
 from dpdist.cells import Cells, cross
 from dpdist.estimates import Interval, Sums, combine_sets, counts_and_means, t_interval
 from dpdist.job import Table
+from dpdist.models.protocol import Expectation
 from dpdist.publish.precision import Spreads, cell_estimates, variances
 from dpdist.publish.released import Release
 from dpdist.records import Floats
@@ -23,6 +24,7 @@ def expectations(release: Release) -> list[tuple[Floats, Floats]]:
     found = [(np.empty(rows), np.empty(rows)) for _ in release.sets]
     for stratum in range(len(release.frame.stratum_labels)):
         model, own = release.model(stratum), release.frame.rows_of(stratum)
+        assert isinstance(model, Expectation)
         for k, (weight, product) in enumerate(found):
             drawn = model.expect(release.theta(model, stratum, k))
             weight[own], product[own] = drawn[0][0], drawn[1][0]
@@ -34,7 +36,7 @@ def table(
     said: Table,
     expected: Sequence[tuple[Floats, Floats]],
     sums: Sequence[Sums],
-    spread: Spreads,
+    spread: Spreads | None,
 ) -> pa.Table:
     """One row per cell × statistic × estimator, cells in the declared order of levels."""
     cells = cross(release.frame, said.by, said.margins)
@@ -76,13 +78,13 @@ def table(
 
 
 def _from_parameters(
-    release: Release, cells: Cells, expected: Sequence[tuple[Floats, Floats]], spread: Spreads
+    release: Release, cells: Cells, expected: Sequence[tuple[Floats, Floats]], spread: Spreads | None
 ) -> tuple[Interval, Interval]:
     n = release.frame.count.astype(float)
     weight, product = (np.array([pair[i] for pair in expected]) for i in range(2))
     points = [values.mean(axis=0) for values in cell_estimates(cells, n, weight, product)]
     spreads = variances(release, cells, expected, spread)
-    df = np.full(len(cells), np.inf)
+    df = np.full(len(cells), np.inf if spread is not None else len(release.sets) - 1)
     count, mean = (t_interval(p, v, df) for p, v in zip(points, spreads, strict=True))
     return count, mean
 

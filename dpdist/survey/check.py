@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dpdist.errors import Problem
+from dpdist.families import FAMILIES
 from dpdist.job import Column, Job
 from dpdist.records import Codes, Floats, Ints, Level
 
@@ -100,8 +101,8 @@ _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 def needed_columns(job: Job) -> tuple[str, ...]:
     """Columns of the file that a job reads."""
     universe = [keep.column for keep in job.universe]
-    psu = [job.survey.psu] if job.survey.psu else []
-    return tuple(dict.fromkeys([*universe, *job.categories, job.model.outcome, job.survey.weight, *psu]))
+    design = [name for name in (job.survey.weight, job.survey.psu) if name]
+    return tuple(dict.fromkeys([*universe, *job.categories, job.model.outcome, *design]))
 
 
 def check_schema(job: Job, schema: pa.Schema, text_only: bool) -> list[Problem]:
@@ -187,16 +188,9 @@ def _outcome(job: Job, b: Batch) -> Floats:
         missing, name, "missing values", "a number for every record", f"state columns.{name}.missing: drop, or a universe"
     )
     b.wrong(np.isinf(values), name, "values that are not finite", "finite numbers", "correct the file")
-    b.wrong(values < 0, name, "negative values", f"values above 0 for a {job.model.family} model", "correct the file")
     if column.zeros == "drop":
         b.drop(values == 0, f"{name}: zeros, dropped")
-    b.wrong(
-        values == 0,
-        name,
-        "zeros",
-        f"values above 0 for a {job.model.family} model",
-        f"state columns.{name}.zeros: drop, or restrict the universe",
-    )
+    _supported(job, b, values)
     outside = (values < low) | (values > high)
     if column.outside == "clip":
         b.findings.rule(f"{name}: outside its bounds, clipped", int((outside & b.keep).sum()))
@@ -207,8 +201,31 @@ def _outcome(job: Job, b: Batch) -> Floats:
     return values
 
 
+def _supported(job: Job, b: Batch, values: Floats) -> None:
+    """Values that the family cannot take."""
+    name, support = job.model.outcome, FAMILIES[job.model.family].support
+    allowed = f"{support.text} for a {job.model.family} model"
+    outside = ~support.inside(values) & np.isfinite(values)
+    zero, negative = outside & (values == 0), outside & (values < 0)
+    b.wrong(negative, name, "negative values", allowed, "correct the file")
+    b.wrong(zero, name, "zeros", allowed, f"state columns.{name}.zeros: drop, or restrict the universe")
+    b.wrong(
+        outside & ~zero & ~negative,
+        name,
+        "values that are too large",
+        allowed,
+        "rescale the column, or restrict the universe",
+    )
+    if support.whole:
+        broken = np.isfinite(values) & (values != np.floor(values))
+        b.wrong(broken, name, "values that are not whole numbers", allowed, "correct the file")
+
+
 def _weight(job: Job, b: Batch) -> Floats:
+    """The weight column, or ones."""
     name = job.survey.weight
+    if name is None:
+        return np.ones(len(b.row))
     values, missing = b.numbers(name)
     allowed = "a finite weight above 0 for every record"
     b.wrong(missing, name, "missing weights", allowed, "complete the column, or leave these records out by a universe")

@@ -37,7 +37,7 @@ class Census:
     psus: Ints
     """PSUs per design stratum; empty where none are declared."""
     constant: tuple[str, ...]
-    """Strata in which log outcome or log weight does not vary."""
+    """Strata in which outcome or weight (lognormal: their logs) does not vary."""
 
 
 def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Census:
@@ -45,10 +45,11 @@ def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Cen
     names = job.categories
     levels: dict[str, tuple[Level, ...]] = {name: job.columns[name].levels or () for name in names}
     findings, psus, tallies = Findings(), list[pd.DataFrame](), list[pd.DataFrame]()
+    scale = np.log if job.model.family == "lognormal" else np.asarray
     for checked in _checked(job, source, findings, tick):
-        logs = {"y": np.log(checked.outcome), "w": np.log(checked.weight)}
+        scaled = {"y": scale(checked.outcome), "w": scale(checked.weight)}
         key = _key(checked.codes, levels, len(checked.row))
-        tallies.append(_tally(pd.DataFrame({"key": key, "records": 1, **logs})))
+        tallies.append(_tally(pd.DataFrame({"key": key, "records": 1, **scaled})))
         if checked.psu is not None:
             psus.append(pd.DataFrame({"key": key, "psu": checked.psu.to_pylist()}).drop_duplicates())
     if findings.problems:
@@ -78,7 +79,7 @@ _AGAIN = {"records": "sum", "y_low": "min", "y_high": "max", "w_low": "min", "w_
 
 
 def _tally(records: pd.DataFrame) -> pd.DataFrame:
-    """Number of records and extent of the logs per combination."""
+    """Number of records and extent of outcome and weight (lognormal: their logs) per combination."""
     return records.groupby("key").agg(
         records=("records", "sum"), y_low=("y", "min"), y_high=("y", "max"), w_low=("w", "min"), w_high=("w", "max")
     )

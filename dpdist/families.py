@@ -1,0 +1,58 @@
+"""Families of models in public terms: what outcomes they take, whether they model the weight, how they can be sampled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.job import Family, SamplerName
+from dpdist.records import Floats
+
+
+@dataclass(frozen=True)
+class Support:
+    """Values that an outcome can take: an interval, its ends left out if `open`, whole numbers only if `whole`."""
+
+    text: str
+    low: float = -np.inf
+    high: float = np.inf
+    open: bool = False
+    whole: bool = False
+
+    def inside(self, values: Floats) -> NDArray[np.bool_]:
+        """True where a value lies in the interval, shape (record,)."""
+        if self.open:
+            return (values > self.low) & (values < self.high)
+        return (values >= self.low) & (values <= self.high)
+
+
+@dataclass(frozen=True)
+class FamilyFacts:
+    """`weight`: whether the model has the sampling weight as a component, always, never or if the job names one.
+
+    `density` says of what f_i is the density, for the statement.
+    """
+
+    density: str
+    support: Support
+    weight: bool | None
+    samplers: tuple[SamplerName, ...]
+
+
+POSITIVE = Support("values above 0", low=0.0, open=True)
+UNIT = Support("values above 0 and below 1", low=0.0, high=1.0, open=True)
+COUNT = Support("whole numbers of at least 0", low=0.0, whole=True)
+BINARY = Support("0 or 1", low=0.0, high=1.0, whole=True)
+
+FAMILIES: dict[Family, FamilyFacts] = {
+    "lognormal": FamilyFacts("normal density of (log {outcome}, log {weight})", POSITIVE, True, ("exact", "stan")),
+    "beta": FamilyFacts("beta density of {outcome}", UNIT, False, ("grid", "stan")),
+    "beta_regression": FamilyFacts("beta density of {outcome}", UNIT, False, ("stan",)),
+    "poisson": FamilyFacts("Poisson probability of {outcome}", COUNT, False, ("exact", "stan")),
+    "negative_binomial": FamilyFacts("negative binomial probability of {outcome}", COUNT, False, ("grid", "stan")),
+    "poisson_regression": FamilyFacts("Poisson probability of {outcome}", COUNT, False, ("stan",)),
+    "bernoulli": FamilyFacts("probability of {outcome}", BINARY, False, ("exact", "stan")),
+    "user": FamilyFacts("log_lik of the user's program", Support("numbers"), None, ("stan",)),
+}
