@@ -110,6 +110,11 @@ def _family(job: Job) -> Iterator[Contradiction]:
         for name in ("program", "parameters"):
             if not getattr(model, name):
                 yield ("model", name), f"a user's program needs it: add {name}"
+        if model.program is not None and "#include" in model.program.text:
+            yield ("model", "program"), "it includes another file: write the program into one file"
+        for name in (*job.strata, *model.predictors):
+            if not name.isidentifier() or name in ("N", "y", "w", "alpha"):
+                yield ("model", "predictors"), f"'{name}' cannot name a variable of a program: rename the column"
         for name, dims in model.parameters.items():
             for dim in dims:
                 if isinstance(dim, str) and dim not in (*model.predictors, *job.strata):

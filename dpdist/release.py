@@ -23,7 +23,7 @@ from dpdist.runtime.executors import executor
 from dpdist.runtime.fit import open_fit
 from dpdist.runtime.protect import fit_error
 from dpdist.runtime.strata import create_stores, gather_strata, protect_all, protect_some
-from dpdist.sampling import facts
+from dpdist.sampling import facts, prepare
 from dpdist.storage.marks import finished, mark
 from dpdist.storage.tables import write_records, write_table
 from dpdist.storage.workspace import SCRATCH, Identity, Workspace, confidential_log
@@ -61,6 +61,7 @@ def run(
     with space.owned(identity, replayed) as key, confidential_log(space) as log, threadpool_limits(1):
         log.info("rules: %s of %d rows", plan.census.removed or "nothing removed", plan.census.rows)
         try:
+            prepare(job, plan.model, listener)
             store_records(space, plan, identity, listener)
             release = protect(space, plan, key, listener)
             with publishing(space.public):
