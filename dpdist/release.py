@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -112,6 +113,7 @@ def protect(space: Workspace, plan: Plan, key: Key, listener: Listener) -> Relea
             create_stores(fit)
             failed = protect_all(fit, workers, listener)
             fits = dict.fromkeys(fit.strata, fit)
+    shutil.rmtree(space.fits, ignore_errors=True)
     if failed:
         raise fit_error(fit, failed[0])
     released = dict(zip(fit.frame.stratum_labels, gather_strata(fits), strict=True))

@@ -19,8 +19,9 @@ def compare(
 ) -> pd.DataFrame:
     """One row per cell × statistic: direct estimate and its standard error, what was published, the comparators, errors.
 
-    `synthetic` is the published default estimator (parameters, or records where the model has no other). Errors are against the truth where it is known, else
-    against the direct estimate; `*_error_in_se` is |estimate − direct| / direct_se; ratios are of absolute errors.
+    `synthetic` is the published default estimator (parameters, or records where the model has no other). Errors are
+    against the truth where it is known, else against the direct estimate; `*_error_in_se` is |estimate − direct| /
+    direct_se; ratios are of absolute errors.
     """
     cells = cross(frame, said.by, said.margins)
     estimate = dict(zip(("count", "mean"), direct(found, frame, cells), strict=True))

@@ -3,7 +3,8 @@
 from dpdist.job import Family
 from dpdist.models.lognormal import Lognormal
 from dpdist.models.protocol import Builder
+from dpdist.models.user import User
 
-MODELS: dict[Family, Builder] = {"lognormal": Lognormal}
+MODELS: dict[Family, Builder] = {"lognormal": Lognormal, "user": User}
 
 __all__ = ["MODELS", "Lognormal"]

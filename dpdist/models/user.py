@@ -2,14 +2,16 @@
 
 Data handed to it, one entry a record (N of them): `y`, the outcome (an integer if its column is `whole`); `w`, the sampling
 weight, where the job has one; `alpha`, the privacy weight; for every predictor, and every stratum column of a pooled fit,
-`<name>` (1-based code of its level) and `<name>_levels`; and the job's `model.data`. Data that a program does not declare
-are ignored. The program must have
+`<name>` (1-based code of its level) and `<name>_levels`; `generate`, 0 while chains are run and 1 when quantities are
+generated; and the job's `model.data`. Data that a program does not declare are ignored. The program must have
 
+    parameters:            those that the job's `model.parameters` lists, with the same dimensions
     model:                 target += alpha[n] * log p(record n | parameters), and a proper prior
     generated quantities:  vector[N] log_lik, each record's log p without alpha, unless the job names a Python function
                            vector[N] y_rep (and w_rep, where there are weights), a synthetic record under the same x
 
-A Python function takes the kept parameters by name, each (draw, *dims), and the data above, and gives (draw, record).
+and does well to generate nothing while `generate` is 0. A Python function takes the parameters by name, each (draw, *dims),
+and the data above, and gives (draw, record).
 """
 
 from __future__ import annotations
@@ -83,9 +85,10 @@ class User:
         frame, y, w, alpha = statistics.T
         return self.data_of(frame.astype(np.int32), y, w, alpha)
 
-    def data_of(self, frame: Codes, y: Floats, w: Floats, alpha: Floats) -> dict[str, Any]:
+    def data_of(self, frame: Codes, y: Floats, w: Floats, alpha: Floats, generate: bool = False) -> dict[str, Any]:
         """The program's data of some records."""
         data: dict[str, Any] = {"N": len(y), "y": y.astype(np.int64) if self.whole else y, "alpha": alpha}
+        data["generate"] = int(generate)
         if self.weighted:
             data["w"] = w
         for name, codes in self.codes.items():

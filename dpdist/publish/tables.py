@@ -15,6 +15,7 @@ from dpdist.publish.precision import Spreads, cell_estimates, variances
 from dpdist.publish.released import Release
 from dpdist.records import Floats
 
+
 def expectations(release: Release) -> list[tuple[Floats, Floats]] | None:
     """E(w|x) and E(wy|x) per frame row, one pair a set; None where the model does not tell them."""
     if not isinstance(release.model(0), Expectation):

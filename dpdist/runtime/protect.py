@@ -22,8 +22,8 @@ from dpdist.privacy.weights import NotReached
 from dpdist.records import Floats
 from dpdist.runtime.executors import Executor
 from dpdist.runtime.fit import Address, Fit
-from dpdist.sampling import Unconverged
 from dpdist.runtime.rounds import combine, drive, run_rounds, visit_blocks
+from dpdist.sampling import Unconverged
 
 
 class Outcome(NamedTuple):

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from dpdist.errors import ProgramError
 from dpdist.job import Job
 from dpdist.models.protocol import StanData, StratumModel
 from dpdist.progress import Listener
@@ -16,8 +17,8 @@ CAVEAT = (
     "(ε, (1 + e^ε)γ)-private at best"
 )
 RETRIES = (
-    "a fit whose Stan run fails{}, is repeated with another seed, up to {} attempts in all: this number was fixed before the "
-    "run, and what was released is conditional on an attempt that passed"
+    "a fit whose Stan run fails{}, is repeated with another seed, up to {} attempts in all: this number was fixed before "
+    "the run, and what was released is conditional on an attempt that passed"
 )
 
 
@@ -37,9 +38,15 @@ def completed(model: StratumModel, sampler: Sampler) -> StratumModel:
 
 def check(job: Job, model: StratumModel) -> None:
     """Whether the sampler's tools are there and take the model's program. Raises `ToolchainError` or `ProgramError`."""
-    if job.sampler.name == "stan":
-        assert isinstance(model, StanData)
-        check_program(source_of(model.program), job.sampler.toolchain)
+    if job.sampler.name != "stan":
+        return
+    assert isinstance(model, StanData)
+    found = check_program(source_of(model.program), job.sampler.toolchain)
+    said = {name: len(dims) for name, dims in job.model.parameters.items()}
+    if job.model.program is not None and found != said:
+        listed = ", ".join(f"{name} ({dims} dimensions)" for name, dims in found.items()) or "none"
+        remedy = f"list under model.parameters just those of its parameters block: {listed}"
+        raise ProgramError(job.model.program.name, "its parameters are not those of the job", remedy)
 
 
 def prepare(job: Job, model: StratumModel, listener: Listener) -> None:

@@ -21,7 +21,8 @@ from dpdist.job import Diagnostics, Program, Sampler, Toolchain
 from dpdist.models.protocol import Draws, StanData, StratumModel
 from dpdist.models.user import OUTCOME, WEIGHT, User
 from dpdist.records import Floats, Records
-from dpdist.sampling.diagnostics import diagnose
+from dpdist.sampling.diagnostics import Diagnostics as Found
+from dpdist.sampling.diagnostics import Policy, diagnose
 from dpdist.sampling.protocol import Unconverged
 from dpdist.sampling.stan import StanSettings, fit, generate, seed_of
 from dpdist.sampling.toolchain import Executable, cache_folder, executable
@@ -50,12 +51,13 @@ class StanSampler:
             except StanError as error:
                 why = str(error)
                 continue
-            diagnostics = diagnose(found)
-            missed = diagnostics.problems(self.policy)
+            names = tuple(p.name for p in model.parameters) if isinstance(model, User) else None
+            diagnostics = diagnose(replace(found, attempt=attempt), names)
+            missed = diagnostics.problems(Policy(**self.policy.model_dump(exclude={"policy"})))
             if not missed or self.policy.policy == "warn":
                 values = model.from_stan({name: _flat(drawn) for name, drawn in found.draws.items()})
-                return Draws(values, chains, {**diagnostics.figures, "missed": float(bool(missed)), "attempt": float(attempt)})
-            why = f"the chains missed the job's diagnostics ({', '.join(missed)})"
+                return Draws(values, chains, {"missed": float(len(missed)), **_figures(diagnostics)})
+            why = "the chains missed the job's diagnostics"
         raise Unconverged(f"{why}, in {self.said.attempts} attempts")
 
     def one(self, model: StratumModel, statistics: Floats, rng: np.random.Generator) -> Draws:
@@ -113,7 +115,7 @@ class Generated(User):
         return np.concatenate([self._generated(draws, part) for part in parts], axis=1)
 
     def _generated(self, draws: Draws, records: Records) -> Floats:
-        data = self.data_of(records.frame, records.outcome, records.weight, np.ones(len(records)))
+        data = self.data_of(records.frame, records.outcome, records.weight, np.ones(len(records)), generate=True)
         return self.run(data, draws, 1)["log_lik"]
 
     def with_records(self, theta: Draws, seed: int) -> Draws:
@@ -122,7 +124,7 @@ class Generated(User):
         frame = self.frame_rows
         placeholder = np.full(len(frame), np.round((low + high) / 2.0) if self.whole else (low + high) / 2.0)
         ones = np.ones(len(frame))
-        found = self.run(self.data_of(frame, placeholder, ones, ones), theta, seed)
+        found = self.run(self.data_of(frame, placeholder, ones, ones, generate=True), theta, seed)
         outcome = np.clip(found["y_rep"], low, high)
         return replace(theta, values={**theta.values, OUTCOME: outcome, WEIGHT: found.get("w_rep", ones[None])})
 
@@ -143,6 +145,12 @@ def source_of(program: str | Program) -> str | Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, program.text)
     return path
+
+
+def _figures(found: Found) -> dict[str, float]:
+    """Diagnostics in numbers; what is not defined is NaN."""
+    said = found.as_dict()
+    return {name: np.nan if value is None else float(value) for name, value in said.items() if name != "worst_rhat_of"}
 
 
 def _seed(rng: np.random.Generator) -> int:

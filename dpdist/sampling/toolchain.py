@@ -7,6 +7,7 @@ C++ compiler and the driver in `stan/`. `auto` takes the first where cmdstanpy f
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import platform
 import re
@@ -94,6 +95,12 @@ def _executable(source: Path, tools: Toolchain, listener: Listener) -> Executabl
     made = Executable(cached_path(source, tools), source.stem, tools.version, tools.name)
     kept(made.path, build)
     return made
+
+
+def check_program(program: str | Path, toolchain: ToolchainName = "auto") -> dict[str, int]:
+    """A program's parameters, with their number of dimensions; raises as `executable` does, and compiles nothing."""
+    said = json.loads(_check(find_program(program), find_toolchain(toolchain)))
+    return {name: int(about["dimensions"]) for name, about in said["parameters"].items()}
 
 
 def find_program(name: str | Path) -> Path:
@@ -331,16 +338,15 @@ def _stanc(tools: Toolchain, source: Path, include: Path, *arguments: str) -> tu
     return (str(tools.stanc), f"--include-paths={include}", f"--filename-in-msg={source.name}", *arguments, str(source))
 
 
-def _check(source: Path, tools: Toolchain) -> None:
-    """Refuse a program that stanc refuses, with its message, before anything slow."""
-    if tools.stanc.is_file():
-        _run(_stanc(tools, source, source.parent, "--info"), source.name)
+def _check(source: Path, tools: Toolchain) -> str:
+    """What stanc says of a program, as JSON; a program that it refuses is refused before anything slow."""
+    return _run(_stanc(tools, source, source.parent, "--info"), source.name)
 
 
-def _run(command: tuple[str, ...], what: str) -> None:
+def _run(command: tuple[str, ...], what: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 0:
-        return
+        return done.stdout
     if Path(command[0]).name == "stanc":
         raise ProgramError(what, f"does not compile\n{done.stderr.strip() or done.stdout.strip()}", "correct the program")
     if done.returncode < 0 or "Killed signal" in done.stderr:
