@@ -7,6 +7,7 @@ whoever clears the given one.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -27,6 +28,7 @@ from dpdist.sampling.toolchain import Executable
 
 _EXACT = 17
 """Significant digits that bring back every double."""
+_THREADS = "STAN_NUM_THREADS"
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,8 @@ def _method(
     command = [str(executable.path), f"method={method}", *arguments, "random", f"seed={seed}"]
     command += ["data", f"file={_write_data(own, data)}", "output", f"file={output}", f"sig_figs={_EXACT}"]
     with (own / "console-stdout.txt").open("w") as console:
-        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=console, stderr=subprocess.STDOUT, check=True)
+        environment = {**os.environ, _THREADS: "1"}
+        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=console, stderr=console, env=environment, check=True)
     lines = [line for line in output.read_text().splitlines() if line and not line.startswith("#")]
     rows = np.loadtxt(lines[1:], delimiter=",", ndmin=2)
     return {name: variable.extract_reshape(rows) for name, variable in variables(lines[0]).items()}
@@ -183,6 +186,19 @@ def _private(folder: Path, executable: Executable) -> Iterator[Path]:
         raise StanError(executable.program, message(_console(own)), remedy) from None
     finally:
         shutil.rmtree(own, ignore_errors=True)
+
+
+@contextmanager
+def _environment_kept() -> Iterator[None]:
+    """cmdstanpy sets the number of threads in this process's environment, for its children; take it back."""
+    before = os.environ.get(_THREADS)
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(_THREADS, None)
+        else:
+            os.environ[_THREADS] = before
 
 
 def _console(own: Path) -> str:
