@@ -103,3 +103,40 @@ class WorkspaceError(DpdistError):
 
     def __reduce__(self) -> tuple[type, tuple[str, str, str, int]]:
         return type(self), (self.path, self.found, self.remedy, self.exit_code)
+
+
+class ToolchainError(DpdistError):
+    """Stan programs cannot be compiled or run here: no compiler, no CmdStan, an extra that is not installed."""
+
+    exit_code = 2
+
+    def __init__(self, found: str, allowed: str, remedy: str):
+        self.found, self.allowed, self.remedy = found, allowed, remedy
+        super().__init__(f"stan: {found}\n    allowed: {allowed}\n    remedy:  {remedy}")
+
+    def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
+        return type(self), (self.found, self.allowed, self.remedy)
+
+
+class ProgramError(DpdistError):
+    """A Stan program that does not exist or does not compile; `found` holds Stan's own message with its line."""
+
+    exit_code = 2
+
+    def __init__(self, program: str, found: str, remedy: str):
+        self.program, self.found, self.remedy = program, found, remedy
+        super().__init__(f"program {program}: {found}\n    remedy:  {remedy}")
+
+    def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
+        return type(self), (self.program, self.found, self.remedy)
+
+
+class StanError(DpdistError):
+    """A Stan program stopped while it ran; `found` is Stan's own message without any number that data may have made."""
+
+    def __init__(self, program: str, found: str, remedy: str):
+        self.program, self.found, self.remedy = program, found, remedy
+        super().__init__(f"program {program}: {found}\n    remedy:  {remedy}")
+
+    def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
+        return type(self), (self.program, self.found, self.remedy)

@@ -1,8 +1,9 @@
-"""Shared by all tests: where real survey files are, and a small survey that tests vary."""
+"""Shared by all tests: where real survey files are, a small survey that tests vary, and compiled Stan programs."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,3 +22,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def data() -> Path:
     """Folder of real survey files; a file that is missing there is a failure, not a skip."""
     return Path(os.environ["DPDIST_DATA"])
+
+
+@pytest.fixture(scope="session")
+def stan_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Cache folder of compiled Stan programs, of this session unless DPDIST_CACHE names one; never the user's own."""
+    folder = Path(os.environ.get("DPDIST_CACHE") or tmp_path_factory.mktemp("stan-cache"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DPDIST_CACHE", str(folder))
+        yield folder

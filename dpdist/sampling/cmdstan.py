@@ -1,0 +1,33 @@
+"""The one importer of cmdstanpy: lazily, and with its log silenced, which names private folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dpdist.errors import ToolchainError
+
+
+def cmdstanpy() -> Any:
+    """The module cmdstanpy. Raises `ToolchainError` where it is not installed."""
+    try:
+        import cmdstanpy as module
+    except ImportError:
+        raise ToolchainError("cmdstanpy is not installed", "the extra 'stan'", "pip install 'dpdist[stan]'") from None
+    module.disable_logging()
+    return module
+
+
+def installed_cmdstan() -> Path | None:
+    """Folder of the user's CmdStan, as cmdstanpy finds it ($CMDSTAN, else the latest under ~/.cmdstan)."""
+    try:
+        return Path(cmdstanpy().cmdstan_path())
+    except ValueError:
+        return None
+
+
+def variables(header: str) -> dict[str, Any]:
+    """Variables of a Stan CSV file by name, from its header line; `extract_reshape` takes them out of its rows."""
+    import stanio
+
+    return dict(stanio.parse_header(header))

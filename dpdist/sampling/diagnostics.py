@@ -1,0 +1,123 @@
+"""Whether chains have converged: rank-normalised R-hat, bulk and tail ESS, E-BFMI, divergences, tree depth (by ArviZ).
+
+Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021), Bayesian Analysis 16(2); Betancourt (2016), arXiv:1604.00695.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from dpdist.errors import ToolchainError
+from dpdist.sampling.stan import Chains
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What draws must reach, decided before a run. `divergences` and `treedepth_hits` are shares of all draws."""
+
+    rhat: float = 1.01
+    ess: float = 400.0
+    ebfmi: float = 0.3
+    divergences: float = 0.0
+    treedepth_hits: float = 0.0
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """The worst over all varying scalars (R-hat, ESS) and all chains (E-BFMI); None where it is not defined.
+
+    Constant scalars, such as the diagonal of a correlation matrix, have none and are left out. `not_finite` counts the
+    scalars with a draw that is not a number.
+    """
+
+    worst_rhat: float | None
+    worst_rhat_of: str | None
+    min_ess_bulk: float | None
+    min_ess_tail: float | None
+    min_ebfmi: float | None
+    divergences: int
+    treedepth_hits: int
+    draws: int
+    chains: int
+    not_finite: int
+    attempt: int
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def problems(self, policy: Policy) -> list[str]:
+        """What misses the policy, as sentences; empty where all is well."""
+        found = []
+        if self.not_finite:
+            found.append(f"{self.not_finite} quantities have draws that are not finite")
+        if self.worst_rhat is not None and not self.worst_rhat <= policy.rhat:
+            found.append(f"R-hat of {self.worst_rhat_of} is {self.worst_rhat:.3f}, more than {policy.rhat}")
+        for name, ess in (("bulk", self.min_ess_bulk), ("tail", self.min_ess_tail)):
+            if ess is not None and not ess >= policy.ess:
+                found.append(f"{name} ESS is {ess:.0f}, less than {policy.ess:.0f}")
+        if self.min_ebfmi is not None and not self.min_ebfmi >= policy.ebfmi:
+            found.append(f"E-BFMI is {self.min_ebfmi:.2f}, less than {policy.ebfmi}")
+        total = self.draws * self.chains
+        if self.divergences > policy.divergences * total:
+            found.append(f"{self.divergences} of {total} draws diverged")
+        if self.treedepth_hits > policy.treedepth_hits * total:
+            found.append(f"{self.treedepth_hits} of {total} draws reached the maximum tree depth")
+        return found
+
+
+def diagnose(chains: Chains, names: tuple[str, ...] | None = None) -> Diagnostics:
+    """Diagnostics of the named variables, all by default; generated quantities such as log_lik are better left out."""
+    arviz = _arviz()
+    labels, scalars = _scalars(chains, names)
+    finite = np.isfinite(scalars).all(axis=(0, 1))
+    varying = finite & (np.ptp(np.where(np.isfinite(scalars), scalars, 0), axis=(0, 1)) > 0)
+    kept = np.flatnonzero(varying)
+    data = xr.Dataset({"x": (("chain", "draw", "scalar"), scalars[:, :, kept])})
+    several = len(kept) > 0 and scalars.shape[0] > 1 and scalars.shape[1] >= 4
+    rhat = arviz.rhat(data)["x"].to_numpy() if several else np.array([])
+    bulk, tail = (
+        (arviz.ess(data, method=method)["x"].to_numpy() if len(kept) and scalars.shape[1] >= 4 else np.array([]))
+        for method in ("bulk", "tail")
+    )
+    moves = np.ptp(chains.energy, axis=1) > 0 if chains.energy.shape[1] > 1 else np.zeros(len(chains.energy), bool)
+    ebfmi = arviz.bfmi(chains.energy[moves]) if moves.any() else np.array([])
+    worst = int(np.argmax(rhat)) if several else 0
+    return Diagnostics(
+        float(rhat[worst]) if several else None,
+        labels[kept[worst]] if several else None,
+        _least(bulk),
+        _least(tail),
+        _least(ebfmi),
+        int(chains.divergent.sum()),
+        int((chains.treedepth >= chains.max_treedepth).sum()),
+        chains.lp.shape[1],
+        chains.lp.shape[0],
+        int((~finite).sum()),
+        chains.attempt,
+    )
+
+
+def _scalars(chains: Chains, names: tuple[str, ...] | None) -> tuple[list[str], np.ndarray[Any, np.dtype[np.float64]]]:
+    """Every scalar with its name, shape (chain, draw, scalar)."""
+    labels, parts = list[str](), [np.empty((*chains.lp.shape, 0))]
+    for name in chains.draws if names is None else names:
+        values = chains.draws[name]
+        labels += [f"{name}[{','.join(str(i + 1) for i in at)}]" if at else name for at in np.ndindex(values.shape[2:])]
+        parts.append(values.reshape(*values.shape[:2], -1))
+    return labels, np.concatenate(parts, axis=2)
+
+
+def _least(values: np.ndarray[Any, np.dtype[np.float64]]) -> float | None:
+    return float(np.min(values)) if len(values) else None
+
+
+def _arviz() -> Any:
+    try:
+        import arviz
+    except ImportError:
+        raise ToolchainError("arviz is not installed", "the extra 'stan'", "pip install 'dpdist[stan]'") from None
+    return arviz

@@ -1,0 +1,232 @@
+"""Sampler `stan`: NUTS by a compiled Stan program, through cmdstanpy; knows no model.
+
+Draws depend on program, data, settings and seed, never on threads. A run has a folder of its own under the one given,
+removed when it has been read; if this process is killed its Stan processes end with it, and its folder stays for
+whoever clears the given one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import xarray as xr
+
+from dpdist.errors import StanError
+from dpdist.records import Floats
+from dpdist.sampling.cmdstan import cmdstanpy, variables
+from dpdist.sampling.toolchain import Executable
+
+_EXACT = 17
+"""Significant digits that bring back every double."""
+_THREADS = "STAN_NUM_THREADS"
+
+
+@dataclass(frozen=True)
+class StanSettings:
+    """`warmup` and `draws` are per chain; `attempts` bounds the runs of a fit, the first and its repetitions."""
+
+    chains: int = 4
+    warmup: int = 1000
+    draws: int = 1000
+    adapt_delta: float = 0.8
+    max_treedepth: int = 10
+    metric: Literal["diag_e", "dense_e", "unit_e"] = "diag_e"
+    init_radius: float = 2.0
+    attempts: int = 2
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class Chains:
+    """What a fit leaves. `draws[name]` (chain, draw, …) in the order of the program: parameters, transformed parameters,
+    generated quantities. Sampler statistics (chain, draw). `attempt` is 0 unless the fit was repeated."""
+
+    draws: Mapping[str, Floats]
+    lp: Floats
+    energy: Floats
+    divergent: np.ndarray[Any, np.dtype[np.bool_]]
+    treedepth: np.ndarray[Any, np.dtype[np.int64]]
+    max_treedepth: int
+    attempt: int = 0
+
+    def dataset(self) -> xr.Dataset:
+        """The draws with dimensions chain, draw, <name>_dim_0, …"""
+        return xr.Dataset(
+            {
+                name: (("chain", "draw", *(f"{name}_dim_{i}" for i in range(values.ndim - 2))), values)
+                for name, values in self.draws.items()
+            }
+        )
+
+
+def fit(executable: Executable, data: Mapping[str, Any], settings: StanSettings, seed: int, folder: Path) -> Chains:
+    """Posterior draws of a program given its data. Raises `StanError` when every attempt has failed.
+
+    `seed` in [0, 2³²); attempt k > 0 takes a seed made from it and k.
+    """
+    for attempt in range(max(1, settings.attempts)):
+        try:
+            return _fit(executable, data, settings, seed_of(seed, attempt), folder, attempt)
+        except StanError as error:
+            failure = error
+    raise failure
+
+
+def generate(
+    executable: Executable, data: Mapping[str, Any], draws: Mapping[str, Floats], seed: int, folder: Path
+) -> dict[str, Floats]:
+    """Generated quantities at given draws: `draws[name]` (chain, draw, …) for every parameter, shapes kept."""
+    with _private(folder, executable) as own:
+        shape = next(iter(draws.values())).shape[:2]
+        flat = {name: np.asarray(values).reshape(-1, *np.shape(values)[2:]) for name, values in draws.items()}
+        _write_draws(own / "draws.csv", flat)
+        found = _method(executable, own, data, seed, "generate_quantities", f"fitted_params={own / 'draws.csv'}")
+        return {name: values.reshape(*shape, *values.shape[1:]) for name, values in found.items()}
+
+
+def log_density(
+    executable: Executable,
+    data: Mapping[str, Any],
+    draws: Mapping[str, Floats],
+    folder: Path,
+    jacobian: bool = False,
+) -> Floats:
+    """Stan's log density at `draws[name]` (point, …), shape (point,).
+
+    As in sampling, `~` statements lose their constants and `target +=` keeps them. With `jacobian`, the density of the
+    unconstrained parameters.
+    """
+    with _private(folder, executable) as own:
+        _write_draws(own / "points.csv", draws)
+        points = f"constrained_params={own / 'points.csv'}"
+        return _method(executable, own, data, 1, "log_prob", points, f"jacobian={int(jacobian)}")["lp__"]
+
+
+def seed_of(seed: int, attempt: int) -> int:
+    """The seed of an attempt; the first attempt takes the seed itself."""
+    return seed if attempt == 0 else int(np.random.SeedSequence([seed, attempt]).generate_state(1)[0])
+
+
+def _fit(
+    executable: Executable, data: Mapping[str, Any], settings: StanSettings, seed: int, folder: Path, attempt: int
+) -> Chains:
+    with _private(folder, executable) as own:
+        run = (
+            cmdstanpy()
+            .CmdStanModel(exe_file=executable.path)
+            .sample(
+                data=str(_write_data(own, data)),
+                chains=settings.chains,
+                parallel_chains=1,
+                threads_per_chain=settings.threads,
+                seed=seed,
+                inits=settings.init_radius,
+                iter_warmup=settings.warmup,
+                iter_sampling=settings.draws,
+                metric=settings.metric,
+                adapt_delta=settings.adapt_delta,
+                max_treedepth=settings.max_treedepth,
+                output_dir=own,
+                sig_figs=_EXACT,
+                refresh=settings.warmup + settings.draws,
+                show_progress=False,
+            )
+        )
+        rows = np.ascontiguousarray(run.draws().transpose(1, 0, 2))
+        columns = run.metadata.method_vars
+
+        def statistic(name: str) -> Any:
+            return columns[name].extract_reshape(rows) if name in columns else np.zeros(rows.shape[:2])
+
+        return Chains(
+            {name: variable.extract_reshape(rows) for name, variable in run.metadata.stan_vars.items()},
+            statistic("lp__"),
+            statistic("energy__"),
+            statistic("divergent__") > 0,
+            statistic("treedepth__").astype(np.int64),
+            settings.max_treedepth,
+            attempt,
+        )
+
+
+def _method(
+    executable: Executable, own: Path, data: Mapping[str, Any], seed: int, method: str, *arguments: str
+) -> dict[str, Floats]:
+    """Run a method that writes one file; its columns by variable, shape (row, …)."""
+    output = own / "output.csv"
+    command = [str(executable.path), f"method={method}", *arguments, "random", f"seed={seed}"]
+    command += ["data", f"file={_write_data(own, data)}", "output", f"file={output}", f"sig_figs={_EXACT}"]
+    with (own / "console-stdout.txt").open("w") as console:
+        environment = {**os.environ, _THREADS: "1"}
+        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=console, stderr=console, env=environment, check=True)
+    lines = [line for line in output.read_text().splitlines() if line and not line.startswith("#")]
+    rows = np.loadtxt(lines[1:], delimiter=",", ndmin=2)
+    return {name: variable.extract_reshape(rows) for name, variable in variables(lines[0]).items()}
+
+
+@contextmanager
+def _private(folder: Path, executable: Executable) -> Iterator[Path]:
+    """A folder for one run; what goes wrong in it becomes a `StanError` with Stan's own message."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    own = Path(tempfile.mkdtemp(prefix="stan-", dir=folder))
+    try:
+        yield own
+    except (RuntimeError, ValueError, subprocess.CalledProcessError):
+        remedy = "check the program and its data block; the run is repeated with other seeds only so often as settings say"
+        raise StanError(executable.program, message(_console(own)), remedy) from None
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
+
+
+@contextmanager
+def _environment_kept() -> Iterator[None]:
+    """cmdstanpy sets the number of threads in this process's environment, for its children; take it back."""
+    before = os.environ.get(_THREADS)
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(_THREADS, None)
+        else:
+            os.environ[_THREADS] = before
+
+
+def _console(own: Path) -> str:
+    return "\n".join(path.read_text(errors="replace") for path in sorted(own.glob("*.txt")))
+
+
+def message(console: str) -> str:
+    """The last of what Stan said, without any number that data may have made: lines, columns and indices stay."""
+    said = [line.strip() for line in console.splitlines() if line.strip() and not line.startswith(("Iteration", "Chain ["))]
+    if not said:
+        return "its process ended without a message (killed, or out of memory)"
+    text = re.sub(r"'[^'\n]*/([^'/\n]+)'|\S*/(\S+)", r"'\1\2'", "\n".join(dict.fromkeys(said[-8:])))
+    keep, number = r"(?:line|column) \d+|\w\[\d+(?:, ?\d+)*\]|'[^'\n]*'|\w*[^\W\d]\w*", r"[-+]?\d+\.?\d*(?:[eE][-+]?\d+)?"
+    return re.sub(rf"({keep})|{number}", lambda found: found[1] or "…", text)
+
+
+def _write_data(own: Path, data: Mapping[str, Any]) -> Path:
+    path = own / "data.json"
+    cmdstanpy().write_stan_json(str(path), dict(data))
+    return path
+
+
+def _write_draws(path: Path, draws: Mapping[str, Floats]) -> None:
+    """A Stan CSV file of draws, shape (draw, …) each, first index fastest in its columns."""
+    names, columns = list[str](), list[Floats]()
+    for name, values in draws.items():
+        values = np.asarray(values, dtype=np.float64)
+        shape = values.shape[1:]
+        names += [".".join((name, *(str(i + 1) for i in reversed(index)))) for index in np.ndindex(*reversed(shape))]
+        columns.append(values.reshape(len(values), -1, order="F"))
+    np.savetxt(path, np.hstack(columns), fmt=f"%.{_EXACT}g", delimiter=",", header=",".join(names), comments="")

@@ -1,0 +1,409 @@
+"""From a Stan program to an executable that cmdstanpy runs: compiled once, kept in the user's cache folder.
+
+Two toolchains: `cmdstan`, the user's own installation, and `embedded`, the parts of Stan inside the wheel httpstan, a
+C++ compiler and the driver in `stan/`. `auto` takes the first where cmdstanpy finds one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from importlib import metadata, resources, util
+from pathlib import Path
+from typing import Literal, Protocol, get_args
+
+from filelock import FileLock, Timeout
+
+from dpdist.errors import ProgramError, ToolchainError
+from dpdist.files import sha256, write_text
+from dpdist.progress import Event, Listener, silent
+from dpdist.sampling.cmdstan import cmdstanpy, installed_cmdstan
+
+ToolchainName = Literal["auto", "cmdstan", "embedded"]
+
+FLAGS = (
+    *("-std=c++17", "-O1", "-D_REENTRANT", "-DBOOST_DISABLE_ASSERTS", "-DSTAN_THREADS"),
+    *("-Wno-sign-compare", "-Wno-ignored-attributes", "-Wno-deprecated-declarations", "-Wno-unknown-warning-option"),
+)
+_MEMORY_OF_A_COMPILE = 3 * 2**30
+_PLATFORMS = "Linux on x86_64 (glibc) or macOS on arm64, CPython 3.11 to 3.14"
+_INSTALL_CMDSTAN = "install CmdStan with cmdstanpy.install_cmdstan()"
+
+
+@dataclass(frozen=True)
+class Executable:
+    """A compiled program; `version` is Stan's."""
+
+    path: Path
+    program: str
+    version: str
+    toolchain: str
+
+
+class Toolchain(Protocol):
+    """Where Stan comes from; `identity` says everything, apart from the program, that an executable depends on."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def version(self) -> str: ...
+
+    @property
+    def description(self) -> str: ...
+
+    @property
+    def identity(self) -> str: ...
+
+    @property
+    def stanc(self) -> Path: ...
+
+    def build(self, source: Path, folder: Path, include: Path, say: Callable[[str], None]) -> Path:
+        """Compile `source`, a copy within `folder` of a program that stanc accepts; `include` serves its #include."""
+        ...
+
+
+def executable(program: str | Path, toolchain: ToolchainName = "auto", listener: Listener = silent) -> Executable:
+    """The executable of a program, compiled if the cache has none.
+
+    `program` is a path, or the name of a shipped program. Raises `ToolchainError` where nothing can be compiled and
+    `ProgramError` where this program cannot.
+    """
+    return _executable(find_program(program), find_toolchain(toolchain), listener)
+
+
+def _executable(source: Path, tools: Toolchain, listener: Listener) -> Executable:
+    def say(note: str) -> None:
+        listener(Event("note", "stan", note=note))
+
+    def build(folder: Path) -> Path:
+        _check(source, tools)
+        say(f"compiling {source.name}, once, about 20 s")
+        copy = folder / "model" / source.name
+        copy.parent.mkdir()
+        copy.write_bytes(source.read_bytes())
+        return tools.build(copy, folder, source.parent, say)
+
+    made = Executable(cached_path(source, tools), source.stem, tools.version, tools.name)
+    kept(made.path, build)
+    return made
+
+
+def find_program(name: str | Path) -> Path:
+    """A program's path; a name without a folder is also looked up among the programs shipped with dpdist."""
+    path = Path(name)
+    if path.is_file() and path.suffix == ".stan":
+        return path.absolute()
+    shipped = shipped_programs()
+    if path.name == str(name) and path.name.removesuffix(".stan") in shipped:
+        return shipped[path.name.removesuffix(".stan")]
+    near = get_close_matches(path.stem, shipped, n=1)
+    remedy = f"did you mean '{near[0]}'?" if near else "check the path; shipped: " + (", ".join(shipped) or "none")
+    raise ProgramError(str(name), "no such Stan program (a file that ends with .stan)", remedy)
+
+
+def shipped_programs() -> dict[str, Path]:
+    """Programs shipped with dpdist, by name."""
+    return {path.stem: path for path in sorted(_shipped().glob("*.stan"))}
+
+
+def _shipped() -> Path:
+    inside = Path(str(resources.files("dpdist") / "stan"))
+    return inside if inside.is_dir() else Path(__file__).parents[2] / "stan"  # a source checkout: beside the package
+
+
+def find_toolchain(name: ToolchainName = "auto") -> Toolchain:
+    """The toolchain of that name. Raises `ToolchainError` with what is missing."""
+    if name not in get_args(ToolchainName):
+        raise ToolchainError(f"toolchain '{name}' is not known", ", ".join(get_args(ToolchainName)), "use one of these")
+    folder = installed_cmdstan() if name != "embedded" else None
+    if folder is not None:
+        return CmdStan(folder)
+    if name == "cmdstan":
+        raise ToolchainError("no CmdStan found", "an installation at $CMDSTAN or ~/.cmdstan", _INSTALL_CMDSTAN)
+    return Embedded.find()
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """The wheel httpstan (Stan's headers, stanc, TBB, SUNDIALS), a compiler and our driver."""
+
+    package: Path
+    package_version: str
+    compiler: str
+    compiler_version: str
+    name: str = "embedded"
+
+    @classmethod
+    def find(cls) -> Embedded:
+        spec = util.find_spec("httpstan")
+        if spec is None or spec.origin is None:
+            supported = (platform.system(), platform.machine()) in {("Linux", "x86_64"), ("Darwin", "arm64")}
+            remedy = f"pip install 'dpdist[stan]', or {_INSTALL_CMDSTAN}" if supported else _INSTALL_CMDSTAN
+            raise ToolchainError("no CmdStan found, and httpstan is not installed", _PLATFORMS, remedy)
+        compiler = shutil.which(os.environ.get("CXX", "g++"))
+        if compiler is None:
+            raise ToolchainError(
+                f"no C++ compiler: {os.environ.get('CXX', 'g++')} is not on the PATH",
+                "g++ 9 or later, or another C++17 compiler named by CXX",
+                "install it (Debian: apt-get install g++), or name another by CXX",
+            )
+        package = Path(spec.origin).parent
+        return cls(package, metadata.version("httpstan"), compiler, _first_line(compiler, "--version"))
+
+    @property
+    def description(self) -> str:
+        return f"Stan {self.version} in httpstan {self.package_version}, {self.compiler_version}"
+
+    @property
+    def identity(self) -> str:
+        """The package's place too: executables find TBB there."""
+        sources = (_shipped() / "driver.cpp", _shipped() / "guard.hpp")
+        said = (self.package, self.package_version, self.compiler, self.compiler_version, *FLAGS, *map(sha256, sources))
+        return "\n".join(map(str, said))
+
+    @property
+    def version(self) -> str:
+        text = (self.package / "include" / "stan" / "version.hpp").read_text()
+        return ".".join(re.findall(r"#define STAN_(?:MAJOR|MINOR|PATCH) (\d+)", text))
+
+    @property
+    def stanc(self) -> Path:
+        return self.package / "stanc"
+
+    def build(self, source: Path, folder: Path, include: Path, say: Callable[[str], None]) -> Path:
+        translated, unit, made = folder / "model.hpp", folder / "model.o", folder / "program"
+        _run(_stanc(self, source, include, f"--o={translated}"), source.name)
+        driver = cache_folder() / f"driver-{_digest(self.identity)}.o"
+        if not _intact(driver):
+            say("compiling the Stan driver, once, about 30 s")
+        kept(driver, self._driver)
+        with _turn():
+            self._compile(source.name, "-x", "c++", "-c", str(translated), "-o", str(unit))
+        lib = self.package / "lib"
+        tbb = next(path for path in (lib / "libtbb.so.2", lib / "libtbb.dylib", lib / "libtbb.so") if path.exists())
+        static = sorted(map(str, lib.glob("libsundials_*.a")))
+        link = (self.compiler, str(driver), str(unit), str(tbb), *static, f"-Wl,-rpath,{lib}", "-o", str(made))
+        _run(link, source.name)
+        return made
+
+    def _driver(self, folder: Path) -> Path:
+        made = folder / "driver.o"
+        with _turn():
+            self._compile("the driver", "-c", str(_shipped() / "driver.cpp"), "-o", str(made))
+        return made
+
+    def _compile(self, what: str, *arguments: str) -> None:
+        _run((self.compiler, *FLAGS, "-isystem", str(self.package / "include"), *arguments), what)
+
+
+@dataclass(frozen=True)
+class CmdStan:
+    """The user's CmdStan; programs are compiled by its own make, as copies in the cache, with chains in threads."""
+
+    folder: Path
+    name: str = "cmdstan"
+
+    @property
+    def description(self) -> str:
+        return f"CmdStan {self.version} at {self.folder}"
+
+    @property
+    def identity(self) -> str:
+        local = self.folder / "make" / "local"
+        return "\n".join(
+            (str(self.folder), self.version, local.read_text() if local.exists() else "", sha256(self._guard()))
+        )
+
+    @property
+    def version(self) -> str:
+        found = re.search(r"^CMDSTAN_VERSION *:= *(\S+)", (self.folder / "makefile").read_text(), re.MULTILINE)
+        return found[1] if found else "unknown"
+
+    @property
+    def stanc(self) -> Path:
+        return self.folder / "bin" / "stanc"
+
+    def build(self, source: Path, folder: Path, include: Path, say: Callable[[str], None]) -> Path:
+        try:
+            with _turn():
+                made = cmdstanpy().compile_stan_file(
+                    source,
+                    force=True,
+                    stanc_options={"include-paths": [str(include)]},
+                    cpp_options={"STAN_THREADS": "TRUE"},
+                    user_header=str(self._guard()),
+                )
+        except (ValueError, RuntimeError) as error:
+            raise ProgramError(source.name, _tail(str(error)), "see CmdStan's message; `dpdist stan doctor`") from None
+        return Path(made)
+
+    @staticmethod
+    def _guard() -> Path:
+        return _shipped() / "guard.hpp"
+
+
+def cache_folder() -> Path:
+    """$DPDIST_CACHE or the user's cache folder; made if it does not exist."""
+    said = os.environ.get("DPDIST_CACHE")
+    if not said and util.find_spec("platformdirs") is None:
+        raise ToolchainError("platformdirs is not installed", "the extra 'stan'", "pip install 'dpdist[stan]'")
+    if said:
+        folder = Path(said).absolute() / "stan"
+    else:
+        from platformdirs import user_cache_path
+
+        folder = user_cache_path("dpdist") / "stan"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        found = f"the cache folder {folder} cannot be made ({error.strerror})"
+        raise ToolchainError(found, "a folder that you may write to", "name another by DPDIST_CACHE") from None
+    return folder
+
+
+def cached_path(source: Path, tools: Toolchain) -> Path:
+    """Where the executable of a program is kept: the name says all that it depends on."""
+    return cache_folder() / f"{source.stem}-{_digest(tools.identity, *_texts(source))}"
+
+
+def built(source: Path, tools: Toolchain) -> bool:
+    return _intact(cached_path(source, tools))
+
+
+def kept(path: Path, build: Callable[[Path], Path]) -> None:
+    """Make a file of the cache once: `build` leaves it in a folder of its own and others wait.
+
+    A digest beside it tells a damaged file from a whole one; a damaged one is made again.
+    """
+    if _intact(path):
+        return
+    with FileLock(path.with_name(path.name + ".lock")):
+        if _intact(path):
+            return
+        folder = path.with_name(path.name + ".part")
+        shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
+        folder.mkdir()
+        try:
+            made = build(folder)
+            digest = sha256(made)
+            made.replace(path)
+            write_text(_digest_file(path), digest)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _intact(path: Path) -> bool:
+    try:
+        return _digest_file(path).read_text() == sha256(path)
+    except OSError:
+        return False
+
+
+def _digest_file(path: Path) -> Path:
+    return path.with_name(path.name + ".sha256")
+
+
+def _digest(*texts: str) -> str:
+    hashed = hashlib.sha256()
+    for text in texts:
+        hashed.update(len(text).to_bytes(8, "little") + text.encode())
+    return hashed.hexdigest()[:20]
+
+
+def _texts(source: Path) -> Iterator[str]:
+    """A program's text and what it includes, from its own folder."""
+    seen, queue = set[Path](), [source]
+    while queue:
+        path = queue.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            found = f"{path.name} cannot be read ({type(error).__name__})"
+            raise ProgramError(source.name, found, "give a UTF-8 text file, with its includes beside it") from None
+        yield text
+        queue += [source.parent / name for name in re.findall(r'^\s*#include\s*[<"]?\s*([^\s>"]+)', text, re.MULTILINE)]
+
+
+def _stanc(tools: Toolchain, source: Path, include: Path, *arguments: str) -> tuple[str, ...]:
+    return (str(tools.stanc), f"--include-paths={include}", f"--filename-in-msg={source.name}", *arguments, str(source))
+
+
+def _check(source: Path, tools: Toolchain) -> None:
+    """Refuse a program that stanc refuses, with its message, before anything slow."""
+    if tools.stanc.is_file():
+        _run(_stanc(tools, source, source.parent, "--info"), source.name)
+
+
+def _run(command: tuple[str, ...], what: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return
+    if Path(command[0]).name == "stanc":
+        raise ProgramError(what, f"does not compile\n{done.stderr.strip() or done.stdout.strip()}", "correct the program")
+    if done.returncode < 0 or "Killed signal" in done.stderr:
+        found, allowed = f"the compiler was killed while it compiled {what}", "about 3 GB of free memory"
+        raise ToolchainError(found, allowed, "free memory, or build where there is more: dpdist stan build")
+    found = f"the compiler failed on {what}\n{_tail(done.stderr)}"
+    raise ToolchainError(found, "g++ 9 or later with a full C++17 library", "see what `dpdist stan doctor` finds")
+
+
+def _tail(text: str, lines: int = 12) -> str:
+    return "\n".join(text.strip().splitlines()[-lines:])
+
+
+@cache
+def _first_line(*command: str) -> str:
+    said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return said.splitlines()[0] if said else "unknown"
+
+
+@contextmanager
+def _turn() -> Iterator[None]:
+    """Wait for one of as many turns as free memory and cores allow: a compile takes up to 3 GB."""
+    while True:
+        for place in range(compiles_at_once()):
+            lock = FileLock(cache_folder() / f"turn-{place}.lock")
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                continue
+            try:
+                yield
+            finally:
+                lock.release()
+            return
+        time.sleep(0.2)
+
+
+def compiles_at_once() -> int:
+    return max(1, min(os.cpu_count() or 1, available_memory() // _MEMORY_OF_A_COMPILE))
+
+
+def available_memory() -> int:
+    """Bytes that a new process may use: the machine's, or less where a control group says so."""
+    found = [2**63]
+    if (info := Path("/proc/meminfo")).exists() and (said := re.search(r"MemAvailable:\s+(\d+) kB", info.read_text())):
+        found.append(int(said[1]) * 1024)
+    for limit, used in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        try:
+            found.append(int(Path(limit).read_text()) - int(Path(used).read_text()))
+        except (OSError, ValueError):  # no such group, or "max"
+            continue
+    return max(0, min(found))
