@@ -1,16 +1,17 @@
 """Shares: y ~ Beta(λφ, λ(1 − φ)) on (0, 1), φ ~ Beta(1, 1), λ ~ Pareto(.1, 1.5) ([G], Supplement 2; METHODS §5).
 
-φ is the mean, λ the precision. The posterior is sampled on a grid of (logit φ, log λ), see `grid`; the prior is restricted
-to BOX, which leaves out 3e-11 of λ and 2e-7 of φ.
+φ is the mean, λ the precision. The posterior is sampled on a grid of (logit φ given λ, log λ), see `grid`; the prior is
+restricted to λ ≤ 1e6, which leaves out 3e-11 of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import betainc, betaincinv, expit, gammaln
+from scipy.special import betainc, betaincinv, expit, gammaln, log_expit, polygamma, psi
 
 from dpdist.keys import open_uniforms
 from dpdist.models import grid
@@ -21,8 +22,8 @@ from dpdist.models.tiles import Table, Tile, products
 from dpdist.records import Codes, Floats, Records
 
 PRECISION_FROM, PRECISION_TAIL = 0.1, 1.5
-BOX = ((-16.0, 16.0), (float(np.log(PRECISION_FROM)), float(np.log(1e6))))
-"""Logit of the mean, log of the precision."""
+LOG_PRECISION = (float(np.log(PRECISION_FROM)), float(np.log(1e6)))
+LOGIT_LIMIT, BISECTIONS = 64.0, 56
 INSIDE = (1e-300, 1.0 - 2.0**-53)
 """Synthetic shares are kept inside (0, 1), where a beta law with a shape near 0 underflows."""
 
@@ -39,18 +40,10 @@ class Beta(OutcomeModel):
 
     def draw_on_grid(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
         """Draws from the grid's interpolant, within `grid.GRID_ERROR` of the posterior in total variation."""
-        total, log_y, log1m_y = check_shares(statistics)[0]
-
-        def log_density(logit: Floats, log_precision: Floats) -> Floats:
-            precision = np.exp(log_precision)
-            a, b = precision * expit(logit)[:, None], precision * expit(-logit)[:, None]
-            jacobian = (np.log(expit(logit)) + np.log(expit(-logit)))[:, None] - PRECISION_TAIL * log_precision
-            return np.asarray(
-                total * (gammaln(precision) - gammaln(a) - gammaln(b)) + a * log_y + b * log1m_y + jacobian,
-            )
-
-        logit, log_precision = grid.draw(log_density, BOX, open_uniforms(rng, (draws, 2)))
-        return Draws({"mean": expit(logit), "precision": np.exp(log_precision)})
+        posterior = BetaPosterior(*check_shares(statistics)[0])
+        t, log_precision = grid.draw(posterior, LOG_PRECISION, open_uniforms(rng, (draws, 2)))
+        centre, scale = posterior.conditional(log_precision)
+        return Draws({"mean": expit(centre + scale * t), "precision": np.exp(log_precision)})
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """Outcomes by the inverse distribution function, limited to their public bounds; weights 1."""
@@ -76,6 +69,39 @@ class Beta(OutcomeModel):
     def tiles(self, draws: Draws, records: Records) -> Iterator[Tile]:
         table = share_table(draws["mean"], draws["precision"])
         return products(self.pattern(records.frame), share_features(records.outcome), len(draws), lambda _: table)
+
+
+@dataclass(frozen=True)
+class BetaPosterior:
+    """Posterior density of t and log λ, where logit φ = centre(λ) + scale(λ)·t; fields are the sums Σα(1, log y, log(1 − y))."""
+
+    total: float
+    log_y: float
+    log1m_y: float
+
+    def __call__(self, t: Floats, log_precision: Floats) -> Floats:
+        """Log density, (t, log λ)."""
+        centre, scale = self.conditional(log_precision)
+        logit, precision = centre + scale * t[:, None], np.exp(log_precision)
+        a, b = precision * expit(logit), precision * expit(-logit)
+        shapes = self.total * (gammaln(precision) - gammaln(a) - gammaln(b)) + a * self.log_y + b * self.log1m_y
+        jacobian = log_expit(logit) + log_expit(-logit) + np.log(scale) - PRECISION_TAIL * log_precision
+        return np.asarray(shapes + jacobian)
+
+    def conditional(self, log_precision: Floats) -> tuple[Floats, Floats]:
+        """Mode of logit φ given λ by bisection (the density is log-concave in φ), and its scale from the curvature there."""
+        precision = np.exp(log_precision)
+        low, high = np.full(precision.shape, -LOGIT_LIMIT), np.full(precision.shape, LOGIT_LIMIT)
+        for _ in range(BISECTIONS):
+            centre = (low + high) / 2.0
+            mean, rest = expit(centre), expit(-centre)
+            shapes = self.total * (psi(precision * rest) - psi(precision * mean)) + self.log_y - self.log1m_y
+            rising = precision * mean * rest * shapes + rest - mean > 0.0
+            low, high = np.where(rising, centre, low), np.where(rising, high, centre)
+        mean, rest = expit(centre), expit(-centre)
+        trigammas = polygamma(1, precision * mean) + polygamma(1, precision * rest)
+        information = (rest - mean) ** 2 + 2.0 * mean * rest + self.total * (precision * mean * rest) ** 2 * trigammas
+        return centre, 1.0 / np.sqrt(information)
 
 
 def share_statistics(model: OutcomeModel, records: Records, alpha: Floats) -> Floats:

@@ -1,13 +1,14 @@
-"""Independent draws from a smooth density of two parameters, on a grid of its own, without Markov chains.
+"""Independent draws from a smooth posterior of two parameters, on a grid, without Markov chains.
 
-The grid's place depends on the density alone, and so on the released posterior's definition only through its statistics:
-starting from a fixed public box, ZOOMS times the box shrinks to where the density along an axis is within e^−DROP of its
-maximum, a margin of MARGIN cells added. The last box has NODES × NODES nodes; draws come from the *bilinear interpolant*
-of the density at them. Its total variation to the density restricted to the box is the grid's error: with cells of h
-standard deviations an axis contributes h²·E|p''/p|/24 ≈ h²/25 for a normal law, 1e-4 in all here (GRID_ERROR bounds what
-tests measure against a grid twice as fine). The density outside the last box is under e^−DROP = 1.5e-8 of its maximum.
+A model gives its log density in coordinates (t, v): v is one parameter on a public interval, t the other one, measured from
+its mode given v in units of its scale there, so that t is of the order of 1 at every v. Starting from the public box the
+grid shrinks ZOOMS times to where the density along an axis is within e^−DROP of its maximum, MARGIN cells added; the last
+one has NODES × NODES nodes. Draws come from the *bilinear interpolant* of the density at these nodes.
 
-All steps are continuous in the density, so that the same uniforms give close draws for close statistics.
+Error: with cells of h standard deviations an axis contributes h²·E|p''/p|/24 ≈ h²/25 for a normal law to the total
+variation, 1.4e-4 for two axes; GRID_ERROR bounds what tests measure. What lies outside the last box has a density under
+e^−DROP = 1.5e-8 of the maximum. All steps are continuous in the density: the same uniforms give close draws for close
+statistics.
 """
 
 from __future__ import annotations
@@ -18,40 +19,40 @@ import numpy as np
 
 from dpdist.records import Floats
 
-NODES, COARSE, ZOOMS, DROP, MARGIN = 401, 49, 7, 18.0, 3
-GRID_ERROR = 5e-4
-"""Total variation between what is drawn from and the posterior within the public box."""
+NODES, COARSE, ZOOMS, DROP, MARGIN = 321, 33, 7, 18.0, 2
+T_BOX = (-40.0, 40.0)
+GRID_ERROR = 2e-4
+"""Total variation between what is drawn from and the posterior with v on its public interval, from five records on; below
+that, where a prior's edges and far tails are left, up to 2e-3."""
 LOWEST = -1e300
 
 LogDensity = Callable[[Floats, Floats], Floats]
-"""Log density, (u, v), of coordinates u and v on two axes; up to a constant."""
-Box = tuple[tuple[float, float], tuple[float, float]]
+"""Log density, (t, v), at nodes of two axes; up to a constant."""
 
 
-def draw(log_density: LogDensity, box: Box, uniforms: Floats, nodes: int = NODES) -> tuple[Floats, Floats]:
-    """Coordinates (draw,) by inverse distribution functions: u from its marginal, then v given u; uniforms (draw, 2)."""
-    (u_low, u_high), (v_low, v_high) = zoomed(log_density, box)
-    u, v = np.linspace(u_low, u_high, nodes), np.linspace(v_low, v_high, nodes)
-    values = log_density(u, v)
+def draw(log_density: LogDensity, v_box: tuple[float, float], uniforms: Floats) -> tuple[Floats, Floats]:
+    """Coordinates t and v, (draw,), by inverse distribution functions: t from its marginal, then v given t.
+
+    Uniforms (draw, 2).
+    """
+    t, v = (np.linspace(low, high, NODES) for low, high in zoomed(log_density, v_box))
+    values = log_density(t, v)
     density = np.exp(values - values.max())
     marginal = density[:, 1:].sum(axis=1) + density[:, :-1].sum(axis=1)
     cell, step = _inverse(marginal[None, :], uniforms[:, 0])
     rows = (1.0 - step[:, None]) * density[cell] + step[:, None] * density[cell + 1]
     other, inside = _inverse(rows, uniforms[:, 1])
-    return (
-        u_low + (cell + step) * (u_high - u_low) / (nodes - 1),
-        v_low + (other + inside) * (v_high - v_low) / (nodes - 1),
-    )
+    return t[0] + (cell + step) * (t[1] - t[0]), v[0] + (other + inside) * (v[1] - v[0])
 
 
-def zoomed(log_density: LogDensity, box: Box) -> Box:
-    """The part of the box that holds all but e^−DROP of the density."""
-    limits = np.array(box)
+def zoomed(log_density: LogDensity, v_box: tuple[float, float]) -> Floats:
+    """The box, (axis, end), that holds all but e^−DROP of the density."""
+    box = np.array([T_BOX, v_box])
     for _ in range(ZOOMS):
-        u, v = (np.linspace(low, high, COARSE) for low, high in limits)
-        values = np.maximum(log_density(u, v), LOWEST)
-        limits = np.array([_extent(values.max(axis=1), u), _extent(values.max(axis=0), v)])
-    return (float(limits[0, 0]), float(limits[0, 1])), (float(limits[1, 0]), float(limits[1, 1]))
+        t, v = (np.linspace(low, high, COARSE) for low, high in box)
+        values = np.maximum(log_density(t, v), LOWEST)
+        box = np.array([_extent(values.max(axis=1), t), _extent(values.max(axis=0), v)])
+    return box
 
 
 def _extent(profile: Floats, nodes: Floats) -> tuple[float, float]:
