@@ -120,27 +120,24 @@ def seed_of(seed: int, attempt: int) -> int:
 def _fit(
     executable: Executable, data: Mapping[str, Any], settings: StanSettings, seed: int, folder: Path, attempt: int
 ) -> Chains:
-    with _private(folder, executable) as own:
-        run = (
-            cmdstanpy()
-            .CmdStanModel(exe_file=executable.path)
-            .sample(
-                data=str(_write_data(own, data)),
-                chains=settings.chains,
-                parallel_chains=1,
-                threads_per_chain=settings.threads,
-                seed=seed,
-                inits=settings.init_radius,
-                iter_warmup=settings.warmup,
-                iter_sampling=settings.draws,
-                metric=settings.metric,
-                adapt_delta=settings.adapt_delta,
-                max_treedepth=settings.max_treedepth,
-                output_dir=own,
-                sig_figs=_EXACT,
-                refresh=settings.warmup + settings.draws,
-                show_progress=False,
-            )
+    model = cmdstanpy().CmdStanModel(exe_file=executable.path)
+    with _private(folder, executable) as own, _environment_kept():
+        run = model.sample(
+            data=str(_write_data(own, data)),
+            chains=settings.chains,
+            parallel_chains=1,
+            threads_per_chain=settings.threads,
+            seed=seed,
+            inits=settings.init_radius,
+            iter_warmup=settings.warmup,
+            iter_sampling=settings.draws,
+            metric=settings.metric,
+            adapt_delta=settings.adapt_delta,
+            max_treedepth=settings.max_treedepth,
+            output_dir=own,
+            sig_figs=_EXACT,
+            refresh=settings.warmup + settings.draws,
+            show_progress=False,
         )
         rows = np.ascontiguousarray(run.draws().transpose(1, 0, 2))
         columns = run.metadata.method_vars
@@ -182,7 +179,9 @@ def _private(folder: Path, executable: Executable) -> Iterator[Path]:
     try:
         yield own
     except (RuntimeError, ValueError, subprocess.CalledProcessError):
-        remedy = "check the program and its data block; the run is repeated with other seeds only so often as settings say"
+        if not any(own.glob("*.txt")):  # nothing has run yet
+            raise
+        remedy = "check the program and its data; a bad start is tried again as often as `attempts` says"
         raise StanError(executable.program, message(_console(own)), remedy) from None
     finally:
         shutil.rmtree(own, ignore_errors=True)
