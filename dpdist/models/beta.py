@@ -73,7 +73,7 @@ class Beta(OutcomeModel):
 
 @dataclass(frozen=True)
 class BetaPosterior:
-    """Posterior density of t and log λ, where logit φ = centre(λ) + scale(λ)·t; fields are the sums Σα(1, log y, log(1 − y))."""
+    """Posterior density of t and log λ, where logit φ = centre(λ) + scale(λ)·t; fields are Σα(1, log y, log(1 − y))."""
 
     total: float
     log_y: float
@@ -89,7 +89,7 @@ class BetaPosterior:
         return np.asarray(shapes + jacobian)
 
     def conditional(self, log_precision: Floats) -> tuple[Floats, Floats]:
-        """Mode of logit φ given λ by bisection (the density is log-concave in φ), and its scale from the curvature there."""
+        """Mode of logit φ given λ by bisection (the density is log-concave in φ), and the scale that its curvature gives."""
         precision = np.exp(log_precision)
         low, high = np.full(precision.shape, -LOGIT_LIMIT), np.full(precision.shape, LOGIT_LIMIT)
         for _ in range(BISECTIONS):
