@@ -89,7 +89,7 @@ class BetaPosterior:
         return np.asarray(shapes + jacobian)
 
     def conditional(self, log_precision: Floats) -> tuple[Floats, Floats]:
-        """Mode of logit φ given λ by bisection (the density is log-concave in φ), and the scale that its curvature gives."""
+        """Mode of logit φ given λ by bisection (the density is log-concave in φ), and the scale from its curvature."""
         precision = np.exp(log_precision)
         low, high = np.full(precision.shape, -LOGIT_LIMIT), np.full(precision.shape, LOGIT_LIMIT)
         for _ in range(BISECTIONS):

@@ -45,7 +45,7 @@ def flat(chains):
 
 
 def wide_draws(program, data, folder):
-    """The program's own parameters (1, draw, …), and all that it draws (draw, …), from a posterior of little information."""
+    """The program's own parameters (1, draw, …) and all that it draws (draw, …), under little information."""
     chains = fit(executable(program), data, StanSettings(chains=1, warmup=300, draws=60), 11, folder)
     return {name: chains.draws[name] for name in PARAMETERS[program]}, flat(chains)
 
