@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -21,8 +18,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from dpdist import reporting
-from dpdist.errors import DpdistError
+from dpdist import cli_stan, reporting
+from dpdist.console import err, guarded, out
 from dpdist.job import Job
 from dpdist.jobfile import load_job
 from dpdist.progress import Event, Listener, silent
@@ -40,7 +37,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-out, err = Console(soft_wrap=True, highlight=False), Console(stderr=True, soft_wrap=True, highlight=False)
+app.add_typer(cli_stan.app, name="stan")
 
 JobFile = Annotated[str, typer.Argument(metavar="JOB", help="A YAML job file, or the name of a shipped job (doctorates).")]
 WorkspaceFolder = Annotated[Path, typer.Argument(metavar="WORKSPACE", help="The folder of a run.")]
@@ -68,7 +65,7 @@ def validate(job: JobFile, input: InputFile = None, quiet: Quiet = False, show_v
                 f"The job is valid: {int(plan.frame.count.sum()):,} records in {len(plan.frame.stratum_labels):,} strata."
             )
 
-    _guarded(act, show_values)
+    guarded(act, show_values)
 
 
 @app.command()
@@ -80,7 +77,7 @@ def plan(job: JobFile, input: InputFile = None, show_values: ShowValues = False)
             found = validate_job(load_job(job), input, listener)
         out.print(reporting.plan_text(found))
 
-    _guarded(act, show_values)
+    guarded(act, show_values)
 
 
 @app.command()
@@ -104,7 +101,7 @@ def run(
         elif not quiet:
             out.print(reporting.run_text(workspace))
 
-    _guarded(act, show_values, as_json)
+    guarded(act, show_values, as_json)
 
 
 @app.command()
@@ -119,7 +116,7 @@ def publish(workspace: WorkspaceFolder, quiet: Quiet = False, as_json: Json = Fa
         elif not quiet:
             out.print(f"Published again: {public}", markup=False)
 
-    _guarded(act, as_json=as_json)
+    guarded(act, as_json=as_json)
 
 
 @app.command()
@@ -129,7 +126,7 @@ def report(workspace: WorkspaceFolder, confidential: WithEvaluation = False) -> 
     def act() -> None:
         out.print(reporting.report_text(workspace, confidential))
 
-    _guarded(act)
+    guarded(act)
 
 
 @app.command()
@@ -140,46 +137,6 @@ def schema() -> None:
 
 def main() -> None:
     app()
-
-
-def _guarded(act: Callable[[], None], show_values: bool = False, as_json: bool = False) -> None:
-    """Errors become a message on standard error and an exit code, and with --json a last event."""
-    try:
-        _told(act, show_values)
-    except typer.Exit as end:
-        if as_json:
-            print(json.dumps({"event": "failed", "exit_code": end.exit_code}), flush=True)
-        raise
-
-
-def _told(act: Callable[[], None], show_values: bool) -> None:
-    """Run, and tell what went wrong in words that quote no record."""
-    try:
-        act()
-    except BrokenPipeError:
-        raise typer.Exit(1) from None
-    except DpdistError as error:
-        err.print(error.text(show_values), markup=False)
-        raise typer.Exit(error.exit_code) from None
-    except KeyboardInterrupt:
-        err.print("Interrupted; the same command resumes.")
-        raise typer.Exit(130) from None
-    except OSError as error:
-        where = error.filename or "workspace"
-        err.print(f"{error.strerror}: {where}\n    remedy:  free or mend it; the same command resumes", markup=False)
-        raise typer.Exit(1) from None
-    except Exception as error:  # a library's message may quote a confidential value
-        if isinstance(error.__cause__, KeyboardInterrupt):  # pydantic wraps it
-            err.print("Interrupted; the same command resumes.")
-            raise typer.Exit(130) from None
-        if show_values:
-            err.print(traceback.format_exc(), markup=False)
-            raise typer.Exit(1) from None
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        said = f"internal error: {type(error).__name__} at {Path(last.filename).name}:{last.lineno}"
-        remedy = "report it; its message may quote records: see confidential/log, or --show-values on your own screen"
-        err.print(f"{said}\n    remedy:  {remedy}", markup=False)
-        raise typer.Exit(1) from None
 
 
 class _JsonLines:

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from dpdist.models.protocol import Draws
+from dpdist.models.protocol import Draws, Parameter
+from dpdist.records import Floats
 
 
-def describe_draws(theta: Draws) -> dict[str, Any]:
-    """The first draw by parameter name; what a stratum does not identify is null."""
-    values = {name: _listed(drawn[0]) for name, drawn in theta.values.items()}
-    return {"prior": "proper", "parameters": values}
+def describe_draws(parameters: Sequence[Parameter], theta: Draws) -> dict[str, Any]:
+    """Every parameter's `values` beside the names of its entries; null where the stratum does not identify one."""
+    said: dict[str, Any] = {"prior": "proper"}
+    for p in parameters:
+        said[p.name] = {**{dim: list(entries) for dim, entries in p.dims}, "values": nested(theta[p.name][0])}
+    return said
 
 
-def recall_draws(described: Mapping[str, Any]) -> Draws:
+def recall_draws(parameters: Sequence[Parameter], described: Mapping[str, Any]) -> Draws:
     """The inverse of `describe_draws`."""
-    return Draws({name: np.array(said, dtype=np.float64)[None] for name, said in described["parameters"].items()})
+    named = ((p, described[p.name]["values"]) for p in parameters)
+    return Draws({p.name: np.array(values, dtype=float).reshape(1, *p.shape) for p, values in named})
 
 
-def _listed(values: Any) -> Any:
-    if np.ndim(values):
-        return [_listed(part) for part in values]
-    return None if np.isnan(values) else float(values)
+def nested(values: Floats) -> Any:
+    """Lists of numbers, null for NaN."""
+    found: Any = np.asarray(values, dtype=object)
+    found[np.isnan(values)] = None
+    return found.tolist()

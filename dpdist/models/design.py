@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dpdist.job import Job
 from dpdist.records import Codes, Floats, Frame
 
 INTERCEPT = "(Intercept)"
@@ -44,6 +45,11 @@ def design(frame: Frame, predictors: Sequence[str], rows: slice) -> Design:
     full = np.column_stack(columns)
     kept = _independent(full)
     return Design(names, kept, full[:, kept], pattern.reshape(-1).astype(np.int32), rows.start)
+
+
+def frame_strata_as_predictors(job: Job, frame: Frame) -> tuple[str, ...]:
+    """A pooled fit of a job with strata keeps the strata as main effects."""
+    return () if frame.strata else job.strata
 
 
 def _independent(matrix: Floats) -> tuple[int, ...]:

@@ -21,9 +21,10 @@ from scipy.special import gammaincinv, ndtr, ndtri
 
 from dpdist.job import Job
 from dpdist.keys import open_uniforms
-from dpdist.models.design import Design, design
+from dpdist.models.design import Design, design, frame_strata_as_predictors
 from dpdist.models.prior import ConjugatePrior, D, conjugate_prior
 from dpdist.models.protocol import Draws, Extremes, Improper, Parameter
+from dpdist.models.stan_records import clamped_records, no_records
 from dpdist.records import Codes, Floats, Frame, Ints, Records
 
 LOG_2PI = float(np.log(2.0 * np.pi))
@@ -209,6 +210,43 @@ class Lognormal:
         rows = [[np.nan if v is None else v for v in row] for row in described["coefficients"]["values"]]
         return of(np.array(rows, dtype=float)[None], np.array(described["covariance"]["values"], dtype=float)[None])
 
+    @property
+    def program(self) -> str:
+        """FBP's own program where the job synthesises by it; both have the same posterior."""
+        return "population" if self.synthesis == "fbp" else "lognormal"
+
+    def stan_data(self, statistics: Floats) -> Mapping[str, Any]:
+        """Data of either program."""
+        self._posterior(statistics)
+        prior, (patterns, kept) = self.prior, self.design.matrix.shape
+        raw = statistics[:, 3:].sum(axis=0)
+        return {
+            **{"P": patterns, "K": kept, "X": self.design.matrix.tolist()},
+            "total": statistics[:, 0].tolist(),
+            "sum_z": statistics[:, 1:3].tolist(),
+            "sum_zz": raw[[0, 1, 1, 2]].reshape(D, D).tolist(),
+            "prior_power": D + 1.0 + (0.0 if self.improper else prior.records + kept),
+            "prior_scale": prior.scale.tolist(),
+            "prior_location": prior.location.tolist(),
+            "prior_precision": prior.precision.tolist(),
+            **no_records("pattern", "log_outcome", "log_weight"),
+        }
+
+    def stan_records(self, records: Records, alpha: Floats, reference: Floats, clamp: float) -> Mapping[str, Any]:
+        """The program's data of records that enter by exp(clamp(α(f − reference), ±clamp)): they replace `no_records`."""
+        logs = {"log_outcome": np.log(records.outcome), "log_weight": np.log(records.weight)}
+        return clamped_records(alpha, reference, clamp, {"pattern": self._pattern(records), **logs})
+
+    def from_stan(self, drawn: Mapping[str, Floats]) -> Mapping[str, Floats]:
+        """B and Σ of the sample law; of program `population` by B_y = β − aΣ_yw, B_w = −κ_x − κ_yβ − aΣ_ww, Xa = 1."""
+        if self.synthesis == "fbp":
+            kept, covariance = sample_law(*(drawn[name] for name in ("beta", "kappa_x", "kappa_y", "sigma_y", "sigma_pi")))
+        else:
+            kept, covariance = drawn["coefficients"], drawn["covariance"]
+        coefficients = np.full((len(kept), len(self.design.names), D), np.nan)
+        coefficients[:, self.design.kept, :] = kept
+        return {"coefficients": coefficients, "covariance": covariance}
+
     def _pattern(self, records: Records) -> Codes:
         return self.design.pattern[records.frame - self.design.first]
 
@@ -278,6 +316,18 @@ def of(coefficients: Floats, covariance: Floats) -> Draws:
     return Draws({"coefficients": coefficients, "covariance": covariance})
 
 
+def sample_law(beta: Floats, kappa_x: Floats, kappa_y: Floats, sigma_y: Floats, sigma_pi: Floats) -> tuple[Floats, Floats]:
+    """(B, Σ) of (log y, log w) in the sample from the population's parameters, coefficients (draw, predictor).
+
+    log y | x ~ N(x'β, σ_y²), log π | y, x ~ N(κ_y log y + x'κ_x, σ_π²); the first predictor is the intercept.
+    """
+    cross, weight = -kappa_y * sigma_y**2, (kappa_y * sigma_y) ** 2 + sigma_pi**2
+    covariance = np.stack([sigma_y**2, cross, cross, weight], axis=1).reshape(-1, D, D)
+    coefficients = np.stack([beta, -kappa_x - kappa_y[:, None] * beta], axis=2)
+    coefficients[:, 0, :] -= covariance[:, 1, :]
+    return coefficients, covariance
+
+
 def _groups(pattern: Codes) -> Iterator[tuple[Ints, int]]:
     """Positions of the records of each pattern, and the pattern."""
     order = np.argsort(pattern, kind="stable")
@@ -305,8 +355,3 @@ def limited_lognormal_mean(mu: Floats, variance: Floats, bounds: tuple[float, fl
     if low <= 0.0:
         return np.asarray(inside)
     return np.asarray(inside - below(low) + low * ndtr((np.log(low) - mu) / sd))
-
-
-def frame_strata_as_predictors(job: Job, frame: Frame) -> tuple[str, ...]:
-    """A pooled fit of a job with strata keeps the strata as main effects."""
-    return () if frame.strata else job.strata

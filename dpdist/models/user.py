@@ -122,10 +122,13 @@ class User:
         return theta[OUTCOME][0], theta[WEIGHT][0]
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
-        return describe_draws(theta)
+        """Parameters, and the synthetic records that were made with them."""
+        records = {name: theta[name][0].tolist() for name in (OUTCOME, WEIGHT)}
+        return describe_draws(self.parameters, theta) | records
 
     def recall(self, described: Mapping[str, Any]) -> Draws:
-        return recall_draws(described)
+        records = {name: np.array(described[name])[None] for name in (OUTCOME, WEIGHT)}
+        return Draws({**recall_draws(self.parameters, described).values, **records})
 
 
 def _parameter(name: str, dims: tuple[str | int, ...], frame: Frame) -> Parameter:

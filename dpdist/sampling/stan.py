@@ -7,6 +7,7 @@ whoever clears the given one.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -27,6 +28,7 @@ from dpdist.sampling.toolchain import Executable
 
 _EXACT = 17
 """Significant digits that bring back every double."""
+_THREADS = "STAN_NUM_THREADS"
 
 
 @dataclass(frozen=True)
@@ -118,27 +120,24 @@ def seed_of(seed: int, attempt: int) -> int:
 def _fit(
     executable: Executable, data: Mapping[str, Any], settings: StanSettings, seed: int, folder: Path, attempt: int
 ) -> Chains:
-    with _private(folder, executable) as own:
-        run = (
-            cmdstanpy()
-            .CmdStanModel(exe_file=executable.path)
-            .sample(
-                data=str(_write_data(own, data)),
-                chains=settings.chains,
-                parallel_chains=1,
-                threads_per_chain=settings.threads,
-                seed=seed,
-                inits=settings.init_radius,
-                iter_warmup=settings.warmup,
-                iter_sampling=settings.draws,
-                metric=settings.metric,
-                adapt_delta=settings.adapt_delta,
-                max_treedepth=settings.max_treedepth,
-                output_dir=own,
-                sig_figs=_EXACT,
-                refresh=settings.warmup + settings.draws,
-                show_progress=False,
-            )
+    model = cmdstanpy().CmdStanModel(exe_file=executable.path)
+    with _private(folder, executable) as own, _environment_kept():
+        run = model.sample(
+            data=str(_write_data(own, data)),
+            chains=settings.chains,
+            parallel_chains=1,
+            threads_per_chain=settings.threads,
+            seed=seed,
+            inits=settings.init_radius,
+            iter_warmup=settings.warmup,
+            iter_sampling=settings.draws,
+            metric=settings.metric,
+            adapt_delta=settings.adapt_delta,
+            max_treedepth=settings.max_treedepth,
+            output_dir=own,
+            sig_figs=_EXACT,
+            refresh=settings.warmup + settings.draws,
+            show_progress=False,
         )
         rows = np.ascontiguousarray(run.draws().transpose(1, 0, 2))
         columns = run.metadata.method_vars
@@ -165,7 +164,8 @@ def _method(
     command = [str(executable.path), f"method={method}", *arguments, "random", f"seed={seed}"]
     command += ["data", f"file={_write_data(own, data)}", "output", f"file={output}", f"sig_figs={_EXACT}"]
     with (own / "console-stdout.txt").open("w") as console:
-        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=console, stderr=subprocess.STDOUT, check=True)
+        environment = {**os.environ, _THREADS: "1"}
+        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=console, stderr=console, env=environment, check=True)
     lines = [line for line in output.read_text().splitlines() if line and not line.startswith("#")]
     rows = np.loadtxt(lines[1:], delimiter=",", ndmin=2)
     return {name: variable.extract_reshape(rows) for name, variable in variables(lines[0]).items()}
@@ -179,10 +179,25 @@ def _private(folder: Path, executable: Executable) -> Iterator[Path]:
     try:
         yield own
     except (RuntimeError, ValueError, subprocess.CalledProcessError):
-        remedy = "check the program and its data block; the run is repeated with other seeds only so often as settings say"
+        if not any(own.glob("*.txt")):  # nothing has run yet
+            raise
+        remedy = "check the program and its data; a bad start is tried again as often as `attempts` says"
         raise StanError(executable.program, message(_console(own)), remedy) from None
     finally:
         shutil.rmtree(own, ignore_errors=True)
+
+
+@contextmanager
+def _environment_kept() -> Iterator[None]:
+    """cmdstanpy sets the number of threads in this process's environment, for its children; take it back."""
+    before = os.environ.get(_THREADS)
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(_THREADS, None)
+        else:
+            os.environ[_THREADS] = before
 
 
 def _console(own: Path) -> str:

@@ -61,6 +61,9 @@ class Toolchain(Protocol):
     def version(self) -> str: ...
 
     @property
+    def description(self) -> str: ...
+
+    @property
     def identity(self) -> str: ...
 
     @property
@@ -166,6 +169,10 @@ class Embedded:
         return cls(package, metadata.version("httpstan"), compiler, _first_line(compiler, "--version"))
 
     @property
+    def description(self) -> str:
+        return f"Stan {self.version} in httpstan {self.package_version}, {self.compiler_version}"
+
+    @property
     def identity(self) -> str:
         """The package's place too: executables find TBB there."""
         sources = (_shipped() / "driver.cpp", _shipped() / "guard.hpp")
@@ -213,6 +220,10 @@ class CmdStan:
 
     folder: Path
     name: str = "cmdstan"
+
+    @property
+    def description(self) -> str:
+        return f"CmdStan {self.version} at {self.folder}"
 
     @property
     def identity(self) -> str:
@@ -370,7 +381,7 @@ def _first_line(*command: str) -> str:
 def _turn() -> Iterator[None]:
     """Wait for one of as many turns as free memory and cores allow: a compile takes up to 3 GB."""
     while True:
-        for place in range(max(1, min(os.cpu_count() or 1, available_memory() // _MEMORY_OF_A_COMPILE))):
+        for place in range(compiles_at_once()):
             lock = FileLock(cache_folder() / f"turn-{place}.lock")
             try:
                 lock.acquire(timeout=0)
@@ -382,6 +393,10 @@ def _turn() -> Iterator[None]:
                 lock.release()
             return
         time.sleep(0.2)
+
+
+def compiles_at_once() -> int:
+    return max(1, min(os.cpu_count() or 1, available_memory() // _MEMORY_OF_A_COMPILE))
 
 
 def available_memory() -> int:

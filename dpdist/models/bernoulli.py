@@ -1,0 +1,67 @@
+"""A binary outcome: y ~ Bernoulli(probability), probability ~ Beta(1, 1) (METHODS §5b).
+
+The posterior under α-weighted records is Beta(1 + Σαy, 1 + Σα(1 − y)).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from scipy.special import betaincinv
+
+from dpdist.keys import open_uniforms
+from dpdist.models.outcome import OutcomeModel
+from dpdist.models.protocol import Draws, Parameter
+from dpdist.models.stan_records import no_records
+from dpdist.models.tiles import Table, Tile, products
+from dpdist.records import Codes, Floats, Records
+
+PRIOR_A = PRIOR_B = 1.0
+INSIDE = (2.0**-1000, 1.0 - 2.0**-53)
+"""Draws are kept where both logarithms are finite: doubles next to 1 are 2⁻⁵³ apart."""
+
+
+class Bernoulli(OutcomeModel):
+    """Bernoulli model of one stratum's outcome, 0 or 1; statistics are (1, 2): Σα, Σαy."""
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        return (Parameter("probability"),)
+
+    def statistics(self, records: Records, alpha: Floats) -> Floats:
+        return self.sums(records, alpha, records.outcome)
+
+    def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
+        """Exact draws by the inverse distribution function: the same uniforms serve every round."""
+        total, ones = statistics[0]
+        p = betaincinv(PRIOR_A + ones, PRIOR_B + max(total - ones, 0.0), open_uniforms(rng, (draws,)))
+        return Draws({"probability": np.clip(p, *INSIDE)})
+
+    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        """Outcomes by the inverse distribution function, limited to their public bounds; weights 1."""
+        y = (open_uniforms(rng, (len(frame_row),)) > 1.0 - theta["probability"][0]).astype(float)
+        return np.clip(y, *self.outcome_bounds), np.ones(len(frame_row))
+
+    def expect(self, theta: Draws) -> tuple[Floats, Floats]:
+        """E w = 1 and E y, y limited to its public bounds, (draw, row)."""
+        zero, one = np.clip([0.0, 1.0], *self.outcome_bounds)
+        p = theta["probability"][:, None]
+        return self.per_row(p * one + (1.0 - p) * zero)
+
+    @property
+    def program(self) -> str:
+        return "bernoulli"
+
+    def stan_data(self, statistics: Floats) -> Mapping[str, Any]:
+        total, ones = map(float, statistics[0])
+        return {"total": total, "sum_y": min(ones, total), "prior_a": PRIOR_A, "prior_b": PRIOR_B, **no_records("y")}
+
+    def from_stan(self, drawn: Mapping[str, Floats]) -> Mapping[str, Floats]:
+        return {"probability": drawn["probability"]}
+
+    def tiles(self, draws: Draws, records: Records) -> Iterator[Tile]:
+        features = np.column_stack([1.0 - records.outcome, records.outcome])
+        table = Table.of(np.log1p(-draws["probability"]), np.log(draws["probability"]))
+        return products(self.pattern(records.frame), features, len(draws), lambda _: table)

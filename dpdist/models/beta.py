@@ -1,0 +1,142 @@
+"""Shares: y ~ Beta(λφ, λ(1 − φ)) on (0, 1), φ ~ Beta(1, 1), λ ~ Pareto(.1, 1.5) ([G], Supplement 2; METHODS §5).
+
+φ is the mean, λ the precision. The posterior is sampled on a grid of (logit φ given λ, log λ), see `grid`; the prior is
+restricted to λ ≤ 1e6, which leaves out 3e-11 of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.special import betainc, betaincinv, expit, gammaln, log_expit, polygamma, psi
+
+from dpdist.keys import open_uniforms
+from dpdist.models import grid
+from dpdist.models.outcome import OutcomeModel
+from dpdist.models.protocol import Draws, Improper, Parameter
+from dpdist.models.stan_records import no_records
+from dpdist.models.tiles import Table, Tile, products
+from dpdist.records import Codes, Floats, Records
+
+PRECISION_FROM, PRECISION_TAIL = 0.1, 1.5
+LOG_PRECISION = (float(np.log(PRECISION_FROM)), float(np.log(1e6)))
+LOGIT_LIMIT, BISECTIONS = 64.0, 56
+INSIDE = (1e-300, 1.0 - 2.0**-53)
+"""Synthetic shares are kept inside (0, 1), where a beta law with a shape near 0 underflows."""
+
+
+class Beta(OutcomeModel):
+    """Beta model of one stratum's outcome; statistics are (1, 3): Σα, Σα log y, Σα log(1 − y)."""
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        return (Parameter("mean"), Parameter("precision"))
+
+    def statistics(self, records: Records, alpha: Floats) -> Floats:
+        return share_statistics(self, records, alpha)
+
+    def draw_on_grid(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
+        """Draws from the grid's interpolant, within `grid.GRID_ERROR` of the posterior in total variation."""
+        posterior = BetaPosterior(*check_shares(statistics)[0])
+        t, log_precision = grid.draw(posterior, LOG_PRECISION, open_uniforms(rng, (draws, 2)))
+        centre, scale = posterior.conditional(log_precision)
+        return Draws({"mean": expit(centre + scale * t), "precision": np.exp(log_precision)})
+
+    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        """Outcomes by the inverse distribution function, limited to their public bounds; weights 1."""
+        y = simulated_share(theta["mean"][0], theta["precision"][0], open_uniforms(rng, (len(frame_row),)))
+        return np.clip(y, *self.outcome_bounds), np.ones(len(frame_row))
+
+    def expect(self, theta: Draws) -> tuple[Floats, Floats]:
+        """E w = 1 and E y, y limited to its public bounds, (draw, row)."""
+        mean, precision = theta["mean"], theta["precision"]
+        return self.per_row(limited_beta_mean(mean, precision, self.outcome_bounds)[:, None])
+
+    @property
+    def program(self) -> str:
+        return "beta"
+
+    def stan_data(self, statistics: Floats) -> Mapping[str, Any]:
+        total, log_y, log1m_y = map(float, check_shares(statistics)[0])
+        return {"total": total, "sum_log": log_y, "sum_log1m": log1m_y, **no_records("y")}
+
+    def from_stan(self, drawn: Mapping[str, Floats]) -> Mapping[str, Floats]:
+        return {"mean": drawn["phi"], "precision": drawn["lambda"]}
+
+    def tiles(self, draws: Draws, records: Records) -> Iterator[Tile]:
+        table = share_table(draws["mean"], draws["precision"])
+        return products(self.pattern(records.frame), share_features(records.outcome), len(draws), lambda _: table)
+
+
+@dataclass(frozen=True)
+class BetaPosterior:
+    """Posterior density of t and log λ, where logit φ = centre(λ) + scale(λ)·t; fields are Σα(1, log y, log(1 − y))."""
+
+    total: float
+    log_y: float
+    log1m_y: float
+
+    def __call__(self, t: Floats, log_precision: Floats) -> Floats:
+        """Log density, (t, log λ)."""
+        centre, scale = self.conditional(log_precision)
+        logit, precision = centre + scale * t[:, None], np.exp(log_precision)
+        a, b = precision * expit(logit), precision * expit(-logit)
+        shapes = self.total * (gammaln(precision) - gammaln(a) - gammaln(b)) + a * self.log_y + b * self.log1m_y
+        jacobian = log_expit(logit) + log_expit(-logit) + np.log(scale) - PRECISION_TAIL * log_precision
+        return np.asarray(shapes + jacobian)
+
+    def conditional(self, log_precision: Floats) -> tuple[Floats, Floats]:
+        """Mode of logit φ given λ by bisection (the density is log-concave in φ), and the scale from its curvature."""
+        precision = np.exp(log_precision)
+        low, high = np.full(precision.shape, -LOGIT_LIMIT), np.full(precision.shape, LOGIT_LIMIT)
+        for _ in range(BISECTIONS):
+            centre = (low + high) / 2.0
+            mean, rest = expit(centre), expit(-centre)
+            shapes = self.total * (psi(precision * rest) - psi(precision * mean)) + self.log_y - self.log1m_y
+            rising = precision * mean * rest * shapes + rest - mean > 0.0
+            low, high = np.where(rising, centre, low), np.where(rising, high, centre)
+        mean, rest = expit(centre), expit(-centre)
+        trigammas = polygamma(1, precision * mean) + polygamma(1, precision * rest)
+        information = (rest - mean) ** 2 + 2.0 * mean * rest + self.total * (precision * mean * rest) ** 2 * trigammas
+        return centre, 1.0 / np.sqrt(information)
+
+
+def share_statistics(model: OutcomeModel, records: Records, alpha: Floats) -> Floats:
+    """Σα, Σα log y, Σα log(1 − y) per pattern."""
+    return model.sums(records, alpha, *share_features(records.outcome)[:, 1:].T)
+
+
+def check_shares(statistics: Floats) -> Floats:
+    """The same statistics; raises `Improper` where an outcome is not inside (0, 1)."""
+    if not np.isfinite(statistics).all():
+        raise Improper("a beta model takes outcomes above 0 and below 1 only")
+    return statistics
+
+
+def share_features(y: Floats) -> Floats:
+    """What a beta density multiplies by (−log B(a, b), a − 1, b − 1): (1, log y, log(1 − y)), (record, 3)."""
+    with np.errstate(divide="ignore"):
+        return np.column_stack([np.ones(len(y)), np.log(y), np.log1p(-y)])
+
+
+def share_table(mean: Floats, precision: Floats) -> Table:
+    """(−log B(a, b), a − 1, b − 1), each (draw,)."""
+    a, b = precision * mean, precision * (1.0 - mean)
+    parts = gammaln(precision), gammaln(a), gammaln(b)
+    size = 1.0 + np.abs(parts).sum(axis=0).max()
+    return Table.of(parts[0] - parts[1] - parts[2], a - 1.0, b - 1.0, formed_from=size)
+
+
+def simulated_share(mean: Floats, precision: Floats, uniforms: Floats) -> Floats:
+    return np.clip(betaincinv(precision * mean, precision * (1.0 - mean), uniforms), *INSIDE)
+
+
+def limited_beta_mean(mean: Floats, precision: Floats, bounds: tuple[float, float]) -> Floats:
+    """E min(max(Y, lower), upper) of a beta law; E Y·1(Y ≤ t) = mean·I_t(a + 1, b)."""
+    low, high = np.clip(bounds, 0.0, 1.0)
+    a, b = precision * mean, precision * (1.0 - mean)
+    inside = mean * (betainc(a + 1.0, b, high) - betainc(a + 1.0, b, low))
+    return np.asarray(inside + low * betainc(a, b, low) + high * betainc(b, a, 1.0 - high))

@@ -1,0 +1,72 @@
+"""Shares given predictors: y | x ~ Beta(λφ(x), λ(1 − φ(x))), logit φ(x) = x'β ([G] §5, whose priors are not printed).
+
+Priors taken: β ~ N(0, 2.5²) independently, λ ~ Pareto(.1, 1.5) as in model `beta`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from scipy.special import expit
+
+from dpdist.keys import open_uniforms
+from dpdist.models.beta import (
+    check_shares,
+    limited_beta_mean,
+    share_features,
+    share_statistics,
+    share_table,
+    simulated_share,
+)
+from dpdist.models.outcome import RegressionModel
+from dpdist.models.protocol import Draws, Parameter
+from dpdist.models.stan_records import no_records
+from dpdist.models.tiles import Table, Tile, products
+from dpdist.records import Codes, Floats, Records
+
+PRIOR_SD = 2.5
+
+
+class BetaRegression(RegressionModel):
+    """Beta regression of one stratum's outcome; statistics are (pattern, 3): Σα, Σα log y, Σα log(1 − y)."""
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        return (self.coefficients, Parameter("precision"))
+
+    def statistics(self, records: Records, alpha: Floats) -> Floats:
+        return share_statistics(self, records, alpha)
+
+    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        """Outcomes by the inverse distribution function, limited to their public bounds; weights 1."""
+        mean = expit(self.location(theta))[0][self.pattern(frame_row)]
+        y = simulated_share(mean, theta["precision"][0], open_uniforms(rng, (len(frame_row),)))
+        return np.clip(y, *self.outcome_bounds), np.ones(len(frame_row))
+
+    def expect(self, theta: Draws) -> tuple[Floats, Floats]:
+        """E w = 1 and E(y | x), y limited to its public bounds, (draw, row)."""
+        mean, precision = expit(self.location(theta)), theta["precision"][:, None]
+        return self.per_row(limited_beta_mean(mean, precision, self.outcome_bounds))
+
+    @property
+    def program(self) -> str:
+        return "beta_regression"
+
+    def stan_data(self, statistics: Floats) -> Mapping[str, Any]:
+        total, log_y, log1m_y = check_shares(statistics).T.tolist()
+        sums = {"total": total, "sum_log": log_y, "sum_log1m": log1m_y}
+        return {**self.design_data(), **sums, "prior_sd": PRIOR_SD, **no_records("pattern", "y")}
+
+    def from_stan(self, drawn: Mapping[str, Floats]) -> Mapping[str, Floats]:
+        return {"coefficients": self.with_aliased(drawn["coefficients"]), "precision": drawn["lambda"]}
+
+    def tiles(self, draws: Draws, records: Records) -> Iterator[Tile]:
+        mean, size = expit(self.location(draws)), self.summed(draws)
+
+        def table(pattern: int) -> Table:
+            exact = share_table(mean[:, pattern], draws["precision"])
+            return Table(exact.values, size * exact.magnitude)
+
+        return products(self.pattern(records.frame), share_features(records.outcome), len(draws), table)

@@ -1,0 +1,142 @@
+"""What models of the outcome alone share: a proper prior fixed in the program, a design by pattern, records of weight 1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import numpy as np
+
+from dpdist.job import Job
+from dpdist.models.described import describe_draws, recall_draws
+from dpdist.models.design import Design, design, frame_strata_as_predictors
+from dpdist.models.protocol import Draws, Extremes, Parameter
+from dpdist.models.stan_records import clamped_records
+from dpdist.models.tiles import Tile, extremes_of, log_lik_of
+from dpdist.records import Codes, Floats, Frame, Ints, Records
+
+
+@dataclass(frozen=True)
+class OutcomeModel:
+    """A model of y | x for one stratum; without predictors its design has one pattern."""
+
+    design: Design
+    outcome_bounds: tuple[float, float]
+
+    @classmethod
+    def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Self:
+        """The model of one stratum; its prior is proper whatever the job says."""
+        return cls(design(frame, cls.predictors(job, frame), rows), job.outcome.bounds or (-np.inf, np.inf))
+
+    @staticmethod
+    def predictors(job: Job, frame: Frame) -> tuple[str, ...]:
+        """Of an outcome-only model: none, in a pooled fit neither."""
+        return ()
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        raise NotImplementedError
+
+    @property
+    def identified(self) -> int:
+        return len(self.design.kept)
+
+    @property
+    def improper(self) -> bool:
+        return False
+
+    @property
+    def combine(self) -> Literal["sum", "concat"]:
+        return "sum"
+
+    def describe(self, theta: Draws) -> Mapping[str, Any]:
+        return describe_draws(self.parameters, theta)
+
+    def recall(self, described: Mapping[str, Any]) -> Draws:
+        return recall_draws(self.parameters, described)
+
+    def pattern(self, frame_row: Codes) -> Codes:
+        """Pattern of predictors of every record, given its row of the frame."""
+        return self.design.pattern[frame_row - self.design.first]
+
+    def sums(self, records: Records, alpha: Floats, *columns: Floats) -> Floats:
+        """Σα and Σα·column per pattern, (pattern, 1 + column); records with α = 0 leave no trace, whatever they hold."""
+        on, patterns = alpha > 0, len(self.design.matrix)
+        pattern, weight = self.pattern(records.frame)[on], alpha[on]
+        terms = (weight, *(weight * column[on] for column in columns))
+        return np.column_stack([np.bincount(pattern, weights=t, minlength=patterns) for t in terms])
+
+    def log_lik(self, draws: Draws, records: Records) -> Floats:
+        """Log likelihood (draw, record)."""
+        first, inverse = self._distinct(records)
+        values = log_lik_of(self.tiles(draws, records.take(first)), len(draws), len(first))
+        return values if len(first) == len(records) else values[:, inverse]
+
+    def extremes(self, draws: Draws, records: Records) -> Extremes:
+        """From distinct (x, y), in tiles; widened by rounding error."""
+        first, inverse = self._distinct(records)
+        found = extremes_of(self.tiles(draws, records.take(first)), len(first))
+        return Extremes(found.highest[inverse], found.lowest[inverse])
+
+    def tiles(self, draws: Draws, records: Records) -> Iterator[Tile]:
+        """Log likelihood tile by tile."""
+        raise NotImplementedError
+
+    def stan_records(self, records: Records, alpha: Floats, reference: Floats, clamp: float) -> Mapping[str, Any]:
+        """The program's data of records that enter by exp(clamp(α(f − reference), ±clamp)): they replace `no_records`."""
+        return clamped_records(alpha, reference, clamp, {"y": records.outcome})
+
+    def per_row(self, mean: Floats) -> tuple[Floats, Floats]:
+        """E(w | x) = 1 and E(w y | x) = E(y | x) of every frame row, (draw, row), from E(y | x) per pattern."""
+        product = mean[:, self.design.pattern]
+        return np.ones_like(product), product
+
+    def _distinct(self, records: Records) -> tuple[Ints, Ints]:
+        """Positions of records with different (x, y), and for every record which of them it equals."""
+        values, code = np.unique(records.outcome, return_inverse=True)
+        key = self.pattern(records.frame) * np.int64(len(values)) + code
+        _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+        if 2 * len(first) > len(records):
+            return np.arange(len(records)), np.arange(len(records))
+        return first, inverse
+
+
+class RegressionModel(OutcomeModel):
+    """A model whose location is x'coefficients; strata enter a pooled fit as main effects."""
+
+    @staticmethod
+    def predictors(job: Job, frame: Frame) -> tuple[str, ...]:
+        return (*frame_strata_as_predictors(job, frame), *job.model.predictors)
+
+    @property
+    def coefficients(self) -> Parameter:
+        return Parameter("coefficients", (("predictor", self.design.names),))
+
+    def with_aliased(self, kept: Floats) -> Floats:
+        """Coefficients (draw, predictor) from those of the identified predictors; NaN for the others."""
+        whole = np.full((len(kept), len(self.design.names)), np.nan)
+        whole[:, self.design.kept] = kept
+        return whole
+
+    def location(self, draws: Draws) -> Floats:
+        """x'coefficients of every pattern, (draw, pattern)."""
+        return np.asarray(draws["coefficients"][:, self.design.kept] @ self.design.matrix.T)
+
+    def summed(self, draws: Draws) -> float:
+        """1 + the largest Σ|coefficient| of a draw, to which the rounding error of a location is proportional."""
+        return float(1.0 + np.abs(draws["coefficients"][:, self.design.kept]).sum(axis=1).max())
+
+    def stan_records(self, records: Records, alpha: Floats, reference: Floats, clamp: float) -> Mapping[str, Any]:
+        columns: dict[str, Floats | Codes] = {"pattern": self.pattern(records.frame), "y": records.outcome}
+        return clamped_records(alpha, reference, clamp, columns)
+
+    def design_data(self) -> dict[str, Any]:
+        """A program's data of the patterns."""
+        patterns, kept = self.design.matrix.shape
+        return {"P": patterns, "K": kept, "X": self.design.matrix.tolist()}
+
+
+def whole(bounds: tuple[float, float]) -> tuple[float, float]:
+    """The whole numbers within bounds, from … to."""
+    return float(np.ceil(bounds[0])), float(np.floor(bounds[1]))

@@ -1,0 +1,83 @@
+"""Counts: y ~ Poisson(rate), rate ~ Gamma(.01, .01) (shape, rate): the synthesizer of [V] §3.1 with a conjugate prior.
+
+The posterior under α-weighted records is Gamma(.01 + Σαy, .01 + Σα). [V] puts a hierarchical normal prior on log rate
+(as model `poisson_regression` does); both are next to flat beside a stratum's records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from scipy.special import gammaincinv, gammaln, pdtr, pdtrc
+from scipy.stats import poisson
+
+from dpdist.keys import open_uniforms
+from dpdist.models.outcome import OutcomeModel, whole
+from dpdist.models.protocol import Draws, Parameter
+from dpdist.models.stan_records import no_records
+from dpdist.models.tiles import Table, Tile, products
+from dpdist.records import Codes, Floats, Records
+
+PRIOR_SHAPE = PRIOR_RATE = 0.01
+SMALLEST = 1e-300
+"""Draws are at least this: without a positive count left, a posterior has up to 10⁻³ of its mass below."""
+
+
+class Poisson(OutcomeModel):
+    """Poisson model of one stratum's outcome; statistics are (1, 2): Σα, Σαy."""
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        return (Parameter("rate"),)
+
+    def statistics(self, records: Records, alpha: Floats) -> Floats:
+        return self.sums(records, alpha, records.outcome)
+
+    def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
+        """Exact draws by the inverse distribution function: the same uniforms serve every round."""
+        total, sum_y = statistics[0]
+        standard = gammaincinv(PRIOR_SHAPE + sum_y, open_uniforms(rng, (draws,)))
+        return Draws({"rate": np.maximum(standard / (PRIOR_RATE + total), SMALLEST)})
+
+    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        """Outcomes by the inverse distribution function, limited to their public bounds; weights 1."""
+        y = poisson.ppf(open_uniforms(rng, (len(frame_row),)), theta["rate"][0])
+        return np.clip(y, *whole(self.outcome_bounds)), np.ones(len(frame_row))
+
+    def expect(self, theta: Draws) -> tuple[Floats, Floats]:
+        """E w = 1 and E y, y limited to its public bounds, (draw, row)."""
+        return self.per_row(limited_poisson_mean(theta["rate"], self.outcome_bounds)[:, None])
+
+    @property
+    def program(self) -> str:
+        return "poisson"
+
+    def stan_data(self, statistics: Floats) -> Mapping[str, Any]:
+        total, sum_y = map(float, statistics[0])
+        prior = {"prior_shape": PRIOR_SHAPE, "prior_rate": PRIOR_RATE}
+        return {"total": total, "sum_y": sum_y, **prior, **no_records("y")}
+
+    def from_stan(self, drawn: Mapping[str, Floats]) -> Mapping[str, Floats]:
+        return {"rate": drawn["rate"]}
+
+    def tiles(self, draws: Draws, records: Records) -> Iterator[Tile]:
+        table = Table.of(-draws["rate"], np.log(draws["rate"]), -1.0)
+        return products(self.pattern(records.frame), count_features(records.outcome), len(draws), lambda _: table)
+
+
+def count_features(y: Floats) -> Floats:
+    """What a Poisson density multiplies by (−rate, log rate, −1): (1, y, log y!), (record, 3)."""
+    return np.column_stack([np.ones(len(y)), y, gammaln(y + 1.0)])
+
+
+def limited_poisson_mean(rate: Floats, bounds: tuple[float, float]) -> Floats:
+    """E min(max(Y, lower), upper) for Y ~ Poisson(rate); E Y·1(Y ≤ k) = rate·P(Y ≤ k − 1)."""
+    low, high = whole(bounds)
+
+    def at_most(k: float) -> Floats:
+        return np.asarray(pdtr(k, rate) if k >= 0.0 else np.zeros_like(rate))
+
+    inside = rate if np.isinf(high) else rate * at_most(high - 1.0) + high * pdtrc(max(high, 0.0), rate)
+    return np.asarray(inside + (low * at_most(low - 1.0) - rate * at_most(low - 2.0) if low > 0.0 else 0.0))

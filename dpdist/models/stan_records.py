@@ -1,0 +1,28 @@
+"""The part of every program's data that holds records: none in an ordinary fit, which sees sums only.
+
+A clamped likelihood ∏ exp(clamp(α(f − reference), ±M)) has no sufficient statistics ([G]; METHODS §4b): its records go in
+one by one. `log_lik` in the generated quantities is that of these records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dpdist.records import Codes, Floats
+
+
+def no_records(*columns: str) -> dict[str, Any]:
+    """Data of a fit without a clamp; `columns` are what the program needs of a record besides."""
+    return {"N": 0, "alpha": [], "reference": [], "clamp": 0.0, **{column: [] for column in columns}}
+
+
+def clamped_records(
+    alpha: Floats, reference: Floats, clamp: float, columns: Mapping[str, Floats | Codes]
+) -> dict[str, Any]:
+    """Data of records (record,) that enter by exp(clamp(α(f − reference), ±clamp)); patterns count from 1 in Stan."""
+    one_based = {name: np.asarray(v) + 1 if name == "pattern" else v for name, v in columns.items()}
+    said = {"alpha": alpha, "reference": reference, **one_based}
+    return {"N": len(alpha), "clamp": float(clamp), **{name: np.asarray(v).tolist() for name, v in said.items()}}
