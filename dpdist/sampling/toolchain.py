@@ -1,7 +1,7 @@
 """From a Stan program to an executable that cmdstanpy runs: compiled once, kept in the user's cache folder.
 
 Two toolchains: `cmdstan`, the user's own installation, and `embedded`, the parts of Stan inside the wheel httpstan, a
-C++ compiler and the driver in `stan/`. `auto` takes the first where cmdstanpy finds one.
+C++ compiler and the driver in `stan/driver/`. `auto` takes the first where cmdstanpy finds one.
 """
 
 from __future__ import annotations
@@ -168,8 +168,8 @@ class Embedded:
     @property
     def identity(self) -> str:
         """The package's place too: executables find TBB there."""
-        sources = (_shipped() / "driver.cpp", _shipped() / "guard.hpp")
-        said = (self.package, self.package_version, self.compiler, self.compiler_version, *FLAGS, *map(sha256, sources))
+        driver = [sha256(path) for path in sorted((_shipped() / "driver").iterdir())]
+        said = (self.package, self.package_version, self.compiler, self.compiler_version, *FLAGS, *driver)
         return "\n".join(map(str, said))
 
     @property
@@ -200,7 +200,7 @@ class Embedded:
     def _driver(self, folder: Path) -> Path:
         made = folder / "driver.o"
         with _turn():
-            self._compile("the driver", "-c", str(_shipped() / "driver.cpp"), "-o", str(made))
+            self._compile("the driver", "-c", str(_shipped() / "driver" / "driver.cpp"), "-o", str(made))
         return made
 
     def _compile(self, what: str, *arguments: str) -> None:
@@ -250,7 +250,7 @@ class CmdStan:
 
     @staticmethod
     def _guard() -> Path:
-        return _shipped() / "guard.hpp"
+        return _shipped() / "driver" / "guard.hpp"
 
 
 def cache_folder() -> Path:
