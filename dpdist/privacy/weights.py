@@ -19,7 +19,7 @@ from dpdist.records import Floats
 MARGIN = 0.999
 """The fixed point aims a little under the target, so that it is reached in finitely many steps."""
 PATIENCE, LOWERED = 8, 0.97
-"""After PATIENCE steps each aims lower still: between fits by Markov chains a record's bound moves by more than the margin."""
+"""After PATIENCE steps each aims lower still: between fits by Markov chains a record's bound moves by more than that."""
 MAX_STEPS = 40
 
 
