@@ -17,10 +17,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.linalg import LinAlgError
 from scipy.linalg import cholesky, solve_triangular
-from scipy.special import gammaincinv, ndtr, ndtri
+from scipy.special import ndtr, ndtri
 
 from dpdist.job import Job
 from dpdist.keys import open_uniforms
+from dpdist.models.chi import chi_quantiles
 from dpdist.models.design import Design, design
 from dpdist.models.prior import ConjugatePrior, D, conjugate_prior
 from dpdist.models.protocol import Draws, Extremes, Improper
@@ -113,14 +114,13 @@ class Lognormal:
         p = self.parameters
         root_k, b_hat, scale, nu = self._posterior(statistics)
         uniforms = open_uniforms(rng, (draws, D + 1 + p * D))
-        degrees = nu - np.arange(D)
-        chi = np.sqrt(2.0 * gammaincinv(degrees / 2.0, uniforms[:, :D]))
+        chi = np.array([chi_quantiles(nu - k, uniforms[:, k]) for k in range(D)])
         if not chi.min() > 1e-30:
             raise Improper(TOO_SMALL)
-        bartlett = np.zeros((draws, D, D))
-        bartlett[:, 0, 0], bartlett[:, 1, 1] = chi[:, 0], chi[:, 1]
-        bartlett[:, 1, 0] = ndtri(uniforms[:, D])
-        root = scale @ np.linalg.inv(bartlett).transpose(0, 2, 1)
+        inverse = np.zeros((draws, D, D))
+        inverse[:, 0, 0], inverse[:, 1, 1] = 1.0 / chi
+        inverse[:, 0, 1] = -ndtri(uniforms[:, D]) / (chi[0] * chi[1])
+        root = scale @ inverse
         noise = ndtri(uniforms[:, D + 1 :]).reshape(draws, p, D)
         flat = solve_triangular(root_k, noise.transpose(1, 0, 2).reshape(p, -1), lower=True, trans="T")
         spread = flat.reshape(p, draws, D).transpose(1, 0, 2)
@@ -231,9 +231,9 @@ class Lognormal:
     def _factors(self, draws: Draws, records: Records) -> Iterator[tuple[Ints, Floats, Floats, Floats]]:
         """Log likelihood per pattern as a product of two factors: f = φ(u)·T with u = z − centre of the pattern.
 
-        Yields the pattern's records, φ (6, record), T (6, draw) and, per record, a bound on the error of the product's values,
-        proportional to log 2π + Σ_k |φ_k| max_s |T_ks| (the log determinant may cancel the former). Centring at the draws'
-        mean keeps the terms of the order of f.
+        Yields the pattern's records, φ (6, record), T (6, draw) and, per record, a bound on the error of its values,
+        proportional to log 2π + Σ_k |φ_k| max_s |T_ks| (the log determinant may cancel the former). Centring at the
+        draws' mean keeps the terms of the order of f.
         """
         covariance = draws.covariance
         rounding = ROUNDING / (1.0 - _squared_correlation(covariance)).min()
