@@ -21,11 +21,12 @@ from dpdist.job import Diagnostics, Program, Sampler, Toolchain
 from dpdist.models.protocol import Draws, StanData, StratumModel
 from dpdist.models.user import OUTCOME, WEIGHT, User
 from dpdist.records import Floats, Records
+from dpdist.sampling.cache import cache_folder
 from dpdist.sampling.diagnostics import Diagnostics as Found
 from dpdist.sampling.diagnostics import Policy, diagnose
 from dpdist.sampling.protocol import Unconverged
 from dpdist.sampling.stan import StanSettings, fit, generate, seed_of
-from dpdist.sampling.toolchain import Executable, cache_folder, executable
+from dpdist.sampling.toolchain import Executable, executable
 
 GENERATED_VALUES = 2**20
 """Records × draws that a program generates at once."""
