@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import threading
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
+import dask
+import distributed  # noqa: F401 - its settings have to be there before one of them is changed
 import psutil
 import pytest
-from campaign import Run, Server, Survey, arguments, public_bytes, strata_done, survivors, workers_among
+from campaign import Run, Server, Survey, arguments, public_bytes, strata_done, survivors, wait_until, workers_among
 
 from dpdist.errors import FitError, TaskError
 from dpdist.job import Runtime
+from dpdist.runtime import executors
 from dpdist.runtime.executors import ALLOWED_DEATHS, Dask, Serial, executor
 
 SERIAL, DASK = {"executor": "serial"}, {"executor": "dask", "workers": 2}
@@ -58,6 +64,11 @@ class Die(NamedTuple):
         return key
 
 
+def family() -> set[psutil.Process]:
+    """Every process that this one has started and that still lives."""
+    return set(psutil.Process().children(recursive=True))
+
+
 @pytest.fixture(scope="module", params=[SERIAL, DASK], ids=lambda r: r["executor"])
 def workers(request: pytest.FixtureRequest) -> Iterator[Serial | Dask]:
     """An executor of each kind, which has to live through all that its tasks do."""
@@ -99,24 +110,74 @@ def test_stop_raises_the_first_failure_and_begins_nothing_more(tmp_path: Path, w
 
 
 def test_a_task_that_loses_its_worker_twice_is_done_by_a_third(tmp_path: Path) -> None:
-    with executor(Runtime(**DASK)) as workers:
+    """Though at each death there is no worker left by the time at which Dask gives up those that did not return."""
+    patience = dask.config.set({"distributed.deploy.lost-worker-timeout": 0.01})
+    with patience, executor(Runtime(**DASK, stall_timeout=60)) as workers:
         assert sorted(workers.map(Die(str(tmp_path), 1, times=2), range(4))) == [0, 1, 2, 3]
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_worker_that_is_killed_as_it_starts_and_one_that_left_for_good_are_replaced() -> None:
+    others = family()
+    killed: list[psutil.Process] = []
+
+    def kill_first() -> None:
+        wait_until(lambda: bool(workers_among(family() - others)))
+        killed.extend(workers_among(family() - others)[:1])
+        killed[0].kill()
+
+    killer = threading.Thread(target=kill_first)
+    killer.start()
+    with executor(Runtime(executor="dask", workers=1, stall_timeout=60)) as workers:
+        killer.join()
+        assert list(workers.map(Hang(4), [1])) == [1]
+        cluster = cast(Dask, workers).client.cluster
+        (nanny,) = cluster.workers.values()
+        cluster.sync(nanny.close)
+        assert workers_among(family() - others) == []
+        assert list(workers.map(Hang(4), [2])) == [2]
+    assert len(killed) == 1
+    assert workers_among(family() - others) == []
+
+
+def test_workers_that_cannot_be_started_end_the_run_and_the_cause_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors, "_PRELOAD", ["there.is.no.such.module"])
+    monkeypatch.setattr(executors, "START_ATTEMPTS", 1)
+    others = family()
+    with (
+        pytest.raises(TaskError, match=r"no worker could be started \(ModuleNotFoundError: No module named 'there'"),
+        executor(Runtime(**DASK)),
+    ):
+        raise AssertionError("it started")
+    assert workers_among(family() - others) == []
 
 
 @pytest.mark.slow
 def test_a_stalled_task_is_cut_off_and_named_and_the_others_are_done() -> None:
     found: list[int] = []
-    others = set(psutil.Process().children(recursive=True))
+    others = family()
     with executor(Runtime(**DASK, stall_timeout=5)) as workers:
-        family = workers_among(set(psutil.Process().children(recursive=True)) - others)
+        started = workers_among(family() - others)
         with pytest.raises(TaskError, match=r"no task finished for 5 s .*Hang-\w+-4") as told:
             collect(workers.map(Hang(4), range(10)), found)
     assert len(found) >= 8, "all the others, but for one that may have waited behind it"
     assert 4 not in found
     assert "runtime.stall_timeout" in told.value.remedy
-    assert len(family) == 2
-    assert survivors(family) == []
+    assert len(started) == 2
+    assert survivors(started) == []
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_again_and_again_as_it_starts_is_not_lost() -> None:
+    """At random moments, for longer than Dask by default waits for a lost worker to return (15 s)."""
+    others, moment = family(), random.Random(1)
+    with executor(Runtime(executor="dask", workers=1, stall_timeout=60)) as workers:
+        until = time.monotonic() + 20
+        while time.monotonic() < until:
+            for child in workers_among(family() - others):
+                child.kill()
+            time.sleep(moment.uniform(0, 2))  # between kills
+        assert list(workers.map(Hang(4), [1, 2])) == [1, 2]
 
 
 @pytest.mark.slow
