@@ -275,8 +275,14 @@ def test_a_shipped_job_is_valid_and_found_by_its_name(path: Path) -> None:
     assert job.identity == load_job(f"{path.stem}.yaml").identity
 
 
-def test_the_three_shipped_jobs_are_there() -> None:
-    assert [path.stem for path in JOBS] == ["doctorates", "nscg_salaries", "tax_wages"]
+def test_the_shipped_jobs_are_there() -> None:
+    assert [path.stem for path in JOBS] == [
+        "doctorates",
+        "doctorates_pooling",
+        "doctorates_stan",
+        "nscg_salaries",
+        "tax_wages",
+    ]
 
 
 def test_a_folder_named_like_a_shipped_job_does_not_hide_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
