@@ -320,7 +320,7 @@ class Job(Frozen):
     input: Input = Input()
     columns: dict[str, Column]
     universe: tuple[Keep, ...] = ()
-    survey: Survey
+    survey: Survey = Survey()
     strata: tuple[str, ...] = ()
     model: Model
     mechanism: Mechanism
