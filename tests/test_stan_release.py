@@ -46,11 +46,6 @@ def tables(workspace: Path) -> pd.DataFrame:
 def pair(stan_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The example by the exact sampler and by Stan, strata pooled into one fit, many sets: their errors are small."""
     folder = tmp_path_factory.mktemp("pair")
-    pooled = {
-        "strata: [field]": "strata: []",
-        "predictors: [sex]": "predictors: [field, sex]",
-        "synthetic_sets: 3": "synthetic_sets: 4",
-    }
     dpdist.run(shipped("doctorates", **POOLED), folder / "exact")
     dpdist.run(shipped("doctorates_stan", **POOLED), folder / "stan")
     return folder / "exact", folder / "stan"
@@ -92,11 +87,6 @@ def test_the_statement_names_the_sampler_and_its_caveat(pair: tuple[Path, Path])
 
 def test_the_same_key_gives_the_same_bytes_under_stan(pair: tuple[Path, Path], tmp_path: Path) -> None:
     _, stan = pair
-    pooled = {
-        "strata: [field]": "strata: []",
-        "predictors: [sex]": "predictors: [field, sex]",
-        "synthetic_sets: 3": "synthetic_sets: 4",
-    }
     dpdist.run(shipped("doctorates_stan", **POOLED), tmp_path / "again", replay=stan / "confidential")
     for path in (stan / "public").rglob("*"):
         if path.is_file():

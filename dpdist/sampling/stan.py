@@ -213,7 +213,7 @@ def message(console: str) -> str:
     if not said:
         return "its process ended without a message (killed, or out of memory)"
     text = re.sub(r"'[^'\n]*/([^'/\n]+)'|\S*/(\S+)", r"'\1\2'", "\n".join(dict.fromkeys(said[-8:])))
-    place, word = r"(?:line|column) \d+|\w+\[\d+(?:, ?\d+)*\]|'[^'\n]*'", r"[^\W\d]\w*"
+    place, word = r"(?:line|column) \d+|\w+\[\d+(?:, ?\d+)*\]|'[^'\n]*\.stan'", r"[^\W\d]\w*"
     number = r"[-+]?\d+\.?\d*(?:[eE][-+]?\d+)?"
     return re.sub(rf"({place}|{word})|{number}", lambda found: found[1] or "…", text)
 
