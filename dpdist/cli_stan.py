@@ -14,6 +14,8 @@ from dpdist.console import err, guarded, out
 from dpdist.errors import ToolchainError
 from dpdist.progress import Event
 from dpdist.sampling import toolchain as stan
+from dpdist.sampling.cache import available_memory, cache_folder, compiles_at_once
+from dpdist.sampling.programs import shipped_programs
 from dpdist.sampling.stan import StanSettings, fit
 
 app = typer.Typer(
@@ -37,7 +39,7 @@ def build(programs: Programs = None, toolchain: Toolchain = "auto") -> None:
     """Compile programs into the cache, so that no run waits for a compiler (for images)."""
 
     def act() -> None:
-        for program in programs or list(stan.shipped_programs()):
+        for program in programs or list(shipped_programs()):
             made = stan.executable(program, cast(stan.ToolchainName, toolchain), _tell)
             out.print(f"{made.program}: {made.path}", markup=False)
 
@@ -53,12 +55,12 @@ def doctor(toolchain: Toolchain = "auto", check: Check = False) -> None:
             _line(package, _version(package))
         for name in ("cmdstan", "embedded"):
             _line(name, _found(name))
-        folder = stan.cache_folder()
+        folder = cache_folder()
         _line("cache", f"{folder} ({sum(f.stat().st_size for f in folder.iterdir() if f.is_file()) / 1e6:,.1f} MB)")
-        _line("compiles at once", f"{stan.compiles_at_once()} ({stan.available_memory() / 1e9:.1f} GB of memory free)")
+        _line("compiles at once", f"{compiles_at_once()} ({available_memory() / 1e9:.1f} GB of memory free)")
         tools = stan.find_toolchain(cast(stan.ToolchainName, toolchain))
         _line("toolchain", f"{tools.name} ({toolchain})")
-        for name, path in stan.shipped_programs().items():
+        for name, path in shipped_programs().items():
             _line(f"{name}.stan", "built" if stan.built(path, tools) else "not built: dpdist stan build")
         if check:
             _line("check", _drawn(cast(stan.ToolchainName, toolchain)))

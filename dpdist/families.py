@@ -38,6 +38,7 @@ class FamilyFacts:
     density: str
     support: Support
     weight: bool | None
+    predictors: bool
     samplers: tuple[SamplerName, ...]
 
 
@@ -47,12 +48,12 @@ COUNT = Support("whole numbers of at least 0", low=0.0, whole=True)
 BINARY = Support("0 or 1", low=0.0, high=1.0, whole=True)
 
 FAMILIES: dict[Family, FamilyFacts] = {
-    "lognormal": FamilyFacts("normal density of (log {outcome}, log {weight})", POSITIVE, True, ("exact", "stan")),
-    "beta": FamilyFacts("beta density of {outcome}", UNIT, False, ("grid", "stan")),
-    "beta_regression": FamilyFacts("beta density of {outcome}", UNIT, False, ("stan",)),
-    "poisson": FamilyFacts("Poisson probability of {outcome}", COUNT, False, ("exact", "stan")),
-    "negative_binomial": FamilyFacts("negative binomial probability of {outcome}", COUNT, False, ("grid", "stan")),
-    "poisson_regression": FamilyFacts("Poisson probability of {outcome}", COUNT, False, ("stan",)),
-    "bernoulli": FamilyFacts("probability of {outcome}", BINARY, False, ("exact", "stan")),
-    "user": FamilyFacts("log_lik of the user's program", Support("numbers"), None, ("stan",)),
+    "lognormal": FamilyFacts("normal density of (log {outcome}, log {weight})", POSITIVE, True, True, ("exact", "stan")),
+    "beta": FamilyFacts("beta density of {outcome}", UNIT, False, False, ("grid", "stan")),
+    "beta_regression": FamilyFacts("beta density of {outcome}", UNIT, False, True, ("stan",)),
+    "poisson": FamilyFacts("Poisson probability of {outcome}", COUNT, False, False, ("exact", "stan")),
+    "negative_binomial": FamilyFacts("negative binomial probability of {outcome}", COUNT, False, False, ("grid", "stan")),
+    "poisson_regression": FamilyFacts("Poisson probability of {outcome}", COUNT, False, True, ("stan",)),
+    "bernoulli": FamilyFacts("probability of {outcome}", BINARY, False, False, ("exact", "stan")),
+    "user": FamilyFacts("log_lik of the user's program", Support("numbers"), None, True, ("stan",)),
 }

@@ -131,6 +131,7 @@ class Column(Frozen):
     missing: Rule = "error"
     zeros: Rule = "error"
     outside: Literal["error", "clip"] = "error"
+    whole: bool = Field(default=False, description="whole numbers only")
 
     @model_validator(mode="after")
     def _domain(self) -> Self:
@@ -144,8 +145,8 @@ class Column(Frozen):
             raise ValueError(f"'{TOTAL}' names the margins of tables: rename the level")
         if self.bounds is not None and not self.bounds[0] < self.bounds[1]:
             raise ValueError("bounds must be [lower, upper] with lower < upper")
-        if self.levels is not None and (self.zeros, self.outside) != ("error", "error"):
-            raise ValueError("zeros and outside are rules for a column with bounds")
+        if self.levels is not None and (self.zeros, self.outside, self.whole) != ("error", "error", False):
+            raise ValueError("zeros, outside and whole are rules for a column with bounds")
         return self
 
 
@@ -182,6 +183,13 @@ class Prior(Frozen):
         return value
 
 
+class Program(Frozen):
+    """A user's Stan program, as read from the file that the job names."""
+
+    name: str
+    text: str
+
+
 class Model(Frozen):
     """The model of a stratum; `program` to `log_lik` are those of a user's Stan program."""
 
@@ -191,7 +199,7 @@ class Model(Frozen):
     synthesis: Synthesis = "fbs"
     population_weights: Literal["inverse_inclusion", "proportional"] = "inverse_inclusion"
     prior: Prior = Prior()
-    program: str | None = Field(default=None, description="path of a Stan program")
+    program: Annotated[Program, WithJsonSchema({"type": "string", "description": "path of a Stan program"})] | None = None
     parameters: dict[str, tuple[str | int, ...]] = Field(
         default_factory=dict, description="parameters to keep and release; their dims: a predictor's levels, or a size"
     )
@@ -287,8 +295,9 @@ class Diagnostics(Frozen):
     policy: Literal["fail", "warn"] = "warn"
     rhat: float = Field(default=1.05, gt=1, description="largest rank-normalised R-hat")
     ess: float = Field(default=100.0, ge=0, description="smallest bulk or tail effective sample size")
-    divergences: int = Field(default=0, ge=0)
     ebfmi: float = Field(default=0.2, ge=0, description="smallest E-BFMI of a chain")
+    divergences: float = Field(default=0.01, ge=0, le=1, description="largest share of draws")
+    treedepth_hits: float = Field(default=0.05, ge=0, le=1, description="largest share of draws")
 
 
 class Record(Frozen):

@@ -94,6 +94,11 @@ def _family(job: Job) -> Iterator[Contradiction]:
     if facts.weight is False and job.survey.weight is not None:
         remedy = "leave survey.weight out (every record then counts as one), or take family: lognormal"
         yield ("survey", "weight"), f"'{family}' models the outcome alone: {remedy}"
+    if model.predictors and not facts.predictors:
+        remedy = "use them as strata, or take a regression" + (
+            f": {family}_regression" if f"{family}_regression" in FAMILIES else ""
+        )
+        yield ("model", "predictors"), f"'{family}' has no predictors: {remedy}"
     if model.outcome in job.columns and (bounds := job.outcome.bounds) is not None:
         support = facts.support
         if bounds[0] < support.low or bounds[1] > support.high:
@@ -110,6 +115,11 @@ def _family(job: Job) -> Iterator[Contradiction]:
         for name in ("program", "parameters"):
             if not getattr(model, name):
                 yield ("model", name), f"a user's program needs it: add {name}"
+        if model.program is not None and "#include" in model.program.text:
+            yield ("model", "program"), "it includes another file: write the program into one file"
+        for name in (*job.strata, *model.predictors):
+            if not name.isidentifier() or name in ("N", "y", "w", "alpha"):
+                yield ("model", "predictors"), f"'{name}' cannot name a variable of a program: rename the column"
         for name, dims in model.parameters.items():
             for dim in dims:
                 if isinstance(dim, str) and dim not in (*model.predictors, *job.strata):

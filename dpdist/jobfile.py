@@ -66,11 +66,11 @@ def load_job(name: str | Path) -> Job:
         raise JobError(
             str(path), [Problem("file", f"cannot be read ({type(error).__name__})", "a UTF-8 YAML file", "check the path")]
         ) from None
-    return parse_job(text, str(path))
+    return parse_job(text, str(path), path.parent)
 
 
-def parse_job(text: str, source: str = "job") -> Job:
-    """Validate a job given as YAML text."""
+def parse_job(text: str, source: str = "job", folder: Path = Path()) -> Job:
+    """Validate a job given as YAML text; files that it names lie in `folder`."""
     try:
         node = yaml.compose(text, Loader=_Loader)
         if node is not None and (at := _within_itself(node, ())) is not None:
@@ -96,12 +96,27 @@ def parse_job(text: str, source: str = "job") -> Job:
     if twice:
         raise JobError(source, twice)
     try:
-        job = Job.model_validate(said)
+        job = Job.model_validate(_with_program(said, folder, source, lines))
     except ValidationError as error:
         raise JobError(source, [_problem(e, said, lines) for e in _causes(error.errors(include_url=False))]) from None
     if against := contradictions(job):
         raise JobError(source, [_contradiction(path, message, lines) for path, message in against])
     return job
+
+
+def _with_program(said: dict[str, Any], folder: Path, source: str, lines: Mapping[Path_, int]) -> dict[str, Any]:
+    """What was said, the name of a Stan program replaced by name and text."""
+    model = said.get("model")
+    if not isinstance(model, dict) or not isinstance(name := model.get("program"), str):
+        return said
+    place, path = _place(("model", "program"), lines), folder / name
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        found = f"'{name}' cannot be read ({type(error).__name__})"
+        allowed = "the path of a Stan program, from the job file's folder"
+        raise JobError(source, [Problem("model.program", found, allowed, "correct the path", 1, place)]) from None
+    return said | {"model": model | {"program": {"name": path.name, "text": text}}}
 
 
 def _not_yaml(found: str, remedy: str, line: int) -> Problem:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,12 @@ from dpdist.errors import DataError, JobError, Problem
 from dpdist.job import Job
 from dpdist.mechanisms.presets import MECHANISMS
 from dpdist.models import MODELS
+from dpdist.models.protocol import StratumModel
 from dpdist.privacy.guarantees import Promise
 from dpdist.progress import Listener, stage
 from dpdist.records import POOLED, Frame
 from dpdist.runtime.blocks import Layout
+from dpdist.sampling import check
 from dpdist.survey.prepare import Census, take_census
 from dpdist.survey.source import Source, open_source
 
@@ -29,6 +32,11 @@ class Plan:
     census: Census
     promise: Promise
     layout: Layout
+
+    @cached_property
+    def model(self) -> StratumModel:
+        """The model of the first stratum: what all strata's models have in common."""
+        return MODELS[self.job.model.family].build(self.job, self.frame, self.frame.rows_of(0))
 
     @property
     def frame(self) -> Frame:
@@ -49,7 +57,9 @@ def make_plan(job: Job, input: str | Path | None, listener: Listener) -> Plan:
     _check_memory(job, layout)
     if job.mechanism.fallback == "pool":
         _check_memory(job, Layout.of(job, census.frame.pooled()))
-    return Plan(job, source, census, promise, layout)
+    plan = Plan(job, source, census, promise, layout)
+    check(job, plan.model)
+    return plan
 
 
 def _check_labels(job: Job, frame: Frame) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from dpdist.runtime.executors import executor
 from dpdist.runtime.fit import open_fit
 from dpdist.runtime.protect import fit_error
 from dpdist.runtime.strata import create_stores, gather_strata, protect_all, protect_some
-from dpdist.sampling import facts
+from dpdist.sampling import facts, prepare
 from dpdist.storage.marks import finished, mark
 from dpdist.storage.tables import write_records, write_table
 from dpdist.storage.workspace import SCRATCH, Identity, Workspace, confidential_log
@@ -61,6 +62,7 @@ def run(
     with space.owned(identity, replayed) as key, confidential_log(space) as log, threadpool_limits(1):
         log.info("rules: %s of %d rows", plan.census.removed or "nothing removed", plan.census.rows)
         try:
+            prepare(job, plan.model, listener)
             store_records(space, plan, identity, listener)
             release = protect(space, plan, key, listener)
             with publishing(space.public):
@@ -111,6 +113,7 @@ def protect(space: Workspace, plan: Plan, key: Key, listener: Listener) -> Relea
             create_stores(fit)
             failed = protect_all(fit, workers, listener)
             fits = dict.fromkeys(fit.strata, fit)
+    shutil.rmtree(space.fits, ignore_errors=True)
     if failed:
         raise fit_error(fit, failed[0])
     released = dict(zip(fit.frame.stratum_labels, gather_strata(fits), strict=True))

@@ -19,8 +19,9 @@ def compare(
 ) -> pd.DataFrame:
     """One row per cell × statistic: direct estimate and its standard error, what was published, the comparators, errors.
 
-    `synthetic` is the published default estimator (parameters). Errors are against the truth where it is known, else
-    against the direct estimate; `*_error_in_se` is |estimate − direct| / direct_se; ratios are of absolute errors.
+    `synthetic` is the published default estimator (parameters, or records where the model has no other). Errors are
+    against the truth where it is known, else against the direct estimate; `*_error_in_se` is |estimate − direct| /
+    direct_se; ratios are of absolute errors.
     """
     cells = cross(frame, said.by, said.margins)
     estimate = dict(zip(("count", "mean"), direct(found, frame, cells), strict=True))
@@ -36,7 +37,8 @@ def compare(
         rows["statistic"], rows["variable"] = statistic.name, statistic.variable
         rows["direct"] = values[statistic.name]
         rows["direct_se"] = np.sqrt(estimate[statistic.name].variance)
-        for column, estimator in (("synthetic", "parameters"), ("synthetic_records", "records")):
+        default = "parameters" if (published["estimator"] == "parameters").any() else "records"
+        for column, estimator in (("synthetic", default), ("synthetic_records", "records")):
             mine = published[(published["statistic"] == statistic.name) & (published["estimator"] == estimator)]
             rows[column] = mine["estimate"].to_numpy(dtype=float)
         for how in job.compare:

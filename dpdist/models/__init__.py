@@ -9,6 +9,7 @@ from dpdist.models.negative_binomial import NegativeBinomial
 from dpdist.models.poisson import Poisson
 from dpdist.models.poisson_regression import PoissonRegression
 from dpdist.models.protocol import Builder
+from dpdist.models.user import User
 
 MODELS: dict[Family, Builder] = {
     "lognormal": Lognormal,
@@ -18,6 +19,7 @@ MODELS: dict[Family, Builder] = {
     "negative_binomial": NegativeBinomial,
     "poisson_regression": PoissonRegression,
     "bernoulli": Bernoulli,
+    "user": User,
 }
 
 __all__ = [
@@ -29,4 +31,5 @@ __all__ = [
     "NegativeBinomial",
     "Poisson",
     "PoissonRegression",
+    "User",
 ]

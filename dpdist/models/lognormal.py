@@ -17,10 +17,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.linalg import LinAlgError
 from scipy.linalg import cholesky, solve_triangular
-from scipy.special import gammaincinv, ndtr, ndtri
+from scipy.special import ndtr, ndtri
 
 from dpdist.job import Job
 from dpdist.keys import open_uniforms
+from dpdist.models.chi import chi_quantiles
 from dpdist.models.design import Design, design, frame_strata_as_predictors
 from dpdist.models.prior import ConjugatePrior, D, conjugate_prior
 from dpdist.models.protocol import Draws, Extremes, Improper, Parameter
@@ -28,8 +29,8 @@ from dpdist.models.stan_records import clamped_records, no_records
 from dpdist.records import Codes, Floats, Frame, Ints, Records
 
 LOG_2PI = float(np.log(2.0 * np.pi))
-TILE_VALUES = 128_000
-"""Records × draws of a tile: 1 MB of float64 stays in the second-level cache."""
+TILE_BYTES = 512_000
+"""A tile of log likelihoods, records × draws, that stays in the second-level cache."""
 ROUNDING = 16.0 * float(np.finfo(float).eps)
 """Relative error allowed for a sum of six products and the forming of its coefficients, for a covariance of condition 1;
 the inverse of a covariance with correlation ρ loses a further 1/(1 − ρ²)."""
@@ -129,14 +130,13 @@ class Lognormal:
         p = self.identified
         root_k, b_hat, scale, nu = self._posterior(statistics)
         uniforms = open_uniforms(rng, (draws, D + 1 + p * D))
-        degrees = nu - np.arange(D)
-        chi = np.sqrt(2.0 * gammaincinv(degrees / 2.0, uniforms[:, :D]))
+        chi = np.array([chi_quantiles(nu - k, uniforms[:, k]) for k in range(D)])
         if not chi.min() > 1e-30:
             raise Improper(TOO_SMALL)
-        bartlett = np.zeros((draws, D, D))
-        bartlett[:, 0, 0], bartlett[:, 1, 1] = chi[:, 0], chi[:, 1]
-        bartlett[:, 1, 0] = ndtri(uniforms[:, D])
-        root = scale @ np.linalg.inv(bartlett).transpose(0, 2, 1)
+        inverse = np.zeros((draws, D, D))
+        inverse[:, 0, 0], inverse[:, 1, 1] = 1.0 / chi
+        inverse[:, 0, 1] = -ndtri(uniforms[:, D]) / (chi[0] * chi[1])
+        root = scale @ inverse
         noise = ndtri(uniforms[:, D + 1 :]).reshape(draws, p, D)
         flat = solve_triangular(root_k, noise.transpose(1, 0, 2).reshape(p, -1), lower=True, trans="T")
         spread = flat.reshape(p, draws, D).transpose(1, 0, 2)
@@ -150,18 +150,20 @@ class Lognormal:
     def log_lik(self, draws: Draws, records: Records) -> Floats:
         """Log likelihood (draw, record)."""
         out = np.empty((len(draws), len(records)))
-        for part, tile, _ in self._tiles(draws, records):
-            out[:, part] = tile.T
+        for own, features, table, _ in self._factors(draws, records):
+            for part, tile in _tiles(features, table):
+                out[:, own[part]] = tile.T
         return out
 
     def extremes(self, draws: Draws, records: Records) -> Extremes:
         """Fused GEMM and reduction; widened by the evaluation's own rounding error, so that bounds are never too small."""
         highest, lowest = np.empty(len(records)), np.empty(len(records))
-        rounding = ROUNDING / float((1.0 - _squared_correlation(draws["covariance"])).min())
-        for part, tile, magnitude in self._tiles(draws, records):
-            slack = rounding * magnitude
-            highest[part] = tile.max(axis=1) + slack
-            lowest[part] = tile.min(axis=1) - slack
+        for own, features, table, slack in self._factors(draws, records):
+            found = np.empty((2, len(own)))
+            for part, tile in _tiles(features, table):
+                np.maximum.reduce(tile, axis=1, out=found[0, part])
+                np.minimum.reduce(tile, axis=1, out=found[1, part])
+            highest[own], lowest[own] = found[0] + slack, found[1] - slack
         return Extremes(highest, lowest)
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
@@ -253,7 +255,7 @@ class Lognormal:
     def _means(self, draws: Draws) -> Floats:
         """μ(x) of every pattern, shape (draw, pattern, component)."""
         kept: Floats = draws["coefficients"][:, self.design.kept, :]
-        return np.asarray(np.matmul(self.design.matrix, kept))
+        return np.tensordot(self.design.matrix, kept, axes=(1, 1)).transpose(1, 0, 2)
 
     def _posterior(self, statistics: Floats) -> tuple[Floats, Floats, Floats, float]:
         """Cholesky root of K, B̂ (predictor, component), Cholesky root of S, ν."""
@@ -283,32 +285,48 @@ class Lognormal:
         """ν = Σα − p under the improper prior, Σα + n₀ under the proper one."""
         return total + self.prior.records - (self.identified if self.improper else 0)
 
-    def _tiles(self, draws: Draws, records: Records) -> Iterator[tuple[Ints, Floats, Floats]]:
-        """Log likelihood in tiles (record, draw), a GEMM each: f = φ(u)·T with u = z − centre of the pattern.
+    def _factors(self, draws: Draws, records: Records) -> Iterator[tuple[Ints, Floats, Floats, Floats]]:
+        """Log likelihood per pattern as a product of two factors: f = φ(u)·T with u = z − centre of the pattern.
 
-        Yields the tile's records, its values (an array that is reused) and, per record, Σ_k |φ_k| max_s |T_ks|, to which
-        the rounding error of every value is proportional. Centring at the draws' mean keeps the terms of the order of f.
+        Yields the pattern's records, φ (6, record), T (6, draw) and, per record, a bound on the error of its values,
+        proportional to log 2π + Σ_k |φ_k| max_s |T_ks| (the log determinant may cancel the former). Centring at the
+        draws' mean keeps the terms of the order of f.
         """
-        count = len(draws)
-        means, precision = self._means(draws), np.linalg.inv(draws["covariance"])
-        constant = -LOG_2PI - 0.5 * np.linalg.slogdet(draws["covariance"])[1]
-        quadratic = np.array([-0.5 * precision[:, 0, 0], -precision[:, 0, 1], -0.5 * precision[:, 1, 1]])
-        z = np.log(np.column_stack([records.outcome, records.weight]))
-        size = max(1, TILE_VALUES // count)
-        buffer = np.empty((min(size, len(records)), count))
+        covariance = draws["covariance"]
+        rounding = ROUNDING / (1.0 - _squared_correlation(covariance)).min()
+        means, constant = self._means(draws), _log_peak(covariance)
+        p00, p01, p11 = covariance[:, [1, 0, 0], [1, 1, 0]].T * [[1.0], [-1.0], [1.0]] / _determinant(covariance)
+        log_y, log_w = np.log(records.outcome), np.log(records.weight)
         for own, pattern in _groups(self._pattern(records)):
-            centre = means[:, pattern].mean(axis=0)
-            delta = means[:, pattern] - centre
-            linear = np.matmul(precision, delta[:, :, None])[:, :, 0]
-            table = np.vstack([constant - 0.5 * (delta * linear).sum(axis=1), linear.T, quadratic])
-            u = z[own] - centre
-            features = np.column_stack([np.ones(len(u)), u, u[:, 0] ** 2, u[:, 0] * u[:, 1], u[:, 1] ** 2])
-            magnitude = np.abs(features) @ np.abs(table).max(axis=1)
-            for low in range(0, len(u), size):
-                high = min(low + size, len(u))
-                tile = buffer[: high - low]
-                np.matmul(features[low:high], table, out=tile)
-                yield own[low:high], tile, magnitude[low:high]
+            y, w = np.ascontiguousarray(means[:, pattern].T)
+            centre = y.mean(), w.mean()
+            y, w = y - centre[0], w - centre[1]
+            linear_y, linear_w = p00 * y + p01 * w, p01 * y + p11 * w
+            constants = constant - 0.5 * (y * linear_y + w * linear_w)
+            table = np.array([constants, linear_y, linear_w, -0.5 * p00, -p01, -0.5 * p11])
+            u, v = log_y[own] - centre[0], log_w[own] - centre[1]
+            features = np.array([np.ones(len(own)), u, v, u * u, u * v, v * v])
+            magnitude = LOG_2PI + np.abs(table).max(axis=1) @ np.abs(features)
+            yield own, features, table, rounding * magnitude
+
+
+def _tiles(features: Floats, table: Floats) -> Iterator[tuple[slice, Floats]]:
+    """features'·table in tiles of some records: their positions, and their values in an array that is reused."""
+    records, draws = features.shape[1], table.shape[1]
+    size = max(1, TILE_BYTES // (table.itemsize * draws))
+    buffer = np.empty((min(size, records), draws), table.dtype)
+    for low in range(0, records, size):
+        part = slice(low, min(low + size, records))
+        yield part, np.matmul(features[:, part].T, table, out=buffer[: part.stop - low])
+
+
+def _determinant(covariance: Floats) -> Floats:
+    return np.asarray(covariance[:, 0, 0] * covariance[:, 1, 1] - covariance[:, 0, 1] ** 2)
+
+
+def _log_peak(covariance: Floats) -> Floats:
+    """Log density at its mode."""
+    return np.asarray(-LOG_2PI - 0.5 * np.log(_determinant(covariance)))
 
 
 def of(coefficients: Floats, covariance: Floats) -> Draws:

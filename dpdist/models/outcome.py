@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from dpdist.job import Job
+from dpdist.models.described import describe_draws, recall_draws
 from dpdist.models.design import Design, design, frame_strata_as_predictors
 from dpdist.models.protocol import Draws, Extremes, Parameter
 from dpdist.models.stan_records import clamped_records
@@ -50,15 +51,10 @@ class OutcomeModel:
         return "sum"
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
-        """Every parameter's `values` beside the names of its entries; null where the stratum does not identify one."""
-        said: dict[str, Any] = {"prior": "proper"}
-        for p in self.parameters:
-            said[p.name] = {**{dim: list(entries) for dim, entries in p.dims}, "values": _nested(theta[p.name][0])}
-        return said
+        return describe_draws(self.parameters, theta)
 
     def recall(self, described: Mapping[str, Any]) -> Draws:
-        named = ((p, described[p.name]["values"]) for p in self.parameters)
-        return Draws({p.name: np.array(values, dtype=float).reshape(1, *p.shape) for p, values in named})
+        return recall_draws(self.parameters, described)
 
     def pattern(self, frame_row: Codes) -> Codes:
         """Pattern of predictors of every record, given its row of the frame."""
@@ -139,12 +135,6 @@ class RegressionModel(OutcomeModel):
         """A program's data of the patterns."""
         patterns, kept = self.design.matrix.shape
         return {"P": patterns, "K": kept, "X": self.design.matrix.tolist()}
-
-
-def _nested(values: Floats) -> Any:
-    found: Any = np.asarray(values, dtype=object)
-    found[np.isnan(values)] = None
-    return found.tolist()
 
 
 def whole(bounds: tuple[float, float]) -> tuple[float, float]:

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from dpdist.job import Program
 from dpdist.records import Codes, Floats, Frame, Records
 
 
@@ -120,8 +121,8 @@ class StanData(Protocol):
     """A model that also is a Stan program. The program and `log_lik` state one density twice."""
 
     @property
-    def program(self) -> str:
-        """Name of a program of ours, or path of the user's."""
+    def program(self) -> str | Program:
+        """Name of a program of ours, or a user's program."""
         ...
 
     def stan_data(self, statistics: Floats) -> Mapping[str, Any]:
@@ -137,6 +138,15 @@ class StanData(Protocol):
 class Synthesizer(Protocol):
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """Outcome and weight of one synthetic record per entry of frame_row, under the first draw of θ."""
+        ...
+
+
+@runtime_checkable
+class Presampled(Protocol):
+    """A model whose synthetic records were made where it was fitted, and released with θ."""
+
+    def presampled(self, theta: Draws) -> tuple[Floats, Floats]:
+        """Outcome and weight of one synthetic record per sample record of the stratum, in frame order."""
         ...
 
 
@@ -160,7 +170,7 @@ class Described(Protocol):
         ...
 
 
-class StratumModel(Density, Additive, Synthesizer, Described, Protocol):
+class StratumModel(Density, Additive, Described, Protocol):
     """A model of one stratum, with everything that the tilted posterior needs but a sampler's part."""
 
     @property

@@ -18,6 +18,8 @@ from dpdist.records import Floats
 
 MARGIN = 0.999
 """The fixed point aims a little under the target, so that it is reached in finitely many steps."""
+PATIENCE, LOWERED = 8, 0.97
+"""After PATIENCE steps each aims lower still: between fits by Markov chains a record's bound moves by more than that."""
 MAX_STEPS = 40
 
 
@@ -137,15 +139,16 @@ def _no_weights(weights: Weights, target: float) -> Search:
 
 
 def _fixed_point(weights: Weights, target: float) -> Search:
-    """α ← min(1, .999 Δ*/F(α)) until Δ ≤ Δ*, the same uniforms in every fit (METHODS §3, ours).
+    """α ← min(1, .999 Δ*/F(α)) until Δ ≤ Δ*, the same random numbers in every fit (METHODS §3, ours).
 
     With scale, shift or re-weighting it is the adjusted weights that are fitted, bounded and must meet the target.
     """
     summary = yield Ones()
-    for _ in range(MAX_STEPS):
+    for step in range(MAX_STEPS):
         if summary.database_bound <= target:
             return
-        summary = yield from _adjusted(Cap(MARGIN * target), weights)
+        aim = MARGIN * LOWERED ** max(0, step - PATIENCE) * target
+        summary = yield from _adjusted(Cap(aim), weights)
     if not summary.database_bound <= target:
         raise NotReached(f"the fixed point did not reach the target in {MAX_STEPS} steps")
 

@@ -10,7 +10,7 @@ statistics are sums over records, so they are redrawn from their normal limit wi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, Self, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from scipy.special import ndtri
@@ -18,7 +18,7 @@ from scipy.special import ndtri
 from dpdist.cells import Cells
 from dpdist.estimates import Sums, counts_and_means
 from dpdist.keys import Key
-from dpdist.models.protocol import Draws, Exact, Expectation, Improper, StratumModel
+from dpdist.models.protocol import Draws, Exact, Expectation, Improper, StratumModel, Synthesizer
 from dpdist.privacy.weights import NotReached, Summary, search
 from dpdist.publish.released import Release
 from dpdist.records import Codes, Floats, Records
@@ -33,7 +33,7 @@ SEARCH_DRAWS = 200
 
 
 @runtime_checkable
-class Recentred(StratumModel, Exact, Expectation, Protocol):
+class Recentred(StratumModel, Exact, Synthesizer, Expectation, Protocol):
     """A model whose fit can be had in closed form for many redrawn samples at once."""
 
     def scatter(self, records: Records, alpha: Floats) -> Floats:
@@ -44,7 +44,7 @@ class Recentred(StratumModel, Exact, Expectation, Protocol):
         """Centres of the posteriors of many sets of statistics, (set, pattern, statistic)."""
         ...
 
-    def as_sampled(self) -> Self:
+    def as_sampled(self) -> Synthesizer:
         """The model that simulates samples as they were observed."""
         ...
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpdist.estimates import Sums, record_sums
+from dpdist.models.protocol import Presampled, Synthesizer
 from dpdist.publish.released import Release
 from dpdist.records import Codes, Floats
 
@@ -35,8 +36,12 @@ def synthesize(release: Release, folder: Path, tick: Callable[[int], None]) -> l
                 theta = release.theta(model, stratum, k)
                 for block, start in enumerate(range(0, len(frame_row), BATCH)):
                     part = frame_row[start : start + BATCH]
-                    rng = release.seed.generator("synthesis", label, block, k + 1)
-                    outcome, weight = model.simulate(theta, part, rng)
+                    if isinstance(model, Presampled):
+                        outcome, weight = (values[start : start + BATCH] for values in model.presampled(theta))
+                    else:
+                        assert isinstance(model, Synthesizer)
+                        rng = release.seed.generator("synthesis", label, block, k + 1)
+                        outcome, weight = model.simulate(theta, part, rng)
                     sums[k] = sums[k].plus(record_sums(part, weight, outcome, rows))
                     writer.write_table(_table(release, part, outcome, weight))
             tick(1)

@@ -15,11 +15,11 @@ from dpdist.publish.precision import Spreads, cell_estimates, variances
 from dpdist.publish.released import Release
 from dpdist.records import Floats
 
-ESTIMATORS = ("parameters", "records")
 
-
-def expectations(release: Release) -> list[tuple[Floats, Floats]]:
-    """E(w|x) and E(wy|x) per frame row, one pair a set."""
+def expectations(release: Release) -> list[tuple[Floats, Floats]] | None:
+    """E(w|x) and E(wy|x) per frame row, one pair a set; None where the model does not tell them."""
+    if not isinstance(release.model(0), Expectation):
+        return None
     rows = len(release.frame)
     found = [(np.empty(rows), np.empty(rows)) for _ in release.sets]
     for stratum in range(len(release.frame.stratum_labels)):
@@ -34,15 +34,17 @@ def expectations(release: Release) -> list[tuple[Floats, Floats]]:
 def table(
     release: Release,
     said: Table,
-    expected: Sequence[tuple[Floats, Floats]],
+    expected: Sequence[tuple[Floats, Floats]] | None,
     sums: Sequence[Sums],
     spread: Spreads | None,
 ) -> pa.Table:
     """One row per cell × statistic × estimator, cells in the declared order of levels."""
     cells = cross(release.frame, said.by, said.margins)
-    parameters = _from_parameters(release, cells, expected, spread)
+    parameters = None if expected is None else _from_parameters(release, cells, expected, spread)
     floor = parameters if release.job.model.synthesis == "fbp" else None
-    estimates = {"parameters": parameters, "records": _from_records(release, cells, sums, floor)}
+    estimates = {"records": _from_records(release, cells, sums, floor)}
+    if parameters is not None:
+        estimates = {"parameters": parameters, **estimates}
     names = {"count": 0, "mean": 1}
     columns: dict[str, list[object]] = {name: [] for name in said.by}
     figures: dict[str, list[object]] = {
@@ -61,8 +63,8 @@ def table(
     }
     for cell, label in enumerate(cells.labels):
         for statistic in said.statistics:
-            for estimator in ESTIMATORS:
-                interval = estimates[estimator][names[statistic.name]]
+            for estimator, found in estimates.items():
+                interval = found[names[statistic.name]]
                 row = [float(values[cell]) for values in interval]
                 empty = not np.isfinite(row[0])
                 row = row if np.isfinite(row[1]) else [row[0], np.nan, np.nan, np.nan, np.nan]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,11 @@ TASKS_IN_FLIGHT = 3
 """Submitted tasks per worker: enough that none waits, few enough that the scheduler stays idle."""
 ALLOWED_DEATHS = 20
 """Workers that may die under one task before it is given up: a killed worker is no fault of the task."""
+START_ATTEMPTS = 3
+"""Times in a row that the start of missing workers may fail."""
+_CHECK_INTERVAL = 1.0
+_NEVER = 1e9
+_PRELOAD = ["dpdist.runtime.worker"]
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
@@ -59,7 +65,6 @@ class Dask:
     client: Any
 
     def map(self, task: Callable[[int], R], keys: Sequence[int]) -> Iterator[R]:
-        from distributed import wait
         from distributed.scheduler import KilledWorker
 
         call, waiting, failures = uuid4().hex[:8], list(reversed(keys)), list[Exception]()
@@ -70,10 +75,8 @@ class Dask:
                     key = waiting.pop()
                     name = f"{type(task).__name__}-{call}-{key}"
                     pending.add(self.client.submit(one_thread, task, key, key=name, pure=False))
-                try:
-                    done, pending = wait(pending, timeout=self.runtime.stall_timeout, return_when="FIRST_COMPLETED")
-                except TimeoutError:
-                    raise _stalled(self.runtime, pending) from None
+                done = self._finished(pending)
+                pending -= done
                 for future in done:
                     try:
                         result = future.result()
@@ -86,6 +89,44 @@ class Dask:
         finally:
             self.client.cancel(list(pending), force=True)
         _raise_together(failures)
+
+    def _finished(self, pending: set[Any]) -> set[Any]:
+        """Those that have finished, at least one; workers that are missing meanwhile are started."""
+        from distributed import wait
+
+        deadline = time.monotonic() + self.runtime.stall_timeout
+        while (left := deadline - time.monotonic()) > 0:
+            self.start_missing()
+            try:
+                return set(wait(pending, timeout=min(left, _CHECK_INTERVAL), return_when="FIRST_COMPLETED").done)
+            except TimeoutError:
+                continue
+        raise _stalled(self.runtime, pending)
+
+    def start_missing(self) -> None:
+        """Start the workers that a local cluster lacks; whoever runs a scheduler elsewhere sees to its workers."""
+        cluster, failures = self.client.cluster, list[Exception]()
+        while cluster is not None and len(cluster.workers) - len(_given_up(cluster)) < self.runtime.workers:
+            try:
+                cluster.sync(_open_missing, cluster, self.runtime.workers)
+            except Exception as error:
+                failures.append(error)
+            if len(failures) == START_ATTEMPTS:
+                raise _not_started(failures[-1]) from failures[-1]
+
+
+def _given_up(cluster: Any) -> list[Any]:
+    """Names of workers that are gone for good. A worker that dies is started again by its nanny, unless that has closed."""
+    from distributed import Status
+
+    return [name for name, nanny in list(cluster.workers.items()) if nanny.status in (Status.closed, Status.failed)]
+
+
+async def _open_missing(cluster: Any, workers: int) -> None:
+    for name in _given_up(cluster):
+        del cluster.workers[name]
+    cluster.worker_spec.update(dict.fromkeys(range(workers), cluster.new_spec))
+    await cluster._correct_state()
 
 
 def one_thread(task: Callable[[int], R], key: int) -> R:
@@ -107,6 +148,8 @@ def executor(runtime: Runtime) -> Iterator[Executor]:
         "distributed.nanny.pre-spawn-environ": {**_ONE_THREAD, "MALLOC_TRIM_THRESHOLD_": "65536"},
         "distributed.comm.timeouts.connect": START_TIMEOUT,
         "distributed.scheduler.allowed-failures": ALLOWED_DEATHS,
+        # a cluster closes the nanny of a worker that is not there this long after *any* of its deaths, and starts no other
+        "distributed.deploy.lost-worker-timeout": _NEVER,
         "distributed.worker.memory.spill": False,
         "distributed.worker.memory.target": False,
         "distributed.worker.memory.pause": False,
@@ -115,7 +158,7 @@ def executor(runtime: Runtime) -> Iterator[Executor]:
         _interrupts_kept() as let_through,
         dask.config.set(settings),
         LocalCluster(
-            n_workers=runtime.workers,
+            n_workers=0,
             threads_per_worker=1,
             processes=True,
             memory_limit=int(runtime.memory_per_worker),
@@ -123,12 +166,14 @@ def executor(runtime: Runtime) -> Iterator[Executor]:
             worker_dashboard_address="127.0.0.1:0",
             scheduler_kwargs={"dashboard": False},
             silence_logs=50,
-            preload=["dpdist.runtime.worker"],
+            preload=_PRELOAD,
         ) as cluster,
         Client(cluster) as client,
     ):
+        workers = Dask(runtime, client)
+        workers.start_missing()
         let_through()
-        yield Dask(runtime, client)
+        yield workers
 
 
 @contextmanager
@@ -181,6 +226,15 @@ def _stalled(runtime: Runtime, pending: set[Any]) -> TaskError:
     return TaskError(
         f"no task finished for {runtime.stall_timeout:g} s ({names})",
         "look at the machine's load and storage, or raise runtime.stall_timeout; the same command resumes",
+    )
+
+
+def _not_started(failure: BaseException) -> TaskError:
+    while failure.__cause__ is not None:
+        failure = failure.__cause__
+    return TaskError(
+        f"no worker could be started ({type(failure).__name__}: {failure})",
+        "look at the machine's memory, storage and limits of processes; the same command resumes",
     )
 
 

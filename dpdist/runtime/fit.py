@@ -16,7 +16,7 @@ from dpdist.models import MODELS
 from dpdist.models.protocol import StratumModel
 from dpdist.records import Frame, Records
 from dpdist.runtime.blocks import Layout
-from dpdist.sampling import Sampler, sampler_of
+from dpdist.sampling import Sampler, completed, sampler_of
 from dpdist.storage.marks import finished
 from dpdist.storage.recorder import StratumStore
 from dpdist.storage.tables import read_rows, read_table
@@ -55,11 +55,12 @@ class Fit:
 
     @cached_property
     def sampler(self) -> Sampler:
-        return sampler_of(self.job)
+        return sampler_of(self.job, self.space.fits)
 
     def model(self, stratum: int) -> StratumModel:
         build = MODELS[self.job.model.family].build
-        return build(self.job, self.frame, self.frame.rows_of(stratum), proper=self.address.name == "proper")
+        model = build(self.job, self.frame, self.frame.rows_of(stratum), proper=self.address.name == "proper")
+        return completed(model, self.sampler)
 
     def rounds(self, model: StratumModel, recorder: StratumRecorder) -> Rounds:
         return MECHANISMS[self.job.mechanism.name].protect(self.job, model, recorder)

@@ -23,6 +23,7 @@ from dpdist.records import Floats
 from dpdist.runtime.executors import Executor
 from dpdist.runtime.fit import Address, Fit
 from dpdist.runtime.rounds import combine, drive, run_rounds, visit_blocks
+from dpdist.sampling import Unconverged
 
 
 class Outcome(NamedTuple):
@@ -63,7 +64,7 @@ def protect_small(fit: Fit, stratum: int) -> Outcome:
     label = fit.frame.stratum_labels[stratum]
     try:
         released = run_rounds(fit.rounds(model, store), model, fit.sampler, fit.key, label, fit.records(numbers), recorders)
-    except (Improper, NotReached) as failure:
+    except (Improper, NotReached, Unconverged) as failure:
         return Outcome(stratum, str(failure))
     span.close()
     store.close([model.describe(theta) for theta in released.parameters])
@@ -152,7 +153,7 @@ def protect_giant(fit: Fit, stratum: int, workers: Executor, tick: Callable[[int
 
     try:
         released = drive(fit.rounds(model, store), model, fit.sampler, fit.key, fit.frame.stratum_labels[stratum], visit)
-    except (Improper, NotReached) as failure:
+    except (Improper, NotReached, Unconverged) as failure:
         return Outcome(stratum, str(failure))
     store.close([model.describe(theta) for theta in released.parameters])
     shutil.rmtree(journal.folder)

@@ -1,23 +1,80 @@
-"""Samplers: posterior in, draws out."""
+"""Samplers: posterior in, draws out. `exact` and `grid` draw independently, `stan` by Markov chains."""
 
+from pathlib import Path
 from typing import Any
 
+from dpdist.errors import ProgramError
 from dpdist.job import Job
+from dpdist.models.protocol import StanData, StratumModel
+from dpdist.progress import Listener
 from dpdist.sampling.exact import ExactSampler, GridSampler
-from dpdist.sampling.protocol import Sampler
+from dpdist.sampling.markov import StanSampler, source_of
+from dpdist.sampling.protocol import Sampler, Unconverged
+from dpdist.sampling.toolchain import check_program, executable, find_toolchain
+
+CAVEAT = (
+    "draws are those of Markov chains: within an unknown total variation γ of the posterior, with which a draw is "
+    "(ε, (1 + e^ε)γ)-private at best"
+)
+RETRIES = (
+    "a fit whose Stan run fails{}, is repeated with another seed, up to {} attempts in all: this number was fixed before "
+    "the run, and what was released is conditional on an attempt that passed"
+)
 
 
-def sampler_of(job: Job) -> Sampler:
-    """The sampler that a job names."""
+def sampler_of(job: Job, folder: Path) -> Sampler:
+    """The sampler that a job names; private folders of Stan's runs are made under `folder`."""
+    if job.sampler.name == "exact":
+        return ExactSampler(job.sampler.draws)
     if job.sampler.name == "grid":
         return GridSampler(job.sampler.draws)
-    return ExactSampler(job.sampler.draws)
+    return StanSampler(job.sampler, job.diagnostics, folder)
+
+
+def completed(model: StratumModel, sampler: Sampler) -> StratumModel:
+    """The model, with what runs its program's generated quantities if it needs them."""
+    return sampler.complete(model) if isinstance(sampler, StanSampler) else model
+
+
+def check(job: Job, model: StratumModel) -> None:
+    """Whether the sampler's tools are there and take the model's program. Raises `ToolchainError` or `ProgramError`."""
+    if job.sampler.name != "stan":
+        return
+    assert isinstance(model, StanData)
+    found = check_program(source_of(model.program), job.sampler.toolchain)
+    said = {name: len(dims) for name, dims in job.model.parameters.items()}
+    if job.model.program is not None and found != said:
+        listed = ", ".join(f"{name} ({dims} dimensions)" for name, dims in found.items()) or "none"
+        remedy = f"list under model.parameters just those of its parameters block: {listed}"
+        raise ProgramError(job.model.program.name, "its parameters are not those of the job", remedy)
+
+
+def prepare(job: Job, model: StratumModel, listener: Listener) -> None:
+    """Compile the model's program, if there is one and it is not compiled yet."""
+    if job.sampler.name == "stan":
+        assert isinstance(model, StanData)
+        executable(source_of(model.program), job.sampler.toolchain, listener)
 
 
 def facts(job: Job) -> dict[str, Any]:
     """What a statement says of the sampler."""
-    said = job.sampler
-    return {"name": said.name, "draws": said.draws, "total_variation": 0, "arithmetic": "float64"}
+    said: dict[str, Any] = {"name": job.sampler.name, "draws": job.sampler.draws, "arithmetic": "float64"}
+    if job.sampler.name == "exact":
+        return said | {"total_variation": 0}
+    if job.sampler.name == "grid":
+        return said | {"total_variation": 0, "posterior": "restricted to a public grid of parameters"}
+    tools, policy = find_toolchain(job.sampler.toolchain), job.diagnostics
+    failing = ", or misses the job's diagnostics" if policy.policy == "fail" else ""
+    return said | {
+        "chains": job.sampler.chains,
+        "warmup": job.sampler.warmup,
+        "adapt_delta": job.sampler.adapt_delta,
+        "toolchain": tools.name,
+        "stan_version": tools.version,
+        "diagnostics": policy.model_dump(mode="json"),
+        "total_variation": None,
+        "caveats": [CAVEAT, RETRIES.format(failing, job.sampler.attempts)],
+    }
 
 
-__all__ = ["Sampler", "facts", "sampler_of"]
+__all__ = ["Sampler", "Unconverged", "check", "completed", "facts", "prepare", "sampler_of"]

@@ -10,6 +10,10 @@ from dpdist.models.protocol import Draws, StratumModel
 from dpdist.records import Floats
 
 
+class Unconverged(Exception):
+    """A posterior could not be sampled as the job asks; says why without any figure of the records."""
+
+
 class Sampler(Protocol):
     """Samples π(θ) ∏ p(record_i | θ)^α_i, given the model and the statistics of the α-weighted records.
 

@@ -206,12 +206,16 @@ def _console(own: Path) -> str:
 
 def message(console: str) -> str:
     """The last of what Stan said, without any number that data may have made: lines, columns and indices stay."""
-    said = [line.strip() for line in console.splitlines() if line.strip() and not line.startswith(("Iteration", "Chain ["))]
+    said = [line.strip() for line in console.splitlines()]
+    said = [
+        line for line in said if line and not line.startswith(("Iteration", "Chain [")) and "did not finish" not in line
+    ]
     if not said:
         return "its process ended without a message (killed, or out of memory)"
     text = re.sub(r"'[^'\n]*/([^'/\n]+)'|\S*/(\S+)", r"'\1\2'", "\n".join(dict.fromkeys(said[-8:])))
-    keep, number = r"(?:line|column) \d+|\w\[\d+(?:, ?\d+)*\]|'[^'\n]*'|\w*[^\W\d]\w*", r"[-+]?\d+\.?\d*(?:[eE][-+]?\d+)?"
-    return re.sub(rf"({keep})|{number}", lambda found: found[1] or "…", text)
+    place, word = r"(?:line|column) \d+|\w+\[\d+(?:, ?\d+)*\]|'[^'\n]*'", r"[^\W\d]\w*"
+    number = r"[-+]?\d+\.?\d*(?:[eE][-+]?\d+)?"
+    return re.sub(rf"({place}|{word})|{number}", lambda found: found[1] or "…", text)
 
 
 def _write_data(own: Path, data: Mapping[str, Any]) -> Path:

@@ -1,33 +1,30 @@
 """From a Stan program to an executable that cmdstanpy runs: compiled once, kept in the user's cache folder.
 
 Two toolchains: `cmdstan`, the user's own installation, and `embedded`, the parts of Stan inside the wheel httpstan, a
-C++ compiler and the driver in `stan/`. `auto` takes the first where cmdstanpy finds one.
+C++ compiler and the driver in `stan/driver/`. `auto` takes the first where cmdstanpy finds one.
 """
 
 from __future__ import annotations
 
-import hashlib
+import json
 import os
 import platform
 import re
 import shutil
 import subprocess
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
-from importlib import metadata, resources, util
+from importlib import metadata, util
 from pathlib import Path
 from typing import Literal, Protocol, get_args
 
-from filelock import FileLock, Timeout
-
 from dpdist.errors import ProgramError, ToolchainError
-from dpdist.files import sha256, write_text
+from dpdist.files import sha256
 from dpdist.progress import Event, Listener, silent
+from dpdist.sampling.cache import cache_folder, digest_of, intact, kept, turn
 from dpdist.sampling.cmdstan import cmdstanpy, installed_cmdstan
+from dpdist.sampling.programs import find_program, shipped_folder, texts
 
 ToolchainName = Literal["auto", "cmdstan", "embedded"]
 
@@ -35,7 +32,6 @@ FLAGS = (
     *("-std=c++17", "-O1", "-D_REENTRANT", "-DBOOST_DISABLE_ASSERTS", "-DSTAN_THREADS"),
     *("-Wno-sign-compare", "-Wno-ignored-attributes", "-Wno-deprecated-declarations", "-Wno-unknown-warning-option"),
 )
-_MEMORY_OF_A_COMPILE = 3 * 2**30
 _PLATFORMS = "Linux on x86_64 (glibc) or macOS on arm64, CPython 3.11 to 3.14"
 _INSTALL_CMDSTAN = "install CmdStan with cmdstanpy.install_cmdstan()"
 
@@ -99,27 +95,10 @@ def _executable(source: Path, tools: Toolchain, listener: Listener) -> Executabl
     return made
 
 
-def find_program(name: str | Path) -> Path:
-    """A program's path; a name without a folder is also looked up among the programs shipped with dpdist."""
-    path = Path(name)
-    if path.is_file() and path.suffix == ".stan":
-        return path.absolute()
-    shipped = shipped_programs()
-    if path.name == str(name) and path.name.removesuffix(".stan") in shipped:
-        return shipped[path.name.removesuffix(".stan")]
-    near = get_close_matches(path.stem, shipped, n=1)
-    remedy = f"did you mean '{near[0]}'?" if near else "check the path; shipped: " + (", ".join(shipped) or "none")
-    raise ProgramError(str(name), "no such Stan program (a file that ends with .stan)", remedy)
-
-
-def shipped_programs() -> dict[str, Path]:
-    """Programs shipped with dpdist, by name."""
-    return {path.stem: path for path in sorted(_shipped().glob("*.stan"))}
-
-
-def _shipped() -> Path:
-    inside = Path(str(resources.files("dpdist") / "stan"))
-    return inside if inside.is_dir() else Path(__file__).parents[2] / "stan"  # a source checkout: beside the package
+def check_program(program: str | Path, toolchain: ToolchainName = "auto") -> dict[str, int]:
+    """A program's parameters, with their number of dimensions; raises as `executable` does, and compiles nothing."""
+    said = json.loads(_check(find_program(program), find_toolchain(toolchain)))
+    return {name: int(about["dimensions"]) for name, about in said["parameters"].items()}
 
 
 def find_toolchain(name: ToolchainName = "auto") -> Toolchain:
@@ -168,8 +147,8 @@ class Embedded:
     @property
     def identity(self) -> str:
         """The package's place too: executables find TBB there."""
-        sources = (_shipped() / "driver.cpp", _shipped() / "guard.hpp")
-        said = (self.package, self.package_version, self.compiler, self.compiler_version, *FLAGS, *map(sha256, sources))
+        driver = [sha256(path) for path in sorted((shipped_folder() / "driver").iterdir())]
+        said = (self.package, self.package_version, self.compiler, self.compiler_version, *FLAGS, *driver)
         return "\n".join(map(str, said))
 
     @property
@@ -184,11 +163,11 @@ class Embedded:
     def build(self, source: Path, folder: Path, include: Path, say: Callable[[str], None]) -> Path:
         translated, unit, made = folder / "model.hpp", folder / "model.o", folder / "program"
         _run(_stanc(self, source, include, f"--o={translated}"), source.name)
-        driver = cache_folder() / f"driver-{_digest(self.identity)}.o"
-        if not _intact(driver):
+        driver = cache_folder() / f"driver-{digest_of(self.identity)}.o"
+        if not intact(driver):
             say("compiling the Stan driver, once, about 30 s")
         kept(driver, self._driver)
-        with _turn():
+        with turn():
             self._compile(source.name, "-x", "c++", "-c", str(translated), "-o", str(unit))
         lib = self.package / "lib"
         tbb = next(path for path in (lib / "libtbb.so.2", lib / "libtbb.dylib", lib / "libtbb.so") if path.exists())
@@ -199,8 +178,8 @@ class Embedded:
 
     def _driver(self, folder: Path) -> Path:
         made = folder / "driver.o"
-        with _turn():
-            self._compile("the driver", "-c", str(_shipped() / "driver.cpp"), "-o", str(made))
+        with turn():
+            self._compile("the driver", "-c", str(shipped_folder() / "driver" / "driver.cpp"), "-o", str(made))
         return made
 
     def _compile(self, what: str, *arguments: str) -> None:
@@ -236,7 +215,7 @@ class CmdStan:
 
     def build(self, source: Path, folder: Path, include: Path, say: Callable[[str], None]) -> Path:
         try:
-            with _turn():
+            with turn():
                 made = cmdstanpy().compile_stan_file(
                     source,
                     force=True,
@@ -250,108 +229,31 @@ class CmdStan:
 
     @staticmethod
     def _guard() -> Path:
-        return _shipped() / "guard.hpp"
-
-
-def cache_folder() -> Path:
-    """$DPDIST_CACHE or the user's cache folder; made if it does not exist."""
-    said = os.environ.get("DPDIST_CACHE")
-    if not said and util.find_spec("platformdirs") is None:
-        raise ToolchainError("platformdirs is not installed", "the extra 'stan'", "pip install 'dpdist[stan]'")
-    if said:
-        folder = Path(said).absolute() / "stan"
-    else:
-        from platformdirs import user_cache_path
-
-        folder = user_cache_path("dpdist") / "stan"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        found = f"the cache folder {folder} cannot be made ({error.strerror})"
-        raise ToolchainError(found, "a folder that you may write to", "name another by DPDIST_CACHE") from None
-    return folder
+        return shipped_folder() / "driver" / "guard.hpp"
 
 
 def cached_path(source: Path, tools: Toolchain) -> Path:
     """Where the executable of a program is kept: the name says all that it depends on."""
-    return cache_folder() / f"{source.stem}-{_digest(tools.identity, *_texts(source))}"
+    return cache_folder() / f"{source.stem}-{digest_of(tools.identity, *texts(source))}"
 
 
 def built(source: Path, tools: Toolchain) -> bool:
-    return _intact(cached_path(source, tools))
-
-
-def kept(path: Path, build: Callable[[Path], Path]) -> None:
-    """Make a file of the cache once: `build` leaves it in a folder of its own and others wait.
-
-    A digest beside it tells a damaged file from a whole one; a damaged one is made again.
-    """
-    if _intact(path):
-        return
-    with FileLock(path.with_name(path.name + ".lock")):
-        if _intact(path):
-            return
-        folder = path.with_name(path.name + ".part")
-        shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
-        folder.mkdir()
-        try:
-            made = build(folder)
-            digest = sha256(made)
-            made.replace(path)
-            write_text(_digest_file(path), digest)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _intact(path: Path) -> bool:
-    try:
-        return _digest_file(path).read_text() == sha256(path)
-    except OSError:
-        return False
-
-
-def _digest_file(path: Path) -> Path:
-    return path.with_name(path.name + ".sha256")
-
-
-def _digest(*texts: str) -> str:
-    hashed = hashlib.sha256()
-    for text in texts:
-        hashed.update(len(text).to_bytes(8, "little") + text.encode())
-    return hashed.hexdigest()[:20]
-
-
-def _texts(source: Path) -> Iterator[str]:
-    """A program's text and what it includes, from its own folder."""
-    seen, queue = set[Path](), [source]
-    while queue:
-        path = queue.pop()
-        if path in seen:
-            continue
-        seen.add(path)
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            found = f"{path.name} cannot be read ({type(error).__name__})"
-            raise ProgramError(source.name, found, "give a UTF-8 text file, with its includes beside it") from None
-        yield text
-        queue += [source.parent / name for name in re.findall(r'^\s*#include\s*[<"]?\s*([^\s>"]+)', text, re.MULTILINE)]
+    return intact(cached_path(source, tools))
 
 
 def _stanc(tools: Toolchain, source: Path, include: Path, *arguments: str) -> tuple[str, ...]:
     return (str(tools.stanc), f"--include-paths={include}", f"--filename-in-msg={source.name}", *arguments, str(source))
 
 
-def _check(source: Path, tools: Toolchain) -> None:
-    """Refuse a program that stanc refuses, with its message, before anything slow."""
-    if tools.stanc.is_file():
-        _run(_stanc(tools, source, source.parent, "--info"), source.name)
+def _check(source: Path, tools: Toolchain) -> str:
+    """What stanc says of a program, as JSON; a program that it refuses is refused before anything slow."""
+    return _run(_stanc(tools, source, source.parent, "--info"), source.name)
 
 
-def _run(command: tuple[str, ...], what: str) -> None:
+def _run(command: tuple[str, ...], what: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 0:
-        return
+        return done.stdout
     if Path(command[0]).name == "stanc":
         raise ProgramError(what, f"does not compile\n{done.stderr.strip() or done.stdout.strip()}", "correct the program")
     if done.returncode < 0 or "Killed signal" in done.stderr:
@@ -369,41 +271,3 @@ def _tail(text: str, lines: int = 12) -> str:
 def _first_line(*command: str) -> str:
     said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     return said.splitlines()[0] if said else "unknown"
-
-
-@contextmanager
-def _turn() -> Iterator[None]:
-    """Wait for one of as many turns as free memory and cores allow: a compile takes up to 3 GB."""
-    while True:
-        for place in range(compiles_at_once()):
-            lock = FileLock(cache_folder() / f"turn-{place}.lock")
-            try:
-                lock.acquire(timeout=0)
-            except Timeout:
-                continue
-            try:
-                yield
-            finally:
-                lock.release()
-            return
-        time.sleep(0.2)
-
-
-def compiles_at_once() -> int:
-    return max(1, min(os.cpu_count() or 1, available_memory() // _MEMORY_OF_A_COMPILE))
-
-
-def available_memory() -> int:
-    """Bytes that a new process may use: the machine's, or less where a control group says so."""
-    found = [2**63]
-    if (info := Path("/proc/meminfo")).exists() and (said := re.search(r"MemAvailable:\s+(\d+) kB", info.read_text())):
-        found.append(int(said[1]) * 1024)
-    for limit, used in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ):
-        try:
-            found.append(int(Path(limit).read_text()) - int(Path(used).read_text()))
-        except (OSError, ValueError):  # no such group, or "max"
-            continue
-    return max(0, min(found))

@@ -75,6 +75,11 @@ class Workspace:
         return self.confidential / "log"
 
     @property
+    def fits(self) -> Path:
+        """Private folders of Stan runs; what a killed run left in it is removed by the next."""
+        return self.confidential / f"{SCRATCH}fits"
+
+    @property
     def log_lik(self) -> Path:
         return self.confidential / "log_lik.zarr"
 

@@ -216,9 +216,9 @@ def _supported(job: Job, b: Batch, values: Floats) -> None:
         allowed,
         "rescale the column, or restrict the universe",
     )
-    if support.whole:
+    if support.whole or job.outcome.whole:
         broken = np.isfinite(values) & (values != np.floor(values))
-        b.wrong(broken, name, "values that are not whole numbers", allowed, "correct the file")
+        b.wrong(broken, name, "values that are not whole numbers", "whole numbers", "correct the file")
 
 
 def _weight(job: Job, b: Batch) -> Floats:

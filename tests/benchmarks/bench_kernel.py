@@ -6,7 +6,9 @@ import numpy as np
 from conftest import simulated
 
 from dpdist.keys import Key
-from dpdist.models.lognormal import TILE_VALUES
+from dpdist.models.lognormal import TILE_BYTES
+
+ROWS = TILE_BYTES // (8 * 1000)
 
 
 def fitted(tmp_path, n, draws=1000):
@@ -16,13 +18,13 @@ def fitted(tmp_path, n, draws=1000):
 
 
 def test_share_of_the_machines_gemm_rate_for_its_shape(ratio, tmp_path):
-    """A GEMM of the tiles' shape (128 × 6)·(6 × 1000) over as many tiles; the kernel adds two reductions and features."""
+    """A GEMM of the tiles' shape (64 × 6)·(6 × 1000) over as many tiles; the kernel adds two reductions and features."""
     model, records, theta = fitted(tmp_path, 8192)
-    rng, rows = np.random.default_rng(1), TILE_VALUES // 1000
-    left, right, out = rng.normal(size=(rows, 6)), rng.normal(size=(6, 1000)), np.empty((rows, 1000))
+    rng = np.random.default_rng(1)
+    left, right, out = rng.normal(size=(ROWS, 6)), rng.normal(size=(6, 1000)), np.empty((ROWS, 1000))
 
     def gemm():
-        for _ in range(len(records) // rows):
+        for _ in range(len(records) // ROWS):
             np.matmul(left, right, out=out)
 
     ratio("kernel's share of its GEMM's rate", lambda: model.extremes(theta, records), gemm)
@@ -31,11 +33,11 @@ def test_share_of_the_machines_gemm_rate_for_its_shape(ratio, tmp_path):
 def test_share_of_gemm_and_the_reductions_it_needs(ratio, tmp_path):
     """The same GEMM followed by NumPy's max and min of each tile: what the kernel cannot do without."""
     model, records, theta = fitted(tmp_path, 8192)
-    rng, rows = np.random.default_rng(1), TILE_VALUES // 1000
-    left, right, out = rng.normal(size=(rows, 6)), rng.normal(size=(6, 1000)), np.empty((rows, 1000))
+    rng = np.random.default_rng(1)
+    left, right, out = rng.normal(size=(ROWS, 6)), rng.normal(size=(6, 1000)), np.empty((ROWS, 1000))
 
     def needed():
-        for _ in range(len(records) // rows):
+        for _ in range(len(records) // ROWS):
             np.matmul(left, right, out=out)
             out.max(axis=1)
             out.min(axis=1)

@@ -1,4 +1,4 @@
-"""Releases to disturb and the means to do so: kill, starve, tamper, watch. Run as a program, it is the fork server."""
+"""Releases to disturb, and the means: kill, starve, watch. Run as a program it is the fork server at the end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -105,10 +105,10 @@ class Run:
 
     def __init__(self, job: Path, workspace: Path, *more: object, env: Mapping[str, str] | None = None) -> None:
         self.workspace = workspace
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `end`
-        command = [sys.executable, "-m", "dpdist", *arguments(job, workspace, *more)]
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
+        line = [sys.executable, "-m", "dpdist", *arguments(job, workspace, *more)]
         self.process = subprocess.Popen(
-            command,
+            line,
             stdin=subprocess.DEVNULL,
             stdout=self._said,
             stderr=subprocess.STDOUT,
@@ -129,7 +129,7 @@ class Run:
             return []
 
     def workers(self) -> list[psutil.Process]:
-        return [child for child in self.family() if "spawn_main" in " ".join(_command(child))]
+        return workers_among(self.family())
 
     def kill(self) -> list[psutil.Process]:
         """SIGKILL the driver alone; returns those of its children that outlive it."""
@@ -219,7 +219,13 @@ def inventory(workspace: Path) -> set[str]:
     return {path.relative_to(workspace).as_posix() for path in workspace.rglob("*")}
 
 
-def _command(process: psutil.Process) -> list[str]:
+def workers_among(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Those that are workers of Dask."""
+    return [process for process in processes if "spawn_main" in " ".join(command(process))]
+
+
+def command(process: psutil.Process) -> list[str]:
+    """How a process was called; nothing once it has ended."""
     try:
         return process.cmdline()
     except psutil.Error:

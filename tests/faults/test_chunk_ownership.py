@@ -1,4 +1,4 @@
-"""A chunk has one writer. Barriers make two writers meet between reading and writing, so nothing is left to timing."""
+"""A chunk has one writer. Barriers make two writers meet between reading and writing: nothing is left to timing."""
 
 from __future__ import annotations
 

@@ -24,6 +24,10 @@ from campaign import (
     survivors,
 )
 
+from dpdist.jobfile import load_job
+from dpdist.planning import make_plan
+from dpdist.progress import silent
+
 STRATA = 200
 SEED = 20_260_103
 
@@ -121,6 +125,13 @@ def worked(process: psutil.Process) -> float:
         return float(process.cpu_times().user)
     except psutil.NoSuchProcess:
         return 0.0
+
+
+def test_strata_too_small_to_matter_by_their_records_are_still_shared_among_workers(many: Survey) -> None:
+    """A task ends in about a second, however little each of its strata has to do."""
+    bins = make_plan(load_job(many.job()), None, silent).layout.bins
+    assert sorted(stratum for strata in bins for stratum in strata) == list(range(STRATA))
+    assert max(map(len, bins)) <= 50
 
 
 def test_a_driver_killed_three_times_on_serial_ends_with_the_bytes_of_an_undisturbed_run(

@@ -45,9 +45,7 @@ def test_a_second_run_on_a_workspace_is_refused_and_the_first_goes_on_unharmed(
     assert public_bytes(workspace) == public_bytes(peace)
 
 
-def test_a_publication_is_refused_while_another_command_publishes(
-    undisturbed: Path, tmp_path: Path, dpdist: Server
-) -> None:
+def test_a_publication_is_refused_while_another_goes_on(undisturbed: Path, tmp_path: Path, dpdist: Server) -> None:
     shutil.copytree(undisturbed, tmp_path / "shared")
     with FileLock(tmp_path / "shared" / ".public.lock"):
         ended = dpdist("publish", tmp_path / "shared", "--quiet")
@@ -90,7 +88,6 @@ def test_the_same_content_under_another_path_is_the_same_input(
     [
         ("serial", "driver", "protect"),
         ("serial", "group", "publish"),
-        ("dask", "driver", "workers start"),
         ("dask", "group", "workers start"),
         ("dask", "group", "protect"),
     ],

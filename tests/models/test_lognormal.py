@@ -281,6 +281,23 @@ def test_bounds_are_never_too_small_even_in_exact_arithmetic(seed):
     assert np.all(found.lowest <= exact.min(axis=0))
 
 
+@fixed
+@given(st.integers(0, 2**20))
+def test_bounds_are_never_too_small_where_the_density_is_one(seed):
+    """log 2π and the log determinant cancel; a slack in proportion to f alone would be too small."""
+    rng = np.random.default_rng(seed)
+    rho, s00 = rng.uniform(-0.9, 0.9, 20), np.exp(rng.normal(size=20))
+    s11 = 1.0 / (4.0 * np.pi**2 * s00 * (1.0 - rho**2))
+    s01 = rho * np.sqrt(s00 * s11)
+    theta = of(np.full((20, 1, 2), [11.0, 4.0]), np.array([[s00, s01], [s01, s11]]).transpose(2, 0, 1))
+    records = records_of(frame_of({(0, 0): 3}), np.full(3, 11.0), np.full(3, 4.0))
+    exact = precise_density(theta, np.ones((3, 1)), np.log(np.column_stack([records.outcome, records.weight])))
+    found = only_intercept(3).extremes(theta, records)
+    assert np.abs(exact).max() < 1e-14
+    assert np.all(found.highest >= exact.max(axis=0))
+    assert np.all(found.lowest <= exact.min(axis=0))
+
+
 def test_draws_have_the_moments_of_the_closed_form():
     """False alarm < 4e-5; controls: the same draws against ν ± 1, S·1.05, K·1.05 and a B̂ off by a twentieth of its sd."""
     model, records = model_of(), some_records()

@@ -121,7 +121,12 @@ def test_the_message_keeps_places_and_drops_numbers_and_folders():
         "Chain [1] Iteration: 1 / 9\nException: f: y[31] is 12.5, but must be <= -3e4 (in '/a/b/m.stan', line 4, column 2)"
     )
     assert message(said) == "Exception: f: y[31] is …, but must be <= … (in 'm.stan', line 4, column 2)"
-    assert "killed" in message("")
+    assert (
+        message("Error: n[2, 3] is 1e+05 of 7.5 or 2e5\nError: sample did not finish (code 70)")
+        == "Error: n[2, 3] is … of … or …"
+    )
+    assert message("Rejecting: sum of weight[12] is 1234.5e-3, m2 = -inf") == "Rejecting: sum of weight[12] is …, m2 = -inf"
+    assert "killed" in message("Chain [1] Iteration: 1 / 9")
 
 
 def test_attempts_are_counted_and_have_seeds_of_their_own(program, gaussian, tmp_path, monkeypatch):

@@ -15,8 +15,10 @@ import pytest
 from filelock import FileLock
 
 from dpdist.errors import ProgramError, ToolchainError
-from dpdist.sampling import toolchain
-from dpdist.sampling.toolchain import executable, find_program, find_toolchain, kept
+from dpdist.sampling import cache, toolchain
+from dpdist.sampling.cache import kept
+from dpdist.sampling.programs import find_program
+from dpdist.sampling.toolchain import executable, find_toolchain
 
 SOURCE = Path(__file__).with_name("gaussian.stan")
 
@@ -138,17 +140,17 @@ def test_a_failed_build_leaves_nothing(tmp_path):
 
 
 def test_compiles_wait_for_memory(compiler, source, monkeypatch):
-    monkeypatch.setattr(toolchain, "available_memory", lambda: 4 * 2**30)
-    assert toolchain.compiles_at_once() == 1
+    monkeypatch.setattr(cache, "available_memory", lambda: 4 * 2**30)
+    assert cache.compiles_at_once() == 1
     waited = []
-    with FileLock(toolchain.cache_folder() / "turn-0.lock") as lock:
+    with FileLock(cache.cache_folder() / "turn-0.lock") as lock:
         monkeypatch.setattr(time, "sleep", lambda seconds: (waited.append(seconds), lock.release()))
         executable(source, "embedded")
     assert waited
 
 
 def test_memory_is_known():
-    assert 2**20 < toolchain.available_memory() < 2**63
+    assert 2**20 < cache.available_memory() < 2**63
 
 
 def test_a_program_that_does_not_compile_tells_stans_message_and_line(compiler, tmp_path):
@@ -160,6 +162,13 @@ def test_a_program_that_does_not_compile_tells_stans_message_and_line(compiler, 
     assert "Identifier 'y' not in scope" in str(caught.value)
     assert str(tmp_path) not in str(caught.value)
     assert compiler() == 0
+
+
+def test_a_missing_include_is_told_by_stan(compiler, tmp_path):
+    bad = tmp_path / "bad.stan"
+    bad.write_text("#include nowhere.stan\nparameters { real x; }\n")
+    with pytest.raises(ProgramError, match=r"(?s)'bad\.stan', line 1.*nowhere\.stan"):
+        executable(bad, "embedded")
 
 
 def test_a_compiler_that_fails_is_quoted(compiler, source, tmp_path):
@@ -210,7 +219,7 @@ def test_a_cache_that_cannot_be_made_is_named(monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     monkeypatch.setenv("DPDIST_CACHE", str(tmp_path / "file"))
     with pytest.raises(ToolchainError, match="DPDIST_CACHE"):
-        toolchain.cache_folder()
+        cache.cache_folder()
 
 
 @pytest.fixture

@@ -1,0 +1,32 @@
+"""Released parameters in JSON terms, for models whose parameters are named arrays and nothing more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dpdist.models.protocol import Draws, Parameter
+from dpdist.records import Floats
+
+
+def describe_draws(parameters: Sequence[Parameter], theta: Draws) -> dict[str, Any]:
+    """Every parameter's `values` beside the names of its entries; null where the stratum does not identify one."""
+    said: dict[str, Any] = {"prior": "proper"}
+    for p in parameters:
+        said[p.name] = {**{dim: list(entries) for dim, entries in p.dims}, "values": nested(theta[p.name][0])}
+    return said
+
+
+def recall_draws(parameters: Sequence[Parameter], described: Mapping[str, Any]) -> Draws:
+    """The inverse of `describe_draws`."""
+    named = ((p, described[p.name]["values"]) for p in parameters)
+    return Draws({p.name: np.array(values, dtype=float).reshape(1, *p.shape) for p, values in named})
+
+
+def nested(values: Floats) -> Any:
+    """Lists of numbers, null for NaN."""
+    found: Any = np.asarray(values, dtype=object)
+    found[np.isnan(values)] = None
+    return found.tolist()

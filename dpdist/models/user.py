@@ -1,0 +1,149 @@
+"""A user's Stan program: what it is handed, what it must declare, what of it is kept and released.
+
+Data handed to it, one entry a record (N of them): `y`, the outcome (an integer if its column is `whole`); `w`, the sampling
+weight, where the job has one; `alpha`, the privacy weight; for every predictor, and every stratum column of a pooled fit,
+`<name>` (1-based code of its level) and `<name>_levels`; `generate`, 0 while chains are run and 1 when quantities are
+generated; and the job's `model.data`. Data that a program does not declare are ignored. The program must have
+
+    parameters:            those that the job's `model.parameters` lists, with the same dimensions
+    model:                 target += alpha[n] * log p(record n | parameters), and a proper prior
+    generated quantities:  vector[N] log_lik, each record's log p without alpha, unless the job names a Python function
+                           vector[N] y_rep (and w_rep, where there are weights), a synthetic record under the same x
+
+and does well to generate nothing while `generate` is 0. A Python function takes the parameters by name, each (draw, *dims),
+and the data above, and gives (draw, record).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Literal
+
+import numpy as np
+
+from dpdist.job import Job, Program
+from dpdist.models.described import describe_draws, recall_draws
+from dpdist.models.protocol import Draws, Extremes, Parameter
+from dpdist.records import Codes, Floats, Frame, Records
+
+ENTRY_POINTS = "dpdist.log_lik"
+TILE_VALUES = 2**20
+"""Records × draws at once."""
+ROUNDING = 1e-12
+"""Relative widening of bounds: a program's own rounding error is not known to us."""
+OUTCOME, WEIGHT = "synthetic outcome", "synthetic weight"
+
+
+@dataclass(frozen=True)
+class User:
+    """A user's program for one stratum; statistics are the records with α > 0 themselves: (record, 4) frame, y, w, α."""
+
+    program: Program
+    parameters: tuple[Parameter, ...]
+    constants: Mapping[str, Any]
+    frame_rows: Codes
+    """Frame row of every sample record of the stratum."""
+    codes: Mapping[str, Codes]
+    """Per category, the code of every frame row of the file."""
+    levels: Mapping[str, int]
+    outcome_bounds: tuple[float, float]
+    whole: bool
+    weighted: bool
+    function: str | None
+    identified: int = 1
+    improper: bool = False
+    combine: Literal["concat"] = "concat"
+
+    @classmethod
+    def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> User:
+        """The model of one stratum; its prior is the program's."""
+        said = job.model
+        names = (*(() if frame.strata else job.strata), *said.predictors)
+        assert said.program is not None
+        assert job.outcome.bounds is not None
+        return cls(
+            program=said.program,
+            parameters=tuple(_parameter(name, dims, frame) for name, dims in said.parameters.items()),
+            constants=said.data,
+            frame_rows=np.repeat(np.arange(rows.start, rows.stop, dtype=np.int32), frame.count[rows]),
+            codes={name: frame.codes[name] for name in names},
+            levels={name: len(frame.levels[name]) for name in names},
+            outcome_bounds=job.outcome.bounds,
+            whole=job.outcome.whole,
+            weighted=job.survey.weight is not None,
+            function=said.log_lik,
+        )
+
+    def statistics(self, records: Records, alpha: Floats) -> Floats:
+        """The records that have a weight, (record, 4): frame row, outcome, sampling weight, α."""
+        kept = alpha > 0
+        return np.column_stack([records.frame, records.outcome, records.weight, alpha])[kept]
+
+    def stan_data(self, statistics: Floats) -> Mapping[str, Any]:
+        frame, y, w, alpha = statistics.T
+        return self.data_of(frame.astype(np.int32), y, w, alpha)
+
+    def data_of(self, frame: Codes, y: Floats, w: Floats, alpha: Floats, generate: bool = False) -> dict[str, Any]:
+        """The program's data of some records."""
+        data: dict[str, Any] = {"N": len(y), "y": y.astype(np.int64) if self.whole else y, "alpha": alpha}
+        data["generate"] = int(generate)
+        if self.weighted:
+            data["w"] = w
+        for name, codes in self.codes.items():
+            data[name], data[f"{name}_levels"] = codes[frame] + 1, self.levels[name]
+        return data | dict(self.constants)
+
+    def from_stan(self, drawn: Mapping[str, Floats]) -> Mapping[str, Floats]:
+        return {parameter.name: drawn[parameter.name] for parameter in self.parameters}
+
+    def log_lik(self, draws: Draws, records: Records) -> Floats:
+        """Log likelihood (draw, record) by the job's Python function."""
+        assert self.function is not None
+        data = self.data_of(records.frame, records.outcome, records.weight, np.ones(len(records)))
+        found = np.asarray(_function(self.function)(dict(draws.values), data), dtype=np.float64)
+        if found.shape != (len(draws), len(records)):
+            raise ValueError(f"{self.function} gave {found.shape}, not (draw, record) = {(len(draws), len(records))}")
+        return found
+
+    def extremes(self, draws: Draws, records: Records) -> Extremes:
+        """Extremes over draws, tile by tile; widened by a rounding error that is assumed, not known."""
+        highest, lowest = np.empty(len(records)), np.empty(len(records))
+        size = max(1, TILE_VALUES // len(draws))
+        for start in range(0, len(records), size):
+            part = slice(start, start + size)
+            tile = self.log_lik(draws, records.take(part))
+            highest[part], lowest[part] = tile.max(axis=0), tile.min(axis=0)
+        return Extremes(highest + ROUNDING * np.abs(highest), lowest - ROUNDING * np.abs(lowest))
+
+    def presampled(self, theta: Draws) -> tuple[Floats, Floats]:
+        """The synthetic records that were made with the release."""
+        return theta[OUTCOME][0], theta[WEIGHT][0]
+
+    def describe(self, theta: Draws) -> Mapping[str, Any]:
+        """Parameters, and the synthetic records that were made with them."""
+        records = {name: theta[name][0].tolist() for name in (OUTCOME, WEIGHT)}
+        return describe_draws(self.parameters, theta) | records
+
+    def recall(self, described: Mapping[str, Any]) -> Draws:
+        records = {name: np.array(described[name])[None] for name in (OUTCOME, WEIGHT)}
+        return Draws({**recall_draws(self.parameters, described).values, **records})
+
+
+def _parameter(name: str, dims: tuple[str | int, ...], frame: Frame) -> Parameter:
+    said = []
+    for position, dim in enumerate(dims, start=1):
+        if isinstance(dim, str):
+            said.append((dim, tuple(map(str, frame.levels[dim]))))
+        else:
+            said.append((f"{name}_{position}", tuple(str(k) for k in range(1, dim + 1))))
+    return Parameter(name, tuple(said))
+
+
+def _function(name: str) -> Callable[[dict[str, Floats], dict[str, Any]], Floats]:
+    """An entry point of the group dpdist.log_lik, or what `module:function` names."""
+    found = entry_points(group=ENTRY_POINTS, name=name)
+    point = next(iter(found)) if found else EntryPoint(name, name, ENTRY_POINTS)
+    loaded: Callable[[dict[str, Floats], dict[str, Any]], Floats] = point.load()
+    return loaded

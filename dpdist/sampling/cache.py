@@ -1,0 +1,117 @@
+"""Compiled files, each made once and kept in the user's cache folder, by as many compilers at a time as memory allows."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import util
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from dpdist.errors import ToolchainError
+from dpdist.files import sha256, write_text
+
+_MEMORY_OF_A_COMPILE = 3 * 2**30
+
+
+def cache_folder() -> Path:
+    """$DPDIST_CACHE or the user's cache folder; made if it does not exist."""
+    said = os.environ.get("DPDIST_CACHE")
+    if not said and util.find_spec("platformdirs") is None:
+        raise ToolchainError("platformdirs is not installed", "the extra 'stan'", "pip install 'dpdist[stan]'")
+    if said:
+        folder = Path(said).absolute() / "stan"
+    else:
+        from platformdirs import user_cache_path
+
+        folder = user_cache_path("dpdist") / "stan"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        found = f"the cache folder {folder} cannot be made ({error.strerror})"
+        raise ToolchainError(found, "a folder that you may write to", "name another by DPDIST_CACHE") from None
+    return folder
+
+
+def kept(path: Path, build: Callable[[Path], Path]) -> None:
+    """Make a file of the cache once: `build` leaves it in a folder of its own and others wait.
+
+    A digest beside it tells a damaged file from a whole one; a damaged one is made again.
+    """
+    if intact(path):
+        return
+    with FileLock(path.with_name(path.name + ".lock")):
+        if intact(path):
+            return
+        folder = path.with_name(path.name + ".part")
+        shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
+        folder.mkdir()
+        try:
+            made = build(folder)
+            digest = sha256(made)
+            made.replace(path)
+            write_text(_digest_file(path), digest)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def intact(path: Path) -> bool:
+    try:
+        return _digest_file(path).read_text() == sha256(path)
+    except OSError:
+        return False
+
+
+def _digest_file(path: Path) -> Path:
+    return path.with_name(path.name + ".sha256")
+
+
+def digest_of(*texts: str) -> str:
+    hashed = hashlib.sha256()
+    for text in texts:
+        hashed.update(len(text).to_bytes(8, "little") + text.encode())
+    return hashed.hexdigest()[:20]
+
+
+@contextmanager
+def turn() -> Iterator[None]:
+    """Wait for one of as many turns as free memory and cores allow: a compile takes up to 3 GB."""
+    while True:
+        for place in range(compiles_at_once()):
+            lock = FileLock(cache_folder() / f"turn-{place}.lock")
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                continue
+            try:
+                yield
+            finally:
+                lock.release()
+            return
+        time.sleep(0.2)
+
+
+def compiles_at_once() -> int:
+    return max(1, min(os.cpu_count() or 1, available_memory() // _MEMORY_OF_A_COMPILE))
+
+
+def available_memory() -> int:
+    """Bytes that a new process may use: the machine's, or less where a control group says so."""
+    found = [2**63]
+    if (info := Path("/proc/meminfo")).exists() and (said := re.search(r"MemAvailable:\s+(\d+) kB", info.read_text())):
+        found.append(int(said[1]) * 1024)
+    for limit, used in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        try:
+            found.append(int(Path(limit).read_text()) - int(Path(used).read_text()))
+        except (OSError, ValueError):  # no such group, or "max"
+            continue
+    return max(0, min(found))

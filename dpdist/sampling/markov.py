@@ -1,0 +1,163 @@
+"""The sampler `stan`: posteriors of models that are Stan programs, and what a user's program generates.
+
+A released θ is the last draw of a chain of its own. Draws are the posterior's up to a total variation γ that nobody knows:
+the guarantee is then (ε, (1 + e^ε)γ) at best (METHODS §2).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpdist.errors import StanError
+from dpdist.files import write_text
+from dpdist.job import Diagnostics, Program, Sampler, Toolchain
+from dpdist.models.protocol import Draws, StanData, StratumModel
+from dpdist.models.user import OUTCOME, WEIGHT, User
+from dpdist.records import Floats, Records
+from dpdist.sampling.cache import cache_folder
+from dpdist.sampling.diagnostics import Diagnostics as Found
+from dpdist.sampling.diagnostics import Policy, diagnose
+from dpdist.sampling.protocol import Unconverged
+from dpdist.sampling.stan import StanSettings, fit, generate, seed_of
+from dpdist.sampling.toolchain import Executable, executable
+
+GENERATED_VALUES = 2**20
+"""Records × draws that a program generates at once."""
+
+
+@dataclass(frozen=True)
+class StanSampler:
+    """Chains by NUTS; an attempt that fails, or misses a threshold under `policy: fail`, is repeated with another seed."""
+
+    said: Sampler
+    policy: Diagnostics
+    folder: Path
+    """Private folders of fits are made under it."""
+
+    def many(self, model: StratumModel, statistics: Floats, rng: np.random.Generator) -> Draws:
+        assert isinstance(model, StanData)
+        chains = self.said.chains
+        seed, data = _seed(rng), model.stan_data(statistics)
+        why = ""
+        for attempt in range(self.said.attempts):
+            try:
+                found = fit(self.program(model), data, self._settings(chains), seed_of(seed, attempt), self.folder)
+            except StanError as error:
+                why = str(error)
+                continue
+            names = tuple(p.name for p in model.parameters) if isinstance(model, User) else None
+            diagnostics = diagnose(replace(found, attempt=attempt), names)
+            missed = diagnostics.problems(Policy(**self.policy.model_dump(exclude={"policy"})))
+            if not missed or self.policy.policy == "warn":
+                values = model.from_stan({name: _flat(drawn) for name, drawn in found.draws.items()})
+                return Draws(values, chains, {"missed": float(len(missed)), **_figures(diagnostics)})
+            why = "the chains missed the job's diagnostics"
+        raise Unconverged(f"{why}, in {self.said.attempts} attempts")
+
+    def one(self, model: StratumModel, statistics: Floats, rng: np.random.Generator) -> Draws:
+        assert isinstance(model, StanData)
+        seed, data = _seed(rng), model.stan_data(statistics)
+        settings = replace(self._settings(1), attempts=self.said.attempts)
+        try:
+            found = fit(self.program(model), data, settings, seed, self.folder)
+        except StanError as error:
+            raise Unconverged(str(error)) from None
+        theta = Draws(model.from_stan({name: _flat(drawn)[-1:] for name, drawn in found.draws.items()}))
+        return model.with_records(theta, seed) if isinstance(model, Generated) else theta
+
+    def complete(self, model: StratumModel) -> StratumModel:
+        """The model; a user's program that generates its own log likelihood or records is given what runs it."""
+        if isinstance(model, User):
+            return Generated(**vars(model), run=Runner(model.program, self.said.toolchain, self.folder))
+        return model
+
+    def program(self, model: StanData) -> Executable:
+        return compiled(model.program, self.said.toolchain)
+
+    def _settings(self, chains: int) -> StanSettings:
+        said = self.said
+        return StanSettings(chains=chains, warmup=said.warmup, draws=said.draws, adapt_delta=said.adapt_delta, attempts=1)
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Runs a program's generated quantities."""
+
+    program: Program
+    toolchain: Toolchain
+    folder: Path
+
+    def __call__(self, data: Mapping[str, Any], draws: Draws, seed: int) -> dict[str, Floats]:
+        """Generated quantities by name, (draw, …)."""
+        values = {name: drawn[None] for name, drawn in draws.values.items()}
+        found = generate(compiled(self.program, self.toolchain), data, values, seed, self.folder)
+        return {name: values[0] for name, values in found.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generated(User):
+    """A user's model with its program's generated quantities at hand."""
+
+    run: Runner
+
+    def log_lik(self, draws: Draws, records: Records) -> Floats:
+        """`log_lik` of the program, block by block, or the job's Python function; (draw, record)."""
+        if self.function is not None:
+            return super().log_lik(draws, records)
+        size = max(1, GENERATED_VALUES // len(draws))
+        parts = [records.part(start, start + size) for start in range(0, len(records), size)]
+        return np.concatenate([self._generated(draws, part) for part in parts], axis=1)
+
+    def _generated(self, draws: Draws, records: Records) -> Floats:
+        data = self.data_of(records.frame, records.outcome, records.weight, np.ones(len(records)), generate=True)
+        return self.run(data, draws, 1)["log_lik"]
+
+    def with_records(self, theta: Draws, seed: int) -> Draws:
+        """θ together with the synthetic records of every frame row, `y_rep` and `w_rep` of the program."""
+        low, high = self.outcome_bounds
+        frame = self.frame_rows
+        placeholder = np.full(len(frame), np.round((low + high) / 2.0) if self.whole else (low + high) / 2.0)
+        ones = np.ones(len(frame))
+        found = self.run(self.data_of(frame, placeholder, ones, ones, generate=True), theta, seed)
+        outcome = np.clip(found["y_rep"], low, high)
+        return replace(theta, values={**theta.values, OUTCOME: outcome, WEIGHT: found.get("w_rep", ones[None])})
+
+
+@lru_cache(maxsize=32)
+def compiled(program: str | Program, toolchain: Toolchain) -> Executable:
+    """The executable of a program, looked up once a process."""
+    return executable(source_of(program), toolchain)
+
+
+def source_of(program: str | Program) -> str | Path:
+    """What the toolchain takes: the name of a program of ours, or a copy of a user's in the cache."""
+    if isinstance(program, str):
+        return program
+    digest = hashlib.sha256(program.text.encode()).hexdigest()[:20]
+    path = cache_folder() / "programs" / digest / Path(program.name).with_suffix(".stan").name
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, program.text)
+    return path
+
+
+def _figures(found: Found) -> dict[str, float]:
+    """Diagnostics in numbers; what is not defined is NaN."""
+    said = found.as_dict()
+    return {name: np.nan if value is None else float(value) for name, value in said.items() if name != "worst_rhat_of"}
+
+
+def _seed(rng: np.random.Generator) -> int:
+    return int(rng.integers(1, 2**31 - 1))
+
+
+def _flat(values: Floats) -> Floats:
+    """(chain, draw, …) as (draw, …), chains one after the other."""
+    return values.reshape(-1, *values.shape[2:])

@@ -1,0 +1,53 @@
+"""Stan programs as files: where one is, and all the text that it is made of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from difflib import get_close_matches
+from importlib import resources
+from pathlib import Path
+
+from dpdist.errors import ProgramError
+
+
+def find_program(name: str | Path) -> Path:
+    """A program's path; a name without a folder is also looked up among the programs shipped with dpdist."""
+    path = Path(name)
+    if path.is_file() and path.suffix == ".stan":
+        return path.absolute()
+    shipped = shipped_programs()
+    if path.name == str(name) and path.name.removesuffix(".stan") in shipped:
+        return shipped[path.name.removesuffix(".stan")]
+    near = get_close_matches(path.stem, shipped, n=1)
+    remedy = f"did you mean '{near[0]}'?" if near else "check the path; shipped: " + (", ".join(shipped) or "none")
+    raise ProgramError(str(name), "no such Stan program (a file that ends with .stan)", remedy)
+
+
+def shipped_programs() -> dict[str, Path]:
+    """Programs shipped with dpdist, by name."""
+    return {path.stem: path for path in sorted(shipped_folder().glob("*.stan"))}
+
+
+def shipped_folder() -> Path:
+    inside = Path(str(resources.files("dpdist") / "stan"))
+    return inside if inside.is_dir() else Path(__file__).parents[2] / "stan"  # a source checkout: beside the package
+
+
+def texts(source: Path) -> Iterator[str]:
+    """A program's text and what it includes, from its own folder."""
+    seen, queue = set[Path](), [source]
+    while queue:
+        path = queue.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            if path != source:  # stanc tells what is wrong with an include
+                continue
+            found = f"{path.name} cannot be read ({type(error).__name__})"
+            raise ProgramError(source.name, found, "give a UTF-8 text file") from None
+        yield text
+        queue += [source.parent / name for name in re.findall(r'^\s*#include\s*[<"]?\s*([^\s>"]+)', text, re.MULTILINE)]
