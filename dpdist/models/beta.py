@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import betainc, betaincinv, expit, gammaln, log_expit, polygamma, psi
+from scipy.special import betainc, betaincinv, expit, gammaln, polygamma, psi
 
 from dpdist.keys import open_uniforms
 from dpdist.models import grid
@@ -82,11 +82,13 @@ class BetaPosterior:
     def __call__(self, t: Floats, log_precision: Floats) -> Floats:
         """Log density, (t, log λ)."""
         centre, scale = self.conditional(log_precision)
-        logit, precision = centre + scale * t[:, None], np.exp(log_precision)
-        a, b = precision * expit(logit), precision * expit(-logit)
-        shapes = self.total * (gammaln(precision) - gammaln(a) - gammaln(b)) + a * self.log_y + b * self.log1m_y
-        jacobian = log_expit(logit) + log_expit(-logit) + np.log(scale) - PRECISION_TAIL * log_precision
-        return np.asarray(shapes + jacobian)
+        odds, precision = np.exp(-centre - scale * t[:, None]), np.exp(log_precision)
+        mean = 1.0 / (1.0 + odds)
+        rest = odds * mean
+        a, b = precision * mean, precision * rest
+        shapes = a * self.log_y + b * self.log1m_y - self.total * (gammaln(a) + gammaln(b))
+        own = self.total * gammaln(precision) + np.log(scale) - PRECISION_TAIL * log_precision
+        return np.asarray(shapes + np.log(mean * rest) + own)
 
     def conditional(self, log_precision: Floats) -> tuple[Floats, Floats]:
         """Mode of logit φ given λ by bisection (the density is log-concave in φ), and the scale from its curvature."""

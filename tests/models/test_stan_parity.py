@@ -263,3 +263,43 @@ def test_stans_posterior_is_the_independent_samplers(program, proper, tmp_path):
     markov = stans_draws(model, statistics, tmp_path)
     assert distance(program, markov, independent_draws(model, statistics)) < LIMIT
     assert distance(program, markov, independent_draws(*wrong(program, model, statistics))) > LIMIT
+
+
+def stated_once(model, records, alpha):
+    return model.stan_data(model.statistics(records, alpha))
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_records_without_a_clamp_are_their_statistics_and_may_come_in_halves(program, tmp_path):
+    """Log densities of one posterior stated in three ways, to 1e-9; control: a tenth of a record more."""
+    _, model, records = case(program)
+    alpha, zeros = some_alpha(len(records)), np.zeros(len(records))
+    twice = records.take(np.repeat(np.arange(len(records)), 2))
+    more = np.where(records.record == 3, alpha + 0.1, alpha)
+    empty = model.stan_data(model.statistics(records, zeros))
+    stated = [
+        stated_once(model, records, alpha),
+        {**empty, **model.stan_records(records, alpha, zeros, 1e300)},
+        {**empty, **model.stan_records(twice, np.repeat(alpha / 2, 2), np.zeros(80), 1e300)},
+        stated_once(model, records, more),
+    ]
+    points = {name: values[0] for name, values in wide_draws(program, stated[0], tmp_path)[0].items()}
+    found = [log_density(executable(program), data, points, tmp_path) for data in stated]
+    assert spread(found[1] - found[0], found[0]) < 1e-9
+    assert spread(found[2] - found[0], found[0]) < 1e-9
+    assert spread(found[3] - found[0], found[0]) > 1e-9
+
+
+@pytest.mark.parametrize("program", ["poisson", "negative_binomial", "bernoulli", "poisson_regression"])
+def test_records_in_duplicate_at_half_weight_give_the_same_draws(program, tmp_path):
+    """Sums of counts are exact, so the program sees the same data; control: one record's weight changed."""
+    _, model, records = case(program)
+    twice, settings = records.take(np.repeat(np.arange(40), 2)), StanSettings(chains=1, warmup=100, draws=20)
+    changed = np.where(records.record == 3, 0.9, 1.0)
+    drawn = [
+        flat(fit(executable(program), stated_once(model, *said), settings, 5, tmp_path))
+        for said in ((records, np.ones(40)), (twice, np.full(80, 0.5)), (records, changed))
+    ]
+    for name in PARAMETERS[program]:
+        np.testing.assert_array_equal(drawn[0][name], drawn[1][name])
+    assert not np.array_equal(drawn[0][PARAMETERS[program][0]], drawn[2][PARAMETERS[program][0]])
