@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+hypothesis.settings.register_profile(
+    "fixed", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("fixed")
+"""Every test of a property sees the same examples each time, however slow the machine."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -16,6 +26,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     real = [item for item in items if item.get_closest_marker("real_data")]
     items[:] = [item for item in items if item not in real]
     config.hook.pytest_deselected(items=real)
+
+
+@pytest.fixture(scope="session")
+def keys_of() -> Callable[[str], AbstractContextManager[None]]:
+    """`with keys_of(name)`: root keys follow from the name instead of the operating system's entropy, so that what a test
+    sees does not change with the day."""
+
+    @contextmanager
+    def keys(name: str) -> Iterator[None]:
+        numbers = itertools.count()
+
+        def token_bytes(size: int) -> bytes:
+            return hashlib.blake2b(f"{name} {next(numbers)}".encode(), digest_size=size).digest()
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("dpdist.keys.secrets.token_bytes", token_bytes)
+            yield
+
+    return keys
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,8 @@ import hashlib
 import json
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,9 @@ compare: [laplace, laplace_composed]
 """
 
 
+Keys = Callable[[str], AbstractContextManager[None]]
+
+
 def job(text: str = JOB, **runtime: Any) -> Job:
     parsed = dpdist.parse_job(text)
     return parsed.model_copy(update={"runtime": parsed.runtime.model_copy(update=runtime)})
@@ -60,10 +64,17 @@ def public_bytes(workspace: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory: pytest.TempPathFactory, keys_of: Keys) -> Path:
     workspace = tmp_path_factory.mktemp("runs") / "finished"
-    dpdist.run(job(), workspace)
+    with keys_of("finished"):
+        dpdist.run(job(), workspace)
     return workspace
+
+
+@pytest.fixture(autouse=True)
+def _keys_of_the_test(request: pytest.FixtureRequest, keys_of: Keys) -> Iterator[None]:
+    with keys_of(request.node.name):
+        yield
 
 
 def test_a_run_leaves_what_is_promised(finished: Path) -> None:
@@ -151,7 +162,8 @@ def test_the_tensor_holds_the_final_fit_and_its_maxima_are_the_bounds(finished: 
         assert set(bounds.loc[own, "stratum"]) == {store["stratum"].to_numpy()[k]}
 
 
-def test_arviz_reads_the_posterior(finished: Path) -> None:
+def test_arviz_reads_the_posterior_and_finds_its_draws_independent(finished: Path) -> None:
+    """300 draws, and as a control the same ones with each held for four steps."""
     import warnings
 
     with warnings.catch_warnings():
@@ -159,9 +171,12 @@ def test_arviz_reads_the_posterior(finished: Path) -> None:
         import arviz
 
         posterior = xr.open_zarr(finished / "confidential" / "posterior.zarr", consolidated=False).load()
-        summary = arviz.summary(arviz.convert_to_inference_data(posterior[["covariance"]]))
-    assert len(summary) == 4 * 4
-    assert (summary["ess_bulk"] > 150).all()
+        drawn = posterior[["covariance"]]
+        held = drawn.isel(draw=np.arange(300) // 4 * 4).assign_coords(draw=drawn["draw"])
+        sizes, control = (arviz.ess(arviz.convert_to_inference_data(draws))["covariance"] for draws in (drawn, held))
+    assert sizes.size == 4 * 4
+    assert (sizes > 150).all()
+    assert (control < 150).all()
 
 
 def numbers(value: Any) -> Iterator[float]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import resource
+import secrets
 import signal
 import subprocess
 import sys
@@ -256,15 +258,18 @@ class Server:
         die_at: int | str | None = None,
         file_limit: int | None = None,
         constants: Mapping[str, int] | None = None,
+        same_keys: bool = False,
     ) -> Ended:
         """`dpdist COMMAND`; dies by SIGKILL before its `die_at`-th change to the file system, or the first to a path that
-        contains `die_at`."""
+        contains `die_at`. With `same_keys` the numbers 1, 2, … stand for the entropy of the operating system: how many
+        rounds a stratum takes, and whether it reaches its target, does not change with the day."""
         order = {
             "argv": list(map(str, command)),
             "changes": f"{self._folder.name}/changes",
             "die_at": die_at,
             "file_limit": file_limit,
             "constants": dict(constants or {}),
+            "same_keys": same_keys,
         }
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -313,6 +318,9 @@ def _obey(order: dict[str, Any], said: int) -> None:
     for name, value in order["constants"].items():
         assert hasattr(blocks, name)
         setattr(blocks, name, value)
+    if order["same_keys"]:
+        numbers = itertools.count(1)
+        secrets.token_bytes = lambda size=None: next(numbers).to_bytes(size or 32, "little")
     changes = 0
 
     def watch(event: str, told: tuple[Any, ...]) -> None:

@@ -27,6 +27,6 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Survey:
 def undisturbed(few: Survey, dpdist: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A workspace of `few`, left in peace."""
     workspace = tmp_path_factory.mktemp("peace") / "few"
-    ended = dpdist(*arguments(few.job(), workspace))
+    ended = dpdist(*arguments(few.job(), workspace), same_keys=True)
     assert ended.code == 0, ended.text
     return workspace

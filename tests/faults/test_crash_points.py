@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,12 +32,12 @@ class Release:
         self.kind, self.dpdist, self.folder = kind, dpdist, folder
         self.job = Survey(folder, sizes, draws=100, **said).job()
         self.peace = folder / "peace"
-        assert self.run(self.peace) == 0
+        assert self.run(self.peace, same_keys=True) == 0
         self.changes = dpdist.changes
         self.public, self.paths = public_bytes(self.peace), inventory(self.peace)
 
-    def run(self, workspace: Path, *more: object, die_at: int | str | None = None) -> int:
-        ended = self.dpdist(*arguments(self.job, workspace, *more), die_at=die_at, constants=self.constants)
+    def run(self, workspace: Path, *more: object, **how: Any) -> int:
+        ended = self.dpdist(*arguments(self.job, workspace, *more), constants=self.constants, **how)
         assert ended.code in (0, -9), ended.text
         return ended.code
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from campaign import Run, Stamp, Survey, public_bytes, run, stamps
+from campaign import Run, Server, Stamp, Survey, arguments, public_bytes, stamps
 
 from dpdist.runtime.blocks import SPAN_VALUES
 
@@ -21,9 +21,9 @@ def giant(tmp_path_factory: pytest.TempPathFactory) -> Survey:
 
 
 @pytest.fixture(scope="module")
-def whole(giant: Survey, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(giant: Survey, tmp_path_factory: pytest.TempPathFactory, dpdist: Server) -> Path:
     workspace = tmp_path_factory.mktemp("whole") / "serial"
-    ended = run(giant.job(), workspace)
+    ended = dpdist(*arguments(giant.job(), workspace), same_keys=True)
     assert ended.code == 0, ended.text
     return workspace
 

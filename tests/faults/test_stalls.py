@@ -217,13 +217,13 @@ def test_a_release_with_a_stalled_stratum_says_so_and_resumes_without_it(
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(STALL)
     paths = os.pathsep.join(filter(None, [str(tmp_path / "site"), os.environ.get("PYTHONPATH")]))
-    job, replay = few.job("dask", workers=1, stall_timeout=2), ("--replay", undisturbed / "confidential")
+    job, replay = few.job("dask", workers=1, stall_timeout=6), ("--replay", undisturbed / "confidential")
     started = Run(job, tmp_path / "work", *replay, env={"PYTHONPATH": paths})
     assert started.until(lambda: strata_done(tmp_path / "work") == 1)
     family = started.family()
     ended = started.end()
     assert (ended.code, ended.clear) == (1, True), ended.text
-    assert "no task finished for 2 s (ProtectBin-" in ended.text
+    assert "no task finished for 6 s (ProtectBin-" in ended.text
     assert survivors(family) == []
     assert "the same command resumes" in ended.text
     assert not (tmp_path / "work" / "public").exists()

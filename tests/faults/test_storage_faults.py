@@ -334,7 +334,7 @@ def giant(tmp_path_factory: pytest.TempPathFactory, dpdist: Server) -> tuple[Sur
     folder = tmp_path_factory.mktemp("giants")
     survey = Survey(folder, (400, 40), draws=100)
     peace, half = folder / "peace", folder / "half"
-    assert dpdist(*arguments(survey.job(), peace), constants=SMALL_BLOCKS).code == 0
+    assert dpdist(*arguments(survey.job(), peace), constants=SMALL_BLOCKS, same_keys=True).code == 0
     more = ("--replay", peace / "confidential")
     ended = dpdist(*arguments(survey.job(), half, *more), constants=SMALL_BLOCKS, die_at=".004-00002")
     assert ended.code == -9

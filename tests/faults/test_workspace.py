@@ -108,7 +108,7 @@ def test_ctrl_c_ends_a_run_in_seconds_leaves_no_process_and_the_same_command_res
     before = time.monotonic()
     {"driver": os.kill, "group": os.killpg}[where](started.process.pid, signal.SIGINT)
     ended = started.end()
-    assert time.monotonic() - before < 15
+    assert time.monotonic() - before < 30
     assert ended.code == 130, ended.text
     assert "Interrupted; the same command resumes." in ended.text
     assert "Traceback" not in ended.text
