@@ -33,6 +33,8 @@ TILE_BYTES = 512_000
 ROUNDING = 16.0 * float(np.finfo(float).eps)
 """Relative error allowed for a sum of six products and the forming of its coefficients, for a covariance of condition 1;
 the inverse of a covariance with correlation ρ loses a further 1/(1 − ρ²)."""
+MEANS = ROUNDING / 4.0
+"""The same for a mean, a sum of an intercept and a few effects, and for its distance from the centre."""
 TOO_SMALL = "the privacy weights are so small that some draws of the covariance are numerically singular"
 SINGULAR = 1e-11
 """A residual variance below this share of the raw second moment is rounding error: the component is constant."""
@@ -231,9 +233,9 @@ class Lognormal:
     def _factors(self, draws: Draws, records: Records) -> Iterator[tuple[Ints, Floats, Floats, Floats]]:
         """Log likelihood per pattern as a product of two factors: f = φ(u)·T with u = z − centre of the pattern.
 
-        Yields the pattern's records, φ (6, record), T (6, draw) and, per record, a bound on the error of its values,
-        proportional to log 2π + Σ_k |φ_k| max_s |T_ks| (the log determinant may cancel the former). Centring at the
-        draws' mean keeps the terms of the order of f.
+        Yields the pattern's records, φ (6, record), T (6, draw) and, per record, a bound on the error of its values: in
+        proportion to its terms, to log 2π (the log determinant may cancel it), and to the means times f's slope (their own
+        error matters where Σ is small). Centring at the draws' mean keeps the terms of the order of f.
         """
         covariance = draws.covariance
         rounding = ROUNDING / (1.0 - _squared_correlation(covariance)).min()
@@ -249,8 +251,10 @@ class Lognormal:
             table = np.array([constants, linear_y, linear_w, -0.5 * p00, -p01, -0.5 * p11])
             u, v = log_y[own] - centre[0], log_w[own] - centre[1]
             features = np.array([np.ones(len(own)), u, v, u * u, u * v, v * v])
-            magnitude = LOG_2PI + np.abs(table).max(axis=1) @ np.abs(features)
-            yield own, features, table, rounding * magnitude
+            reach, size = np.abs(table).max(axis=1), np.abs(features)
+            slope = reach[1] + reach[2] + (2.0 * reach[3] + reach[4]) * size[1] + (reach[4] + 2.0 * reach[5]) * size[2]
+            location = float(np.abs(means[:, pattern]).max())
+            yield own, features, table, rounding * (LOG_2PI + reach @ size) + MEANS * location * slope
 
 
 def _tiles(features: Floats, table: Floats) -> Iterator[tuple[slice, Floats]]:
