@@ -21,6 +21,7 @@ from scipy.special import ndtr, ndtri
 
 from dpdist.job import Job
 from dpdist.keys import open_uniforms
+from dpdist.models import fused
 from dpdist.models.chi import chi_quantiles
 from dpdist.models.design import Design, design, frame_strata_as_predictors
 from dpdist.models.prior import ConjugatePrior, D, conjugate_prior
@@ -29,11 +30,13 @@ from dpdist.models.stan_records import clamped_records, no_records
 from dpdist.records import Codes, Floats, Frame, Ints, Records
 
 LOG_2PI = float(np.log(2.0 * np.pi))
-TILE_BYTES = 512_000
-"""A tile of log likelihoods, records × draws, that stays in the second-level cache."""
+TILE_VALUES = 64_000
+"""Records × draws of a tile of the log likelihood: half a megabyte of float64 stays in the second-level cache."""
 ROUNDING = 16.0 * float(np.finfo(float).eps)
 """Relative error allowed for a sum of six products and the forming of its coefficients, for a covariance of condition 1;
 the inverse of a covariance with correlation ρ loses a further 1/(1 − ρ²)."""
+MEANS = ROUNDING / 4.0
+"""The same for a mean, a sum of an intercept and a few effects, and for its distance from the centre."""
 TOO_SMALL = "the privacy weights are so small that some draws of the covariance are numerically singular"
 SINGULAR = 1e-11
 """A residual variance below this share of the raw second moment is rounding error: the component is constant."""
@@ -151,19 +154,18 @@ class Lognormal:
         """Log likelihood (draw, record)."""
         out = np.empty((len(draws), len(records)))
         for own, features, table, _ in self._factors(draws, records):
-            for part, tile in _tiles(features, table):
-                out[:, own[part]] = tile.T
+            size = max(1, TILE_VALUES // len(draws))
+            for low in range(0, len(own), size):
+                out[:, own[low : low + size]] = table.T @ features[:, low : low + size]
         return out
 
     def extremes(self, draws: Draws, records: Records) -> Extremes:
-        """Fused GEMM and reduction; widened by the evaluation's own rounding error, so that bounds are never too small."""
+        """Fused product and reduction; widened by its own rounding error, so that bounds are never too small; where that is
+        not finite, neither are the extremes."""
         highest, lowest = np.empty(len(records)), np.empty(len(records))
         for own, features, table, slack in self._factors(draws, records):
-            found = np.empty((2, len(own)))
-            for part, tile in _tiles(features, table):
-                np.maximum.reduce(tile, axis=1, out=found[0, part])
-                np.minimum.reduce(tile, axis=1, out=found[1, part])
-            highest[own], lowest[own] = found[0] + slack, found[1] - slack
+            high, low = fused.extremes(features, table)
+            highest[own], lowest[own] = high + slack, low - slack
         return Extremes(highest, lowest)
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
@@ -288,9 +290,9 @@ class Lognormal:
     def _factors(self, draws: Draws, records: Records) -> Iterator[tuple[Ints, Floats, Floats, Floats]]:
         """Log likelihood per pattern as a product of two factors: f = φ(u)·T with u = z − centre of the pattern.
 
-        Yields the pattern's records, φ (6, record), T (6, draw) and, per record, a bound on the error of its values,
-        proportional to log 2π + Σ_k |φ_k| max_s |T_ks| (the log determinant may cancel the former). Centring at the
-        draws' mean keeps the terms of the order of f.
+        Yields the pattern's records, φ (6, record), T (6, draw) and, per record, a bound on the error of its values: in
+        proportion to its terms, to log 2π (the log determinant may cancel it), and to the means times f's slope (their own
+        error matters where Σ is small). Centring at the draws' mean keeps the terms of the order of f.
         """
         covariance = draws["covariance"]
         rounding = ROUNDING / (1.0 - _squared_correlation(covariance)).min()
@@ -306,18 +308,10 @@ class Lognormal:
             table = np.array([constants, linear_y, linear_w, -0.5 * p00, -p01, -0.5 * p11])
             u, v = log_y[own] - centre[0], log_w[own] - centre[1]
             features = np.array([np.ones(len(own)), u, v, u * u, u * v, v * v])
-            magnitude = LOG_2PI + np.abs(table).max(axis=1) @ np.abs(features)
-            yield own, features, table, rounding * magnitude
-
-
-def _tiles(features: Floats, table: Floats) -> Iterator[tuple[slice, Floats]]:
-    """features'·table in tiles of some records: their positions, and their values in an array that is reused."""
-    records, draws = features.shape[1], table.shape[1]
-    size = max(1, TILE_BYTES // (table.itemsize * draws))
-    buffer = np.empty((min(size, records), draws), table.dtype)
-    for low in range(0, records, size):
-        part = slice(low, min(low + size, records))
-        yield part, np.matmul(features[:, part].T, table, out=buffer[: part.stop - low])
+            reach, size = np.abs(table).max(axis=1), np.abs(features)
+            slope = reach[1] + reach[2] + (2.0 * reach[3] + reach[4]) * size[1] + (reach[4] + 2.0 * reach[5]) * size[2]
+            location = float(np.abs(means[:, pattern]).max())
+            yield own, features, table, rounding * (LOG_2PI + reach @ size) + MEANS * location * slope
 
 
 def _determinant(covariance: Floats) -> Floats:

@@ -27,8 +27,8 @@ BIN_STRATA = 32
 """Strata of a bin at most: each costs some 30 ms of files and rounds, however few its records."""
 LOG_LIK_LIMIT = 4 * 2**30
 """`record: {log_lik: auto}` keeps tensors up to this projected size."""
-PROCESS_BYTES = 300 * 2**20
-"""A worker process with everything imported."""
+PROCESS_BYTES = 420 * 2**20
+"""A worker process with everything imported and compiled."""
 BYTES_PER_RECORD = 240
 """A record, its carry of two rounds and the temporaries of a kernel."""
 

@@ -1,4 +1,4 @@
-"""The bound kernel max|f|, min f, max f over draws, beside the GEMM it rests on and beside naive broadcasting."""
+"""The bound kernel, max f and min f over draws, beside the GEMM of its shape and beside naive broadcasting."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import numpy as np
 from conftest import simulated
 
 from dpdist.keys import Key
-from dpdist.models.lognormal import TILE_BYTES
+from dpdist.models import fused
 
-ROWS = TILE_BYTES // (8 * 1000)
+ROWS = 64
+"""Records of a tile of 1000 draws, half a megabyte: the GEMM is slower on larger ones and on smaller ones."""
 
 
 def fitted(tmp_path, n, draws=1000):
@@ -17,32 +18,37 @@ def fitted(tmp_path, n, draws=1000):
     return model, records, theta
 
 
+def tiles(reduced):
+    """A GEMM of shape (64 × 6)·(6 × 1000) over 8192 records, with max and min of each tile or without."""
+    rng = np.random.default_rng(1)
+    left, right, out = rng.normal(size=(ROWS, 6)), rng.normal(size=(6, 1000)), np.empty((ROWS, 1000))
+
+    def run():
+        for _ in range(8192 // ROWS):
+            np.matmul(left, right, out=out)
+            if reduced:
+                np.maximum.reduce(out, axis=1)
+                np.minimum.reduce(out, axis=1)
+
+    return run
+
+
 def test_share_of_the_machines_gemm_rate_for_its_shape(ratio, tmp_path):
-    """A GEMM of the tiles' shape (64 × 6)·(6 × 1000) over as many tiles; the kernel adds two reductions and features."""
+    """All of the kernel: grouping of records, features, tables of coefficients, extremes, rounding."""
     model, records, theta = fitted(tmp_path, 8192)
+    ratio("kernel's share of its GEMM's rate", lambda: model.extremes(theta, records), tiles(reduced=False))
+
+
+def test_share_of_the_gemm_rate_of_the_loop_alone(ratio):
     rng = np.random.default_rng(1)
-    left, right, out = rng.normal(size=(ROWS, 6)), rng.normal(size=(6, 1000)), np.empty((ROWS, 1000))
-
-    def gemm():
-        for _ in range(len(records) // ROWS):
-            np.matmul(left, right, out=out)
-
-    ratio("kernel's share of its GEMM's rate", lambda: model.extremes(theta, records), gemm)
+    features, table = rng.normal(size=(6, 8192)), rng.normal(size=(6, 1000))
+    ratio("compiled loop's share of its GEMM's rate", lambda: fused.extremes(features, table), tiles(reduced=False))
 
 
-def test_share_of_gemm_and_the_reductions_it_needs(ratio, tmp_path):
-    """The same GEMM followed by NumPy's max and min of each tile: what the kernel cannot do without."""
+def test_times_as_fast_as_gemm_with_numpys_reductions(ratio, tmp_path):
+    """What the kernel could at best be without a compiled loop."""
     model, records, theta = fitted(tmp_path, 8192)
-    rng = np.random.default_rng(1)
-    left, right, out = rng.normal(size=(ROWS, 6)), rng.normal(size=(6, 1000)), np.empty((ROWS, 1000))
-
-    def needed():
-        for _ in range(len(records) // ROWS):
-            np.matmul(left, right, out=out)
-            out.max(axis=1)
-            out.min(axis=1)
-
-    ratio("kernel's share of GEMM with max and min", lambda: model.extremes(theta, records), needed)
+    ratio("times as fast as GEMM with max and min", lambda: model.extremes(theta, records), tiles(reduced=True))
 
 
 def test_times_as_fast_as_broadcasting(ratio, tmp_path):

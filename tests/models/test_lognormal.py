@@ -281,6 +281,50 @@ def test_bounds_are_never_too_small_even_in_exact_arithmetic(seed):
     assert np.all(found.lowest <= exact.min(axis=0))
 
 
+def scaled(seed, log_sd):
+    """A stratum of 40 records and 31 draws, scaled by exp(log_sd) in its logs: the log density rises by −2 log_sd."""
+    model, records = model_of(), some_records(seed)
+    theta, scale = theta_at_random(model, 31, seed), np.exp(log_sd)
+    centre = indicators(EVERYWHERE, NAMES) @ theta.coefficients[0]
+    z = centre + scale * (np.log(np.column_stack([records.outcome, records.weight])) - centre)
+    coefficients = theta.coefficients[0] + scale * (theta.coefficients - theta.coefficients[0])
+    return (
+        model,
+        replace(records, outcome=np.exp(z[:, 0]), weight=np.exp(z[:, 1])),
+        Draws(coefficients, theta.covariance * scale**2),
+    )
+
+
+@settings(fixed, max_examples=60)
+@given(st.integers(0, 2**20), st.floats(-4.0, 1.0))
+def test_bounds_are_the_largest_log_likelihoods_whichever_extreme_is_the_larger(seed, log_sd):
+    model, records, theta = scaled(seed, log_sd)
+    exact = precise_density(
+        theta, indicators(EVERYWHERE, NAMES), np.log(np.column_stack([records.outcome, records.weight]))
+    )
+    found, largest = model.extremes(theta, records).bound, np.abs(exact).max(axis=0)
+    assert np.all(found >= largest)
+    assert np.all(found <= largest + 1e-9 * (1.0 + largest))
+
+
+def test_either_extreme_alone_is_too_small_a_bound_where_the_density_is_high():
+    model, records, theta = scaled(1, -4.0)
+    highest, lowest = model.extremes(theta, records)
+    assert 0.05 < np.mean(highest > -lowest) < 0.95
+
+
+@pytest.mark.parametrize("value", [0.0, np.inf, np.nan])
+def test_a_record_without_a_finite_log_likelihood_has_no_finite_bound_and_others_have_theirs(value):
+    model, records = model_of(), some_records()
+    theta = theta_at_random(model, 31, 1)
+    broken = replace(records, weight=np.where(records.record == 3, value, records.weight))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = model.extremes(theta, broken)
+    fine = records.record != 3
+    np.testing.assert_array_equal(np.isfinite(found.bound), fine)
+    np.testing.assert_array_equal(found.bound[fine], model.extremes(theta, records).bound[fine])
+
+
 @fixed
 @given(st.integers(0, 2**20))
 def test_bounds_are_never_too_small_where_the_density_is_one(seed):
