@@ -285,13 +285,13 @@ def scaled(seed, log_sd):
     """A stratum of 40 records and 31 draws, scaled by exp(log_sd) in its logs: the log density rises by −2 log_sd."""
     model, records = model_of(), some_records(seed)
     theta, scale = theta_at_random(model, 31, seed), np.exp(log_sd)
-    centre = indicators(EVERYWHERE, NAMES) @ theta.coefficients[0]
+    centre = indicators(EVERYWHERE, NAMES) @ theta["coefficients"][0]
     z = centre + scale * (np.log(np.column_stack([records.outcome, records.weight])) - centre)
-    coefficients = theta.coefficients[0] + scale * (theta.coefficients - theta.coefficients[0])
+    coefficients = theta["coefficients"][0] + scale * (theta["coefficients"] - theta["coefficients"][0])
     return (
         model,
         replace(records, outcome=np.exp(z[:, 0]), weight=np.exp(z[:, 1])),
-        Draws(coefficients, theta.covariance * scale**2),
+        of(coefficients, theta["covariance"] * scale**2),
     )
 
 
