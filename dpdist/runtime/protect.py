@@ -24,6 +24,7 @@ from dpdist.runtime.executors import Executor
 from dpdist.runtime.fit import Address, Fit
 from dpdist.runtime.rounds import combine, drive, run_rounds, visit_blocks
 from dpdist.sampling import Unconverged
+from dpdist.storage.marks import intact
 
 
 class Outcome(NamedTuple):
@@ -72,9 +73,10 @@ def protect_small(fit: Fit, stratum: int) -> Outcome:
 
 
 class Journal(NamedTuple):
-    """Files of a giant stratum's rounds: the pass asked for, each span's partial and carry, the total."""
+    """Files of a giant stratum's rounds: the pass asked for, each span's partial, carry and by-products, the total."""
 
     folder: Path
+    confidential: Path
 
     def request(self, round: int) -> Path:
         return self.folder / f"{round:03d}.request"
@@ -85,14 +87,25 @@ class Journal(NamedTuple):
     def total(self, round: int) -> Path:
         return self.folder / f"{round:03d}.npz"
 
+    def finished(self, round: int, span: int) -> bool:
+        """True if what a round left in a span is whole, and so are the by-products that it recorded."""
+        path = self.span(round, span)
+        if not _readable(path):
+            return False
+        with np.load(path) as file:
+            return intact(json.loads(str(file["recorded"])), self.confidential)
+
     def sound(self, spans: int) -> bool:
         """True if all totals are whole, and so is what the last finished round left in every span."""
         rounds = 0
         while self.total(rounds).exists():
             rounds += 1
-        needed = [self.total(round) for round in range(rounds)]
-        needed += [self.span(rounds - 1, span) for span in range(spans) if rounds]
-        return all(map(_readable, needed))
+        left = (self.finished(rounds - 1, span) for span in range(spans) if rounds)
+        return all(_readable(self.total(round)) for round in range(rounds)) and all(left)
+
+
+def journal_of(fit: Fit, stratum: int) -> Journal:
+    return Journal(fit.space.journal(fit.address.name, stratum), fit.space.confidential)
 
 
 @dataclass(frozen=True)
@@ -105,9 +118,8 @@ class VisitSpan:
 
     def __call__(self, span: int) -> int:
         fit = self.address.open()
-        journal = Journal(fit.space.journal(fit.address.name, self.stratum))
-        target = journal.span(self.round, span)
-        if _readable(target):
+        journal = journal_of(fit, self.stratum)
+        if journal.finished(self.round, span):
             return span
         request: Pass = pickle.loads(journal.request(self.round).read_bytes())
         numbers = fit.layout.spans(self.stratum)[span]
@@ -119,16 +131,16 @@ class VisitSpan:
         store = fit.store(self.stratum).span(span)
         recorders = [store.block(fit.block_start(self.stratum, number)) for number in numbers]
         partial = visit_blocks(request, blocks, carries, recorders)
-        store.close()
+        recorded = json.dumps(store.close())
         left: dict[str, Any] = {name: np.concatenate([own[name] for own in carries]) for name in carries[0]}
-        with replaced(target) as temporary, temporary.open("wb") as handle:
-            np.savez(handle, partial=partial, **left)
+        with replaced(journal.span(self.round, span)) as temporary, temporary.open("wb") as handle:
+            np.savez(handle, partial=partial, recorded=recorded, **left)
         return span
 
 
 def protect_giant(fit: Fit, stratum: int, workers: Executor, tick: Callable[[int], None]) -> Outcome:
     """The rounds of a giant stratum from here, spans on the workers; resumes from the journal of finished rounds."""
-    journal = Journal(fit.space.journal(fit.address.name, stratum))
+    journal = journal_of(fit, stratum)
     model, store, spans = fit.model(stratum), fit.store(stratum), fit.layout.spans(stratum)
     if not journal.sound(len(spans)):
         shutil.rmtree(journal.folder)
@@ -186,7 +198,7 @@ def _entry(path: Path, name: str) -> Floats:
 
 def _carry(path: Path) -> Carry:
     with np.load(path) as file:
-        return {name: file[name] for name in file.files if name != "partial"}
+        return {name: file[name] for name in file.files if name not in ("partial", "recorded")}
 
 
 def _readable(path: Path) -> bool:

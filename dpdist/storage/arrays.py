@@ -121,10 +121,9 @@ def files_of(path: Path) -> list[Path]:
     return [file for file in path.rglob("*") if file.is_file()]
 
 
-def chunk_files(path: Path, axis: RaggedAxis, stratum: int) -> list[Path]:
-    """The chunk files of one stratum in log_lik.zarr."""
-    first = int(axis.offset[stratum]) // axis.chunk
-    chunks = range(first, first + int(-(-axis.length[stratum] // axis.chunk)))
+def chunk_files(path: Path, chunk: int, region: slice) -> list[Path]:
+    """The chunk files of a region in log_lik.zarr."""
+    chunks = range(region.start // chunk, -(-region.stop // chunk))
     values = [path / "log_lik" / "c" / "0" / "0" / str(k) for k in chunks]
     return values + [path / "record" / "c" / str(k) for k in chunks]
 

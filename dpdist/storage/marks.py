@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from dpdist.files import sha256, write_json
 
 
+def checksums(files: Iterable[Path], root: Path) -> dict[str, str]:
+    """SHA-256 of files on disk, by path relative to `root`."""
+    return {str(path.relative_to(root)): sha256(path) for path in sorted(files)}
+
+
+def intact(files: Mapping[str, str], root: Path) -> bool:
+    """True if no file is missing, truncated or changed since its checksum was taken."""
+    return all((root / name).is_file() and sha256(root / name) == digest for name, digest in files.items())
+
+
 def mark(marks: Path, unit: str, files: Iterable[Path], root: Path) -> None:
-    """Record a finished unit, after its files are on disk; paths are kept relative to `root`."""
-    write_json(marks / f"{unit}.json", {str(path.relative_to(root)): sha256(path) for path in sorted(files)})
+    """Record a finished unit, after its files are on disk."""
+    write_json(marks / f"{unit}.json", checksums(files, root))
 
 
 def finished(marks: Path, unit: str, root: Path) -> bool:
@@ -23,6 +33,4 @@ def finished(marks: Path, unit: str, root: Path) -> bool:
         files = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
         return False
-    if not isinstance(files, dict):
-        return False
-    return all((root / name).is_file() and sha256(root / name) == digest for name, digest in files.items())
+    return isinstance(files, dict) and intact(files, root)

@@ -16,7 +16,7 @@ from dpdist.mechanisms.protocol import Columns
 from dpdist.models.protocol import Draws, Parameter
 from dpdist.records import Floats
 from dpdist.storage import arrays
-from dpdist.storage.marks import mark
+from dpdist.storage.marks import checksums, mark
 from dpdist.storage.ragged import RaggedAxis
 from dpdist.storage.tables import gather
 from dpdist.storage.workspace import Workspace
@@ -47,12 +47,16 @@ class StratumStore:
     def span(self, number: int) -> SpanStore:
         return SpanStore(self, number)
 
+    def chunks(self, start: int, stop: int) -> list[Path]:
+        """Files of the log-likelihood tensor that hold records start:stop."""
+        return arrays.chunk_files(self.space.log_lik, self.axis.chunk, self.axis.region(self.stratum, start, stop))
+
     def close(self, described: Sequence[Mapping[str, Any]]) -> None:
         write_json(self.folder / "stratum.json", {"summary": self._summary, "released": list(described)})
         files = [path for path in self.folder.iterdir() if path.suffix in (".json", ".parquet")]
         files += arrays.posterior_files(self.space.posterior, self.parameters, self.stratum)
         if self.log_lik:
-            files += arrays.chunk_files(self.space.log_lik, self.axis, self.stratum)
+            files += self.chunks(0, int(self.axis.length[self.stratum]))
         mark(self.space.marks, self.folder.name, files, self.space.confidential)
 
 
@@ -63,17 +67,21 @@ class SpanStore:
     stratum: StratumStore
     number: int
     _bounds: dict[int, Columns] = field(default_factory=dict)
+    _chunks: list[Path] = field(default_factory=list)
 
     def block(self, start: int) -> BlockStore:
         """Recorder of the block that begins at record `start` of the stratum."""
         return BlockStore(self, start)
 
-    def close(self) -> None:
-        """Write what the blocks recorded, if a pass recorded anything."""
-        if self._bounds:
-            self.stratum.folder.mkdir(parents=True, exist_ok=True)
-            tables = [pa.table(self._bounds[start]) for start in sorted(self._bounds)]
-            gather(self.stratum.folder / f"bounds-{self.number:05d}.parquet", tables)
+    def close(self) -> dict[str, str]:
+        """Write what the blocks recorded, if a pass recorded anything; checksums of all files of it."""
+        if not self._bounds:
+            return {}
+        self.stratum.folder.mkdir(parents=True, exist_ok=True)
+        tables = [pa.table(self._bounds[start]) for start in sorted(self._bounds)]
+        bounds = self.stratum.folder / f"bounds-{self.number:05d}.parquet"
+        gather(bounds, tables)
+        return checksums([bounds, *self._chunks], self.stratum.space.confidential)
 
 
 @dataclass(frozen=True)
@@ -93,5 +101,6 @@ class BlockStore:
     def log_lik(self, values: Confidential[Floats]) -> None:
         tensor, store = values.disclose_to_custodian(), self.span.stratum
         record = np.asarray(self.span._bounds[self.start]["record"], dtype=np.int64)
-        region = store.axis.region(store.stratum, self.start, self.start + tensor.shape[1])
-        arrays.write_log_lik(store.space.log_lik, region, tensor, record)
+        stop = self.start + tensor.shape[1]
+        arrays.write_log_lik(store.space.log_lik, store.axis.region(store.stratum, self.start, stop), tensor, record)
+        self.span._chunks += store.chunks(self.start, stop)

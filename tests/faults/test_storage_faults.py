@@ -341,6 +341,30 @@ def giant(tmp_path_factory: pytest.TempPathFactory, dpdist: Server) -> tuple[Sur
     return survey, peace, half
 
 
+@pytest.fixture(scope="module")
+def all_but_marked(giant: tuple[Survey, Path, Path], dpdist: Server) -> Path:
+    """The giant stratum, dead when all its rounds were done and only its mark was missing."""
+    survey, peace, half = giant
+    workspace, more = half.with_name("unmarked"), ("--replay", peace / "confidential")
+    ended = dpdist(*arguments(survey.job(), workspace, *more), constants=SMALL_BLOCKS, die_at="marks/.strata-000000")
+    assert ended.code == -9
+    return workspace
+
+
+@pytest.mark.parametrize(
+    "name", ["parts/strata-000000/bounds-00002.parquet", "log_lik.zarr/log_lik/c/0/0/2", "log_lik.zarr/record/zarr.json"]
+)
+def test_a_journal_does_not_vouch_for_by_products_that_were_damaged_since(
+    giant: tuple[Survey, Path, Path], all_but_marked: Path, tmp_path: Path, dpdist: Server, name: str
+) -> None:
+    survey, peace, _ = giant
+
+    def command(workspace: Path) -> Ended:
+        return dpdist(*arguments(survey.job(), workspace), constants=SMALL_BLOCKS)
+
+    assert wrong_after_damage(f"confidential/{name}", all_but_marked, peace, tmp_path, dpdist, command, True) == []
+
+
 @pytest.mark.parametrize("kind", ["total", "carry", "span in hand", "request"])
 def test_a_damaged_journal_costs_rounds_but_gives_the_same_bytes(
     giant: tuple[Survey, Path, Path], tmp_path: Path, dpdist: Server, kind: str

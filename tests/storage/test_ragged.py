@@ -75,7 +75,7 @@ def test_every_chunk_file_of_a_stratum_is_known_to_its_mark(tmp_path: Path):
     before = set((tmp_path / "t.zarr").rglob("*"))
     arrays.write_log_lik(tmp_path / "t.zarr", said.axis.region(0, 0, 130), np.ones((4, 130)), np.arange(130))
     written = {path for path in set((tmp_path / "t.zarr").rglob("*")) - before if path.is_file()}
-    assert written == set(arrays.chunk_files(tmp_path / "t.zarr", said.axis, 0))
+    assert written == set(arrays.chunk_files(tmp_path / "t.zarr", said.axis.chunk, said.axis.region(0, 0, 130)))
 
 
 def test_stores_hold_no_fixed_width_strings_and_no_consolidated_metadata(tmp_path: Path):
