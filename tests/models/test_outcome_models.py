@@ -7,7 +7,9 @@ keys.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
+from decimal import Decimal, localcontext
 from itertools import pairwise
 
 import numpy as np
@@ -141,6 +143,74 @@ def test_extremes_contain_the_log_likelihood_and_exceed_it_by_rounding_only(fami
     size = np.maximum(1.0, np.abs(values).max(axis=0))
     assert np.all(np.abs(found.highest - highest) <= 1e-9 * size)
     assert np.all(np.abs(lowest - found.lowest) <= 1e-9 * size)
+
+
+@pytest.mark.parametrize("family", ["poisson", "negative_binomial", "beta", "bernoulli"])
+def test_bounds_are_never_too_small_even_in_exact_arithmetic(family):
+    """Densities by 40-digit arithmetic at whole y, or whole shapes: extremes lie outside them, and by no more than 1e-9."""
+    exact, theta, y = WHOLE[family]()
+    model = model_of(family)
+    row = np.zeros(len(y), dtype=np.int32)
+    found = model.extremes(theta, records_of(y, row=row))
+    with localcontext(prec=40):
+        values = np.array([[exact(s, value) for value in y.tolist()] for s in range(len(theta))])
+        assert all(Decimal(float(high)) >= most for high, most in zip(found.highest, values.max(axis=0), strict=True))
+        assert all(Decimal(float(low)) <= least for low, least in zip(found.lowest, values.min(axis=0), strict=True))
+    close = np.array(values, dtype=float)
+    np.testing.assert_allclose(found.highest, close.max(axis=0), rtol=1e-9, atol=1e-9)
+
+
+def whole_poisson():
+    theta = Draws({"rate": np.exp(np.random.default_rng(1).uniform(-3, 8, 12))})
+
+    def exact(s, y):
+        rate = Decimal(float(theta["rate"][s]))
+        return int(y) * rate.ln() - rate - Decimal(math.factorial(int(y))).ln()
+
+    return exact, theta, np.array([0.0, 1, 2, 17, 500, 4000])
+
+
+def whole_negative_binomial():
+    size = np.array([1.0, 2, 5, 40, 300])
+    theta = Draws({"mean": np.exp(np.random.default_rng(2).uniform(-2, 8, 5)), "dispersion": size})
+
+    def exact(s, y):
+        mean, own, y = Decimal(float(theta["mean"][s])), int(size[s]), int(y)
+        odds = mean + own
+        return Decimal(math.comb(y + own - 1, y)).ln() + own * (own / odds).ln() + y * (mean / odds).ln()
+
+    return exact, theta, np.array([0.0, 1, 3, 90, 2500])
+
+
+def whole_beta():
+    precision = np.array([2.0, 4, 16, 128])
+    theta = Draws({"mean": np.array([0.5, 0.25, 0.875, 0.5]), "precision": precision})
+
+    def exact(s, y):
+        a, total = int(precision[s] * theta["mean"][s]), int(precision[s])
+        beta = Decimal(math.factorial(a - 1)) * math.factorial(total - a - 1) / math.factorial(total - 1)
+        y = Decimal(y)
+        return (a - 1) * y.ln() + (total - a - 1) * (1 - y).ln() - beta.ln()
+
+    return exact, theta, np.array([1e-9, 0.01, 0.3, 0.77, 1 - 1e-9])
+
+
+def certain_bernoulli():
+    theta = Draws({"probability": np.array([1e-12, 0.1, 0.3, 0.5, 1 - 1e-12])})
+
+    def exact(s, y):
+        p = Decimal(float(theta["probability"][s]))
+        return p.ln() if y else (1 - p).ln()
+
+    return exact, theta, np.array([0.0, 1.0])
+
+
+WHOLE = {
+    "poisson": whole_poisson,
+    "negative_binomial": whole_negative_binomial,
+    "beta": whole_beta,
+    "bernoulli": certain_bernoulli,
+}
 
 
 @each_family

@@ -21,6 +21,7 @@ from cases import (
     some_records,
 )
 from scipy import stats
+from scipy.special import betaln
 
 from dpdist.keys import Key
 from dpdist.models.protocol import Draws
@@ -288,6 +289,43 @@ def test_records_without_a_clamp_are_their_statistics_and_may_come_in_halves(pro
     assert spread(found[1] - found[0], found[0]) < 1e-9
     assert spread(found[2] - found[0], found[0]) < 1e-9
     assert spread(found[3] - found[0], found[0]) > 1e-9
+
+
+@pytest.mark.parametrize("program", ["beta_regression", "poisson_regression"])
+def test_a_regression_on_an_intercept_has_its_posterior_by_quadrature(program, tmp_path):
+    """Means and sds of the intercept within 4 standard errors; control: α left out. Four figures: false alarm < 3e-4."""
+    model, records = model_of(program, predictors=()), some_records(program)
+    alpha = some_alpha(len(records))
+    statistics = model.statistics(records, alpha)
+    chains = fit(executable(program), model.stan_data(statistics), StanSettings(adapt_delta=0.95), 3, tmp_path)
+    drawn = Draws(model.from_stan(flat(chains)))["coefficients"].reshape(CHAINS, DRAWS, 1)
+    assert worst_moment(drawn, *intercept(program, records, alpha)) < LIMIT
+    assert worst_moment(drawn, *intercept(program, records, np.ones(40))) > LIMIT
+
+
+def intercept(program, records, alpha):
+    """Posterior mean and sd of the intercept by summation over a grid of it and λ or σ, with SciPy's laws throughout."""
+    u, v = np.linspace(-3.0, 3.0, 1201)[:, None], np.linspace(-8.0, 6.0, 701)
+    if program == "beta_regression":
+        mean, precision = 1.0 / (1.0 + np.exp(-u)), np.exp(v)
+        sums = (alpha * np.log(records.outcome)).sum(), (alpha * np.log1p(-records.outcome)).sum()
+        a, b = precision * mean, precision * (1.0 - mean)
+        target = (a - 1.0) * sums[0] + (b - 1.0) * sums[1] - alpha.sum() * betaln(a, b) + stats.norm.logpdf(u, 0.0, 2.5)
+        target = target + stats.pareto.logpdf(precision, 1.5, scale=0.1) + v
+    else:
+        target = (alpha * records.outcome).sum() * u - alpha.sum() * np.exp(u)
+        target = target + stats.norm.logpdf(u, 0.0, np.exp(v)) + stats.t.logpdf(np.exp(v), 3) + v
+    mass = np.exp(target - target.max())
+    mass = mass.sum(axis=1) / mass.sum()
+    centre = (u[:, 0] * mass).sum()
+    return centre, np.sqrt(((u[:, 0] - centre) ** 2 * mass).sum())
+
+
+def worst_moment(chained, mean, sd):
+    """z scores of the mean and of the mean square, by Monte Carlo standard errors."""
+    squares = (chained - mean) ** 2
+    first = abs(chained.mean() - mean) / standard_error(chained)[0]
+    return max(first, abs(squares.mean() - sd**2) / standard_error(squares)[0])
 
 
 @pytest.mark.parametrize("program", ["poisson", "negative_binomial", "bernoulli", "poisson_regression"])
