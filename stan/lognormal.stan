@@ -53,26 +53,37 @@ transformed data {
   }
   slope = cross - gram * B0;
   residual = square - B0' * cross - slope' * B0;
+  real power = sum(total) + prior_power;
+  real peak = -sum(total) * log(2 * pi()) - power * sum(log(diagonal(C)));
+  matrix[2, 2] whitened = mdivide_left_tri_low(C, mdivide_left_tri_low(C, residual)');
 }
 parameters {
   matrix[K, 2] unit_coefficients;
   cov_matrix[2] unit_covariance;
 }
-transformed parameters {
-  matrix[K, 2] shift = R * unit_coefficients * C';
-  matrix[K, 2] coefficients = B0 + shift;
-  matrix[2, 2] covariance = quad_form_sym(unit_covariance, C');
-}
 model {
-  matrix[2, 2] Q = residual + quad_form(gram, shift) - shift' * slope - slope' * shift;
-  target += -sum(total) * log(2 * pi()) - 0.5 * (sum(total) + prior_power) * log_determinant_spd(covariance)
-            - 0.5 * trace(mdivide_left_spd(covariance, Q));
-  if (N > 0) {
-    vector[N] f = log_lik_of(z, (X * coefficients)[pattern], covariance);
+  if (N == 0) {
+    // |Sigma| = |U| |C|^2 and tr(Sigma^-1 Q) = tr(U^-1 (whitened + u'u)), for U and u the unit parameters and R' gram R = 1
+    real determinant = unit_covariance[1, 1] * unit_covariance[2, 2] - square(unit_covariance[1, 2]);
+    real square_y = whitened[1, 1] + dot_self(unit_coefficients[ : , 1]);
+    real square_w = whitened[2, 2] + dot_self(unit_coefficients[ : , 2]);
+    real product = whitened[1, 2] + dot_product(unit_coefficients[ : , 1], unit_coefficients[ : , 2]);
+    target += peak - 0.5 * power * log(determinant)
+              - 0.5 / determinant
+                * (unit_covariance[2, 2] * square_y - 2 * unit_covariance[1, 2] * product + unit_covariance[1, 1] * square_w);
+  } else {
+    matrix[K, 2] shift = R * unit_coefficients * C';
+    matrix[2, 2] covariance_N = quad_form_sym(unit_covariance, C');
+    matrix[2, 2] Q = residual + quad_form(gram, shift) - shift' * slope - slope' * shift;
+    vector[N] f = log_lik_of(z, (X * (B0 + shift))[pattern], covariance_N);
+    target += -sum(total) * log(2 * pi()) - 0.5 * power * log_determinant_spd(covariance_N)
+              - 0.5 * trace(mdivide_left_spd(covariance_N, Q));
     target += sum(fmin(fmax(alpha .* (f - reference), -clamp), clamp));
   }
 }
 generated quantities {
+  matrix[K, 2] coefficients = B0 + R * unit_coefficients * C';
+  matrix[2, 2] covariance = quad_form_sym(unit_covariance, C');
   vector[N] log_lik;
   if (N > 0) {
     log_lik = log_lik_of(z, (X * coefficients)[pattern], covariance);
