@@ -29,6 +29,10 @@ LOG_LIK_LIMIT = 4 * 2**30
 """`record: {log_lik: auto}` keeps tensors up to this projected size."""
 PROCESS_BYTES = 420 * 2**20
 """A worker process with everything imported and compiled."""
+STAN_BYTES = 240 * 2**20
+"""What cmdstanpy and ArviZ add to a process, and a program's own process."""
+GENERATED_BYTES = 160 * 2**20
+"""A block of a user's generated quantities, as text and as numbers."""
 BYTES_PER_RECORD = 240
 """A record, its carry of two rounds and the temporaries of a kernel."""
 
@@ -77,13 +81,17 @@ class Layout:
     parameters: int
     """Coefficients per component of the largest stratum model."""
     log_lik: bool
+    process: int = PROCESS_BYTES
+    """A worker process before it sees a record, bytes."""
 
     @classmethod
     def of(cls, job: Job, frame: Frame) -> Layout:
         model = MODELS[job.model.family]
         parameters = [model.build(job, frame, frame.rows_of(k)).identified for k in range(len(frame.stratum_labels))]
         wanted, small = job.record.log_lik, log_lik_bytes(frame, job.sampler.total) <= LOG_LIK_LIMIT
-        return cls(frame, job.sampler.total, max(parameters), wanted == "always" or (wanted == "auto" and small))
+        process = PROCESS_BYTES + STAN_BYTES * (job.sampler.name == "stan") + GENERATED_BYTES * (job.model.family == "user")
+        kept = wanted == "always" or (wanted == "auto" and small)
+        return cls(frame, job.sampler.total, max(parameters), kept, process)
 
     @cached_property
     def blocks(self) -> Blocks:
@@ -126,7 +134,7 @@ class Layout:
         block = min(count, block_rows(self.draws))
         tensor = 3 * 8 * self.draws * block if self.log_lik else 0
         draws = 8 * self.draws * (16 * self.parameters + 100)
-        return PROCESS_BYTES + BYTES_PER_RECORD * count + tensor + draws
+        return self.process + BYTES_PER_RECORD * count + tensor + draws
 
     @cached_property
     def largest_task_bytes(self) -> int:

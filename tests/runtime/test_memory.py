@@ -29,7 +29,7 @@ survey: {{weight: weight, design_strata: [field]}}
 model: {{family: lognormal, outcome: salary, predictors: {predictors}}}
 mechanism: {{name: weighted}}
 budget: {{epsilon: "3.6"}}
-sampler: {{draws: {draws}}}
+sampler: {{name: {sampler}, draws: {draws}}}
 tables: [{{name: t, by: [field], statistics: [count]}}]
 record: {{log_lik: {log_lik}}}
 """
@@ -50,8 +50,11 @@ def peak() -> int:
     return int(line.split()[1]) * 1024
 
 
-def measured_and_projected(folder: Path, n: int, predictors: str, draws: int, log_lik: str) -> tuple[int, int]:
-    job = dpdist.parse_job(JOB.format(population=3 * n, n=n, predictors=predictors, draws=draws, log_lik=log_lik))
+def measured_and_projected(
+    folder: Path, n: int, predictors: str, draws: int, log_lik: str, sampler: str = "exact"
+) -> tuple[int, int]:
+    said = {"n": n, "predictors": predictors, "draws": draws, "log_lik": log_lik, "sampler": sampler}
+    job = dpdist.parse_job(JOB.format(population=3 * n, **said))
     plan, space = make_plan(job, None, silent), Workspace(folder)
     identity = Identity(job.identity, plan.source.fingerprint())
     with space.owned(identity, None), executor(Runtime(executor="dask", workers=1)) as workers:
@@ -71,8 +74,14 @@ def test_a_task_never_needs_more_than_projected_nor_less_than_half(case: tuple[i
     assert measured <= projected <= 2 * measured
 
 
+def test_nor_does_a_task_under_stan(tmp_path: Path, stan_cache: Path) -> None:
+    measured, projected = measured_and_projected(tmp_path, 3000, "[sex]", 500, "always", "stan")
+    print(f"under Stan: measured {measured / 2**20:.0f} MiB, projected {projected / 2**20:.0f} MiB")
+    assert measured <= projected <= 2 * measured
+
+
 def test_the_plan_refuses_what_cannot_fit_and_says_what_would() -> None:
-    text = JOB.format(population=9000, n=3000, predictors="[sex]", draws=1000, log_lik="always")
+    text = JOB.format(population=9000, n=3000, predictors="[sex]", draws=1000, log_lik="always", sampler="exact")
     job = dpdist.parse_job(text + "runtime: {memory_per_worker: 256MiB}\n")
     with pytest.raises(dpdist.JobError) as refused:
         dpdist.validate(job)
