@@ -54,7 +54,8 @@ def test_an_info_file_names_every_datum_and_parameters_of_the_program(program):
     said = {name.strip() for key in info["data"] for name in key.split(",")}
     assert said | set(info["records"]) | CLAMPED | SIZES >= declared(text, "data")
     assert said | set(info["records"]) <= declared(text, "data")
-    known = declared(text, "parameters") | declared(text, "transformed parameters")
+    blocks = ("parameters", "transformed parameters", "generated quantities")
+    known = set.union(*(declared(text, block) for block in blocks))
     assert {parameter["name"] for parameter in info["parameters"]} <= known
     assert info["title"]
     assert re.search(r"\[[GTV]\]|METHODS", info["source"])

@@ -257,7 +257,7 @@ EXACT = [
 def test_stans_posterior_is_the_independent_samplers(program, proper, tmp_path):
     """Means, sds, five quantiles of every figure within 4 standard errors; control: a slightly different posterior.
 
-    At most 77 figures: false alarm under .005 over random seeds.
+    At most 77 figures, of which the largest was 3.9 over ten other seeds of each of three programs.
     """
     _, model, records = case(program, proper)
     statistics = model.statistics(records, some_alpha(len(records)))
