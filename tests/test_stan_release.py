@@ -204,3 +204,20 @@ def test_a_python_function_may_state_the_log_likelihood(tmp_path: Path) -> None:
     own = log_lik_in_python(draws, {"y": chosen["salary"], "w": chosen["weight"]})
     kept = store["log_lik"].load().to_numpy().reshape(len(own), -1)[:, record >= 0]
     np.testing.assert_allclose(kept, own, rtol=1e-12)
+
+
+@pytest.mark.real_data
+def test_a_real_survey_under_stan_agrees_with_the_exact_run(data: Path, tmp_path: Path) -> None:
+    """National Survey of College Graduates, a fit per field of degree: the differences are those of single draws."""
+    text = find_job("nscg_salaries").read_text().replace("executor: dask, workers: 2", "executor: serial")
+    assert "{name: exact, draws: 1000}" in text
+    stan = text.replace("{name: exact, draws: 1000}", "{name: stan, chains: 4, warmup: 300, draws: 250}")
+    found = []
+    for name, said in (("exact", text), ("stan", stan)):
+        dpdist.run(parse_job(said), tmp_path / name, input=data / "nscg2013.parquet")
+        table = pd.read_csv(tmp_path / name / "public" / "tables" / "salaries.csv")
+        found.append(table.set_index(["degree_field", "sex", "statistic", "estimator"]).xs("parameters", level="estimator"))
+    exact, stan_ = found
+    apart = (exact["estimate"] - stan_["estimate"]).abs() / np.hypot(exact["standard_error"], stan_["standard_error"])
+    assert len(apart) == 48
+    assert (apart < 4.5).all()
