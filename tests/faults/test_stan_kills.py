@@ -8,13 +8,15 @@ import psutil
 import pytest
 from campaign import Run, Survey, command, public_bytes, run, survivors
 
-pytestmark = pytest.mark.usefixtures("stan_cache")
+from dpdist.sampling.toolchain import executable
 
 STAN = "{name: stan, chains: 2, warmup: 2000, draws: 100}"
 
 
 @pytest.fixture(scope="module")
-def survey(tmp_path_factory: pytest.TempPathFactory) -> Survey:
+def survey(stan_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Survey:
+    """Two strata; their program is compiled here, not within the patience of a run."""
+    executable("lognormal")
     return Survey(tmp_path_factory.mktemp("stan"), (150, 60), draws=100)
 
 
