@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import prod
+from math import isfinite, prod
 
 from dpdist.families import FAMILIES
 from dpdist.job import Job, Prior
@@ -117,11 +117,22 @@ def _family(job: Job) -> Iterator[Contradiction]:
                 yield ("model", name), f"a user's program needs it: add {name}"
         if model.program is not None and "#include" in model.program.text:
             yield ("model", "program"), "it includes another file: write the program into one file"
+        own = {"N", "y", "w", "alpha", "generate"}
         for name in (*job.strata, *model.predictors):
-            if not name.isidentifier() or name in ("N", "y", "w", "alpha"):
+            if not name.isidentifier() or name in own:
                 yield ("model", "predictors"), f"'{name}' cannot name a variable of a program: rename the column"
+        columns = {*job.strata, *model.predictors}
+        for name in model.data:
+            if name in own | columns | {f"{column}_levels" for column in columns}:
+                yield ("model", "data", name), f"'{name}' is given by dpdist, record by record: rename it"
+        if not _finite(model.data):
+            yield ("model", "data"), "a value is no number, list or mapping of finite numbers: write numbers"
         for name, dims in model.parameters.items():
+            if name in ("chain", "draw", "stratum", *columns) or not name.isidentifier():
+                yield ("model", "parameters", name), f"'{name}' is the name of a dimension: rename the parameter"
             for dim in dims:
+                if isinstance(dim, int) and dim < 1:
+                    yield ("model", "parameters", name), f"{dim} is no size: give a size of at least 1"
                 if isinstance(dim, str) and dim not in (*model.predictors, *job.strata):
                     yield ("model", "parameters", name), f"'{dim}' is no predictor: name a predictor, or give a size"
     else:
@@ -176,3 +187,11 @@ def _weights(job: Job) -> Iterator[Contradiction]:
     adjusted = weights.reweight is not None or (weights.scale, weights.shift) != (1.0, 0.0)
     if weights.rule == "none" and adjusted:
         yield ("mechanism", "weights"), "'none' leaves every weight at 1: take no reweight, scale or shift"
+
+
+def _finite(value: object) -> bool:
+    if isinstance(value, dict):
+        return all(map(_finite, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_finite, value))
+    return isinstance(value, int | float) and isfinite(value)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import xarray as xr
 from threadpoolctl import threadpool_limits
@@ -63,8 +65,9 @@ def run(
         log.info("rules: %s of %d rows", plan.census.removed or "nothing removed", plan.census.rows)
         try:
             prepare(job, plan.model, listener)
+            sampled_by = facts(job)
             store_records(space, plan, identity, listener)
-            release = protect(space, plan, key, listener)
+            release = protect(space, plan, key, sampled_by, listener)
             with publishing(space.public):
                 publish_folder(release, space.public, listener)
             evaluate(space, job, plan.frame, plan.source.truth, key, listener)
@@ -92,7 +95,7 @@ def store_records(space: Workspace, plan: Plan, identity: Identity, listener: Li
     mark(space.marks, "records", [space.job, space.frame, space.records], space.confidential)
 
 
-def protect(space: Workspace, plan: Plan, key: Key, listener: Listener) -> Release:
+def protect(space: Workspace, plan: Plan, key: Key, sampled_by: Mapping[str, Any], listener: Listener) -> Release:
     """Fit every stratum under the mechanism; where one cannot be released, the job's declared fallback is taken."""
     job, fallback = plan.job, plan.job.mechanism.fallback
     pooled = finished(space.marks, POOLING, space.confidential)
@@ -118,7 +121,7 @@ def protect(space: Workspace, plan: Plan, key: Key, listener: Listener) -> Relea
         raise fit_error(fit, failed[0])
     released = dict(zip(fit.frame.stratum_labels, gather_strata(fits), strict=True))
     sets = tuple({label: thetas[k] for label, thetas in released.items()} for k in range(job.synthetic_sets))
-    return Release(job, promised(plan.promise, facts(job)), fit.frame, sets, key.child("publish"))
+    return Release(job, promised(plan.promise, sampled_by), fit.frame, sets, key.child("publish"))
 
 
 def publish(workspace: str | Path, listener: Listener = silent) -> Path:

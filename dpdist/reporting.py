@@ -127,7 +127,8 @@ def _table(title: str, rows: pd.DataFrame) -> RenderableType:
 
 def _wide(rows: pd.DataFrame) -> pd.DataFrame:
     """One row a cell: the default estimator of every statistic with its standard error."""
-    mine = rows[rows["estimator"] == "parameters"]
+    default = "parameters" if (rows["estimator"] == "parameters").any() else "records"
+    mine = rows[rows["estimator"] == default]
     by = list(rows.columns[: rows.columns.get_loc("statistic")])
     parts = []
     for (statistic, variable), group in mine.groupby(["statistic", "variable"], sort=False, dropna=False):

@@ -132,8 +132,12 @@ def test_counts_without_weights_are_numbers_of_records_and_carry_no_weight_colum
     assert len(synthetic) == 2 * N
 
 
-def test_standard_errors_come_from_the_spread_between_sets(release: tuple[Case, Path]) -> None:
+def test_standard_errors_of_gridded_families_come_from_the_spread_between_sets(release: tuple[Case, Path]) -> None:
     case, workspace = release
+    said = json.loads((workspace / "public" / "statement.json").read_text())["standard_errors"][0]
+    assert ("re-running the weight search" in said) == (case.family in ("poisson", "bernoulli"))
+    if case.family in ("poisson", "bernoulli"):
+        return
     table = pd.read_csv(workspace / "public" / "tables" / "values.csv")
     means = table[(table["statistic"] == "mean") & (table["estimator"] == "parameters")].set_index("region")
     for region in GROUPS:
@@ -206,3 +210,14 @@ def test_contradictions_of_family_and_sampler_are_named(family: str, said: dict[
     case = next(case for case in CASES if case.family == family)
     with pytest.raises(JobError, match=found):
         job_of(case, Path("none.parquet"), **said)
+
+
+def test_shares_of_0_and_1_may_be_clipped_into_bounds_and_nothing_else(tmp_path: Path) -> None:
+    case, path = next(case for case in CASES if case.family == "beta"), tmp_path / "sample.parquet"
+    pq.write_table(pa.table({"region": ["north", "south"] * 2, "y": [0.0, 1.0, 0.5, 0.2]}), path)
+    said = {"family": "beta", "bounds": "[0.01, 0.99], outside: clip", "epsilon": "30", "sampler": case.sampler}
+    text = JOB.format(path=path, weights="none", **said)
+    assert dpdist.validate(parse_job(text)).census.removed == {"y: outside its bounds, clipped": 2}
+    pq.write_table(pa.table({"region": ["north", "south"] * 2, "y": [0.0, 1.5, 0.5, 0.2]}), path)
+    with pytest.raises(DataError, match="too large"):
+        dpdist.validate(parse_job(text))

@@ -22,6 +22,13 @@ LINEAR_EXCEEDS = (
     "with linear or re-weighted privacy weights, exact leave-one-out losses with the weights computed anew exceeded ε on "
     "about half of the samples tried"
 )
+USERS_PART = (
+    "the user's program: its target is a log prior plus Σ alpha·log_lik, the prior is proper, and neither it nor "
+    "transformed data that enter it use y, w or alpha",
+    "the user's program: log_lik of a record depends on that record and the parameters alone, and a Python log_lik is the "
+    "density that the program weighs",
+    "the user's program: the rounding error of its log_lik is assumed, not known",
+)
 FALLBACK_SHOWS = "whether the declared fallback was taken depends on the records and can be seen in the release"
 NO_AMPLIFICATION = "no amplification by subsampling is claimed"
 
@@ -36,7 +43,9 @@ class Weighted:
         public = tuple(
             f"number of records after a rule that depends on the outcome: {r}" for r in job.outcome_dependent_rules
         )
-        assumptions = (PUBLIC_X, *public, WEIGHTS_ARE_ATTRIBUTES, NO_AMPLIFICATION)
+        weights = (WEIGHTS_ARE_ATTRIBUTES,) if job.survey.weight else ()
+        users = USERS_PART if job.model.family == "user" else ()
+        assumptions = (PUBLIC_X, *public, *weights, *users, NO_AMPLIFICATION)
         composition = (
             f"sequential over {job.synthetic_sets} synthetic sets; parallel over strata, whose membership is public"
         )

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import betaincinv
 
 from dpdist.keys import open_uniforms
-from dpdist.models.outcome import OutcomeModel
+from dpdist.models.outcome import ConjugateModel
 from dpdist.models.protocol import Draws, Parameter
 from dpdist.models.stan_records import no_records
 from dpdist.models.tiles import Table, Tile, products
@@ -23,7 +23,7 @@ INSIDE = (2.0**-1000, 1.0 - 2.0**-53)
 """Draws are kept where both logarithms are finite: doubles next to 1 are 2⁻⁵³ apart."""
 
 
-class Bernoulli(OutcomeModel):
+class Bernoulli(ConjugateModel):
     """Bernoulli model of one stratum's outcome, 0 or 1; statistics are (1, 2): Σα, Σαy."""
 
     @property
@@ -38,6 +38,11 @@ class Bernoulli(OutcomeModel):
         total, ones = statistics[0]
         p = betaincinv(PRIOR_A + ones, PRIOR_B + max(total - ones, 0.0), open_uniforms(rng, (draws,)))
         return Draws({"probability": np.clip(p, *INSIDE)})
+
+    def centre(self, statistics: Floats) -> Draws:
+        """Posterior means of the probability for many sets of statistics, (set, 1, 2)."""
+        total, ones = statistics[:, 0].T
+        return Draws({"probability": np.clip((PRIOR_A + ones) / (PRIOR_A + PRIOR_B + total), *INSIDE)})
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """Outcomes by the inverse distribution function, limited to their public bounds; weights 1."""

@@ -23,7 +23,9 @@ NODES, COARSE, ZOOMS, DROP, MARGIN = 321, 33, 7, 18.0, 2
 T_BOX = (-40.0, 40.0)
 GRID_ERROR = 5e-4
 """Total variation between what is drawn from and the posterior with v on its public interval, from five records on (1.1e-4
-near the normal limit); below that, where a prior's edges and far tails are left, up to 2e-3."""
+near the normal limit)."""
+FEW_RECORDS_ERROR = 2e-3
+"""The same below five records, where a prior's edges and far tails are left."""
 LOWEST = -1e300
 
 LogDensity = Callable[[Floats, Floats], Floats]

@@ -102,6 +102,19 @@ class OutcomeModel:
         return first, inverse
 
 
+class ConjugateModel(OutcomeModel):
+    """A model with one pattern and statistics Σα(1, y), whose fits on redrawn samples are known in closed form."""
+
+    def as_sampled(self) -> Self:
+        return self
+
+    def scatter(self, records: Records, alpha: Floats) -> Floats:
+        """Covariance of the statistics over samples of the same size and weights, (1, 2, 2)."""
+        terms = alpha[:, None] * np.column_stack([np.ones(len(records)), records.outcome])
+        centred = terms - terms.mean(axis=0)
+        return np.asarray(centred.T @ centred * (len(records) / max(1, len(records) - 1)))[None]
+
+
 class RegressionModel(OutcomeModel):
     """A model whose location is x'coefficients; strata enter a pooled fit as main effects."""
 

@@ -14,7 +14,7 @@ from scipy.special import gammaincinv, gammaln, pdtr, pdtrc
 from scipy.stats import poisson
 
 from dpdist.keys import open_uniforms
-from dpdist.models.outcome import OutcomeModel, whole
+from dpdist.models.outcome import ConjugateModel, whole
 from dpdist.models.protocol import Draws, Parameter
 from dpdist.models.stan_records import no_records
 from dpdist.models.tiles import Table, Tile, products
@@ -25,7 +25,7 @@ SMALLEST = 1e-300
 """Draws are at least this: without a positive count left, a posterior has up to 10⁻³ of its mass below."""
 
 
-class Poisson(OutcomeModel):
+class Poisson(ConjugateModel):
     """Poisson model of one stratum's outcome; statistics are (1, 2): Σα, Σαy."""
 
     @property
@@ -40,6 +40,11 @@ class Poisson(OutcomeModel):
         total, sum_y = statistics[0]
         standard = gammaincinv(PRIOR_SHAPE + sum_y, open_uniforms(rng, (draws,)))
         return Draws({"rate": np.maximum(standard / (PRIOR_RATE + total), SMALLEST)})
+
+    def centre(self, statistics: Floats) -> Draws:
+        """Posterior means of the rate for many sets of statistics, (set, 1, 2)."""
+        total, sum_y = statistics[:, 0].T
+        return Draws({"rate": np.maximum((PRIOR_SHAPE + sum_y) / (PRIOR_RATE + total), SMALLEST)})
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """Outcomes by the inverse distribution function, limited to their public bounds; weights 1."""

@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from dpdist.errors import JobError, Problem, ProgramError
 from dpdist.job import Job, Program
 from dpdist.models.described import describe_draws, recall_draws
 from dpdist.models.protocol import Draws, Extremes, Parameter
@@ -95,7 +96,29 @@ class User:
             data[name], data[f"{name}_levels"] = codes[frame] + 1, self.levels[name]
         return data | dict(self.constants)
 
+    @property
+    def inputs(self) -> set[str]:
+        """Names of all data handed to the program."""
+        own = {"N", "y", "alpha", "generate"} | ({"w"} if self.weighted else set())
+        return own | set(self.codes) | {f"{name}_levels" for name in self.codes} | set(self.constants)
+
+    def check_function(self) -> None:
+        """Raises `JobError` where the job's Python function cannot be loaded."""
+        if self.function is None:
+            return
+        try:
+            _function(self.function)
+        except (ImportError, AttributeError, ValueError) as error:
+            found = f"'{self.function}' cannot be loaded ({type(error).__name__})"
+            allowed = "module:function of an installed module, or an entry point of the group dpdist.log_lik"
+            raise JobError("model", [Problem("model.log_lik", found, allowed, "install it, or correct the name")]) from None
+
     def from_stan(self, drawn: Mapping[str, Floats]) -> Mapping[str, Floats]:
+        """The program's parameters; raises `ProgramError` where their sizes are not those that the job states."""
+        for parameter in self.parameters:
+            if (size := drawn[parameter.name].shape[1:]) != parameter.shape:
+                found = f"parameter {parameter.name} has the size {size}, not the job's {parameter.shape}"
+                raise ProgramError(self.program.name, found, f"correct model.parameters.{parameter.name}")
         return {parameter.name: drawn[parameter.name] for parameter in self.parameters}
 
     def log_lik(self, draws: Draws, records: Records) -> Floats:

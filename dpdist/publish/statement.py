@@ -8,6 +8,8 @@ from typing import Any
 
 from dpdist.families import FAMILIES
 from dpdist.files import sha256
+from dpdist.models.protocol import Expectation
+from dpdist.publish.precision import Recentred
 from dpdist.publish.released import Release
 
 PACKAGES = ("dpdist", "numpy", "scipy", "randomgen", "pyarrow")
@@ -19,7 +21,8 @@ SEARCH_AGAIN = (
 )
 BETWEEN_SETS = (
     "estimator `parameters`: composition of the sample over x, and (1 + 1/m) times the variance between the m released "
-    "draws, a released draw's spread being no less than its fit's sampling error; with one set there is none"
+    "draws, a released draw's spread being no less than its fit's sampling error; with one set there is none. The bias of "
+    "the privacy weights, which trim tails, is not in it, and outgrows it in large strata"
 )
 
 
@@ -35,7 +38,7 @@ def statement(release: Release) -> dict[str, Any]:
         "synthetic_sets": job.synthetic_sets,
         "metered": False,
         "mechanism": job.mechanism.model_dump(mode="json"),
-        "model": {"family": job.model.family, "synthesis": job.model.synthesis, "parameters": _density(release)},
+        "model": _model(release),
         "public": _public(release),
         "post_processing": _post_processing(release),
         "standard_errors": _standard_errors(release),
@@ -53,10 +56,17 @@ def manifest(folder: Path, release: Release) -> dict[str, Any]:
     }
 
 
+def _model(release: Release) -> dict[str, Any]:
+    said = release.job.model
+    synthesis = {"synthesis": said.synthesis} if said.family == "lognormal" else {}
+    return {"family": said.family, **synthesis, "parameters": _density(release)}
+
+
 def _density(release: Release) -> str:
     job = release.job
     density = FAMILIES[job.model.family].density.format(outcome=job.model.outcome, weight=job.survey.weight)
-    return f"{density}, natural logarithms, given the predictors, in the observed sample"
+    given = ", given the predictors" if job.model.predictors else ""
+    return f"{density}, natural logarithm{given}, in the observed sample"
 
 
 def _public(release: Release) -> list[str]:
@@ -86,11 +96,19 @@ def _post_processing(release: Release) -> list[str]:
     return steps
 
 
+def _of_parameters(release: Release) -> list[str]:
+    model = release.model(0)
+    if not isinstance(model, Expectation):
+        return []
+    return [SEARCH_AGAIN if isinstance(model, Recentred) else BETWEEN_SETS]
+
+
 def _standard_errors(release: Release) -> list[str]:
     said = [
-        SEARCH_AGAIN if release.job.model.family == "lognormal" else BETWEEN_SETS,
+        *_of_parameters(release),
         "estimator `records`: T = B/m + W over m sets, W by linearisation with design strata, records as units; the bias "
-        "of the privacy weights, which trim tails (counts too low, means too high, by some per cent), is not in it",
+        "of the privacy weights, which trim tails (under the lognormal model: counts too low, means too high, by some per "
+        "cent), is not in it",
         "nominal 90 % intervals under the model; the model's own misfit is not in them",
     ]
     if release.job.model.synthesis == "fbp":

@@ -31,6 +31,8 @@ PROCESS_BYTES = 420 * 2**20
 """A worker process with everything imported and compiled."""
 STAN_BYTES = 240 * 2**20
 """What cmdstanpy and ArviZ add to a process, and a program's own process."""
+GATHERED_BYTES = 250
+"""A record among those that a fit takes as they are: as numbers and as a program's data."""
 GENERATED_BYTES = 160 * 2**20
 """A block of a user's generated quantities, as text and as numbers."""
 BYTES_PER_RECORD = 240
@@ -83,6 +85,9 @@ class Layout:
     log_lik: bool
     process: int = PROCESS_BYTES
     """A worker process before it sees a record, bytes."""
+    gathered: int = 0
+    """Bytes per record of a stratum that a fit gathers from all its blocks."""
+    bin_strata: int = BIN_STRATA
 
     @classmethod
     def of(cls, job: Job, frame: Frame) -> Layout:
@@ -91,7 +96,10 @@ class Layout:
         wanted, small = job.record.log_lik, log_lik_bytes(frame, job.sampler.total) <= LOG_LIK_LIMIT
         process = PROCESS_BYTES + STAN_BYTES * (job.sampler.name == "stan") + GENERATED_BYTES * (job.model.family == "user")
         kept = wanted == "always" or (wanted == "auto" and small)
-        return cls(frame, job.sampler.total, max(parameters), kept, process)
+        first = model.build(job, frame, frame.rows_of(0))
+        gathered = GATHERED_BYTES if first.combine == "concat" else 0
+        bin_strata = 1 if job.sampler.name == "stan" else BIN_STRATA
+        return cls(frame, job.sampler.total, max(parameters), kept, process, gathered, bin_strata)
 
     @cached_property
     def blocks(self) -> Blocks:
@@ -113,14 +121,14 @@ class Layout:
 
     @cached_property
     def bins(self) -> tuple[tuple[int, ...], ...]:
-        """Small strata in tasks: consecutive, up to BIN_VALUES records × draws and BIN_STRATA, the largest bins first."""
+        """Small strata in tasks: consecutive, up to BIN_VALUES records × draws and `bin_strata`, the largest bins first."""
         bins: list[list[int]] = [[]]
         giants = set(self.giants)
         filled, limit = 0, BIN_VALUES // self.draws
         for stratum, count in enumerate(self.frame.stratum_count.tolist()):
             if stratum in giants:
                 continue
-            if len(bins[-1]) == BIN_STRATA or (bins[-1] and filled + count > limit):
+            if len(bins[-1]) == self.bin_strata or (bins[-1] and filled + count > limit):
                 bins.append([])
                 filled = 0
             bins[-1].append(stratum)
@@ -134,7 +142,8 @@ class Layout:
         block = min(count, block_rows(self.draws))
         tensor = 3 * 8 * self.draws * block if self.log_lik else 0
         draws = 8 * self.draws * (16 * self.parameters + 100)
-        return self.process + BYTES_PER_RECORD * count + tensor + draws
+        gathered = self.gathered * int(self.frame.stratum_count[stratum])
+        return self.process + BYTES_PER_RECORD * count + tensor + draws + gathered
 
     @cached_property
     def largest_task_bytes(self) -> int:

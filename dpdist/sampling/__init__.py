@@ -5,7 +5,9 @@ from typing import Any
 
 from dpdist.errors import ProgramError
 from dpdist.job import Job
+from dpdist.models.grid import FEW_RECORDS_ERROR, GRID_ERROR
 from dpdist.models.protocol import StanData, StratumModel
+from dpdist.models.user import User
 from dpdist.progress import Listener
 from dpdist.sampling.exact import ExactSampler, GridSampler
 from dpdist.sampling.markov import StanSampler, source_of
@@ -15,6 +17,10 @@ from dpdist.sampling.toolchain import check_program, executable, find_toolchain
 CAVEAT = (
     "draws are those of Markov chains: within an unknown total variation γ of the posterior, with which a draw is "
     "(ε, (1 + e^ε)γ)-private at best"
+)
+GRID_CAVEAT = (
+    "draws come from an interpolant on a grid that follows the posterior: within the total variation γ stated above (from "
+    f"five records on; {FEW_RECORDS_ERROR:g} below) of the posterior, with which a draw is (ε, (1 + e^ε)γ)-private at best"
 )
 RETRIES = (
     "a fit whose Stan run fails{}, is repeated with another seed, up to {} attempts in all: this number was fixed before "
@@ -42,11 +48,22 @@ def check(job: Job, model: StratumModel) -> None:
         return
     assert isinstance(model, StanData)
     found = check_program(source_of(model.program), job.sampler.toolchain)
+    if not isinstance(model, User):
+        return
     said = {name: len(dims) for name, dims in job.model.parameters.items()}
-    if job.model.program is not None and found != said:
-        listed = ", ".join(f"{name} ({dims} dimensions)" for name, dims in found.items()) or "none"
+    if found["parameters"] != said:
+        listed = ", ".join(f"{name} ({dims} dimensions)" for name, dims in found["parameters"].items()) or "none"
         remedy = f"list under model.parameters just those of its parameters block: {listed}"
-        raise ProgramError(job.model.program.name, "its parameters are not those of the job", remedy)
+        raise ProgramError(model.program.name, "its parameters are not those of the job", remedy)
+    for name in (("y_rep", "w_rep") if model.weighted else ("y_rep",)) + (() if model.function else ("log_lik",)):
+        if found["generated quantities"].get(name) != 1:
+            raise ProgramError(model.program.name, f"it generates no vector {name}", f"declare vector[N] {name}")
+    if "alpha" not in found["inputs"]:
+        raise ProgramError(model.program.name, "it takes no privacy weights", "declare vector<lower=0>[N] alpha as data")
+    if unknown := sorted(set(found["inputs"]) - model.inputs):
+        found_ = f"it declares data that nobody gives: {', '.join(unknown)}"
+        raise ProgramError(model.program.name, found_, "add them to model.data")
+    model.check_function()
 
 
 def prepare(job: Job, model: StratumModel, listener: Listener) -> None:
@@ -62,7 +79,7 @@ def facts(job: Job) -> dict[str, Any]:
     if job.sampler.name == "exact":
         return said | {"total_variation": 0}
     if job.sampler.name == "grid":
-        return said | {"total_variation": 0, "posterior": "restricted to a public grid of parameters"}
+        return said | {"total_variation": GRID_ERROR, "caveats": [GRID_CAVEAT]}
     tools, policy = find_toolchain(job.sampler.toolchain), job.diagnostics
     failing = ", or misses the job's diagnostics" if policy.policy == "fail" else ""
     return said | {

@@ -1,7 +1,8 @@
 """The sampler `stan`: posteriors of models that are Stan programs, and what a user's program generates.
 
 A released θ is the last draw of a chain of its own. Draws are the posterior's up to a total variation γ that nobody knows:
-the guarantee is then (ε, (1 + e^ε)γ) at best (METHODS §2).
+the guarantee is then (ε, (1 + e^ε)γ) at best (METHODS §2). Seed and number of a chain stand in the arguments of its process
+while it runs: whoever can list this machine's processes is inside the wall.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.errors import StanError
+from dpdist.errors import ProgramError, StanError
 from dpdist.files import write_text
 from dpdist.job import Diagnostics, Program, Sampler, Toolchain
 from dpdist.models.protocol import Draws, StanData, StratumModel
@@ -25,7 +26,7 @@ from dpdist.sampling.cache import cache_folder
 from dpdist.sampling.diagnostics import Diagnostics as Found
 from dpdist.sampling.diagnostics import Policy, diagnose
 from dpdist.sampling.protocol import Unconverged
-from dpdist.sampling.stan import StanSettings, fit, generate, seed_of
+from dpdist.sampling.stan import Chains, StanSettings, fit, generate, seed_of
 from dpdist.sampling.toolchain import Executable, executable
 
 GENERATED_VALUES = 2**20
@@ -42,35 +43,38 @@ class StanSampler:
     """Private folders of fits are made under it."""
 
     def many(self, model: StratumModel, statistics: Floats, rng: np.random.Generator) -> Draws:
+        chains, found = self._sampled(model, statistics, self.said.chains, _seed(rng), 1)
+        return Draws(_values(model, chains, slice(None)), self.said.chains, found)
+
+    def one(self, model: StratumModel, statistics: Floats, rng: np.random.Generator) -> Draws:
+        """The last draw of a chain of its own, whose random numbers 62 secret bits decide."""
+        seed, number, records_seed = _seed(rng), _seed(rng), _seed(rng)
+        chains, _ = self._sampled(model, statistics, 1, seed, number)
+        theta = Draws(_values(model, chains, slice(-1, None)))
+        return model.with_records(theta, records_seed) if isinstance(model, Generated) else theta
+
+    def _sampled(
+        self, model: StratumModel, statistics: Floats, chains: int, seed: int, number: int
+    ) -> tuple[Chains, dict[str, float]]:
+        """Chains that run, and under `policy: fail` meet the job's thresholds, and their figures."""
         assert isinstance(model, StanData)
-        chains = self.said.chains
-        seed, data = _seed(rng), model.stan_data(statistics)
-        why = ""
-        for attempt in range(self.said.attempts):
+        said, data, why = self.said, model.stan_data(statistics), ""
+        settings = StanSettings(
+            chains=chains, warmup=said.warmup, draws=said.draws, adapt_delta=said.adapt_delta, attempts=1
+        )
+        names = tuple(p.name for p in model.parameters) if isinstance(model, User) else None
+        for attempt in range(said.attempts):
             try:
-                found = fit(self.program(model), data, self._settings(chains), seed_of(seed, attempt), self.folder)
+                found = fit(self.program(model), data, settings, seed_of(seed, attempt), self.folder, number)
             except StanError as error:
                 why = str(error)
                 continue
-            names = tuple(p.name for p in model.parameters) if isinstance(model, User) else None
             diagnostics = diagnose(replace(found, attempt=attempt), names)
             missed = diagnostics.problems(Policy(**self.policy.model_dump(exclude={"policy"})))
             if not missed or self.policy.policy == "warn":
-                values = model.from_stan({name: _flat(drawn) for name, drawn in found.draws.items()})
-                return Draws(values, chains, {"missed": float(len(missed)), **_figures(diagnostics)})
+                return found, {"missed": float(len(missed)), **_figures(diagnostics)}
             why = "the chains missed the job's diagnostics"
-        raise Unconverged(f"{why}, in {self.said.attempts} attempts")
-
-    def one(self, model: StratumModel, statistics: Floats, rng: np.random.Generator) -> Draws:
-        assert isinstance(model, StanData)
-        seed, data = _seed(rng), model.stan_data(statistics)
-        settings = replace(self._settings(1), attempts=self.said.attempts)
-        try:
-            found = fit(self.program(model), data, settings, seed, self.folder)
-        except StanError as error:
-            raise Unconverged(str(error)) from None
-        theta = Draws(model.from_stan({name: _flat(drawn)[-1:] for name, drawn in found.draws.items()}))
-        return model.with_records(theta, seed) if isinstance(model, Generated) else theta
+        raise Unconverged(f"{why}, in {said.attempts} attempts")
 
     def complete(self, model: StratumModel) -> StratumModel:
         """The model; a user's program that generates its own log likelihood or records is given what runs it."""
@@ -80,10 +84,6 @@ class StanSampler:
 
     def program(self, model: StanData) -> Executable:
         return compiled(model.program, self.said.toolchain)
-
-    def _settings(self, chains: int) -> StanSettings:
-        said = self.said
-        return StanSettings(chains=chains, warmup=said.warmup, draws=said.draws, adapt_delta=said.adapt_delta, attempts=1)
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,14 @@ class Generated(User):
         placeholder = np.full(len(frame), np.round((low + high) / 2.0) if self.whole else (low + high) / 2.0)
         ones = np.ones(len(frame))
         found = self.run(self.data_of(frame, placeholder, ones, ones, generate=True), theta, seed)
-        outcome = np.clip(found["y_rep"], low, high)
-        return replace(theta, values={**theta.values, OUTCOME: outcome, WEIGHT: found.get("w_rep", ones[None])})
+        outcome, weight = found["y_rep"], found["w_rep"] if self.weighted else ones[None]
+        if outcome.shape != (1, len(frame)) or weight.shape != (1, len(frame)):
+            raise ProgramError(self.program.name, "y_rep or w_rep has another size than the data", "declare vector[N]")
+        if np.isnan(outcome).any() or not (np.isfinite(weight) & (weight > 0)).all():
+            found_ = "y_rep is not a number, or w_rep is not a finite weight above 0"
+            raise ProgramError(self.program.name, found_, "correct the generated quantities: other seeds meet the same law")
+        outcome = np.clip(np.round(outcome) if self.whole else outcome, low, high)
+        return replace(theta, values={**theta.values, OUTCOME: outcome, WEIGHT: weight})
 
 
 @lru_cache(maxsize=32)
@@ -146,6 +152,11 @@ def source_of(program: str | Program) -> str | Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, program.text)
     return path
+
+
+def _values(model: StratumModel, chains: Chains, which: slice) -> Mapping[str, Floats]:
+    assert isinstance(model, StanData)
+    return model.from_stan({name: _flat(drawn)[which] for name, drawn in chains.draws.items()})
 
 
 def _figures(found: Found) -> dict[str, float]:

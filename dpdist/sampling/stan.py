@@ -69,14 +69,22 @@ class Chains:
         )
 
 
-def fit(executable: Executable, data: Mapping[str, Any], settings: StanSettings, seed: int, folder: Path) -> Chains:
+def fit(
+    executable: Executable,
+    data: Mapping[str, Any],
+    settings: StanSettings,
+    seed: int,
+    folder: Path,
+    first_id: int = 1,
+) -> Chains:
     """Posterior draws of a program given its data. Raises `StanError` when every attempt has failed.
 
-    `seed` in [0, 2³²); attempt k > 0 takes a seed made from it and k.
+    `seed` in [0, 2³²); attempt k > 0 takes a seed made from it and k. `first_id` in [1, 2³¹) numbers the chains: a chain's
+    random numbers depend on seed and number.
     """
     for attempt in range(max(1, settings.attempts)):
         try:
-            return _fit(executable, data, settings, seed_of(seed, attempt), folder, attempt)
+            return _fit(executable, data, settings, seed_of(seed, attempt), folder, attempt, first_id)
         except StanError as error:
             failure = error
     raise failure
@@ -118,13 +126,20 @@ def seed_of(seed: int, attempt: int) -> int:
 
 
 def _fit(
-    executable: Executable, data: Mapping[str, Any], settings: StanSettings, seed: int, folder: Path, attempt: int
+    executable: Executable,
+    data: Mapping[str, Any],
+    settings: StanSettings,
+    seed: int,
+    folder: Path,
+    attempt: int,
+    first_id: int,
 ) -> Chains:
     model = cmdstanpy().CmdStanModel(exe_file=executable.path)
     with _private(folder, executable) as own, _environment_kept():
         run = model.sample(
             data=str(_write_data(own, data)),
             chains=settings.chains,
+            chain_ids=first_id,
             parallel_chains=1,
             threads_per_chain=settings.threads,
             seed=seed,
@@ -213,7 +228,7 @@ def message(console: str) -> str:
     if not said:
         return "its process ended without a message (killed, or out of memory)"
     text = re.sub(r"'[^'\n]*/([^'/\n]+)'|\S*/(\S+)", r"'\1\2'", "\n".join(dict.fromkeys(said[-8:])))
-    place, word = r"(?:line|column) \d+|\w+\[\d+(?:, ?\d+)*\]|'[^'\n]*\.stan'", r"[^\W\d]\w*"
+    place, word = r"(?:line|column) \d+|\w+\[\d+(?:, ?\d+)*\]|'[^'\n]*\.stan'", r"[^\W\d]+(?!\w)"
     number = r"[-+]?\d+\.?\d*(?:[eE][-+]?\d+)?"
     return re.sub(rf"({place}|{word})|{number}", lambda found: found[1] or "…", text)
 

@@ -95,10 +95,12 @@ def _executable(source: Path, tools: Toolchain, listener: Listener) -> Executabl
     return made
 
 
-def check_program(program: str | Path, toolchain: ToolchainName = "auto") -> dict[str, int]:
-    """A program's parameters, with their number of dimensions; raises as `executable` does, and compiles nothing."""
+def check_program(program: str | Path, toolchain: ToolchainName = "auto") -> dict[str, dict[str, int]]:
+    """Inputs, parameters and generated quantities of a program, each with its number of dimensions, by block; raises as
+    `executable` does, and compiles nothing."""
     said = json.loads(_check(find_program(program), find_toolchain(toolchain)))
-    return {name: int(about["dimensions"]) for name, about in said["parameters"].items()}
+    blocks = ("inputs", "parameters", "generated quantities")
+    return {block: {name: int(about["dimensions"]) for name, about in said[block].items()} for block in blocks}
 
 
 def find_toolchain(name: ToolchainName = "auto") -> Toolchain:

@@ -190,12 +190,14 @@ def _outcome(job: Job, b: Batch) -> Floats:
     b.wrong(np.isinf(values), name, "values that are not finite", "finite numbers", "correct the file")
     if column.zeros == "drop":
         b.drop(values == 0, f"{name}: zeros, dropped")
-    _supported(job, b, values)
     outside = (values < low) | (values > high)
     if column.outside == "clip":
         b.findings.rule(f"{name}: outside its bounds, clipped", int((outside & b.keep).sum()))
-        values = np.clip(values, low, high)
+        support, clipped = FAMILIES[job.model.family].support, np.clip(values, low, high)
+        _supported(job, b, np.where((values < support.low) | (values > support.high), values, clipped))
+        values = clipped
     else:
+        _supported(job, b, values)
         remedy = f"widen columns.{name}.bounds, or state columns.{name}.outside: clip"
         b.wrong(outside, name, "values outside the public bounds", f"[{low:g}, {high:g}]", remedy)
     return values

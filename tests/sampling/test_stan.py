@@ -125,18 +125,19 @@ def test_the_message_keeps_places_and_drops_numbers_and_folders():
         message("Error: n[2, 3] is 1e+05 of 7.5 or 2e5\nError: sample did not finish (code 70)")
         == "Error: n[2, 3] is … of … or …"
     )
-    assert message("Rejecting: sum of weight[12] is 1234.5e-3, m2 = -inf") == "Rejecting: sum of weight[12] is …, m2 = -inf"
+    assert message("Rejecting: sum of weight[12] is 1234.5e-3, m2 = -inf") == "Rejecting: sum of weight[12] is …, m… = -inf"
+    assert message("salary52000") == "salary…"
     assert "killed" in message("Chain [1] Iteration: 1 / 9")
 
 
 def test_attempts_are_counted_and_have_seeds_of_their_own(program, gaussian, tmp_path, monkeypatch):
     seeds, once = [], stan._fit
 
-    def fails_first(executable, data, settings, seed, folder, attempt):
+    def fails_first(executable, data, settings, seed, folder, attempt, first_id):
         seeds.append(seed)
         if attempt < 2:
             raise StanError("p", "no", "none")
-        return once(executable, data, settings, seed, folder, attempt)
+        return once(executable, data, settings, seed, folder, attempt, first_id)
 
     monkeypatch.setattr(stan, "_fit", fails_first)
     with pytest.raises(StanError):
