@@ -1,0 +1,174 @@
+"""One self-contained page: what was simulated, what reproduces, tables beside the published ones, figures, how to read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jinja2
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+
+from dpdist.mechanisms.presets import MECHANISMS
+from dpdist.sampling import facts
+from dpdist.studies.figures import TITLES, Material, drawn
+from dpdist.studies.replicate import ANY, job_of
+from dpdist.studies.results import as_number
+from dpdist.studies.settings import DATA, Arm, Beside, Simulation
+
+READINGS: Mapping[str, str] = {
+    "database_bound": "Δ, the largest weighted record bound max |α_i f_i(θ_s)| over records and draws of the final fit; "
+    "for clamped mechanisms the largest clamped value. ε = 2Δ is local to the simulated file unless the mechanism is strict.",
+    "unweighted_database_bound": "Δ of the fit without weights, where each weight search starts.",
+    "epsilon_local": "2Δ (zero_out).",
+    "epsilon_local_range": "Largest max_s α_i f_i − min_s α_i f_i: what switching one record off can cost, its weight frozen.",
+    "records_censored": "Records with |α_i f_i| over the clamp in any draw (censor_w, censor_uw); records whose weight was "
+    "set to 0 (weighted_e).",
+    "privacy_weight": "Mean of α over records: the share of the likelihood that is left.",
+    "record_bound_before": "Mean over records of F, the record bound under the unweighted fit.",
+    "record_bound_after": "Mean over records of the weighted record bound under the final fit.",
+    "max_ecdf": "Largest absolute difference between the distribution functions of data and synthetic records, over the "
+    "pooled 2n points. Two samples from one law differ by about 1.2/√n on average (.027 at n = 2000).",
+    "avg_ecdf": "Mean squared difference over the pooled 2n points.",
+    "mean": "Mean of the synthetic records; its 95 % interval is mean ± 1.96 s/√n within a set.",
+    "median": "Median (interpolated order statistics); its interval is a pair of order statistics, see below.",
+    "q15": "15th percentile; interval as for the median.",
+    "q90": "90th percentile; interval as for the median.",
+    "fits": "Posterior fits that a run took, the unweighted one included.",
+}
+INTERVALS = (
+    "Intervals are nominal 95 % within one data set, averaged over synthetic sets and then over replicates: for the mean "
+    "mean ± 1.96 s/√n; for a quantile the order statistics whose ranks are the 2.5 % and 97.5 % points of Binomial(n, p). "
+    "They treat synthetic records as if they were data and take no account of the draw of θ."
+)
+
+
+def page(study: Simulation, results: pd.DataFrame, records: pd.DataFrame, versions: Mapping[str, str]) -> str:
+    """The page as one HTML document without any external resource. Results are long, with text ε; see `results`."""
+    material = Material(study, results, records)
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("dpdist.studies"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    measured = [name for name in study.measures if name in set(results.measure)]
+    return environment.get_template("page.html").render(
+        study=study,
+        data=DATA,
+        facts=_facts(study, versions),
+        arms=[_described(study, arm) for arm in study.mechanisms],
+        beside=[_beside(table, material) for table in study.beside],
+        figures=[(figure, Markup(svg)) for figure, svg in drawn(study.figures, material)],
+        summaries=[(name, TITLES.get(name, name), READINGS.get(name, ""), _summary(material, name)) for name in measured],
+        intervals=INTERVALS if any(name.endswith("_lower") for name in set(results.measure)) else "",
+        refused=int((results.measure == "refused").sum()),
+    )
+
+
+def _facts(study: Simulation, versions: Mapping[str, str]) -> list[tuple[str, str]]:
+    cases = "; ".join(f"{c.name}: {c.n:,} records of {c.generator.generator().text}, {c.family} model" for c in study.cases)
+    sampler = facts(job_of(study, study.cases[0], study.mechanisms[0], study.grid[0] if study.grid else ANY))
+    samplers = sorted({case.sampler.name for case in study.cases})
+    grid = ", ".join(study.grid) + f" per synthetic set, {study.adjacency}"
+    return [
+        ("Data", f"simulated; {cases}"),
+        ("Replicates", f"R = {study.replicates}, each with a file of its own"),
+        ("ε", grid if study.grid else "no grid: the bound is what results"),
+        ("Posterior draws", f"S = {sampler['draws']:,}, sampled independently ({', '.join(samplers)}), no Markov chains"),
+        ("Synthetic sets", f"{study.synthetic_sets} per run, n records each"),
+        (
+            "Randomness",
+            f"NumPy generators keyed by seed {study.seed}, case and replicate; a study, not a release: no noise "
+            "here is safe in floating point, and none needs to be",
+        ),
+        ("Versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
+    ]
+
+
+def _described(study: Simulation, arm: Arm) -> dict[str, str]:
+    """An arm in words: settings, and what its mechanism promises."""
+    weights = arm.weights.model_dump(exclude_defaults=True)
+    weights.setdefault("rule", arm.weights.rule)
+    settings = ", ".join(
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in weights.items()
+    )
+    if arm.match is not None:
+        promise = f"tuned to the bound that {arm.match} reached on the same file"
+    elif arm.target == "none":
+        promise = "weights as given; the bound is what results, whatever ε"
+    else:
+        job = job_of(study, study.cases[0], arm, study.grid[0] if study.grid else ANY)
+        promise = MECHANISMS[arm.name].promise(job).per_set.name
+    return {"key": arm.key, "name": arm.name, "settings": settings, "promise": promise}
+
+
+def _beside(said: Beside, material: Material) -> dict[str, Any]:
+    """A table of published figures with the study's own, and the Monte Carlo error of these."""
+    rows = []
+    for row in said.rows:
+        epsilons = [e for e in material.study.grid or ("",) if row.epsilon is None or as_number(e) == float(row.epsilon)]
+        case = said.case or material.study.cases[0].name
+        ours = _statistic(said, material, case, row.mechanism, epsilons[0] if epsilons else "")
+        rows.append(
+            {
+                "mechanism": row.mechanism,
+                "epsilon": "" if row.epsilon is None else epsilons[0] if epsilons else "",
+                "published": [_text(row.values.get(key, "")) for key in said.columns],
+                "ours": ours,
+            }
+        )
+    return {"said": said, "rows": rows, "any_epsilon": any(row["epsilon"] for row in rows)}
+
+
+def _statistic(said: Beside, material: Material, case: str, mechanism: str, epsilon: str) -> str:
+    values = material.values(case, mechanism, epsilon, said.measure)
+    if not len(values):
+        return "—"
+    if said.statistic == "range":
+        return f"{number(values.min())} – {number(values.max())}"
+    if said.statistic == "sd":
+        return number(values.std(ddof=1)) if len(values) > 1 else "—"
+    if said.statistic == "interval":
+        ends = [material.values(case, mechanism, epsilon, said.measure + end) for end in ("_lower", "_upper")]
+        return f"{ends[0].mean():.1f} – {ends[1].mean():.1f}"
+    if len(values) < 2:
+        return number(values.mean())
+    error = values.std(ddof=1) / np.sqrt(len(values))
+    return f"{number(values.mean())} ± {number(error)}"
+
+
+def _summary(material: Material, measure: str) -> dict[str, Any]:
+    """Mean (sd) of a measure: mechanisms down, (case, ε) across."""
+    found = material.results[material.results.measure == measure]
+    across = [(case.name, e) for case in material.study.cases for e in material.study.grid or ("",)]
+    across = [(case, e) for case, e in across if len(found[(found.case == case) & (found.epsilon == e)])]
+    named = len(material.study.cases) > 1
+    heads = [" ".join(part for part in (case if named else "", f"ε = {e}" if e else "") if part) for case, e in across]
+    rows = []
+    for label in [label for label in material.labels if label in set(found.mechanism)]:
+        cells = []
+        for case, e in across:
+            values = material.values(case, label, e, measure)
+            sd = number(values.std(ddof=1)) if len(values) > 1 else "–"
+            cells.append((number(values.mean()), sd) if len(values) else None)
+        rows.append((label, cells))
+    return {"heads": heads, "rows": rows}
+
+
+def number(value: float) -> str:
+    """Three to four significant digits, as a reader would write them."""
+    size = abs(value)
+    if not np.isfinite(value):
+        return "∞" if value > 0 else "–"
+    if size >= 1000:
+        return f"{value:,.0f}"
+    if size >= 100:
+        return f"{value:.0f}" if size >= 200 else f"{value:.1f}"
+    if size >= 1:
+        return f"{value:.2f}"
+    if size >= 0.01:
+        return f"{value:.3f}"
+    return f"{value:.2g}" if size else "0"
+
+
+def _text(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:g}"

@@ -1,0 +1,227 @@
+"""What a study file may say: frozen, validated once; `simulation` runs mechanisms, `guarantees` computes exact losses."""
+
+from __future__ import annotations
+
+import dataclasses
+from difflib import get_close_matches
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from dpdist.families import FAMILIES
+from dpdist.job import Adjacency, Budget, Family, Frozen, Mechanism, Name, Runtime, Sampler, budget_text
+from dpdist.studies.generators import GENERATORS, Generator, GeneratorName, generator
+
+DATA = "data"
+"""Label of the confidential data's own figures in results."""
+Measure = Literal[
+    "database_bound",
+    "unweighted_database_bound",
+    "epsilon_local",
+    "epsilon_local_range",
+    "records_censored",
+    "privacy_weight",
+    "record_bound_before",
+    "record_bound_after",
+    "max_ecdf",
+    "avg_ecdf",
+    "mean",
+    "median",
+    "q15",
+    "q90",
+    "fits",
+]
+UNTUNED: tuple[str, ...] = ("weighted", "unweighted")
+"""Mechanisms that no ε enters where they have no weights to tune."""
+FigureKind = Literal["violins", "ecdf", "record_bounds", "weights_and_bounds", "by_size", "loss"]
+
+
+class Law(Frozen):
+    """The law of the simulated confidential data."""
+
+    name: GeneratorName
+    parameters: dict[str, float]
+
+    @model_validator(mode="after")
+    def _parameters_of_the_law(self) -> Self:
+        known = [field.name for field in dataclasses.fields(GENERATORS[self.name])]
+        for name in self.parameters:
+            if name not in known:
+                near = get_close_matches(name, known, n=1)
+                hint = f": did you mean '{near[0]}'?" if near else ""
+                raise ValueError(f"'{name}' is no parameter of {self.name} ({', '.join(known)}){hint}")
+        if missing := [name for name in known if name not in self.parameters]:
+            raise ValueError(f"{self.name} needs {', '.join(missing)}")
+        return self
+
+    def generator(self) -> Generator:
+        return generator(self.name, self.parameters)
+
+
+class Case(Frozen):
+    """A population to simulate and the model that is fitted to it."""
+
+    name: Name
+    generator: Law
+    n: int = Field(ge=1, description="records of a simulated file")
+    family: Family
+
+    @field_validator("family")
+    @classmethod
+    def _outcome_alone(cls, family: Family) -> Family:
+        if FAMILIES[family].predictors or FAMILIES[family].weight is not False:
+            allowed = ", ".join(name for name, facts in FAMILIES.items() if not facts.predictors and facts.weight is False)
+            raise ValueError(f"a study simulates one outcome: its model is one of {allowed}")
+        return family
+
+    @property
+    def sampler(self) -> Sampler:
+        return Sampler(name=FAMILIES[self.family].samplers[0])
+
+
+class Arm(Mechanism):
+    """A mechanism under study, with its settings; `label` tells arms of one mechanism apart.
+
+    `target: epsilon` tunes weights to each ε of the grid; `none` takes them as given and reports the bound that results.
+    `match` tunes them to the bound that another arm reached on the same data.
+    """
+
+    label: Name | None = None
+    target: Literal["epsilon", "none"] = "epsilon"
+    match: str | None = None
+    cases: tuple[str, ...] | None = Field(default=None, description="cases to run on; unset: all")
+
+    @property
+    def key(self) -> str:
+        return self.label or self.name
+
+
+class Row(Frozen):
+    """Published figures of one mechanism at one ε, by column."""
+
+    mechanism: str
+    epsilon: Budget | None = None
+    values: dict[str, float | str]
+
+
+class Beside(Frozen):
+    """A table of published figures that the page sets beside the study's."""
+
+    title: str
+    measure: str
+    case: str | None = None
+    statistic: Literal["mean", "sd", "range", "interval"] = "mean"
+    columns: dict[str, str] = Field(description="key of a published column and its heading")
+    rows: tuple[Row, ...] = Field(min_length=1)
+    reading: str = ""
+
+
+class Figure(Frozen):
+    kind: FigureKind
+    title: str
+    measure: str | None = None
+    cases: tuple[str, ...] | None = None
+    mechanisms: tuple[str, ...] | None = None
+    log: bool = False
+    reading: str = ""
+
+
+class Note(Frozen):
+    """A finding that the page states near its top: what reproduces, what does not."""
+
+    title: str
+    text: str
+
+
+def _text(value: Any) -> Any:
+    return " ".join(value.split()) if isinstance(value, str) else value
+
+
+class Simulation(Frozen):
+    """Replicates of mechanisms on simulated data."""
+
+    kind: Literal["simulation"] = "simulation"
+    study: Name
+    title: str
+    about: Annotated[str, BeforeValidator(_text)] = ""
+    seed: int = Field(ge=0)
+    replicates: int = Field(ge=1)
+    cases: tuple[Case, ...] = Field(min_length=1)
+    adjacency: Adjacency = "zero_out"
+    epsilons: tuple[Budget, ...] = ()
+    draws: int = Field(default=1000, ge=100, description="S: draws that bounds are taken over")
+    synthetic_sets: int = Field(default=1, ge=1)
+    mechanisms: tuple[Arm, ...] = Field(min_length=1)
+    measures: tuple[Measure, ...] = Field(min_length=1)
+    notes: tuple[Note, ...] = ()
+    beside: tuple[Beside, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    runtime: Runtime = Runtime()
+
+    @model_validator(mode="after")
+    def _names_agree(self) -> Self:
+        labels, cases = [arm.key for arm in self.mechanisms], [case.name for case in self.cases]
+        _different("mechanisms: labels", [*labels, DATA])
+        _different("cases: names", cases)
+        for place, arm in enumerate(self.mechanisms):
+            if arm.match is not None and arm.match not in labels[:place]:
+                raise ValueError(f"mechanism '{arm.key}' matches '{arm.match}', which is not one listed before it")
+            if not self.epsilons and self.needs_epsilon(arm):
+                raise ValueError(f"mechanism '{arm.key}' needs a grid of epsilons (or target: none)")
+            _known(f"mechanism '{arm.key}'", arm.cases, cases)
+        for figure in self.figures:
+            _known(f"figure '{figure.title}'", figure.cases, cases)
+            _known(f"figure '{figure.title}'", figure.mechanisms, [*labels, DATA])
+        for table in self.beside:
+            _known(f"table '{table.title}'", [table.case] if table.case else None, cases)
+            _known(f"table '{table.title}'", [row.mechanism for row in table.rows], [*labels, DATA])
+        return self
+
+    def arm(self, label: str) -> Arm:
+        return next(arm for arm in self.mechanisms if arm.key == label)
+
+    def needs_epsilon(self, arm: Arm) -> bool:
+        """Whether an arm's results differ over the grid; of the others one result stands for every ε."""
+        if arm.match is not None:
+            return self.needs_epsilon(self.arm(arm.match))
+        return not (arm.target == "none" or (arm.name in UNTUNED and arm.weights.rule == "none"))
+
+    def arms_of(self, case: Case) -> tuple[Arm, ...]:
+        return tuple(arm for arm in self.mechanisms if arm.cases is None or case.name in arm.cases)
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What decides a replicate: results of studies that agree in it may be put together."""
+        return self.model_dump(mode="json", include=_DECIDES)
+
+    @property
+    def grid(self) -> tuple[str, ...]:
+        return tuple(budget_text(epsilon) for epsilon in self.epsilons)
+
+
+_DECIDES = {
+    "kind",
+    "study",
+    "seed",
+    "cases",
+    "adjacency",
+    "epsilons",
+    "draws",
+    "synthetic_sets",
+    "mechanisms",
+    "measures",
+}
+
+
+def _different(what: str, names: list[str]) -> None:
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"{what} must differ, '{twice}' stands twice or is reserved: give a label")
+
+
+def _known(where: str, names: Any, known: list[str]) -> None:
+    for name in names or ():
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f": did you mean '{near[0]}'?" if near else ""
+            raise ValueError(f"{where} names '{name}', which is none of {', '.join(known)}{hint}")
