@@ -126,8 +126,7 @@ def publish(workspace: WorkspaceFolder, quiet: Quiet = False, as_json: Json = Fa
 
 
 @app.command()
-def report(workspace: WorkspaceFolder, confidential: Replicates = Annotated[int | None, typer.Option("--replicates", min=1, help="Number of replicates; unset: the study's.")]
-WithEvaluation = False) -> None:
+def report(workspace: WorkspaceFolder, confidential: WithEvaluation = False) -> None:
     """Show a release as text: guarantee, tables, and on request the confidential evaluation."""
 
     def act() -> None:

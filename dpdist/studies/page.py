@@ -19,10 +19,10 @@ from dpdist.studies.settings import DATA, Arm, Beside, Simulation
 
 READINGS: Mapping[str, str] = {
     "database_bound": "Δ, the largest weighted record bound max |α_i f_i(θ_s)| over records and draws of the final fit; "
-    "for clamped mechanisms the largest clamped value. ε = 2Δ is local to the simulated file unless the mechanism is strict.",
+    "for clamped mechanisms the largest clamped value. ε = 2Δ is local to the file unless the mechanism is strict.",
     "unweighted_database_bound": "Δ of the fit without weights, where each weight search starts.",
     "epsilon_local": "2Δ (zero_out).",
-    "epsilon_local_range": "Largest max_s α_i f_i − min_s α_i f_i: what switching one record off can cost, its weight frozen.",
+    "epsilon_local_range": "Largest max_s α_i f_i − min_s α_i f_i: the cost of switching one record off, weights frozen.",
     "records_censored": "Records with |α_i f_i| over the clamp in any draw (censor_w, censor_uw); records whose weight was "
     "set to 0 (weighted_e).",
     "privacy_weight": "Mean of α over records: the share of the likelihood that is left.",
