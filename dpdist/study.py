@@ -16,12 +16,15 @@ from dpdist.files import write_json, write_text
 from dpdist.progress import Listener, silent, stage
 from dpdist.runtime.executors import executor
 from dpdist.studies import results
+from dpdist.studies.losses import losses
 from dpdist.studies.page import page
-from dpdist.studies.replicate import replicate
-from dpdist.studies.settings import Simulation
+from dpdist.studies.replicate import Replicate, replicate
+from dpdist.studies.settings import Guarantees, Simulation
 
 
-def run(study: Simulation, out: str | Path, replicates: int | None = None, listener: Listener = silent) -> Path:
+def run(
+    study: Simulation | Guarantees, out: str | Path, replicates: int | None = None, listener: Listener = silent
+) -> Path:
     """Run what is missing of a study and write summary.csv, replicates.parquet and index.html. Returns the folder.
 
     `replicates` overrides the study's own number; a larger one adds to what is there. Results are those of simulated data
@@ -45,7 +48,7 @@ def run(study: Simulation, out: str | Path, replicates: int | None = None, liste
         summary = results.summarise(table)
         results.write_table(folder, table, summary)
         with stage(listener, "page", 1) as tick:
-            kept = [pd.read_parquet(results.records_path(folder, case.name)) for case in study.cases]
+            kept = [pd.read_parquet(results.records_path(folder, name)) for name in study.case_names]
             write_text(folder / "index.html", page(study, pd.concat(parts), pd.concat(kept), results.versions()))
             tick(1)
     return folder
@@ -55,36 +58,40 @@ def run(study: Simulation, out: str | Path, replicates: int | None = None, liste
 class Task:
     """Task: computes and writes one replicate; the first replicate of a case also keeps its record-level by-products."""
 
-    study: Simulation
+    study: Simulation | Guarantees
     folder: Path
     units: tuple[tuple[int, int], ...]
 
     def __call__(self, key: int) -> None:
         index, number = self.units[key]
-        case = self.study.cases[index]
-        found = replicate(self.study, case, number, records=number == 1)
+        name, found = self.study.case_names[index], self.compute(index, number)
         if number == 1:
-            results.write_records(results.records_path(self.folder, case.name), case.name, found.records)
-        results.write_results(results.part_path(self.folder, case.name, number), case.name, number, found.results)
+            results.write_records(results.records_path(self.folder, name), name, found.records)
+        results.write_results(results.part_path(self.folder, name, number), name, number, found.results)
+
+    def compute(self, index: int, number: int) -> Replicate:
+        if isinstance(self.study, Guarantees):
+            return losses(self.study, self.study.cases[index], number)
+        return replicate(self.study, self.study.cases[index], number, records=number == 1)
 
 
-def done(folder: Path, study: Simulation, case: int, number: int) -> bool:
+def done(folder: Path, study: Simulation | Guarantees, case: int, number: int) -> bool:
     """True if a replicate's part is there and whole."""
-    name = study.cases[case].name
+    name = study.case_names[case]
     if number == 1 and results.read_part(results.records_path(folder, name)) is None:
         return False
     return results.read_part(results.part_path(folder, name, number)) is not None
 
 
-def read(folder: Path, study: Simulation, case: int, number: int) -> pd.DataFrame:
-    path = results.part_path(folder, study.cases[case].name, number)
+def read(folder: Path, study: Simulation | Guarantees, case: int, number: int) -> pd.DataFrame:
+    path = results.part_path(folder, study.case_names[case], number)
     if (part := results.read_part(path)) is None:
         raise WorkspaceError(str(folder), f"{path.name} vanished while the study ran", "run the same command again")
     return part
 
 
 @contextmanager
-def owned(folder: Path, study: Simulation) -> Iterator[None]:
+def owned(folder: Path, study: Simulation | Guarantees) -> Iterator[None]:
     """The folder, as this study's and nobody else's; parts of another study or of other versions are refused."""
     (folder / "parts").mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / ".lock", timeout=0)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from dpdist.evaluation.utility import ecdf
 from dpdist.records import Floats
 from dpdist.studies.results import as_number
-from dpdist.studies.settings import DATA, Figure, FigureKind, Simulation
+from dpdist.studies.settings import DATA, WORST_LOSS, Figure, FigureKind, Guarantees, Simulation
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#6A3D9A")
 """Okabe and Ito's colours, which most colour-blind readers tell apart; the data are grey."""
@@ -41,6 +42,8 @@ STYLE: dict[Any, Any] = {
     "figure.facecolor": "none",
     "axes.facecolor": "none",
 }
+WIDTH = 10.4
+"""Inches; at the page's widest a figure is not scaled."""
 FEW = 30
 """Up to this many replicates every one is shown as a point."""
 TITLES: Mapping[str, str] = {
@@ -59,23 +62,23 @@ TITLES: Mapping[str, str] = {
     "q15": "15th percentile",
     "q90": "90th percentile",
     "fits": "fits",
-    "worst_loss": "worst-case loss / promised ε",
+    WORST_LOSS: "worst-case loss / promised ε",
 }
 
 
 class Material(NamedTuple):
     """What figures are drawn from: the long table of results, and record-level by-products of the first replicates."""
 
-    study: Simulation
+    study: Simulation | Guarantees
     results: pd.DataFrame
     records: pd.DataFrame
 
     @property
-    def labels(self) -> list[str]:
-        return [DATA, *(arm.key for arm in self.study.mechanisms)]
+    def arms(self) -> list[str]:
+        return [label for label in self.study.labels if label != DATA]
 
     def colour(self, label: str) -> str:
-        return GREY if label == DATA else PALETTE[(self.labels.index(label) - 1) % len(PALETTE)]
+        return GREY if label == DATA else PALETTE[self.arms.index(label) % len(PALETTE)]
 
     def values(self, case: str, mechanism: str, epsilon: str, measure: str) -> Floats:
         found = self.results
@@ -84,16 +87,16 @@ class Material(NamedTuple):
 
     def column(self, case: str, mechanism: str, epsilon: str, column: str) -> Floats:
         found = self.records[(self.records.case == case) & (self.records.mechanism == mechanism)]
-        at = epsilon if epsilon in set(found.epsilon) else (self.study.grid or ("",))[0]
+        at = epsilon if epsilon in set(found.epsilon) else self.study.grid[0]
         return np.asarray(found[(found.epsilon == at) & (found.column == column)]["value"], dtype=float)
 
     def mechanisms(self, said: Figure, case: str, measure: str) -> list[str]:
         """Arms that have the measure in the case, in the study's order."""
         found = self.results[(self.results.case == case) & (self.results.measure == measure)]
-        return [label for label in said.mechanisms or self.labels if label in set(found.mechanism)]
+        return [label for label in said.mechanisms or self.study.labels if label in set(found.mechanism)]
 
     def cases(self, said: Figure) -> list[str]:
-        return list(said.cases or (case.name for case in self.study.cases))
+        return list(said.cases or self.study.case_names)
 
 
 def draw(said: Figure, material: Material, number: int) -> str:
@@ -121,23 +124,17 @@ def inline(svg: str, prefix: str, title: str) -> str:
 
 
 def violins(said: Figure, material: Material) -> Canvas:
-    """Distribution over replicates: a panel per ε (or per case, where results do not differ over ε)."""
+    """Distribution over replicates, one row a mechanism: a panel per case and ε."""
     measure = said.measure or "database_bound"
-    cases, grid = material.cases(said), material.study.grid or ("",)
-    panels = [(case, epsilon) for case in cases for epsilon in grid]
-    labels = list(dict.fromkeys(m for case in cases for m in material.mechanisms(said, case, measure)))
-    canvas, axes = _panels(len(panels), 1.2 + 0.55 * len(labels), len(grid) if len(grid) > 1 else 3, sharey=len(cases) == 1)
+    panels = _panels_of(said, material)
+    labels = list(dict.fromkeys(m for case, _ in panels for m in material.mechanisms(said, case, measure)))
+    canvas, axes = _rows(len(panels), len(labels), min(3, len(panels)) if len(material.study.grid) < 3 else 3)
     for axis, (case, epsilon) in zip(axes, panels, strict=True):
-        here = [label for label in labels if len(material.values(case, label, epsilon, measure))]
-        for place, label in enumerate(here):
-            _violin(axis, place, material.values(case, label, epsilon, measure), material.colour(label))
-        _reference(axis, said, material, case, epsilon, measure)
-        axis.set_xticks(range(len(here)), here, rotation=35, ha="right")
-        axis.set_title(_panel_title(case if len(cases) > 1 else "", epsilon))
-        axis.grid(axis="x", visible=False)
-        if said.log:
-            axis.set_yscale("log")
-    axes[0].set_ylabel(TITLES.get(measure, measure))
+        for place, label in enumerate(labels):
+            _violin(axis, place, material.values(case, label, epsilon, measure), material.colour(label), sideways=True)
+        _reference(axis, material, case, epsilon, measure)
+        _row_labels(axis, labels, TITLES.get(measure, measure), said.log)
+        axis.set_title(_panel_title(case if len(material.cases(said)) > 1 else "", epsilon))
     return canvas
 
 
@@ -145,9 +142,9 @@ def by_size(said: Figure, material: Material) -> Canvas:
     """Distribution over replicates against n: a panel per mechanism, cases of one law ordered by their size."""
     measure = said.measure or "database_bound"
     cases = sorted((case for case in material.study.cases if case.name in material.cases(said)), key=lambda case: case.n)
-    epsilon = (material.study.grid or ("",))[0]
+    epsilon = material.study.grid[0]
     labels = material.mechanisms(said, cases[0].name, measure)
-    canvas, axes = _panels(len(labels), 1.4 + 0.4 * len(cases), 4, sharey=False)
+    canvas, axes = _panels(len(labels), 4)
     for axis, label in zip(axes, labels, strict=True):
         for place, case in enumerate(cases):
             values = material.values(case.name, label, epsilon, measure)
@@ -163,15 +160,14 @@ def by_size(said: Figure, material: Material) -> Canvas:
 
 def ecdfs(said: Figure, material: Material) -> Canvas:
     """Distribution functions of the data and of synthetic records, and their difference, first replicate."""
-    cases, grid = material.cases(said), material.study.grid or ("",)
-    panels = [(case, epsilon) for case in cases for epsilon in grid]
-    canvas = Canvas(figsize=(3.4 * len(panels), 4.6), layout="constrained")
+    panels, cases = _panels_of(said, material), material.cases(said)
+    canvas = Canvas(figsize=(WIDTH, 4.6), layout="constrained")
     above, below = canvas.subplots(2, len(panels), sharey="row", squeeze=False, height_ratios=(3, 2))
     for upper, lower, (case, epsilon) in zip(above, below, panels, strict=True):
         data = material.column(case, DATA, epsilon, "outcome")
         at = np.quantile(data, np.linspace(0.0, 1.0, 301))
         upper.plot(at, ecdf(data, at), color=GREY, lw=3, alpha=0.5, label=DATA)
-        for label in said.mechanisms or material.labels[1:]:
+        for label in said.mechanisms or material.arms:
             sample = material.column(case, label, epsilon, "outcome")
             if len(sample):
                 upper.plot(at, ecdf(sample, at), color=material.colour(label), lw=1.1, label=label)
@@ -179,42 +175,36 @@ def ecdfs(said: Figure, material: Material) -> Canvas:
         lower.axhline(0.0, color=GREY, lw=0.9)
         upper.set_title(_panel_title(case if len(cases) > 1 else "", epsilon))
         lower.set_xlabel("outcome")
-    above[0][0].set_ylabel("share at most")
-    below[0][0].set_ylabel("synthetic − data")
-    _legend(canvas, above[0][0])
+    above[0].set_ylabel("share at most")
+    below[0].set_ylabel("synthetic − data")
+    _legend(canvas, above[0])
     return canvas
 
 
 def record_bounds(said: Figure, material: Material) -> Canvas:
-    """Record-level bounds, first replicate: under the unweighted fit and, weighted, under the final one."""
-    cases, grid = material.cases(said), material.study.grid or ("",)
-    panels = [(case, epsilon) for case in cases for epsilon in grid]
-    labels = [label for label in said.mechanisms or material.labels if label != DATA]
-    canvas, axes = _panels(len(panels), 1.4 + 0.55 * len(labels), 3, sharey=len(cases) == 1)
+    """Record-level bounds, first replicate: under the unweighted fit (before) and, weighted, under the final one."""
+    panels = _panels_of(said, material)
+    labels = [label for label in said.mechanisms or material.arms if label != DATA]
+    canvas, axes = _rows(len(panels), 1 + len(labels), min(3, len(panels)))
     for axis, (case, epsilon) in zip(axes, panels, strict=True):
-        here = [label for label in labels if len(material.column(case, label, epsilon, "weighted_record_bound"))]
-        if here:
-            _violin(axis, 0, material.column(case, here[0], epsilon, "unweighted_record_bound"), GREY, points=False)
-        for place, label in enumerate(here, start=1):
-            values = material.column(case, label, epsilon, "weighted_record_bound")
-            _violin(axis, place, values, material.colour(label), points=False)
+        after = {label: material.column(case, label, epsilon, "weighted_record_bound") for label in labels}
+        before = [material.column(case, label, epsilon, "unweighted_record_bound") for label in labels]
+        _violin(axis, 0, next((b for b in before if len(b)), np.array([])), GREY, sideways=True, points=False)
+        for place, (label, values) in enumerate(after.items(), start=1):
+            _violin(axis, place, values, material.colour(label), sideways=True, points=False)
         if epsilon:
-            axis.axhline(as_number(epsilon) / 2.0, color=INK, lw=0.9, ls="--")
-        axis.set_xticks(range(1 + len(here)), ["before", *here], rotation=35, ha="right")
-        axis.set_title(_panel_title(case if len(cases) > 1 else "", epsilon))
-        axis.grid(axis="x", visible=False)
-        if said.log:
-            axis.set_yscale("log")
-    axes[0].set_ylabel("record bound")
+            _line(axis, as_number(epsilon) / 2.0)
+        _row_labels(axis, ["before", *labels], "record bound", said.log)
+        axis.set_title(_panel_title(case if len(material.cases(said)) > 1 else "", epsilon))
     return canvas
 
 
 def weights_and_bounds(said: Figure, material: Material) -> Canvas:
     """Record bound against privacy weight, first replicate ([V] figures 4, 5, 8, 9): flat is efficient."""
-    cases, epsilon = material.cases(said), (material.study.grid or ("",))[0]
-    canvas, axes = _panels(len(cases), 3.4, 3, sharey=False)
+    cases, epsilon = material.cases(said), material.study.grid[0]
+    canvas, axes = _panels(len(cases), 3)
     for axis, case in zip(axes, cases, strict=True):
-        for label in said.mechanisms or material.labels[1:]:
+        for label in said.mechanisms or material.arms:
             alpha = material.column(case, label, epsilon, "privacy_weight")
             bound = material.column(case, label, epsilon, "weighted_record_bound")
             distinct = np.unique(np.column_stack([alpha, bound]).round(4), axis=0)
@@ -227,42 +217,76 @@ def weights_and_bounds(said: Figure, material: Material) -> Canvas:
     return canvas
 
 
-def _panels(number: int, width: float, columns: int, sharey: bool) -> tuple[Canvas, list[Axes]]:
+def _panels_of(said: Figure, material: Material) -> list[tuple[str, str]]:
+    """(case, ε) of every panel."""
+    return [(case, epsilon) for case in material.cases(said) for epsilon in material.study.grid]
+
+
+def _panels(number: int, columns: int, height: float = 2.9, sharey: bool = False) -> tuple[Canvas, list[Axes]]:
+    """A canvas of the page's width, so that text is as large as the page's."""
     columns = min(number, columns)
     rows = -(-number // columns)
-    canvas = Canvas(figsize=(max(3.4, width) * columns, 2.9 * rows), layout="constrained")
+    width = WIDTH if columns > 1 else 0.55 * WIDTH
+    canvas = Canvas(figsize=(width, height * rows), layout="constrained")
     axes = list(np.atleast_1d(canvas.subplots(rows, columns, sharey=sharey)).reshape(-1))
     for axis in axes[number:]:
         axis.set_visible(False)
     return canvas, axes[:number]
 
 
-def _violin(axis: Axes, place: int, values: Floats, colour: str, points: bool = True) -> None:
+def _rows(number: int, labels: int, columns: int) -> tuple[Canvas, list[Axes]]:
+    """Panels whose rows are mechanisms."""
+    return _panels(number, columns, 0.85 + 0.34 * labels, sharey=True)
+
+
+def _row_labels(axis: Axes, labels: Sequence[str], measured: str, log: bool) -> None:
+    axis.set_yticks(range(len(labels)), labels)
+    axis.set_ylim(len(labels) - 0.4, -0.6)
+    axis.set_xlabel(measured)
+    axis.grid(axis="y", visible=False)
+    axis.tick_params(axis="y", length=0)
+    if log:
+        axis.set_xscale("log")
+        axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _violin(axis: Axes, place: int, values: Floats, colour: str, sideways: bool = False, points: bool = True) -> None:
     """A violin with median and quartiles; values that do not vary are a line."""
     values = values[np.isfinite(values)]
     if not len(values):
         return
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
+    along, across = (axis.hlines, axis.vlines) if sideways else (axis.vlines, axis.hlines)
     if len(values) > 2 and values.std() > 1e-9 * max(1.0, abs(middle)):
-        shape = axis.violinplot([values], [place], widths=0.8, showextrema=False, points=120)
+        way: Literal["horizontal", "vertical"] = "horizontal" if sideways else "vertical"
+        shape = axis.violinplot([values], [place], orientation=way, widths=0.85, showextrema=False, points=120)
         for body in shape["bodies"]:  # type: ignore[attr-defined]
             body.set(facecolor=colour, edgecolor=colour, alpha=0.35, linewidth=0.8)
-        axis.vlines(place, low, high, color=colour, lw=3)
-    axis.hlines(middle, place - 0.22, place + 0.22, color=colour, lw=2)
+        along(place, low, high, color=colour, lw=3)
+    across(middle, place - 0.28, place + 0.28, color=colour, lw=2)
     if points and len(values) <= FEW:
-        spread = np.linspace(-0.12, 0.12, len(values))
-        axis.plot(place + spread, values, ".", ms=3, color=colour, alpha=0.8)
+        spread = place + np.linspace(-0.15, 0.15, len(values))
+        axis.plot(*((values, spread) if sideways else (spread, values)), ".", ms=3, color=colour, alpha=0.8)
 
 
-def _reference(axis: Axes, said: Figure, material: Material, case: str, epsilon: str, measure: str) -> None:
-    """A dashed line: ε/2 for bounds, ε for local ε, the law's own figure for location."""
-    truth = next(c for c in material.study.cases if c.name == case).generator.generator().truth()
-    if measure in truth:
-        axis.axhline(truth[measure], color=INK, lw=0.9, ls="--")
+def _reference(axis: Axes, material: Material, case: str, epsilon: str, measure: str) -> None:
+    """A dashed line: ε/2 for bounds, ε for local ε, 1 for losses over ε, the law's own figure for location."""
+    study = material.study
+    laws = {c.name: c.generator.generator() for c in study.cases} if isinstance(study, Simulation) else {}
+    if case in laws and measure in (truth := laws[case].truth()):
+        _line(axis, truth[measure])
+    elif measure == WORST_LOSS:
+        _line(axis, 1.0)
     elif epsilon and measure == "database_bound":
-        axis.axhline(as_number(epsilon) / 2.0, color=INK, lw=0.9, ls="--")
+        _line(axis, as_number(epsilon) / 2.0)
     elif epsilon and measure.startswith("epsilon_local"):
-        axis.axhline(as_number(epsilon), color=INK, lw=0.9, ls="--")
+        _line(axis, as_number(epsilon))
+
+
+def _line(axis: Axes, at: float) -> None:
+    axis.axvline(at, color=INK, lw=0.9, ls="--")
 
 
 def _legend(canvas: Canvas, axis: Axes) -> None:

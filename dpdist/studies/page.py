@@ -10,12 +10,13 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
+from dpdist.job import budget_text
 from dpdist.mechanisms.presets import MECHANISMS
 from dpdist.sampling import facts
 from dpdist.studies.figures import TITLES, Material, drawn
 from dpdist.studies.replicate import ANY, job_of
 from dpdist.studies.results import as_number
-from dpdist.studies.settings import DATA, Arm, Beside, Simulation
+from dpdist.studies.settings import WORST_LOSS, Arm, Beside, FiniteArm, FiniteCase, Guarantees, Simulation
 
 READINGS: Mapping[str, str] = {
     "database_bound": "Δ, the largest weighted record bound max |α_i f_i(θ_s)| over records and draws of the final fit; "
@@ -35,8 +36,12 @@ READINGS: Mapping[str, str] = {
     "median": "Median (interpolated order statistics); its interval is a pair of order statistics, see below.",
     "q15": "15th percentile; interval as for the median.",
     "q90": "90th percentile; interval as for the median.",
+    WORST_LOSS: "Largest |log p(θ | D) − log p(θ | D′)| over all neighbouring files D, D′ and all θ, over the promised ε: "
+    "at most 1 where the promise is kept.",
     "fits": "Posterior fits that a run took, the unweighted one included.",
 }
+HEADS = ("Label", "Mechanism", "Weights", "Guarantee class, or target")
+FINITE_HEADS = ("Label", "Clamp M", "Weights", "Neighbours")
 INTERVALS = (
     "Intervals are nominal 95 % within one data set, averaged over synthetic sets and then over replicates: for the mean "
     "mean ± 1.96 s/√n; for a quantile the order statistics whose ranks are the 2.5 % and 97.5 % points of Binomial(n, p). "
@@ -44,18 +49,19 @@ INTERVALS = (
 )
 
 
-def page(study: Simulation, results: pd.DataFrame, records: pd.DataFrame, versions: Mapping[str, str]) -> str:
+def page(study: Simulation | Guarantees, results: pd.DataFrame, records: pd.DataFrame, versions: Mapping[str, str]) -> str:
     """The page as one HTML document without any external resource. Results are long, with text ε; see `results`."""
     material = Material(study, results, records)
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("dpdist.studies"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    measured = [name for name in study.measures if name in set(results.measure)]
+    measured = [name for name in study.asked if name in set(results.measure)]
     return environment.get_template("page.html").render(
         study=study,
-        data=DATA,
-        facts=_facts(study, versions),
-        arms=[_described(study, arm) for arm in study.mechanisms],
+        facts=_finite_facts(study, versions) if isinstance(study, Guarantees) else _facts(study, versions),
+        heads=FINITE_HEADS if isinstance(study, Guarantees) else HEADS,
+        arms=_arms(study),
+        beside_title="Beside the promises" if isinstance(study, Guarantees) else "Beside the published figures",
         beside=[_beside(table, material) for table in study.beside],
         figures=[(figure, Markup(svg)) for figure, svg in drawn(study.figures, material)],
         summaries=[(name, TITLES.get(name, name), READINGS.get(name, ""), _summary(material, name)) for name in measured],
@@ -66,13 +72,13 @@ def page(study: Simulation, results: pd.DataFrame, records: pd.DataFrame, versio
 
 def _facts(study: Simulation, versions: Mapping[str, str]) -> list[tuple[str, str]]:
     cases = "; ".join(f"{c.name}: {c.n:,} records of {c.generator.generator().text}, {c.family} model" for c in study.cases)
-    sampler = facts(job_of(study, study.cases[0], study.mechanisms[0], study.grid[0] if study.grid else ANY))
+    sampler = facts(job_of(study, study.cases[0], study.mechanisms[0], study.grid[0] or ANY))
     samplers = sorted({case.sampler.name for case in study.cases})
     grid = ", ".join(study.grid) + f" per synthetic set, {study.adjacency}"
     return [
         ("Data", f"simulated; {cases}"),
         ("Replicates", f"R = {study.replicates}, each with a file of its own"),
-        ("ε", grid if study.grid else "no grid: the bound is what results"),
+        ("ε", grid if study.epsilons else "no grid: the bound is what results"),
         ("Posterior draws", f"S = {sampler['draws']:,}, sampled independently ({', '.join(samplers)}), no Markov chains"),
         ("Synthetic sets", f"{study.synthetic_sets} per run, n records each"),
         (
@@ -84,7 +90,7 @@ def _facts(study: Simulation, versions: Mapping[str, str]) -> list[tuple[str, st
     ]
 
 
-def _described(study: Simulation, arm: Arm) -> dict[str, str]:
+def _described(study: Simulation, arm: Arm) -> tuple[str, str, str, str]:
     """An arm in words: settings, and what its mechanism promises."""
     weights = arm.weights.model_dump(exclude_defaults=True)
     weights.setdefault("rule", arm.weights.rule)
@@ -96,17 +102,45 @@ def _described(study: Simulation, arm: Arm) -> dict[str, str]:
     elif arm.target == "none":
         promise = "weights as given; the bound is what results, whatever ε"
     else:
-        job = job_of(study, study.cases[0], arm, study.grid[0] if study.grid else ANY)
+        job = job_of(study, study.cases[0], arm, study.grid[0] or ANY)
         promise = MECHANISMS[arm.name].promise(job).per_set.name
-    return {"key": arm.key, "name": arm.name, "settings": settings, "promise": promise}
+    return arm.key, arm.name, settings, promise
+
+
+def _finite_facts(study: Guarantees, versions: Mapping[str, str]) -> list[tuple[str, str]]:
+    return [
+        ("Spaces", "; ".join(f"{case.name}: {_space(case)}, files of up to {case.n} records" for case in study.cases)),
+        ("Losses", "exact: all files, all neighbours, all parameters; no sampling, no Monte Carlo error within a space"),
+        ("Replicates", f"R = {study.replicates} spaces of each kind, seed {study.seed}; `two_point` is the same in all"),
+        ("ε", ", ".join(study.grid)),
+        ("Versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
+    ]
+
+
+def _space(case: FiniteCase) -> str:
+    if case.space == "two_point":
+        return "two values, two parameters, one of them rare under the prior"
+    return f"random densities of {case.values} values under {case.parameters} parameters"
+
+
+def _arms(study: Simulation | Guarantees) -> list[tuple[str, str, str, str]]:
+    if isinstance(study, Simulation):
+        return [_described(study, arm) for arm in study.mechanisms]
+    return [_finite(arm) for arm in study.mechanisms]
+
+
+def _finite(arm: FiniteArm) -> tuple[str, str, str, str]:
+    weights = {"none": "none", "reference": "min-max, fixed in advance", "current": "min-max, learned on the file at hand"}
+    centred = ", of f − f at a fixed parameter" if arm.centred else ""
+    return arm.label, f"{budget_text(arm.clamp)} ε{centred}", weights[arm.weights], arm.neighbours
 
 
 def _beside(said: Beside, material: Material) -> dict[str, Any]:
     """A table of published figures with the study's own, and the Monte Carlo error of these."""
     rows = []
     for row in said.rows:
-        epsilons = [e for e in material.study.grid or ("",) if row.epsilon is None or as_number(e) == float(row.epsilon)]
-        case = said.case or material.study.cases[0].name
+        epsilons = [e for e in material.study.grid if row.epsilon is None or as_number(e) == float(row.epsilon)]
+        case = said.case or material.study.case_names[0]
         ours = _statistic(said, material, case, row.mechanism, epsilons[0] if epsilons else "")
         rows.append(
             {
@@ -124,7 +158,8 @@ def _statistic(said: Beside, material: Material, case: str, mechanism: str, epsi
     if not len(values):
         return "—"
     if said.statistic == "range":
-        return f"{number(values.min())} – {number(values.max())}"
+        least, most = number(values.min()), number(values.max())
+        return least if least == most else f"{least} – {most}"
     if said.statistic == "sd":
         return number(values.std(ddof=1)) if len(values) > 1 else "—"
     if said.statistic == "interval":
@@ -139,12 +174,12 @@ def _statistic(said: Beside, material: Material, case: str, mechanism: str, epsi
 def _summary(material: Material, measure: str) -> dict[str, Any]:
     """Mean (sd) of a measure: mechanisms down, (case, ε) across."""
     found = material.results[material.results.measure == measure]
-    across = [(case.name, e) for case in material.study.cases for e in material.study.grid or ("",)]
+    across = [(case, e) for case in material.study.case_names for e in material.study.grid]
     across = [(case, e) for case, e in across if len(found[(found.case == case) & (found.epsilon == e)])]
     named = len(material.study.cases) > 1
     heads = [" ".join(part for part in (case if named else "", f"ε = {e}" if e else "") if part) for case, e in across]
     rows = []
-    for label in [label for label in material.labels if label in set(found.mechanism)]:
+    for label in [label for label in material.study.labels if label in set(found.mechanism)]:
         cells = []
         for case, e in across:
             values = material.values(case, label, e, measure)
@@ -163,7 +198,7 @@ def number(value: float) -> str:
         return f"{value:,.0f}"
     if size >= 100:
         return f"{value:.0f}" if size >= 200 else f"{value:.1f}"
-    if size >= 1:
+    if size >= 0.9995:
         return f"{value:.2f}"
     if size >= 0.01:
         return f"{value:.3f}"

@@ -91,7 +91,7 @@ def replicate(study: Simulation, case: Case, number: int, records: bool = False)
     """All arms over the grid on the `number`-th simulated file; `records` also keeps record-level by-products."""
     key = Key(study.seed.to_bytes(32, "big")).child(case.name).child(str(number))
     y = case.generator.generator().draw(case.n, key.generator("data"))
-    grid = study.grid or ("",)
+    grid = study.grid
     kept = [RecordRows(DATA, grid[0], {"outcome": y})] if records else []
     results = [Result(DATA, epsilon, *measured) for measured in location_measures(study, [y]) for epsilon in grid]
     runs: dict[tuple[str, str], Run | None] = {}

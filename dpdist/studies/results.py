@@ -42,7 +42,9 @@ def write_results(path: Path, case: str, number: int, results: Sequence[Result])
 
 def write_records(path: Path, case: str, rows: Sequence[RecordRows]) -> None:
     """Record-level by-products of the first replicate, long: case, mechanism, epsilon, record, column, value."""
-    frames = [
+    empty = {"record": [0], "value": [0.0], "case": "", "mechanism": "", "epsilon": "", "column": ""}
+    frames = [pd.DataFrame(empty).iloc[:0]]
+    frames += [
         pd.DataFrame({"record": range(len(values)), "value": values}).assign(
             case=case, mechanism=row.mechanism, epsilon=row.epsilon, column=name
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
@@ -32,9 +33,10 @@ Measure = Literal[
     "q90",
     "fits",
 ]
+WORST_LOSS = "worst_loss"
 UNTUNED: tuple[str, ...] = ("weighted", "unweighted")
 """Mechanisms that no ε enters where they have no weights to tune."""
-FigureKind = Literal["violins", "ecdf", "record_bounds", "weights_and_bounds", "by_size", "loss"]
+FigureKind = Literal["violins", "ecdf", "record_bounds", "weights_and_bounds", "by_size"]
 
 
 class Law(Frozen):
@@ -138,45 +140,94 @@ def _text(value: Any) -> Any:
     return " ".join(value.split()) if isinstance(value, str) else value
 
 
-class Simulation(Frozen):
-    """Replicates of mechanisms on simulated data."""
+class Study(Frozen):
+    """What both kinds of study say."""
 
-    kind: Literal["simulation"] = "simulation"
     study: Name
     title: str
     about: Annotated[str, BeforeValidator(_text)] = ""
-    seed: int = Field(ge=0)
+    seed: int = Field(ge=0, lt=2**64)
     replicates: int = Field(ge=1)
-    cases: tuple[Case, ...] = Field(min_length=1)
-    adjacency: Adjacency = "zero_out"
     epsilons: tuple[Budget, ...] = ()
-    draws: int = Field(default=1000, ge=100, description="S: draws that bounds are taken over")
-    synthetic_sets: int = Field(default=1, ge=1)
-    mechanisms: tuple[Arm, ...] = Field(min_length=1)
-    measures: tuple[Measure, ...] = Field(min_length=1)
     notes: tuple[Note, ...] = ()
     beside: tuple[Beside, ...] = ()
     figures: tuple[Figure, ...] = ()
     runtime: Runtime = Runtime()
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What the column `mechanism` of the results holds, in order."""
+        raise NotImplementedError
+
+    @property
+    def case_names(self) -> tuple[str, ...]:
+        raise NotImplementedError
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Measures, in order."""
+        raise NotImplementedError
+
+    @property
+    def grid(self) -> tuple[str, ...]:
+        """ε as exact text; one empty text where there is no grid."""
+        return tuple(budget_text(epsilon) for epsilon in self.epsilons) or ("",)
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What decides a replicate: results of studies that agree in it may be put together."""
+        return self.model_dump(mode="json", exclude=_DECIDES_NOTHING)
+
     @model_validator(mode="after")
     def _names_agree(self) -> Self:
-        labels, cases = [arm.key for arm in self.mechanisms], [case.name for case in self.cases]
-        _different("mechanisms: labels", [*labels, DATA])
-        _different("cases: names", cases)
+        _different("labels of mechanisms", self.labels)
+        _different("names of cases", self.case_names)
+        for figure in self.figures:
+            _known(f"figure '{figure.title}'", figure.cases, self.case_names)
+            _known(f"figure '{figure.title}'", figure.mechanisms, self.labels)
+            _known(f"figure '{figure.title}'", (figure.measure,) if figure.measure else (), self.asked)
+        for table in self.beside:
+            _known(f"table '{table.title}'", (table.case,) if table.case else (), self.case_names)
+            _known(f"table '{table.title}'", (table.measure,), self.asked)
+            for row in table.rows:
+                _known(f"table '{table.title}'", (row.mechanism,), self.labels)
+                _known(f"table '{table.title}'", tuple(row.values), tuple(table.columns))
+        return self
+
+
+class Simulation(Study):
+    """Replicates of mechanisms on simulated data."""
+
+    kind: Literal["simulation"] = "simulation"
+    cases: tuple[Case, ...] = Field(min_length=1)
+    adjacency: Adjacency = "zero_out"
+    draws: int = Field(default=1000, ge=100, description="S: draws that bounds are taken over")
+    synthetic_sets: int = Field(default=1, ge=1)
+    mechanisms: tuple[Arm, ...] = Field(min_length=1)
+    measures: tuple[Measure, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _arms_can_run(self) -> Self:
+        keys = [arm.key for arm in self.mechanisms]
         for place, arm in enumerate(self.mechanisms):
-            if arm.match is not None and arm.match not in labels[:place]:
+            if arm.match is not None and arm.match not in keys[:place]:
                 raise ValueError(f"mechanism '{arm.key}' matches '{arm.match}', which is not one listed before it")
             if not self.epsilons and self.needs_epsilon(arm):
                 raise ValueError(f"mechanism '{arm.key}' needs a grid of epsilons (or target: none)")
-            _known(f"mechanism '{arm.key}'", arm.cases, cases)
-        for figure in self.figures:
-            _known(f"figure '{figure.title}'", figure.cases, cases)
-            _known(f"figure '{figure.title}'", figure.mechanisms, [*labels, DATA])
-        for table in self.beside:
-            _known(f"table '{table.title}'", [table.case] if table.case else None, cases)
-            _known(f"table '{table.title}'", [row.mechanism for row in table.rows], [*labels, DATA])
+            _known(f"mechanism '{arm.key}'", arm.cases, self.case_names)
         return self
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return (DATA, *(arm.key for arm in self.mechanisms))
+
+    @property
+    def case_names(self) -> tuple[str, ...]:
+        return tuple(case.name for case in self.cases)
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        return self.measures
 
     def arm(self, label: str) -> Arm:
         return next(arm for arm in self.mechanisms if arm.key == label)
@@ -190,36 +241,59 @@ class Simulation(Frozen):
     def arms_of(self, case: Case) -> tuple[Arm, ...]:
         return tuple(arm for arm in self.mechanisms if arm.cases is None or case.name in arm.cases)
 
-    @cached_property
-    def identity(self) -> dict[str, Any]:
-        """What decides a replicate: results of studies that agree in it may be put together."""
-        return self.model_dump(mode="json", include=_DECIDES)
+
+class FiniteCase(Frozen):
+    """A space of record values and parameter points; a random one is drawn anew in every replicate."""
+
+    name: Name
+    space: Literal["random", "two_point"]
+    values: int = Field(default=4, ge=2, le=8)
+    parameters: int = Field(default=5, ge=2, le=50)
+    n: int = Field(ge=1, le=20, description="records of the largest file")
+
+
+class FiniteArm(Frozen):
+    """A clamp, of a share of ε, and whom it is held against."""
+
+    label: Name
+    clamp: Budget = Field(description="M/ε: 1/2 for zero_out, 1/4 for substitution")
+    neighbours: Literal["zero_out", "substitution"] = "zero_out"
+    centred: bool = Field(default=False, description="clamp the difference to a reference parameter's log density")
+    weights: Literal["none", "reference", "current"] = Field(
+        default="none", description="min-max weights: fixed in advance, or learned on the file at hand"
+    )
+
+
+class Guarantees(Study):
+    """Exact worst-case losses of clamped mechanisms on finite spaces, over the promised ε."""
+
+    kind: Literal["guarantees"]
+    cases: tuple[FiniteCase, ...] = Field(min_length=1)
+    mechanisms: tuple[FiniteArm, ...] = Field(min_length=1)
+    epsilons: tuple[Budget, ...] = Field(min_length=1)
 
     @property
-    def grid(self) -> tuple[str, ...]:
-        return tuple(budget_text(epsilon) for epsilon in self.epsilons)
+    def labels(self) -> tuple[str, ...]:
+        return tuple(arm.label for arm in self.mechanisms)
+
+    @property
+    def case_names(self) -> tuple[str, ...]:
+        return tuple(case.name for case in self.cases)
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        return (WORST_LOSS,)
 
 
-_DECIDES = {
-    "kind",
-    "study",
-    "seed",
-    "cases",
-    "adjacency",
-    "epsilons",
-    "draws",
-    "synthetic_sets",
-    "mechanisms",
-    "measures",
-}
+_DECIDES_NOTHING = {"title", "about", "replicates", "notes", "beside", "figures", "runtime"}
 
 
-def _different(what: str, names: list[str]) -> None:
+def _different(what: str, names: tuple[str, ...]) -> None:
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ValueError(f"{what} must differ, '{twice}' stands twice or is reserved: give a label")
+        raise ValueError(f"{what} must differ, '{twice}' stands twice or is reserved: give another")
 
 
-def _known(where: str, names: Any, known: list[str]) -> None:
+def _known(where: str, names: Sequence[str] | None, known: Sequence[str]) -> None:
     for name in names or ():
         if name not in known:
             near = get_close_matches(name, known, n=1)
