@@ -36,7 +36,7 @@ Family = Literal[
     "user",
 ]
 Synthesis = Literal["fbs", "fbp"]
-MechanismName = Literal["weighted"]
+MechanismName = Literal["weighted", "unweighted", "weighted_e", "censor_w", "censor_uw"]
 WeightRule = Literal["none", "linear", "inverse", "scalar", "fixed_point"]
 Fallback = Literal["refuse", "pool", "proper_prior"]
 Adjacency = Literal["zero_out", "add_remove", "substitution"]
@@ -224,10 +224,35 @@ def _rule(value: Any) -> Any:
     return {"rule": value} if isinstance(value, str) else value
 
 
+FIXED_WEIGHTS: tuple[MechanismName, ...] = ("weighted_e", "censor_w")
+"""Mechanisms whose weights follow from the rule's own constants: what they leave over the target is cut off ([G])."""
+STRICT: tuple[MechanismName, ...] = ("censor_uw",)
+"""Mechanisms whose bound holds for every file."""
+CLAMPED: tuple[MechanismName, ...] = ("censor_w", "censor_uw")
+"""Mechanisms that draw from ∏ exp(clamp(α(f − g), ±M))."""
+
+
 class Mechanism(Frozen):
+    """A mechanism and its constants; what is left out of `weights` is the mechanism's own."""
+
     name: MechanismName
-    weights: Annotated[Weights, BeforeValidator(_rule)] = Weights(rule="fixed_point")
+    weights: Annotated[Weights, BeforeValidator(_rule)] = Weights(rule="none")
     fallback: Fallback = "refuse"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_weights(cls, said: Any) -> Any:
+        """[G] weights by LW with c = 1; in Censor_w they are re-weighted by k = .95, which it leaves out (METHODS §4)."""
+        if not isinstance(said, dict) or not isinstance(name := said.get("name"), str):
+            return said
+        weights = _rule(said.get("weights", _DEFAULT_RULES.get(name, "none")))
+        if name in FIXED_WEIGHTS and isinstance(weights, dict):
+            own = {"c": 1.0, "reweight": 0.95} if name == "censor_w" else {"c": 1.0}
+            weights = weights | {key: value for key, value in own.items() if weights.get(key) is None}
+        return said | {"weights": weights}
+
+
+_DEFAULT_RULES = {"weighted": "fixed_point", "weighted_e": "linear", "censor_w": "linear"}
 
 
 class ReleaseBudget(Frozen):

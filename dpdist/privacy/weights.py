@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from dpdist.job import WeightRule, Weights
+from dpdist.job import Mechanism, WeightRule, Weights
 from dpdist.records import Floats
 
 MARGIN = 0.999
@@ -108,6 +108,29 @@ class ScaleShift(NamedTuple):
         return _finite(unweighted, np.clip(self.scale * inner + self.shift, 0.0, 1.0))
 
 
+class Truncated(NamedTuple):
+    """α = 0 where another step's α has α F > limit: Weighted-e [G], with F of the unweighted fit (METHODS §4)."""
+
+    inner: Step
+    limit: float
+
+    def __call__(self, unweighted: Floats, alpha: Floats, bound: Floats) -> Floats:
+        inner = self.inner(unweighted, alpha, bound)
+        return np.where(product(inner, unweighted) > self.limit, 0.0, inner)
+
+    def truncated(self, unweighted: Floats) -> int:
+        """How many records lose their weight by it."""
+        inner = self.inner(unweighted, np.ones_like(unweighted), unweighted)
+        return int((product(inner, unweighted) > self.limit).sum())
+
+
+class Kept(NamedTuple):
+    """The weights as they are."""
+
+    def __call__(self, unweighted: Floats, alpha: Floats, bound: Floats) -> Floats:
+        return alpha
+
+
 class Reweight(NamedTuple):
     """α^w = min(1, k α Δ / Δ_i) with Δ_i = α_i F_i(α): every record's bound is brought up to k Δ [V]; α = 0 stays 0."""
 
@@ -115,9 +138,14 @@ class Reweight(NamedTuple):
     database_bound: float
 
     def __call__(self, unweighted: Floats, alpha: Floats, bound: Floats) -> Floats:
-        own = np.where(alpha > 0, alpha, 0.0) * np.where(alpha > 0, bound, 0.0)
+        own = product(alpha, bound)
         raised = np.divide(self.k * alpha * self.database_bound, own, out=np.zeros_like(alpha), where=own > 0)
         return _finite(unweighted, np.minimum(1.0, np.where((own == 0) & (alpha > 0), alpha, raised)))
+
+
+def product(alpha: Floats, bound: Floats) -> Floats:
+    """α F, and 0 where α = 0 whatever F is."""
+    return np.multiply(alpha, bound, out=np.zeros_like(bound), where=alpha > 0)
 
 
 def _capped_ratio(c: float, bound: Floats) -> Floats:
@@ -132,6 +160,19 @@ def _finite(bound: Floats, alpha: Floats) -> Floats:
 def search(weights: Weights, target: float) -> Search:
     """The search that a job's weights ask for. Raises `NotReached` inside the generator."""
     return _SEARCHES[weights.rule](weights, target)
+
+
+def search_of(mechanism: Mechanism, target: float) -> Search:
+    """The search that a job's mechanism makes for the weights of a tilted posterior."""
+    return fixed(mechanism.weights, target) if mechanism.name == "weighted_e" else search(mechanism.weights, target)
+
+
+def fixed(weights: Weights, limit: float = np.inf) -> Search:
+    """The unweighted fit, then one with the weights that the rule's constants give at once, cut off at α F > limit."""
+    first = yield Ones()
+    assert weights.c is not None
+    step = _scaled(_RULES[weights.rule](weights.c, weights, first), weights)
+    yield step if np.isinf(limit) else Truncated(step, limit)
 
 
 def _no_weights(weights: Weights, target: float) -> Search:
@@ -190,25 +231,29 @@ def _scan(
     return tuned
 
 
+def _scaled(step: Step, weights: Weights) -> Step:
+    unchanged = (weights.scale, weights.shift) == (1.0, 0.0)
+    return step if unchanged else ScaleShift(step, weights.scale, weights.shift)
+
+
 def _adjusted(step: Step, weights: Weights) -> Generator[Step, Summary, Summary]:
-    if (weights.scale, weights.shift) != (1.0, 0.0):
-        step = ScaleShift(step, weights.scale, weights.shift)
-    summary = yield step
+    summary = yield _scaled(step, weights)
     if weights.reweight is not None:
         summary = yield Reweight(weights.reweight, summary.database_bound)
     return summary
 
 
+_RULES: dict[WeightRule, Callable[[float, Weights, Summary], Step]] = {
+    "linear": lambda c, weights, first: Linear(c, weights.g, first.smallest, first.largest),
+    "inverse": lambda c, weights, first: Inverse(c),
+    "scalar": lambda c, weights, first: Scalar(c),
+}
+"""Rules of a constant c."""
+
 _SEARCHES: dict[WeightRule, Callable[[Weights, float], Search]] = {
     "none": _no_weights,
     "fixed_point": _fixed_point,
-    "linear": _scan(
-        lambda target, first: 1.0,
-        lambda c, weights, first: Linear(c, weights.g, first.smallest, first.largest),
-    ),
-    "inverse": _scan(lambda target, first: target, lambda c, weights, first: Inverse(c)),
-    "scalar": _scan(
-        lambda target, first: target / first.largest if first.largest > 0 else 1.0,
-        lambda c, weights, first: Scalar(c),
-    ),
+    "linear": _scan(lambda target, first: 1.0, _RULES["linear"]),
+    "inverse": _scan(lambda target, first: target, _RULES["inverse"]),
+    "scalar": _scan(lambda target, first: target / first.largest if first.largest > 0 else 1.0, _RULES["scalar"]),
 }

@@ -17,9 +17,10 @@ from scipy.special import ndtri
 
 from dpdist.cells import Cells
 from dpdist.estimates import Sums, counts_and_means
+from dpdist.job import CLAMPED
 from dpdist.keys import Key
 from dpdist.models.protocol import Draws, Exact, Expectation, Improper, StratumModel, Synthesizer
-from dpdist.privacy.weights import NotReached, Summary, search
+from dpdist.privacy.weights import NotReached, Summary, search_of
 from dpdist.publish.released import Release
 from dpdist.records import Codes, Floats, Records
 
@@ -66,8 +67,11 @@ class Spreads(NamedTuple):
 
 
 def spreads(release: Release, tick: Callable[[int], None]) -> Spreads | None:
-    """Spreads of the expectations for every frame row, stratum by stratum; None where the model cannot tell them."""
-    if not isinstance(release.model(0), Recentred):
+    """Spreads of the expectations for every frame row, stratum by stratum; None where the model cannot tell them.
+
+    Those of a clamped fit, which has no sufficient statistics, no model can.
+    """
+    if release.job.mechanism.name in CLAMPED or not isinstance(release.model(0), Recentred):
         return None
     rows = len(release.frame)
     found = Spreads(*(Spread(np.full((n, rows), np.nan), np.full((n, rows), np.nan)) for n in (DRAWS, DRAWS, 1, 1)))
@@ -162,7 +166,7 @@ def _subsample(release: Release, own: slice) -> tuple[Codes, Floats]:
 
 def _weights(release: Release, model: Recentred, records: Records, key: Key) -> Floats:
     """Privacy weights of the synthetic sample that the job's search ends with, its last ones if it misses the target."""
-    steps = search(release.job.mechanism.weights, release.target)
+    steps = search_of(release.job.mechanism, release.target)
     step = next(steps)
     alpha = bound = np.ones(len(records))
     unweighted: Floats | None = None

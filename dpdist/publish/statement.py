@@ -8,6 +8,7 @@ from typing import Any
 
 from dpdist.families import FAMILIES
 from dpdist.files import sha256
+from dpdist.job import CLAMPED
 from dpdist.publish.released import Release
 
 PACKAGES = ("dpdist", "numpy", "scipy", "randomgen", "pyarrow")
@@ -30,7 +31,6 @@ def statement(release: Release) -> dict[str, Any]:
     said |= {
         "dataset": job.dataset,
         "period": job.period,
-        "delta": "tends to 0 as the number of records grows" if said["guarantee"] == "asymptotic" else None,
         "privacy_unit": "record",
         "synthetic_sets": job.synthetic_sets,
         "metered": False,
@@ -87,12 +87,15 @@ def _post_processing(release: Release) -> list[str]:
 
 
 def _standard_errors(release: Release) -> list[str]:
+    clamped = release.job.mechanism.name in CLAMPED
     said = [
-        SEARCH_AGAIN if release.job.model.family == "lognormal" else BETWEEN_SETS,
+        SEARCH_AGAIN if release.job.model.family == "lognormal" and not clamped else BETWEEN_SETS,
         "estimator `records`: T = B/m + W over m sets, W by linearisation with design strata, records as units; the bias "
         "of the privacy weights, which trim tails (counts too low, means too high, by some per cent), is not in it",
         "nominal 90 % intervals under the model; the model's own misfit is not in them",
     ]
+    if clamped:
+        said.append("the bias that the clamp brings, which may be larger than all of this, is in no standard error")
     if release.job.model.synthesis == "fbp":
         said.append("estimator `records` under fbp: at least the error of `parameters`; its weights do not vary given x")
     if release.job.survey.psu:

@@ -34,7 +34,7 @@ def drive(
             reply = visit(request)
         else:
             rng = key.generator(request.stage, stratum, set=request.set)
-            reply = (sampler.one if request.set else sampler.many)(model, request.statistics, rng)
+            reply = (sampler.one if request.set else sampler.many)(model, request.posterior, rng)
 
 
 def visit_blocks(

@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from dpdist.errors import ProgramError
-from dpdist.job import Job
+from dpdist.job import CLAMPED, Job
 from dpdist.models.protocol import StanData, StratumModel
 from dpdist.progress import Listener
+from dpdist.sampling.clamped import OUTSIDE
 from dpdist.sampling.exact import ExactSampler, GridSampler
 from dpdist.sampling.markov import StanSampler, source_of
 from dpdist.sampling.protocol import Sampler, Unconverged
@@ -61,6 +62,8 @@ def facts(job: Job) -> dict[str, Any]:
     said: dict[str, Any] = {"name": job.sampler.name, "draws": job.sampler.draws, "arithmetic": "float64"}
     if job.sampler.name == "exact":
         return said | {"total_variation": 0}
+    if job.sampler.name == "grid" and job.mechanism.name in CLAMPED:
+        return said | {"total_variation": OUTSIDE, "posterior": "restricted to a public box of parameters; by rejection"}
     if job.sampler.name == "grid":
         return said | {"total_variation": 0, "posterior": "restricted to a public grid of parameters"}
     tools, policy = find_toolchain(job.sampler.toolchain), job.diagnostics

@@ -18,7 +18,7 @@ import numpy as np
 from dpdist.errors import StanError
 from dpdist.files import write_text
 from dpdist.job import Diagnostics, Program, Sampler, Toolchain
-from dpdist.models.protocol import Draws, StanData, StratumModel
+from dpdist.models.protocol import Clamped, ClampedStan, Draws, StanData, StratumModel
 from dpdist.models.user import OUTCOME, WEIGHT, User
 from dpdist.records import Floats, Records
 from dpdist.sampling.cache import cache_folder
@@ -41,10 +41,10 @@ class StanSampler:
     folder: Path
     """Private folders of fits are made under it."""
 
-    def many(self, model: StratumModel, statistics: Floats, rng: np.random.Generator) -> Draws:
+    def many(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
         assert isinstance(model, StanData)
         chains = self.said.chains
-        seed, data = _seed(rng), model.stan_data(statistics)
+        seed, data = _seed(rng), data_of(model, posterior)
         why = ""
         for attempt in range(self.said.attempts):
             try:
@@ -61,9 +61,9 @@ class StanSampler:
             why = "the chains missed the job's diagnostics"
         raise Unconverged(f"{why}, in {self.said.attempts} attempts")
 
-    def one(self, model: StratumModel, statistics: Floats, rng: np.random.Generator) -> Draws:
+    def one(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
         assert isinstance(model, StanData)
-        seed, data = _seed(rng), model.stan_data(statistics)
+        seed, data = _seed(rng), data_of(model, posterior)
         settings = replace(self._settings(1), attempts=self.said.attempts)
         try:
             found = fit(self.program(model), data, settings, seed, self.folder)
@@ -146,6 +146,17 @@ def source_of(program: str | Program) -> str | Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, program.text)
     return path
+
+
+def data_of(model: StratumModel, posterior: Floats | Clamped) -> Mapping[str, Any]:
+    """A program's data; of a clamped posterior the records, beside the statistics of no record at all."""
+    assert isinstance(model, StanData)
+    if not isinstance(posterior, Clamped):
+        return model.stan_data(posterior)
+    assert isinstance(model, ClampedStan)
+    on = Clamped(posterior.rows[posterior.alpha > 0], posterior.clamp)
+    nothing = model.statistics(on.records.part(0, 0), np.empty(0))
+    return {**model.stan_data(nothing), **model.stan_records(on.records, on.alpha, on.offset, on.clamp)}
 
 
 def _figures(found: Found) -> dict[str, float]:
