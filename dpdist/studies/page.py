@@ -11,10 +11,9 @@ import pandas as pd
 from markupsafe import Markup
 
 from dpdist.job import budget_text
-from dpdist.mechanisms.presets import MECHANISMS
 from dpdist.sampling import facts
 from dpdist.studies.figures import TITLES, Material, drawn
-from dpdist.studies.replicate import ANY, job_of
+from dpdist.studies.replicate import ANY, job_of, mechanism_of
 from dpdist.studies.results import as_number
 from dpdist.studies.settings import WORST_LOSS, Arm, Beside, FiniteArm, FiniteCase, Guarantees, Simulation
 
@@ -99,11 +98,11 @@ def _described(study: Simulation, arm: Arm) -> tuple[str, str, str, str]:
     )
     if arm.match is not None:
         promise = f"tuned to the bound that {arm.match} reached on the same file"
-    elif arm.target == "none":
-        promise = "weights as given; the bound is what results, whatever ε"
     else:
         job = job_of(study, study.cases[0], arm, study.grid[0] or ANY)
-        promise = MECHANISMS[arm.name].promise(job).per_set.name
+        promise = mechanism_of(arm).promise(job).per_set.name
+        if not arm.enforced:
+            promise += " (the bound is what results; it is not held to ε/2)"
     return arm.key, arm.name, settings, promise
 
 

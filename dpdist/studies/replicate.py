@@ -21,11 +21,11 @@ from dpdist.evaluation.utility import distances, location
 from dpdist.job import Job, budget_text
 from dpdist.keys import Key
 from dpdist.mechanisms import tilted
-from dpdist.mechanisms.presets import MECHANISMS
-from dpdist.mechanisms.protocol import Columns, Rounds
+from dpdist.mechanisms.presets import MECHANISMS, Weighted, WeightedE
+from dpdist.mechanisms.protocol import Columns, Mechanism, Rounds
 from dpdist.models import MODELS
 from dpdist.models.protocol import Draws, Improper, StratumModel, Synthesizer
-from dpdist.privacy.weights import NotReached
+from dpdist.privacy.weights import NotReached, search
 from dpdist.records import POOLED, Floats, Frame, Records
 from dpdist.runtime.rounds import run_rounds
 from dpdist.sampling import completed, sampler_of
@@ -133,11 +133,16 @@ def run_arm(study: Simulation, case: Case, arm: Arm, epsilon: str, y: Floats, ke
 
 
 def rounds_of(arm: Arm, job: Job, model: StratumModel, noted: Noted, bound: float | None) -> Rounds:
-    """The preset's own rounds; without an ε to meet, the tilted posterior under the bound given or under none."""
-    if arm.target == "none" or bound is not None:
-        target = float("inf") if bound is None else bound
-        return tilted.protect(model, job.mechanism.weights, target, job.synthetic_sets, noted)
-    return MECHANISMS[job.mechanism.name].protect(job, model, noted)
+    """The preset's own rounds, or those of the tilted posterior under the bound to match."""
+    if bound is not None:
+        return tilted.protect(model, search(job.mechanism.weights, bound), bound, job.synthetic_sets, noted)
+    return mechanism_of(arm).protect(job, model, noted)
+
+
+def mechanism_of(arm: Arm) -> Mechanism:
+    if arm.enforced:
+        return MECHANISMS[arm.name]
+    return WeightedE(enforced=False) if arm.name == "weighted_e" else Weighted(enforced=False)
 
 
 def job_of(study: Simulation, case: Case, arm: Arm, epsilon: str) -> Job:
@@ -149,7 +154,7 @@ def job_of(study: Simulation, case: Case, arm: Arm, epsilon: str) -> Job:
             "period": "simulated",
             "columns": {"y": {"bounds": [low, high]}},
             "model": {"family": case.family, "outcome": "y"},
-            "mechanism": arm.model_dump(exclude={"label", "target", "match", "cases"}),
+            "mechanism": arm.model_dump(exclude={"label", "enforced", "match", "cases"}),
             "budget": {"epsilon": budget_text(study.synthetic_sets * Fraction(epsilon)), "adjacency": study.adjacency},
             "synthetic_sets": study.synthetic_sets,
             "sampler": case.sampler.model_dump() | {"draws": study.draws},

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from dpdist.families import FAMILIES
-from dpdist.job import Adjacency, Budget, Family, Frozen, Mechanism, Name, Runtime, Sampler, budget_text
+from dpdist.job import Adjacency, Budget, Family, Frozen, Mechanism, MechanismName, Name, Runtime, Sampler, budget_text
 from dpdist.studies.generators import GENERATORS, Generator, GeneratorName, generator
 
 DATA = "data"
@@ -34,8 +34,10 @@ Measure = Literal[
     "fits",
 ]
 WORST_LOSS = "worst_loss"
-UNTUNED: tuple[str, ...] = ("weighted", "unweighted")
-"""Mechanisms that no ε enters where they have no weights to tune."""
+UNTUNED: tuple[MechanismName, ...] = ("weighted", "unweighted")
+"""Mechanisms that no ε enters where no weights are tuned to it."""
+UNENFORCED: tuple[MechanismName, ...] = ("weighted", "weighted_e")
+"""Mechanisms of which [G] lets a bound pass that is over ε/2."""
 FigureKind = Literal["violins", "ecdf", "record_bounds", "weights_and_bounds", "by_size"]
 
 
@@ -85,18 +87,28 @@ class Case(Frozen):
 class Arm(Mechanism):
     """A mechanism under study, with its settings; `label` tells arms of one mechanism apart.
 
-    `target: epsilon` tunes weights to each ε of the grid; `none` takes them as given and reports the bound that results.
-    `match` tunes them to the bound that another arm reached on the same data.
+    `enforced: false` lets a bound pass that is over ε/2, as the papers do. `match` tunes the weights to the bound that
+    another arm reached on the same data.
     """
 
     label: Name | None = None
-    target: Literal["epsilon", "none"] = "epsilon"
+    enforced: bool = True
     match: str | None = None
     cases: tuple[str, ...] | None = Field(default=None, description="cases to run on; unset: all")
 
     @property
     def key(self) -> str:
         return self.label or self.name
+
+    @model_validator(mode="after")
+    def _what_can_be_let_pass_or_matched(self) -> Self:
+        if not self.enforced and self.name not in UNENFORCED:
+            raise ValueError(
+                f"enforced: false is for {' and '.join(UNENFORCED)}: no bound of {self.name} can be over its target"
+            )
+        if self.match is not None and (self.name != "weighted" or not self.enforced):
+            raise ValueError("match is for weighted mechanisms whose bound is enforced")
+        return self
 
 
 class Row(Frozen):
@@ -213,7 +225,7 @@ class Simulation(Study):
             if arm.match is not None and arm.match not in keys[:place]:
                 raise ValueError(f"mechanism '{arm.key}' matches '{arm.match}', which is not one listed before it")
             if not self.epsilons and self.needs_epsilon(arm):
-                raise ValueError(f"mechanism '{arm.key}' needs a grid of epsilons (or target: none)")
+                raise ValueError(f"mechanism '{arm.key}' needs a grid of epsilons (or enforced: false)")
             _known(f"mechanism '{arm.key}'", arm.cases, self.case_names)
         return self
 
@@ -236,7 +248,7 @@ class Simulation(Study):
         """Whether an arm's results differ over the grid; of the others one result stands for every ε."""
         if arm.match is not None:
             return self.needs_epsilon(self.arm(arm.match))
-        return not (arm.target == "none" or (arm.name in UNTUNED and arm.weights.rule == "none"))
+        return arm.name not in UNTUNED or (arm.enforced and arm.weights.rule != "none")
 
     def arms_of(self, case: Case) -> tuple[Arm, ...]:
         return tuple(arm for arm in self.mechanisms if arm.cases is None or case.name in arm.cases)
