@@ -159,15 +159,16 @@ def _statistic(said: Beside, material: Material, case: str, mechanism: str, epsi
     if said.statistic == "range":
         least, most = number(values.min()), number(values.max())
         return least if least == most else f"{least} – {most}"
-    if said.statistic == "sd":
-        return number(values.std(ddof=1)) if len(values) > 1 else "—"
+    if said.statistic == "five_numbers":
+        return " · ".join(number(value) for value in np.quantile(values, [0.0, 0.25, 0.5, 0.75, 1.0]))
     if said.statistic == "interval":
         ends = [material.values(case, mechanism, epsilon, said.measure + end) for end in ("_lower", "_upper")]
         return f"{ends[0].mean():.1f} – {ends[1].mean():.1f}"
     if len(values) < 2:
         return number(values.mean())
-    error = values.std(ddof=1) / np.sqrt(len(values))
-    return f"{number(values.mean())} ± {number(error)}"
+    sd = values.std(ddof=1)
+    apart = f", sd {number(sd)}" if said.statistic == "mean_sd" else ""
+    return f"{number(values.mean())} ± {number(sd / np.sqrt(len(values)))}{apart}"
 
 
 def _summary(material: Material, measure: str) -> dict[str, Any]:

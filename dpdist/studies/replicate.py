@@ -93,16 +93,18 @@ def replicate(study: Simulation, case: Case, number: int, records: bool = False)
     y = case.generator.generator().draw(case.n, key.generator("data"))
     grid = study.grid
     kept = [RecordRows(DATA, grid[0], {"outcome": y})] if records else []
-    results = [Result(DATA, epsilon, *measured) for measured in location_measures(study, [y]) for epsilon in grid]
+    results = [Result(DATA, epsilon, *found) for epsilon in grid for found in location_measures(study, [y])]
     runs: dict[tuple[str, str], Run | None] = {}
     for arm in study.arms_of(case):
-        for place, epsilon in enumerate(grid if study.needs_epsilon(arm) else grid[:1]):
-            reached = runs[arm.match, epsilon if (arm.match, epsilon) in runs else grid[0]] if arm.match else None
+        several, wanted = study.needs_epsilon(arm), study.grid_of(arm)
+        for epsilon in wanted if several else wanted[:1]:
+            reached = runs.get((arm.match, epsilon)) if arm.match else None
             run = run_arm(study, case, arm, epsilon, y, key, reached)
-            runs[arm.key, epsilon] = run
-            for stands_for in [epsilon] if study.needs_epsilon(arm) else grid:
-                results += [Result(arm.key, stands_for, *measured) for measured in measures(study, y, run)]
-            if records and run is not None and (place == 0 or study.needs_epsilon(arm)):
+            stands_for = [epsilon] if several else wanted
+            runs |= {(arm.key, e): run for e in stands_for}
+            measured = list(measures(study, y, run))
+            results += [Result(arm.key, e, *found) for e in stands_for for found in measured]
+            if records and run is not None:
                 kept.append(RecordRows(arm.key, epsilon, record_columns(run)))
     return Replicate(results, kept)
 
@@ -154,8 +156,11 @@ def job_of(study: Simulation, case: Case, arm: Arm, epsilon: str) -> Job:
             "period": "simulated",
             "columns": {"y": {"bounds": [low, high]}},
             "model": {"family": case.family, "outcome": "y"},
-            "mechanism": arm.model_dump(exclude={"label", "enforced", "match", "cases"}),
-            "budget": {"epsilon": budget_text(study.synthetic_sets * Fraction(epsilon)), "adjacency": study.adjacency},
+            "mechanism": arm.model_dump(exclude={"label", "enforced", "match", "cases", "epsilons", "adjacency"}),
+            "budget": {
+                "epsilon": budget_text(study.synthetic_sets * Fraction(epsilon)),
+                "adjacency": arm.adjacency or study.adjacency,
+            },
             "synthetic_sets": study.synthetic_sets,
             "sampler": case.sampler.model_dump() | {"draws": study.draws},
             "tables": [{"name": "all", "statistics": ["count"]}],
@@ -171,7 +176,7 @@ def measures(study: Simulation, y: Floats, run: Run | None) -> Iterator[tuple[st
     wanted, noted = set(study.measures), run.noted
     diagnostics = noted.found.get("diagnostics", {})
     for name in ("database_bound", "epsilon_local", "epsilon_local_range"):
-        if name in wanted and name in noted.found:
+        if name in wanted and noted.found.get(name) is not None:
             yield name, float(noted.found[name])
     for name in ("unweighted_database_bound", "records_censored", "fits"):
         if name in wanted and name in diagnostics:

@@ -95,6 +95,8 @@ class Arm(Mechanism):
     enforced: bool = True
     match: str | None = None
     cases: tuple[str, ...] | None = Field(default=None, description="cases to run on; unset: all")
+    epsilons: tuple[Budget, ...] | None = Field(default=None, description="ε to run at, of the study's; unset: all")
+    adjacency: Adjacency | None = Field(default=None, description="unset: the study's")
 
     @property
     def key(self) -> str:
@@ -103,9 +105,7 @@ class Arm(Mechanism):
     @model_validator(mode="after")
     def _what_can_be_let_pass_or_matched(self) -> Self:
         if not self.enforced and self.name not in UNENFORCED:
-            raise ValueError(
-                f"enforced: false is for {' and '.join(UNENFORCED)}: no bound of {self.name} can be over its target"
-            )
+            raise ValueError(f"enforced: false is for {' and '.join(UNENFORCED)}: {self.name} has no bound to let pass")
         if self.match is not None and (self.name != "weighted" or not self.enforced):
             raise ValueError("match is for weighted mechanisms whose bound is enforced")
         return self
@@ -125,7 +125,7 @@ class Beside(Frozen):
     title: str
     measure: str
     case: str | None = None
-    statistic: Literal["mean", "sd", "range", "interval"] = "mean"
+    statistic: Literal["mean", "mean_sd", "five_numbers", "range", "interval"] = "mean"
     columns: dict[str, str] = Field(description="key of a published column and its heading")
     rows: tuple[Row, ...] = Field(min_length=1)
     reading: str = ""
@@ -227,6 +227,7 @@ class Simulation(Study):
             if not self.epsilons and self.needs_epsilon(arm):
                 raise ValueError(f"mechanism '{arm.key}' needs a grid of epsilons (or enforced: false)")
             _known(f"mechanism '{arm.key}'", arm.cases, self.case_names)
+            _known(f"mechanism '{arm.key}'", [budget_text(e) for e in arm.epsilons or ()], self.grid)
         return self
 
     @property
@@ -249,6 +250,9 @@ class Simulation(Study):
         if arm.match is not None:
             return self.needs_epsilon(self.arm(arm.match))
         return arm.name not in UNTUNED or (arm.enforced and arm.weights.rule != "none")
+
+    def grid_of(self, arm: Arm) -> tuple[str, ...]:
+        return self.grid if arm.epsilons is None else tuple(budget_text(epsilon) for epsilon in arm.epsilons)
 
     def arms_of(self, case: Case) -> tuple[Arm, ...]:
         return tuple(arm for arm in self.mechanisms if arm.cases is None or case.name in arm.cases)
