@@ -104,7 +104,7 @@ def draw(said: Figure, material: Material, number: int) -> str:
     with mpl.rc_context(STYLE | {"svg.hashsalt": f"dpdist-{number}"}):
         canvas = _KINDS[said.kind](said, material)
         written = io.StringIO()
-        canvas.savefig(written, format="svg", bbox_inches="tight", pad_inches=0.05, metadata={"Date": None})
+        canvas.savefig(written, format="svg", metadata={"Date": None})
     return inline(written.getvalue(), f"f{number}-", said.title)
 
 
@@ -128,7 +128,7 @@ def violins(said: Figure, material: Material) -> Canvas:
     measure = said.measure or "database_bound"
     panels = _panels_of(said, material)
     labels = list(dict.fromkeys(m for case, _ in panels for m in material.mechanisms(said, case, measure)))
-    canvas, axes = _rows(len(panels), len(labels), min(3, len(panels)) if len(material.study.grid) < 3 else 3)
+    canvas, axes = _rows(len(panels), len(labels), 3, one_case=len(material.cases(said)) == 1)
     for axis, (case, epsilon) in zip(axes, panels, strict=True):
         for place, label in enumerate(labels):
             _violin(axis, place, material.values(case, label, epsilon, measure), material.colour(label), sideways=True)
@@ -185,7 +185,7 @@ def record_bounds(said: Figure, material: Material) -> Canvas:
     """Record-level bounds, first replicate: under the unweighted fit (before) and, weighted, under the final one."""
     panels = _panels_of(said, material)
     labels = [label for label in said.mechanisms or material.arms if label != DATA]
-    canvas, axes = _rows(len(panels), 1 + len(labels), min(3, len(panels)))
+    canvas, axes = _rows(len(panels), 1 + len(labels), 3, one_case=len(material.cases(said)) == 1)
     for axis, (case, epsilon) in zip(axes, panels, strict=True):
         after = {label: material.column(case, label, epsilon, "weighted_record_bound") for label in labels}
         before = [material.column(case, label, epsilon, "unweighted_record_bound") for label in labels]
@@ -222,21 +222,23 @@ def _panels_of(said: Figure, material: Material) -> list[tuple[str, str]]:
     return [(case, epsilon) for case in material.cases(said) for epsilon in material.study.grid]
 
 
-def _panels(number: int, columns: int, height: float = 2.9, sharey: bool = False) -> tuple[Canvas, list[Axes]]:
+def _panels(
+    number: int, columns: int, height: float = 2.9, sharex: bool = False, sharey: bool = False
+) -> tuple[Canvas, list[Axes]]:
     """A canvas of the page's width, so that text is as large as the page's."""
     columns = min(number, columns)
     rows = -(-number // columns)
     width = WIDTH if columns > 1 else 0.55 * WIDTH
     canvas = Canvas(figsize=(width, height * rows), layout="constrained")
-    axes = list(np.atleast_1d(canvas.subplots(rows, columns, sharey=sharey)).reshape(-1))
+    axes = list(np.atleast_1d(canvas.subplots(rows, columns, sharex=sharex, sharey=sharey)).reshape(-1))
     for axis in axes[number:]:
         axis.set_visible(False)
     return canvas, axes[:number]
 
 
-def _rows(number: int, labels: int, columns: int) -> tuple[Canvas, list[Axes]]:
-    """Panels whose rows are mechanisms."""
-    return _panels(number, columns, 0.85 + 0.34 * labels, sharey=True)
+def _rows(number: int, labels: int, columns: int, one_case: bool) -> tuple[Canvas, list[Axes]]:
+    """Panels whose rows are mechanisms; those of one case have one scale."""
+    return _panels(number, columns, 0.85 + 0.34 * labels, sharex=one_case, sharey=True)
 
 
 def _row_labels(axis: Axes, labels: Sequence[str], measured: str, log: bool) -> None:
@@ -247,7 +249,8 @@ def _row_labels(axis: Axes, labels: Sequence[str], measured: str, log: bool) -> 
     axis.tick_params(axis="y", length=0)
     if log:
         axis.set_xscale("log")
-        axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        low, high = axis.get_xlim()
+        axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 50.0 * low else (1.0,)))
         axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.xaxis.set_minor_formatter(NullFormatter())
 

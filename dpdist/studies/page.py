@@ -166,9 +166,11 @@ def _statistic(said: Beside, material: Material, case: str, mechanism: str, epsi
         return f"{ends[0].mean():.1f} – {ends[1].mean():.1f}"
     if len(values) < 2:
         return number(values.mean())
-    sd = values.std(ddof=1)
+    sd = float(values.std(ddof=1))
+    error = sd / np.sqrt(len(values))
+    places = max(0, 1 - int(np.floor(np.log10(error)))) if error > 0 else 3
     apart = f", sd {number(sd)}" if said.statistic == "mean_sd" else ""
-    return f"{number(values.mean())} ± {number(sd / np.sqrt(len(values)))}{apart}"
+    return f"{values.mean():,.{places}f} ± {error:.{places}f}{apart}"
 
 
 def _summary(material: Material, measure: str) -> dict[str, Any]:
@@ -190,14 +192,16 @@ def _summary(material: Material, measure: str) -> dict[str, Any]:
 
 
 def number(value: float) -> str:
-    """Three to four significant digits, as a reader would write them."""
+    """Three significant digits, as a reader would write them."""
     size = abs(value)
     if not np.isfinite(value):
         return "∞" if value > 0 else "–"
     if size >= 1000:
         return f"{value:,.0f}"
-    if size >= 100:
-        return f"{value:.0f}" if size >= 200 else f"{value:.1f}"
+    if size >= 99.95:
+        return f"{value:.0f}"
+    if size >= 9.995:
+        return f"{value:.1f}"
     if size >= 0.9995:
         return f"{value:.2f}"
     if size >= 0.01:

@@ -161,6 +161,7 @@ class Study(Frozen):
     seed: int = Field(ge=0, lt=2**64)
     replicates: int = Field(ge=1)
     epsilons: tuple[Budget, ...] = ()
+    references: dict[str, str] = Field(default_factory=dict, description="papers that the texts cite, by their letter")
     notes: tuple[Note, ...] = ()
     beside: tuple[Beside, ...] = ()
     figures: tuple[Figure, ...] = ()
@@ -301,7 +302,7 @@ class Guarantees(Study):
         return (WORST_LOSS,)
 
 
-_DECIDES_NOTHING = {"title", "about", "replicates", "notes", "beside", "figures", "runtime"}
+_DECIDES_NOTHING = {"title", "about", "references", "replicates", "notes", "beside", "figures", "runtime"}
 
 
 def _different(what: str, names: tuple[str, ...]) -> None:
