@@ -33,10 +33,11 @@ Family = Literal[
     "negative_binomial",
     "poisson_regression",
     "bernoulli",
+    "histogram",
     "user",
 ]
 Synthesis = Literal["fbs", "fbp"]
-MechanismName = Literal["weighted", "unweighted", "weighted_e", "censor_w", "censor_uw"]
+MechanismName = Literal["weighted", "unweighted", "weighted_e", "censor_w", "censor_uw", "perturbed_histogram"]
 WeightRule = Literal["none", "linear", "inverse", "scalar", "fixed_point"]
 Fallback = Literal["refuse", "pool", "proper_prior"]
 Adjacency = Literal["zero_out", "add_remove", "substitution"]
@@ -226,10 +227,12 @@ def _rule(value: Any) -> Any:
 
 FIXED_WEIGHTS: tuple[MechanismName, ...] = ("weighted_e", "censor_w")
 """Mechanisms whose weights follow from the rule's own constants: what they leave over the target is cut off ([G])."""
-STRICT: tuple[MechanismName, ...] = ("censor_uw",)
+STRICT: tuple[MechanismName, ...] = ("censor_uw", "perturbed_histogram")
 """Mechanisms whose bound holds for every file."""
 CLAMPED: tuple[MechanismName, ...] = ("censor_w", "censor_uw")
 """Mechanisms that draw from ∏ exp(clamp(α(f − g), ±M))."""
+NOISY: tuple[MechanismName, ...] = ("perturbed_histogram",)
+"""Mechanisms that release sums under noise: they have no posterior, no draws and no sampler."""
 
 
 class Mechanism(Frozen):
@@ -238,6 +241,9 @@ class Mechanism(Frozen):
     name: MechanismName
     weights: Annotated[Weights, BeforeValidator(_rule)] = Weights(rule="none")
     fallback: Fallback = "refuse"
+    bins: int | None = Field(
+        default=None, ge=1, le=10_000, description="of a perturbed histogram; unset: ln n, rounded up, of the mean stratum"
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import prod
 
 from dpdist.families import FAMILIES
-from dpdist.job import CLAMPED, FIXED_WEIGHTS, STRICT, Job, Prior
+from dpdist.job import CLAMPED, FIXED_WEIGHTS, STRICT, Job, Prior, Sampler
 
 Path_ = tuple[str | int, ...]
 Contradiction = tuple[Path_, str]
@@ -32,6 +32,7 @@ def contradictions(job: Job) -> list[Contradiction]:
         *_weights(job),
         *_clamp(job),
         *_strict(job),
+        *_histogram(job),
     ]
 
 
@@ -135,6 +136,10 @@ def _family(job: Job) -> Iterator[Contradiction]:
 def _sampler(job: Job) -> Iterator[Contradiction]:
     """The sampler is one that the family has, and is given only the settings that it has."""
     sampler, known = job.sampler, FAMILIES[job.model.family].samplers
+    if not known:
+        if "sampler" in job.model_fields_set and sampler != Sampler():
+            yield ("sampler",), f"'{job.model.family}' draws from no posterior: leave sampler out"
+        return
     if sampler.name not in known:
         yield ("sampler", "name"), f"'{job.model.family}' has no {sampler.name} sampler: take {' or '.join(known)}"
     if sampler.name != "stan":
@@ -201,6 +206,19 @@ def _clamp(job: Job) -> Iterator[Contradiction]:
         yield ("model", "prior"), f"{found}: take model.prior: {{name: proper}}"
     if family == "user":
         yield ("mechanism", "name"), f"'{name}' needs a program that clamps: take a family of ours, or weighted"
+
+
+def _histogram(job: Job) -> Iterator[Contradiction]:
+    """The perturbed histogram stands in for a model: family and mechanism go together."""
+    name, family = job.mechanism.name, job.model.family
+    if (name == "perturbed_histogram") != (family == "histogram"):
+        yield ("model", "family"), f"'{name}' and '{family}' do not go together: perturbed_histogram has family: histogram"
+    if name != "perturbed_histogram" and job.mechanism.bins is not None:
+        yield ("mechanism", "bins"), f"'{name}' has no bins: leave them out"
+    if name == "perturbed_histogram" and job.record.log_lik == "always":
+        yield ("record", "log_lik"), f"'{name}' has no posterior: write never or auto"
+    if family == "histogram" and job.model.outcome in job.columns and job.outcome.whole:
+        yield ("columns", job.model.outcome, "whole"), "a histogram is uniform within its bins: leave whole out"
 
 
 def _strict(job: Job) -> Iterator[Contradiction]:

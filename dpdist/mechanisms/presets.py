@@ -7,8 +7,9 @@ from fractions import Fraction
 from typing import Literal
 
 from dpdist.job import Job, MechanismName
-from dpdist.mechanisms import clamped, tilted
+from dpdist.mechanisms import clamped, statistics, tilted
 from dpdist.mechanisms.protocol import Mechanism, Rounds, StratumRecorder
+from dpdist.models.histogram import Histogram
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.guarantees import Asymptotic, Guarantee, NoGuarantee, Promise, Strict, bound_target, draw_delta
 from dpdist.privacy.weights import Kept, Reweight, Search, fixed, search
@@ -43,6 +44,10 @@ WEIGHTS_MOVE = (
 CHAINS = (
     "strict for exact draws only: these are draws of Markov chains within an unknown total variation γ of the clamped "
     "posterior, (ε, (1 + e^ε)γ)-private at best"
+)
+COUNTS = (
+    "the bins are fixed by public bounds and sizes; a record that is switched off changes one bin's count by 1, one that "
+    "is exchanged two, and every count has discrete Laplace noise of scale 1/ε (2/ε under substitution) of a set's ε"
 )
 GRID_VARIATION = Fraction(1, 10**12)
 """`sampling.clamped.OUTSIDE`, of which δ is made."""
@@ -137,6 +142,20 @@ class CensorW:
         return (yield from clamped.protect(model, target_of(job), job.synthetic_sets, recorder, step, tuple(kept)))
 
 
+@dataclass(frozen=True)
+class PerturbedHistogram:
+    """[G], Supplement 1: strict, with δ = 0 and no model; every set has noise of its own at ε/m."""
+
+    scope: Literal["stratum"] = "stratum"
+
+    def promise(self, job: Job) -> Promise:
+        return promise_of(job, Strict(job.budget.adjacency, job.epsilon_per_set), COUNTS)
+
+    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder) -> Rounds:
+        assert isinstance(model, Histogram)
+        return statistics.perturbed_histogram(model, float(job.epsilon_per_set), job.synthetic_sets, recorder)
+
+
 def strict(job: Job) -> Strict:
     """A set's guarantee under a clamp of ±ε/2 (±ε/4), one draw of a fixed function of the records (METHODS §2)."""
     epsilon = job.epsilon_per_set
@@ -150,4 +169,5 @@ MECHANISMS: dict[MechanismName, Mechanism] = {
     "weighted_e": WeightedE(),
     "censor_w": CensorW(),
     "censor_uw": CensorUW(),
+    "perturbed_histogram": PerturbedHistogram(),
 }

@@ -2,6 +2,7 @@
 
     total = yield Pass(kernel, combine)      # visit every record block of the stratum, combine partials in block order
     draws = yield Sample(posterior, …)       # draw from a posterior: statistics of weighted records, or clamped records
+    noise = yield Noise(scale, size, set)    # noise for a sum
 
 Kernels run where the records are. What a kernel leaves per record (F, α, …) is the block's *carry*: it stays there.
 """
@@ -9,6 +10,7 @@ Kernels run where the records are. What a kernel leaves per record (F, α, …) 
 from __future__ import annotations
 
 from collections.abc import Generator
+from fractions import Fraction
 from typing import Any, Literal, NamedTuple, Protocol
 
 from dpdist.confidential import Confidential
@@ -41,7 +43,15 @@ class Sample(NamedTuple):
     set: int = 0
 
 
-Rounds = Generator[Pass | Sample, Any, "Released"]
+class Noise(NamedTuple):
+    """Discrete Laplace noise of a scale, (size,), for the k-th set: drawn once and kept before it is used."""
+
+    scale: Fraction
+    size: int
+    set: int
+
+
+Rounds = Generator[Pass | Sample | Noise, Any, "Released"]
 
 
 class Released(NamedTuple):

@@ -116,6 +116,15 @@ def bound_target(epsilon: Fraction, adjacency: Adjacency) -> float:
     return float(epsilon / (4 if adjacency == "substitution" else 2))
 
 
+def count_scale(epsilon: Fraction, adjacency: Adjacency) -> Fraction:
+    """Scale of (discrete) Laplace noise on the counts of disjoint bins, for ε.
+
+    A record that is switched off, or left out, changes one count by 1; exchanged for another, two counts ([G]).
+    Under zero_out n is public all the same: how many records were switched off is not told by it.
+    """
+    return (2 if adjacency == "substitution" else 1) / epsilon
+
+
 def draw_delta(epsilon: Fraction, variation: Fraction) -> Fraction:
     """δ ≥ (1 + e^ε)γ of a draw within total variation γ of an ε-private one (METHODS §2)."""
     return min(Fraction(1), (1 + Fraction(ceil(exp(min(float(epsilon), 700.0))))) * variation)

@@ -50,6 +50,19 @@ class Recentred(StratumModel, Exact, Synthesizer, Expectation, Protocol):
         ...
 
 
+@runtime_checkable
+class Resampled(StratumModel, Expectation, Protocol):
+    """A model whose released parameters can be sampled anew, from records and from noise."""
+
+    def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
+        """Parameters of other samples, without noise."""
+        ...
+
+    def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
+        """The same sample's parameters under other noise."""
+        ...
+
+
 class Spread(NamedTuple):
     """Draws of E(w|x) and E(wy|x) per frame row, (draw, row); NaN where a stratum's could not be had."""
 
@@ -71,14 +84,15 @@ def spreads(release: Release, tick: Callable[[int], None]) -> Spreads | None:
 
     Those of a clamped fit, which has no sufficient statistics, no model can.
     """
-    if release.job.mechanism.name in CLAMPED or not isinstance(release.model(0), Recentred):
+    if release.job.mechanism.name in CLAMPED or not isinstance(release.model(0), Recentred | Resampled):
         return None
     rows = len(release.frame)
     found = Spreads(*(Spread(np.full((n, rows), np.nan), np.full((n, rows), np.nan)) for n in (DRAWS, DRAWS, 1, 1)))
     for stratum in range(len(release.frame.stratum_labels)):
         own = release.frame.rows_of(stratum)
         with np.errstate(all="ignore"):
-            for spread, expected in zip(found, _expectations(release, stratum), strict=True):
+            told = _simulated(release, stratum) or _expectations(release, stratum)
+            for spread, expected in zip(found, told, strict=True):
                 spread.weight[:, own], spread.product[:, own] = expected
         tick(1)
     return found
@@ -153,6 +167,19 @@ def _expectations(release: Release, stratum: int) -> list[tuple[Floats, Floats]]
 
     spread = [tuple(scaled(values, about) for values, about in zip(pair, centre, strict=True)) for pair in (redrawn, drawn)]
     return [(spread[0][0], spread[0][1]), (spread[1][0], spread[1][1]), centre, unweighted]
+
+
+def _simulated(release: Release, stratum: int) -> list[tuple[Floats, Floats]] | None:
+    """The same of a model that is sampled anew as it was released; None of another."""
+    model, label = release.model(stratum), release.frame.stratum_labels[stratum]
+    if not isinstance(model, Resampled):
+        return None
+    theta, n = release.theta(model, stratum, 0), int(release.frame.stratum_count[stratum])
+    key = release.seed.child(f"precision {label}")
+    centre = model.expect(theta)
+    redrawn = model.expect(model.resampled(theta, n, DRAWS, key.generator("centres")))
+    drawn = model.expect(model.noised_again(theta, n, DRAWS, key.generator("draws")))
+    return [redrawn, drawn, centre, centre]
 
 
 def _subsample(release: Release, own: slice) -> tuple[Codes, Floats]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from dpdist.families import FAMILIES
 from dpdist.files import sha256
-from dpdist.job import CLAMPED
+from dpdist.job import CLAMPED, NOISY
 from dpdist.publish.released import Release
 
 PACKAGES = ("dpdist", "numpy", "scipy", "randomgen", "pyarrow")
@@ -17,6 +17,10 @@ SEARCH_AGAIN = (
     "estimator `parameters`: composition of the sample over x, sampling error of the weighted fit, the draws' spread over "
     "m, and the bias of the privacy weights (squared); all but the first by re-running the weight search on a synthetic "
     "sample"
+)
+COUNTED_AGAIN = (
+    "estimator `parameters`: composition of the sample over x, other samples' bin counts and other noise, both simulated "
+    "from the first set's histogram; the bias of bins and of counts cut off at 0 is not in it"
 )
 BETWEEN_SETS = (
     "estimator `parameters`: composition of the sample over x, and (1 + 1/m) times the variance between the m released "
@@ -86,10 +90,17 @@ def _post_processing(release: Release) -> list[str]:
     return steps
 
 
+def _parameters_error(release: Release) -> str:
+    if release.job.mechanism.name in NOISY:
+        return COUNTED_AGAIN
+    searched = release.job.model.family == "lognormal" and release.job.mechanism.name not in CLAMPED
+    return SEARCH_AGAIN if searched else BETWEEN_SETS
+
+
 def _standard_errors(release: Release) -> list[str]:
     clamped = release.job.mechanism.name in CLAMPED
     said = [
-        SEARCH_AGAIN if release.job.model.family == "lognormal" and not clamped else BETWEEN_SETS,
+        _parameters_error(release),
         "estimator `records`: T = B/m + W over m sets, W by linearisation with design strata, records as units; the bias "
         "of the privacy weights, which trim tails (counts too low, means too high, by some per cent), is not in it",
         "nominal 90 % intervals under the model; the model's own misfit is not in them",

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from dpdist.errors import ProgramError
-from dpdist.job import CLAMPED, Job
+from dpdist.job import CLAMPED, NOISY, Job
 from dpdist.models.protocol import StanData, StratumModel
 from dpdist.progress import Listener
 from dpdist.sampling.clamped import OUTSIDE
@@ -59,6 +59,8 @@ def prepare(job: Job, model: StratumModel, listener: Listener) -> None:
 
 def facts(job: Job) -> dict[str, Any]:
     """What a statement says of the sampler."""
+    if job.mechanism.name in NOISY:
+        return {"name": None, "noise": "OpenDP's discrete Laplace, drawn once and kept", "total_variation": 0}
     said: dict[str, Any] = {"name": job.sampler.name, "draws": job.sampler.draws, "arithmetic": "float64"}
     if job.sampler.name == "exact":
         return said | {"total_variation": 0}
