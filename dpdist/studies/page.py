@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from dpdist.job import budget_text
-from dpdist.sampling import facts
+from dpdist.job import NOISY, budget_text
 from dpdist.studies.figures import TITLES, Material, drawn
 from dpdist.studies.replicate import ANY, job_of, mechanism_of
 from dpdist.studies.results import as_number
@@ -71,14 +70,13 @@ def page(study: Simulation | Guarantees, results: pd.DataFrame, records: pd.Data
 
 def _facts(study: Simulation, versions: Mapping[str, str]) -> list[tuple[str, str]]:
     cases = "; ".join(f"{c.name}: {c.n:,} records of {c.generator.generator().text}, {c.family} model" for c in study.cases)
-    sampler = facts(job_of(study, study.cases[0], study.mechanisms[0], study.grid[0] or ANY))
-    samplers = sorted({case.sampler.name for case in study.cases})
+    samplers = sorted({case.sampler for case in study.cases})
     grid = ", ".join(study.grid) + f" per synthetic set, {study.adjacency}"
     return [
         ("Data", f"simulated; {cases}"),
         ("Replicates", f"R = {study.replicates}, each with a file of its own"),
         ("ε", grid if study.epsilons else "no grid: the bound is what results"),
-        ("Posterior draws", f"S = {sampler['draws']:,}, sampled independently ({', '.join(samplers)}), no Markov chains"),
+        ("Posterior draws", f"S = {study.draws:,}, sampled independently ({', '.join(samplers)}), no Markov chains"),
         ("Synthetic sets", f"{study.synthetic_sets} per run, n records each"),
         (
             "Randomness",
@@ -91,6 +89,10 @@ def _facts(study: Simulation, versions: Mapping[str, str]) -> list[tuple[str, st
 
 def _described(study: Simulation, arm: Arm) -> tuple[str, str, str, str]:
     """An arm in words: settings, and what its mechanism promises."""
+    if arm.name in NOISY:
+        bins = "⌈ln n⌉" if arm.bins is None else str(arm.bins)
+        scale = "2/ε" if (arm.adjacency or study.adjacency) == "substitution" else "1/ε"
+        return arm.key, arm.name, f"{bins} bins, noise of scale {scale}", f"strict, {arm.adjacency or study.adjacency}"
     weights = arm.weights.model_dump(exclude_defaults=True)
     weights.setdefault("rule", arm.weights.rule)
     settings = ", ".join(

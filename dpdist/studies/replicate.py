@@ -8,7 +8,7 @@ and no result depends on which worker computed it or when.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -18,11 +18,11 @@ import numpy as np
 
 from dpdist.confidential import Confidential
 from dpdist.evaluation.utility import distances, location
-from dpdist.job import Job, budget_text
+from dpdist.job import NOISY, Job, budget_text
 from dpdist.keys import Key
 from dpdist.mechanisms import tilted
 from dpdist.mechanisms.presets import MECHANISMS, Weighted, WeightedE
-from dpdist.mechanisms.protocol import Columns, Mechanism, Rounds
+from dpdist.mechanisms.protocol import Columns, Mechanism, Noise, Rounds
 from dpdist.models import MODELS
 from dpdist.models.protocol import Draws, Improper, StratumModel, Synthesizer
 from dpdist.privacy.weights import NotReached, search
@@ -119,11 +119,11 @@ def run_arm(study: Simulation, case: Case, arm: Arm, epsilon: str, y: Floats, ke
     data = Records(np.arange(len(y)), rows, y, np.ones(len(y)), rows)
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         sampler = sampler_of(job, Path(folder))
-        model = completed(MODELS[case.family].build(job, frame, slice(0, 1)), sampler)
+        model = completed(MODELS[job.model.family].build(job, frame, slice(0, 1)), sampler)
         noted = Noted()
         try:
             rounds = rounds_of(arm, job, model, noted, None if reached is None else reached.database_bound)
-            released = run_rounds(rounds, model, sampler, key, POOLED, [data], [noted])
+            released = run_rounds(rounds, model, sampler, key, POOLED, [data], [noted], noise_of(key))
         except (NotReached, Improper):
             return None
     assert isinstance(model, Synthesizer)
@@ -147,6 +147,17 @@ def mechanism_of(arm: Arm) -> Mechanism:
     return WeightedE(enforced=False) if arm.name == "weighted_e" else Weighted(enforced=False)
 
 
+def noise_of(key: Key) -> Callable[[Noise], Floats]:
+    """Discrete Laplace noise as the difference of two geometric variables, keyed: for studies, never for a release."""
+
+    def noise(request: Noise) -> Floats:
+        stop = -np.expm1(-1.0 / float(request.scale))
+        one, two = key.generator("noise", set=request.set).geometric(stop, (2, request.size))
+        return np.asarray(one - two, dtype=np.float64)
+
+    return noise
+
+
 def job_of(study: Simulation, case: Case, arm: Arm, epsilon: str) -> Job:
     """The release whose protection an arm is: the budget is per set, so the job's is sets times ε."""
     low, high = case.generator.generator().bounds
@@ -155,14 +166,14 @@ def job_of(study: Simulation, case: Case, arm: Arm, epsilon: str) -> Job:
             "dataset": study.study,
             "period": "simulated",
             "columns": {"y": {"bounds": [low, high]}},
-            "model": {"family": case.family, "outcome": "y"},
+            "model": {"family": "histogram" if arm.name in NOISY else case.family, "outcome": "y"},
             "mechanism": arm.model_dump(exclude={"label", "enforced", "match", "cases", "epsilons", "adjacency"}),
             "budget": {
                 "epsilon": budget_text(study.synthetic_sets * Fraction(epsilon)),
                 "adjacency": arm.adjacency or study.adjacency,
             },
             "synthetic_sets": study.synthetic_sets,
-            "sampler": case.sampler.model_dump() | {"draws": study.draws},
+            **({} if arm.name in NOISY else {"sampler": {"name": case.sampler, "draws": study.draws}}),
             "tables": [{"name": "all", "statistics": ["count"]}],
         }
     )

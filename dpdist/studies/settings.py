@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from dpdist.families import FAMILIES
-from dpdist.job import Adjacency, Budget, Family, Frozen, Mechanism, MechanismName, Name, Runtime, Sampler, budget_text
+from dpdist.job import Adjacency, Budget, Family, Frozen, Mechanism, MechanismName, Name, Runtime, SamplerName, budget_text
 from dpdist.studies.generators import GENERATORS, Generator, GeneratorName, generator
 
 DATA = "data"
@@ -74,14 +74,17 @@ class Case(Frozen):
     @field_validator("family")
     @classmethod
     def _outcome_alone(cls, family: Family) -> Family:
-        if FAMILIES[family].predictors or FAMILIES[family].weight is not False:
-            allowed = ", ".join(name for name, facts in FAMILIES.items() if not facts.predictors and facts.weight is False)
+        outcome_alone = [name for name, facts in FAMILIES.items() if {"exact", "grid"} & set(facts.samplers)]
+        outcome_alone.remove("lognormal")
+        if family not in outcome_alone:
+            allowed = ", ".join(outcome_alone)
             raise ValueError(f"a study simulates one outcome: its model is one of {allowed}")
         return family
 
     @property
-    def sampler(self) -> Sampler:
-        return Sampler(name=FAMILIES[self.family].samplers[0])
+    def sampler(self) -> SamplerName:
+        """The family's own without Markov chains."""
+        return FAMILIES[self.family].samplers[0]
 
 
 class Arm(Mechanism):
