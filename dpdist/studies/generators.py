@@ -35,12 +35,24 @@ class Generator(Protocol):
         ...
 
 
+def _check(positive: Mapping[str, float], shares: Mapping[str, float]) -> None:
+    for name, value in positive.items():
+        if value <= 0.0:
+            raise ValueError(f"{name} must be greater than 0")
+    for name, value in shares.items():
+        if not 0.0 <= value <= 1.0:
+            raise ValueError(f"{name} must lie between 0 and 1")
+
+
 @dataclass(frozen=True)
 class Beta:
     """Shares, right-skewed for small a ([G]: a = .5, b = 3)."""
 
     a: float
     b: float
+
+    def __post_init__(self) -> None:
+        _check({"a": self.a, "b": self.b}, {})
 
     @property
     def text(self) -> str:
@@ -62,6 +74,9 @@ class Poisson:
     """Counts, nearly symmetric for a large mean ([V] §3.1: mean 100)."""
 
     mean: float
+
+    def __post_init__(self) -> None:
+        _check({"mean": self.mean}, {})
 
     @property
     def text(self) -> str:
@@ -89,6 +104,10 @@ class NegativeBinomialMixture:
     dispersion_1: float
     dispersion_2: float
     share_1: float
+
+    def __post_init__(self) -> None:
+        positive = {"mean": self.mean, "dispersion_1": self.dispersion_1, "dispersion_2": self.dispersion_2}
+        _check(positive, {"share_1": self.share_1})
 
     @property
     def text(self) -> str:
@@ -118,6 +137,9 @@ class Bernoulli:
     """0 or 1."""
 
     probability: float
+
+    def __post_init__(self) -> None:
+        _check({}, {"probability": self.probability})
 
     @property
     def text(self) -> str:

@@ -57,6 +57,7 @@ class Law(Frozen):
                 raise ValueError(f"'{name}' is no parameter of {self.name} ({', '.join(known)}){hint}")
         if missing := [name for name in known if name not in self.parameters]:
             raise ValueError(f"{self.name} needs {', '.join(missing)}")
+        self.generator()
         return self
 
     def generator(self) -> Generator:

@@ -44,6 +44,6 @@ def _refused(study: Simulation) -> Iterator[tuple[int, str, str]]:
             if arm.cases is None or case.name in arm.cases:
                 job = job_of(study, case, arm, study.grid[0] or ANY)
                 found |= {message: case.name for _, message in contradictions(job)}
-        for message, case in found.items():
+        for message, name in found.items():
             what, _, remedy = message.partition(": ")
-            yield place, f"{arm.key} on {case}: {what}", remedy or "correct one of them"
+            yield place, f"{arm.key} on {name}: {what}", remedy or "correct one of them"
