@@ -17,7 +17,6 @@ from dpdist.progress import Listener, silent, stage
 from dpdist.runtime.executors import executor
 from dpdist.studies import results
 from dpdist.studies.losses import losses
-from dpdist.studies.page import page
 from dpdist.studies.replicate import Replicate, replicate
 from dpdist.studies.settings import Guarantees, Simulation
 
@@ -47,6 +46,8 @@ def run(
         table = results.tidy(parts, len(study.cases))
         summary = results.summarise(table)
         results.write_table(folder, table, summary)
+        from dpdist.studies.page import page  # what draws is loaded here only: other verbs do without
+
         with stage(listener, "page", 1) as tick:
             kept = [pd.read_parquet(results.records_path(folder, name)) for name in study.case_names]
             write_text(folder / "index.html", page(study, pd.concat(parts), pd.concat(kept), results.versions()))
