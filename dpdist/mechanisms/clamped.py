@@ -56,7 +56,7 @@ def protect(
     earlier: tuple[Fit, ...] = (),
 ) -> Rounds:
     """The clamped posterior over one stratum; `step` gives α from the last of the `earlier` fits, without it α = 1."""
-    rows = yield Pass(Gather(step or Ones()), "concat")
+    rows = yield Pass(Gather(Ones() if step is None else step), "concat")
     posterior = Clamped(rows, clamp)
     theta = yield Sample(posterior, "posterior")
     partials = yield Pass(Censor(model, theta, clamp), "concat")
