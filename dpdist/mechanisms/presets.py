@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Literal
 
 from dpdist.job import Job, MechanismName
@@ -11,8 +10,9 @@ from dpdist.mechanisms import clamped, statistics, tilted
 from dpdist.mechanisms.protocol import Mechanism, Rounds, StratumRecorder
 from dpdist.models.histogram import Histogram
 from dpdist.models.protocol import StratumModel
-from dpdist.privacy.guarantees import Asymptotic, Guarantee, NoGuarantee, Promise, Strict, bound_target, draw_delta
+from dpdist.privacy.guarantees import Asymptotic, Guarantee, NoGuarantee, Promise, Strict, bound_target
 from dpdist.privacy.weights import Kept, Reweight, Search, fixed, search
+from dpdist.sampling.clamped import VARIATION
 
 PUBLIC_X = (
     "predictors, strata, design strata, table columns and the number of sample records in each combination are public"
@@ -45,12 +45,14 @@ CHAINS = (
     "strict for exact draws only: these are draws of Markov chains within an unknown total variation γ of the clamped "
     "posterior, (ε, (1 + e^ε)γ)-private at best"
 )
+REJECTION = (
+    "strict for exact draws only: these are drawn by rejection, exact but where the density rises above its proposal, "
+    f"within a total variation γ of {VARIATION:g} in what was tried, not proven for every file; (ε, (1 + e^ε)γ)-private"
+)
 COUNTS = (
     "the bins are fixed by public bounds and sizes; a record that is switched off changes one bin's count by 1, one that "
     "is exchanged two, and every count has discrete Laplace noise of scale 1/ε (2/ε under substitution) of a set's ε"
 )
-GRID_VARIATION = Fraction(1, 10**12)
-"""`sampling.clamped.OUTSIDE`, of which δ is made."""
 
 
 def promise_of(job: Job, per_set: Guarantee, *assumptions: str) -> Promise:
@@ -118,7 +120,7 @@ class CensorUW:
     scope: Literal["stratum"] = "stratum"
 
     def promise(self, job: Job) -> Promise:
-        return promise_of(job, strict(job), CLAMPED, *([CHAINS] if job.sampler.name == "stan" else []))
+        return promise_of(job, strict(job), CLAMPED, CHAINS if job.sampler.name == "stan" else REJECTION)
 
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder) -> Rounds:
         return clamped.protect(model, target_of(job), job.synthetic_sets, recorder)
@@ -157,10 +159,11 @@ class PerturbedHistogram:
 
 
 def strict(job: Job) -> Strict:
-    """A set's guarantee under a clamp of ±ε/2 (±ε/4), one draw of a fixed function of the records (METHODS §2)."""
-    epsilon = job.epsilon_per_set
-    delta = None if job.sampler.name == "stan" else draw_delta(epsilon, GRID_VARIATION)
-    return Strict(job.budget.adjacency, epsilon, delta)
+    """A set's guarantee under a clamp of ±ε/2 (±ε/4): one draw of a fixed function of the records (METHODS §2).
+
+    Neither sampler of clamped posteriors has a total variation that is proven for every file: δ is unknown.
+    """
+    return Strict(job.budget.adjacency, job.epsilon_per_set, None)
 
 
 MECHANISMS: dict[MechanismName, Mechanism] = {

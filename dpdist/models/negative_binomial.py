@@ -26,8 +26,8 @@ from dpdist.models.tiles import Tile, tile_records
 from dpdist.records import Codes, Floats, Records
 
 LOG_MEAN_SD = 10.0
-LOG_MEAN_BOX = 75.0
-"""Clamped posteriors restrict the prior to |log μ| ≤ 75, which leaves out 6e-14 of it."""
+LOG_MEAN_BOX = 40.0
+"""Clamped posteriors restrict the prior to |log μ| ≤ 40, which leaves out 6e-5 of it."""
 SHAPE = RATE = 0.01
 LOG_DISPERSION = (float(np.log(1e-6)), float(np.log(1e4)))
 """Interval of log φ: a posterior reaches its ends only where the counts say next to nothing of φ (φ > 1e4 has prior odds of

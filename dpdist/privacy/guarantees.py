@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import ceil, exp
 from operator import add
 from typing import ClassVar, Literal, Self
 
@@ -48,10 +47,10 @@ class _Composable:
 
 @dataclass(frozen=True)
 class Strict(_Composable):
-    """(ε, δ)-differential privacy for every database. δ is None where draws are those of Markov chains.
+    """(ε, δ)-differential privacy for every database. δ is None where draws are not proven exact: Markov chains, for one.
 
-    A draw within total variation γ of its posterior is (ε, (1 + e^ε)γ)-private; of chains no γ is known, and the guarantee
-    then is that of an exact draw only, which its name says.
+    A draw within total variation γ of its posterior is (ε, (1 + e^ε)γ)-private; where γ is not known for every database,
+    the guarantee is that of an exact draw only, which its name says.
     """
 
     delta: Fraction | None = Fraction(0)
@@ -123,11 +122,6 @@ def count_scale(epsilon: Fraction, adjacency: Adjacency) -> Fraction:
     Under zero_out n is public all the same: how many records were switched off is not told by it.
     """
     return (2 if adjacency == "substitution" else 1) / epsilon
-
-
-def draw_delta(epsilon: Fraction, variation: Fraction) -> Fraction:
-    """δ ≥ (1 + e^ε)γ of a draw within total variation γ of an ε-private one (METHODS §2)."""
-    return min(Fraction(1), (1 + Fraction(ceil(exp(min(float(epsilon), 700.0))))) * variation)
 
 
 def epsilon_text(guarantee: Guarantee) -> str | None:

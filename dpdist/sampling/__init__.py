@@ -7,7 +7,7 @@ from dpdist.errors import ProgramError
 from dpdist.job import CLAMPED, NOISY, Job
 from dpdist.models.protocol import StanData, StratumModel
 from dpdist.progress import Listener
-from dpdist.sampling.clamped import OUTSIDE
+from dpdist.sampling.clamped import VARIATION
 from dpdist.sampling.exact import ExactSampler, GridSampler
 from dpdist.sampling.markov import StanSampler, source_of
 from dpdist.sampling.protocol import Sampler, Unconverged
@@ -65,7 +65,8 @@ def facts(job: Job) -> dict[str, Any]:
     if job.sampler.name == "exact":
         return said | {"total_variation": 0}
     if job.sampler.name == "grid" and job.mechanism.name in CLAMPED:
-        return said | {"total_variation": OUTSIDE, "posterior": "restricted to a public box of parameters; by rejection"}
+        by_rejection = f"restricted to a public box of parameters; by rejection, within {VARIATION:g} in tests"
+        return said | {"total_variation": None, "posterior": by_rejection}
     if job.sampler.name == "grid":
         return said | {"total_variation": 0, "posterior": "restricted to a public grid of parameters"}
     tools, policy = find_toolchain(job.sampler.toolchain), job.diagnostics
