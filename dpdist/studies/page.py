@@ -38,6 +38,10 @@ READINGS: Mapping[str, str] = {
     "at most 1 where the promise is kept.",
     "fits": "Posterior fits that a run took, the unweighted one included.",
 }
+RANDOMNESS = (
+    "NumPy generators keyed by seed {}, case and replicate, noise included; a study, not a release: its noise is not "
+    "safe in floating point"
+)
 HEADS = ("Label", "Mechanism", "Weights", "Guarantee class, or target")
 FINITE_HEADS = ("Label", "Clamp M", "Weights", "Neighbours")
 INTERVALS = (
@@ -68,22 +72,18 @@ def page(study: Simulation | Guarantees, results: pd.DataFrame, records: pd.Data
     )
 
 
-def _facts(study: Simulation, versions: Mapping[str, str]) -> list[tuple[str, str]]:
-    cases = "; ".join(f"{c.name}: {c.n:,} records of {c.generator.generator().text}, {c.family} model" for c in study.cases)
+def _facts(study: Simulation, versions: Mapping[str, str]) -> list[tuple[str, list[str]]]:
+    cases = [f"{c.name}: {c.n:,} records of {c.generator.generator().text}, {c.family} model" for c in study.cases]
     samplers = sorted({case.sampler for case in study.cases})
     grid = ", ".join(study.grid) + f" per synthetic set, {study.adjacency}"
     return [
-        ("Data", f"simulated; {cases}"),
-        ("Replicates", f"R = {study.replicates}, each with a file of its own"),
-        ("ε", grid if study.epsilons else "no grid: the bound is what results"),
-        ("Posterior draws", f"S = {study.draws:,}, sampled independently ({', '.join(samplers)}), no Markov chains"),
-        ("Synthetic sets", f"{study.synthetic_sets} per run, n records each"),
-        (
-            "Randomness",
-            f"NumPy generators keyed by seed {study.seed}, case and replicate; a study, not a release: no noise "
-            "here is safe in floating point, and none needs to be",
-        ),
-        ("Versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
+        ("Data", ["simulated", *cases]),
+        ("Replicates", [f"R = {study.replicates}, each with a file of its own in every case"]),
+        ("ε", [grid if study.epsilons else "no grid: the bound is what results"]),
+        ("Posterior draws", [f"S = {study.draws:,}, independent, no Markov chains ({', '.join(samplers)})"]),
+        ("Synthetic sets", [f"{study.synthetic_sets} per run, n records each"]),
+        ("Randomness", [RANDOMNESS.format(study.seed)]),
+        ("Versions", [", ".join(f"{name} {version}" for name, version in versions.items())]),
     ]
 
 
@@ -108,13 +108,13 @@ def _described(study: Simulation, arm: Arm) -> tuple[str, str, str, str]:
     return arm.key, arm.name, settings, promise
 
 
-def _finite_facts(study: Guarantees, versions: Mapping[str, str]) -> list[tuple[str, str]]:
+def _finite_facts(study: Guarantees, versions: Mapping[str, str]) -> list[tuple[str, list[str]]]:
     return [
-        ("Spaces", "; ".join(f"{case.name}: {_space(case)}, files of up to {case.n} records" for case in study.cases)),
-        ("Losses", "exact: all files, all neighbours, all parameters; no sampling, no Monte Carlo error within a space"),
-        ("Replicates", f"R = {study.replicates} spaces of each kind, seed {study.seed}; `two_point` is the same in all"),
-        ("ε", ", ".join(study.grid)),
-        ("Versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
+        ("Spaces", [f"{case.name}: {_space(case)}, files of up to {case.n} records" for case in study.cases]),
+        ("Losses", ["exact: all files, all neighbours, all parameters; no sampling within a space"]),
+        ("Replicates", [f"R = {study.replicates} spaces of each kind, seed {study.seed}; two_point is the same in all"]),
+        ("ε", [", ".join(study.grid)]),
+        ("Versions", [", ".join(f"{name} {version}" for name, version in versions.items())]),
     ]
 
 
