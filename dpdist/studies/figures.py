@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from dpdist.evaluation.utility import ecdf
 from dpdist.records import Floats
+from dpdist.studies.material import GREY, TITLES, Material
 from dpdist.studies.results import as_number
-from dpdist.studies.settings import DATA, WORST_LOSS, Figure, FigureKind, Guarantees, Simulation
+from dpdist.studies.settings import DATA, WORST_LOSS, Simulation
+from dpdist.studies.shown import Figure, FigureKind
+from dpdist.studies.svg import inline
 
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#6A3D9A")
-"""Okabe and Ito's colours, which most colour-blind readers tell apart; the data are grey."""
-GREY, INK = "#6b7280", "#1f2937"
+INK = "#1f2937"
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.family": ["sans-serif"],
@@ -46,57 +45,6 @@ WIDTH = 10.4
 """Inches; at the page's widest a figure is not scaled."""
 FEW = 30
 """Up to this many replicates every one is shown as a point."""
-TITLES: Mapping[str, str] = {
-    "database_bound": "database bound Δ",
-    "unweighted_database_bound": "database bound Δ of the unweighted fit",
-    "epsilon_local": "local ε = 2Δ",
-    "epsilon_local_range": "local ε from the range",
-    "records_censored": "records censored",
-    "privacy_weight": "mean privacy weight α",
-    "record_bound_before": "mean record bound, unweighted fit",
-    "record_bound_after": "mean record bound, final fit",
-    "max_ecdf": "max-ECDF",
-    "avg_ecdf": "avg-ECDF",
-    "mean": "mean",
-    "median": "median",
-    "q15": "15th percentile",
-    "q90": "90th percentile",
-    "fits": "fits",
-    WORST_LOSS: "worst-case loss / promised ε",
-}
-
-
-class Material(NamedTuple):
-    """What figures are drawn from: the long table of results, and record-level by-products of the first replicates."""
-
-    study: Simulation | Guarantees
-    results: pd.DataFrame
-    records: pd.DataFrame
-
-    @property
-    def arms(self) -> list[str]:
-        return [label for label in self.study.labels if label != DATA]
-
-    def colour(self, label: str) -> str:
-        return GREY if label == DATA else PALETTE[self.arms.index(label) % len(PALETTE)]
-
-    def values(self, case: str, mechanism: str, epsilon: str, measure: str) -> Floats:
-        found = self.results
-        rows = (found.case == case) & (found.mechanism == mechanism) & (found.epsilon == epsilon)
-        return np.asarray(found[rows & (found.measure == measure)]["value"], dtype=float)
-
-    def column(self, case: str, mechanism: str, epsilon: str, column: str) -> Floats:
-        found = self.records[(self.records.case == case) & (self.records.mechanism == mechanism)]
-        at = epsilon if epsilon in set(found.epsilon) else self.study.grid[0]
-        return np.asarray(found[(found.epsilon == at) & (found.column == column)]["value"], dtype=float)
-
-    def mechanisms(self, said: Figure, case: str, measure: str) -> list[str]:
-        """Arms that have the measure in the case, in the study's order."""
-        found = self.results[(self.results.case == case) & (self.results.measure == measure)]
-        return [label for label in said.mechanisms or self.study.labels if label in set(found.mechanism)]
-
-    def cases(self, said: Figure) -> list[str]:
-        return list(said.cases or self.study.case_names)
 
 
 def draw(said: Figure, material: Material, number: int) -> str:
@@ -106,21 +54,6 @@ def draw(said: Figure, material: Material, number: int) -> str:
         written = io.StringIO()
         canvas.savefig(written, format="svg", metadata={"Date": None})
     return inline(written.getvalue(), f"f{number}-", said.title)
-
-
-def inline(svg: str, prefix: str, title: str) -> str:
-    """An SVG document as an element of a page: no prologue, metadata or namespaces, identifiers of its own, a name."""
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", svg)
-    svg = svg.replace("xlink:href", "href")
-    svg = re.sub(r'\bid="', f'id="{prefix}', svg)
-    svg = re.sub(r'href="#', f'href="#{prefix}', svg)
-    svg = re.sub(r"url\(#", f"url(#{prefix}", svg)
-    svg = re.sub(r'<svg ([^>]*?)width="([\d.]+)pt"', r'<svg \1style="max-width:\2pt"', svg, count=1)
-    svg = re.sub(r'(<svg [^>]*?)\s*height="[\d.]+pt"', r"\1", svg, count=1)
-    name = title.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
-    return svg.replace("<svg ", f'<svg role="img" aria-label="{name}" ', 1)
 
 
 def violins(said: Figure, material: Material) -> Canvas:

@@ -11,10 +11,12 @@ import pandas as pd
 from markupsafe import Markup
 
 from dpdist.job import NOISY, budget_text
-from dpdist.studies.figures import TITLES, Material, drawn
+from dpdist.studies.figures import drawn
+from dpdist.studies.material import TITLES, Material
 from dpdist.studies.replicate import ANY, job_of, mechanism_of
 from dpdist.studies.results import as_number
-from dpdist.studies.settings import WORST_LOSS, Arm, Beside, FiniteArm, FiniteCase, Guarantees, Simulation
+from dpdist.studies.settings import WORST_LOSS, Arm, FiniteArm, FiniteCase, Guarantees, Simulation
+from dpdist.studies.shown import Beside
 
 READINGS: Mapping[str, str] = {
     "database_bound": "Δ, the largest weighted record bound max |α_i f_i(θ_s)| over records and draws of the final fit; "

@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from dpdist.families import FAMILIES
 from dpdist.job import Adjacency, Budget, Family, Frozen, Mechanism, MechanismName, Name, Runtime, SamplerName, budget_text
 from dpdist.studies.generators import GENERATORS, Generator, GeneratorName, generator
+from dpdist.studies.shown import Beside, Figure, Note
 
 DATA = "data"
 """Label of the confidential data's own figures in results."""
@@ -38,7 +39,6 @@ UNTUNED: tuple[MechanismName, ...] = ("weighted", "unweighted")
 """Mechanisms that no ε enters where no weights are tuned to it."""
 UNENFORCED: tuple[MechanismName, ...] = ("weighted", "weighted_e")
 """Mechanisms of which [G] lets a bound pass that is over ε/2."""
-FigureKind = Literal["violins", "ecdf", "record_bounds", "weights_and_bounds", "by_size"]
 
 
 class Law(Frozen):
@@ -113,43 +113,6 @@ class Arm(Mechanism):
         if self.match is not None and (self.name != "weighted" or not self.enforced):
             raise ValueError("match is for weighted mechanisms whose bound is enforced")
         return self
-
-
-class Row(Frozen):
-    """Published figures of one mechanism at one ε, by column."""
-
-    mechanism: str
-    epsilon: Budget | None = None
-    values: dict[str, float | str]
-
-
-class Beside(Frozen):
-    """A table of published figures that the page sets beside the study's."""
-
-    title: str
-    measure: str
-    case: str | None = None
-    statistic: Literal["mean", "mean_sd", "five_numbers", "range", "interval"] = "mean"
-    columns: dict[str, str] = Field(description="key of a published column and its heading")
-    rows: tuple[Row, ...] = Field(min_length=1)
-    reading: str = ""
-
-
-class Figure(Frozen):
-    kind: FigureKind
-    title: str
-    measure: str | None = None
-    cases: tuple[str, ...] | None = None
-    mechanisms: tuple[str, ...] | None = None
-    log: bool = False
-    reading: str = ""
-
-
-class Note(Frozen):
-    """A finding that the page states near its top: what reproduces, what does not."""
-
-    title: str
-    text: str
 
 
 def _text(value: Any) -> Any:
