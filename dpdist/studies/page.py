@@ -11,6 +11,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from dpdist.job import NOISY, budget_text
+from dpdist.records import Floats
 from dpdist.studies.figures import drawn
 from dpdist.studies.material import TITLES, Material
 from dpdist.studies.replicate import ANY, job_of, mechanism_of
@@ -40,6 +41,8 @@ READINGS: Mapping[str, str] = {
     "at most 1 where the promise is kept.",
     "fits": "Posterior fits that a run took, the unweighted one included.",
 }
+WIDE = 5
+"""Columns of (case, ε) that a table of results has at most."""
 RANDOMNESS = (
     "NumPy generators keyed by seed {}, case and replicate, noise included; a study, not a release: its noise is not "
     "safe in floating point"
@@ -65,6 +68,7 @@ def page(study: Simulation | Guarantees, results: pd.DataFrame, records: pd.Data
         facts=_finite_facts(study, versions) if isinstance(study, Guarantees) else _facts(study, versions),
         heads=FINITE_HEADS if isinstance(study, Guarantees) else HEADS,
         arms=_arms(study),
+        findings="Findings" if isinstance(study, Guarantees) else "What reproduces, and what does not",
         beside_title="Beside the promises" if isinstance(study, Guarantees) else "Beside the published figures",
         beside=[_beside(table, material) for table in study.beside],
         figures=[(figure, Markup(svg)) for figure, svg in drawn(study.figures, material)],
@@ -178,21 +182,24 @@ def _statistic(said: Beside, material: Material, case: str, mechanism: str, epsi
 
 
 def _summary(material: Material, measure: str) -> dict[str, Any]:
-    """Mean (sd) of a measure: mechanisms down, (case, ε) across."""
+    """Mean (sd) of a measure by mechanism and (case, ε); the longer of the two goes down."""
     found = material.results[material.results.measure == measure]
-    across = [(case, e) for case in material.study.case_names for e in material.study.grid]
-    across = [(case, e) for case, e in across if len(found[(found.case == case) & (found.epsilon == e)])]
-    named = len(material.study.cases) > 1
-    heads = [" ".join(part for part in (case if named else "", f"ε = {e}" if e else "") if part) for case, e in across]
-    rows = []
-    for label in [label for label in material.study.labels if label in set(found.mechanism)]:
-        cells = []
-        for case, e in across:
-            values = material.values(case, label, e, measure)
-            sd = number(values.std(ddof=1)) if len(values) > 1 else "–"
-            cells.append((number(values.mean()), sd) if len(values) else None)
-        rows.append((label, cells))
-    return {"heads": heads, "rows": rows}
+    there = set(zip(found.case, found.epsilon, strict=True))
+    places = [(case, e) for case in material.study.case_names for e in material.study.grid if (case, e) in there]
+    labels = [label for label in material.study.labels if label in set(found.mechanism)]
+    named = len(material.study.case_names) > 1
+    names = [" ".join(part for part in (case if named else "", f"ε = {e}" if e else "") if part) for case, e in places]
+    cells = [[_mean_sd(material.values(case, label, e, measure)) for case, e in places] for label in labels]
+    if len(places) > WIDE:
+        return {"corner": "Case", "heads": labels, "rows": list(zip(names, zip(*cells, strict=True), strict=True))}
+    return {"corner": "Mechanism", "heads": names, "rows": list(zip(labels, cells, strict=True))}
+
+
+def _mean_sd(values: Floats) -> tuple[str, str] | None:
+    if not len(values):
+        return None
+    mean, sd = float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else np.nan
+    return number(mean), "–" if np.isnan(sd) else number(sd if sd > 1e-12 * abs(mean) else 0.0)
 
 
 def number(value: float) -> str:

@@ -249,7 +249,7 @@ def test_shipped_studies_are_found_by_name(name):
 class Page(HTMLParser):
     """Elements, identifiers and references of a page; raises where an element is not closed in order."""
 
-    VOID = ("meta", "link", "img", "br", "hr", "input")
+    VOID = ("meta", "link", "img", "br", "hr", "input", "wbr")
 
     def __init__(self, text):
         super().__init__()
