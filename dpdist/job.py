@@ -38,7 +38,7 @@ Family = Literal[
 ]
 Synthesis = Literal["fbs", "fbp"]
 MechanismName = Literal["weighted", "unweighted", "weighted_e", "censor_w", "censor_uw", "perturbed_histogram"]
-WeightRule = Literal["none", "linear", "inverse", "scalar", "fixed_point"]
+WeightRule = Literal["none", "linear", "inverse", "scalar", "fixed_point", "cluster"]
 Fallback = Literal["refuse", "pool", "proper_prior"]
 Adjacency = Literal["zero_out", "add_remove", "substitution"]
 Comparator = Literal["laplace", "laplace_composed"]
@@ -219,6 +219,7 @@ class Weights(Frozen):
     reweight: float | None = Field(default=None, gt=0, le=1, description="k of the re-weighting step")
     scale: float = Field(default=1.0, gt=0)
     shift: float = 0.0
+    radius: float = Field(default=0.2, gt=0, lt=1, description="of cluster, as a share of the outcome")
 
 
 def _rule(value: Any) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import prod
 
 from dpdist.families import FAMILIES
-from dpdist.job import CLAMPED, FIXED_WEIGHTS, STRICT, Job, Prior, Sampler
+from dpdist.job import CLAMPED, FIXED_WEIGHTS, STRICT, Job, Prior, Sampler, Weights
 
 Path_ = tuple[str | int, ...]
 Contradiction = tuple[Path_, str]
@@ -177,8 +177,9 @@ def _weights(job: Job) -> Iterator[Contradiction]:
     """A mechanism is given a weight rule that it has, and the rule only the constants that it has."""
     weights, name = job.mechanism.weights, job.mechanism.name
     if name in FIXED_WEIGHTS:
-        if weights.rule not in ("linear", "inverse"):
-            yield ("mechanism", "weights"), f"'{name}' weights by a rule with a constant c: take linear or inverse"
+        if weights.rule not in ("linear", "cluster", "inverse"):
+            found = f"'{name}' weights by a rule with a constant c"
+            yield ("mechanism", "weights"), f"{found}: take linear or inverse, or cluster"
         if name == "weighted_e" and weights.reweight is not None:
             yield ("mechanism", "weights", "reweight"), "'weighted_e' cuts weights off before re-weighting: leave it out"
         return
@@ -186,7 +187,9 @@ def _weights(job: Job) -> Iterator[Contradiction]:
         yield ("mechanism", "weights"), f"'{name}' leaves every privacy weight at 1: leave weights out"
     if weights.c is not None and weights.rule in ("none", "scalar", "fixed_point"):
         yield ("mechanism", "weights", "c"), f"'{weights.rule}' has no constant c"
-    if weights.g and weights.rule != "linear":
+    if "radius" in weights.model_fields_set and weights.rule != "cluster" and weights.radius != Weights(rule="none").radius:
+        yield ("mechanism", "weights", "radius"), f"'{weights.rule}' has no radius"
+    if weights.g and weights.rule not in ("linear", "cluster"):
         yield ("mechanism", "weights", "g"), f"'{weights.rule}' has no constant g"
     adjusted = weights.reweight is not None or (weights.scale, weights.shift) != (1.0, 0.0)
     if weights.rule == "none" and adjusted:

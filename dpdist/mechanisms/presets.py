@@ -86,7 +86,7 @@ class Weighted:
         if weights.rule == "none" or not self.enforced:
             return promise_of(job, NoGuarantee())
         said = [*ON_THIS_FILE]
-        if weights.rule == "linear" or weights.reweight is not None:
+        if weights.rule in ("linear", "cluster") or weights.reweight is not None:
             said.append(LINEAR_EXCEEDS)
         if job.mechanism.fallback != "refuse":
             said.append(FALLBACK_SHOWS)

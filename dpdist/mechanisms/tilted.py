@@ -23,7 +23,19 @@ from dpdist.mechanisms.protocol import (
     StratumRecorder,
 )
 from dpdist.models.protocol import Clamped, Draws, StratumModel
-from dpdist.privacy.weights import NotReached, Ones, Search, Step, Summary, Truncated, product
+from dpdist.privacy.weights import (
+    Cluster,
+    NotReached,
+    Ones,
+    Search,
+    Step,
+    Summary,
+    Truncated,
+    among,
+    at,
+    innermost,
+    product,
+)
 from dpdist.records import Floats, Records
 
 
@@ -33,8 +45,15 @@ def weigh(step: Step, records: Records, carry: Carry) -> Floats:
         carry.clear()
         carry["alpha"] = np.ones(len(records))
     else:
-        carry["alpha"] = step(carry["unweighted"], carry["alpha"], carry["bound"])
+        carry["alpha"] = at(step, records.outcome)(carry["unweighted"], carry["alpha"], carry["bound"])
     return carry["alpha"]
+
+
+class Outcomes(NamedTuple):
+    """Kernel: the outcomes, to be concatenated."""
+
+    def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
+        return records.outcome
 
 
 class Weigh(NamedTuple):
@@ -86,7 +105,8 @@ class Byproducts(NamedTuple):
         recorder.bounds(Confidential(columns))
         if recorder.wants_log_lik:
             recorder.log_lik(Confidential(self.model.log_lik(self.draws, records)))
-        truncated = self.step.truncated(unweighted) if isinstance(self.step, Truncated) else 0
+        step = at(self.step, records.outcome) if self.step is not None else None
+        truncated = step.truncated(unweighted) if isinstance(step, Truncated) else 0
         return np.array([alpha.sum(), truncated])
 
 
@@ -104,8 +124,12 @@ def fits(model: StratumModel, steps: Search) -> Generator[Pass | Sample, Any, tu
     """Run a weight search, one fit a step; returns the first, the last two fits and the number of fits."""
     step = next(steps)
     kept: list[Fit] = []
-    number = 0
+    number, outcomes = 0, None
     while True:
+        if isinstance(innermost(step), Cluster):
+            if outcomes is None:
+                outcomes = np.sort((yield Pass(Outcomes(), "concat")))
+            step = among(step, outcomes)
         statistics = yield Pass(Weigh(model, step), model.combine)
         theta = yield Sample(statistics, "posterior")
         bound, largest, negative_smallest, range_bound = yield Pass(Bound(model, theta), "max")

@@ -47,6 +47,9 @@ class Step(Protocol):
 Search = Generator[Step, Summary, None]
 
 
+NO_OUTCOMES: Floats = np.empty(0)
+
+
 class Ones(NamedTuple):
     """α = 1: the unweighted fit, with which every search starts."""
 
@@ -85,6 +88,29 @@ class Linear(NamedTuple):
         with np.errstate(invalid="ignore"):
             scaled = (unweighted - self.smallest) / spread if spread > 0 else np.zeros_like(unweighted)
         return _finite(unweighted, np.clip(self.c * (1.0 - scaled) + self.g, 0.0, 1.0))
+
+
+class Cluster(NamedTuple):
+    """α = clip(c (1 − IR) + g, 0, 1) [V], IR_i the share of the records with |y_j − y_i| > r |y_i|, itself inside.
+
+    `outcomes` are those of the stratum, sorted; `own` those of the records to be weighted: O(n log n) in all.
+    """
+
+    c: float
+    g: float
+    radius: float
+    outcomes: Floats = NO_OUTCOMES
+    own: Floats = NO_OUTCOMES
+
+    def isolation(self) -> Floats:
+        """IR of every record."""
+        reach = self.radius * np.abs(self.own)
+        inside = np.searchsorted(self.outcomes, self.own + reach, side="right")
+        inside -= np.searchsorted(self.outcomes, self.own - reach, side="left")
+        return np.asarray(1.0 - inside / len(self.outcomes))
+
+    def __call__(self, unweighted: Floats, alpha: Floats, bound: Floats) -> Floats:
+        return _finite(unweighted, np.clip(self.c * (1.0 - self.isolation()) + self.g, 0.0, 1.0))
 
 
 class Scalar(NamedTuple):
@@ -141,6 +167,27 @@ class Reweight(NamedTuple):
         own = product(alpha, bound)
         raised = np.divide(self.k * alpha * self.database_bound, own, out=np.zeros_like(alpha), where=own > 0)
         return _finite(unweighted, np.minimum(1.0, np.where((own == 0) & (alpha > 0), alpha, raised)))
+
+
+def innermost(step: Step) -> Step:
+    """The step that others are taken after."""
+    return innermost(step.inner) if isinstance(step, ScaleShift | Truncated) else step
+
+
+def among(step: Step, outcomes: Floats) -> Step:
+    """The step, told all outcomes of the stratum, sorted, if it asks for them."""
+    return _told(step, lambda cluster: cluster._replace(outcomes=outcomes))
+
+
+def at(step: Step, outcome: Floats) -> Step:
+    """The step, told the outcomes of the records that it is to weight, if it asks for them."""
+    return _told(step, lambda cluster: cluster._replace(own=outcome))
+
+
+def _told(step: Step, tell: Callable[[Cluster], Step]) -> Step:
+    if isinstance(step, ScaleShift | Truncated):
+        return step._replace(inner=_told(step.inner, tell))
+    return tell(step) if isinstance(step, Cluster) else step
 
 
 def product(alpha: Floats, bound: Floats) -> Floats:
@@ -245,6 +292,7 @@ def _adjusted(step: Step, weights: Weights) -> Generator[Step, Summary, Summary]
 
 _RULES: dict[WeightRule, Callable[[float, Weights, Summary], Step]] = {
     "linear": lambda c, weights, first: Linear(c, weights.g, first.smallest, first.largest),
+    "cluster": lambda c, weights, first: Cluster(c, weights.g, weights.radius),
     "inverse": lambda c, weights, first: Inverse(c),
     "scalar": lambda c, weights, first: Scalar(c),
 }
@@ -254,6 +302,7 @@ _SEARCHES: dict[WeightRule, Callable[[Weights, float], Search]] = {
     "none": _no_weights,
     "fixed_point": _fixed_point,
     "linear": _scan(lambda target, first: 1.0, _RULES["linear"]),
+    "cluster": _scan(lambda target, first: 1.0, _RULES["cluster"]),
     "inverse": _scan(lambda target, first: target, _RULES["inverse"]),
     "scalar": _scan(lambda target, first: target / first.largest if first.largest > 0 else 1.0, _RULES["scalar"]),
 }

@@ -20,7 +20,7 @@ from dpdist.estimates import Sums, counts_and_means
 from dpdist.job import CLAMPED
 from dpdist.keys import Key
 from dpdist.models.protocol import Draws, Exact, Expectation, Improper, StratumModel, Synthesizer
-from dpdist.privacy.weights import NotReached, Summary, search_of
+from dpdist.privacy.weights import NotReached, Summary, among, at, search_of
 from dpdist.publish.released import Release
 from dpdist.records import Codes, Floats, Records
 
@@ -198,7 +198,8 @@ def _weights(release: Release, model: Recentred, records: Records, key: Key) -> 
     alpha = bound = np.ones(len(records))
     unweighted: Floats | None = None
     while True:
-        alpha = step(alpha if unweighted is None else unweighted, alpha, bound)
+        told = at(among(step, np.sort(records.outcome)), records.outcome)
+        alpha = told(alpha if unweighted is None else unweighted, alpha, bound)
         statistics = model.statistics(records, alpha)
         draws = model.draw(statistics, min(SEARCH_DRAWS, release.job.sampler.draws), key.generator("posterior"))
         bound = model.extremes(draws, records).bound

@@ -5,7 +5,7 @@ over nine points of each, or until nothing within e^−DROP of the maximum can b
 values, raised by half of their range; a proposal, uniform in its square, is accepted with probability density/height, the
 density being evaluated at the proposal itself. So squares decide how many proposals it takes, not how accurate a draw is,
 and no part of the box is left out. What is drawn from is min(density, height): the posterior, but for points between the
-nine where the density rises above the height. VARIATION bounds their mass in what tests try; no bound is proven for every file.
+nine where the density rises above the height. VARIATION bounds their mass in what tests try, not for every file.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def squares_of(model: Boxed, posterior: Clamped) -> Squares:
 
 
 def _quarters(split: Ints) -> Ints:
-    return (2 * split[:, None] + np.array([(0, 0), (0, 1), (1, 0), (1, 1)])).reshape(-1, 2)
+    return np.asarray(2 * split[:, None] + np.array([(0, 0), (0, 1), (1, 0), (1, 1)])).reshape(-1, 2)
 
 
 def _inside(model: Boxed, shares: Floats) -> Floats:

@@ -44,7 +44,10 @@ class StratumStore:
         arrays.write_draws(self.space.posterior, fit, self.stratum, draws.disclose_to_custodian())
 
     def summary(self, values: Confidential[dict[str, Any]]) -> None:
-        self._summary = values.disclose_to_custodian()
+        """A figure that is not defined (R-hat of one chain) is kept as null."""
+        said = values.disclose_to_custodian()
+        figures = {name: None if np.isnan(value) else value for name, value in said["diagnostics"].items()}
+        self._summary = {**said, "diagnostics": figures}
 
     def span(self, number: int) -> SpanStore:
         return SpanStore(self, number)
