@@ -1,11 +1,13 @@
 """dpdist: synthetic microdata and survey-weighted tables from confidential surveys, with the privacy spent stated."""
 
-from dpdist.errors import DataError, DpdistError, FitError, JobError, WorkspaceError
+from dpdist.errors import DataError, DpdistError, FitError, JobError, StudyError, WorkspaceError
 from dpdist.job import Job
 from dpdist.jobfile import load_job, parse_job
 from dpdist.planning import Plan
 from dpdist.release import open_log_lik, plan, publish, run, validate
 from dpdist.reporting import report
+from dpdist.studies.studyfile import load_study, parse_study
+from dpdist.study import run as run_study
 
 __all__ = [
     "DataError",
@@ -14,13 +16,17 @@ __all__ = [
     "Job",
     "JobError",
     "Plan",
+    "StudyError",
     "WorkspaceError",
     "load_job",
+    "load_study",
     "open_log_lik",
     "parse_job",
+    "parse_study",
     "plan",
     "publish",
     "report",
     "run",
+    "run_study",
     "validate",
 ]

@@ -26,6 +26,8 @@ from dpdist.progress import Event, Listener, silent
 from dpdist.release import publish as publish_workspace
 from dpdist.release import run as run_job
 from dpdist.release import validate as validate_job
+from dpdist.studies.studyfile import load_study
+from dpdist.study import run as run_study
 
 app = typer.Typer(
     help="Publish survey tables and synthetic records from confidential microdata, with the privacy spent stated.\n\n"
@@ -40,11 +42,15 @@ app = typer.Typer(
 app.add_typer(cli_stan.app, name="stan")
 
 JobFile = Annotated[str, typer.Argument(metavar="JOB", help="A YAML job file, or the name of a shipped job (doctorates).")]
+StudyFile = Annotated[
+    str, typer.Argument(metavar="STUDY", help="A YAML study file, or the name of a shipped study (global_dp_beta).")
+]
 WorkspaceFolder = Annotated[Path, typer.Argument(metavar="WORKSPACE", help="The folder of a run.")]
 InputFile = Annotated[Path | None, typer.Option("--input", help="Parquet or CSV file to read instead of the job's input.")]
 Replay = Annotated[
     Path | None, typer.Option("--replay", help="WORKSPACE/confidential of a run to reproduce, byte for byte.")
 ]
+Replicates = Annotated[int | None, typer.Option("--replicates", min=1, help="Number of replicates; unset: the study's.")]
 WithEvaluation = Annotated[bool, typer.Option("--confidential", help="Add the evaluation, for the custodian's eyes only.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON event a line on standard output.")]
@@ -127,6 +133,27 @@ def report(workspace: WorkspaceFolder, confidential: WithEvaluation = False) -> 
         out.print(reporting.report_text(workspace, confidential))
 
     guarded(act)
+
+
+@app.command()
+def study(
+    file: StudyFile,
+    out_folder: Annotated[Path, typer.Option("--out", "-o", help="Folder for results and page.")],
+    replicates: Replicates = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Run mechanisms on simulated data: summary.csv, replicates.parquet, index.html. Killed, the same command resumes."""
+
+    def act() -> None:
+        with _listening(quiet, as_json) as listener:
+            folder = run_study(load_study(file), out_folder, replicates, listener)
+        if as_json:
+            print(json.dumps({"event": "done", "page": str(folder / "index.html")}))
+        elif not quiet:
+            out.print(f"Summary, replicates and page: {folder / 'index.html'}", markup=False)
+
+    guarded(act, show_values=True, as_json=as_json)
 
 
 @app.command()

@@ -65,6 +65,12 @@ class JobError(ProblemsError):
     subject = "job"
 
 
+class StudyError(ProblemsError):
+    """The study file cannot be used."""
+
+    subject = "study"
+
+
 class DataError(ProblemsError):
     """The confidential file does not fit the job; raised before any budget is spent."""
 

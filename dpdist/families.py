@@ -55,5 +55,6 @@ FAMILIES: dict[Family, FamilyFacts] = {
     "negative_binomial": FamilyFacts("negative binomial probability of {outcome}", COUNT, False, False, ("grid", "stan")),
     "poisson_regression": FamilyFacts("Poisson probability of {outcome}", COUNT, False, True, ("stan",)),
     "bernoulli": FamilyFacts("probability of {outcome}", BINARY, False, False, ("exact", "stan")),
+    "histogram": FamilyFacts("noisy histogram of {outcome} in equal bins", Support("numbers"), False, False, ()),
     "user": FamilyFacts("log_lik of the user's program", Support("numbers"), None, True, ("stan",)),
 }

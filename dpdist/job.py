@@ -33,11 +33,12 @@ Family = Literal[
     "negative_binomial",
     "poisson_regression",
     "bernoulli",
+    "histogram",
     "user",
 ]
 Synthesis = Literal["fbs", "fbp"]
-MechanismName = Literal["weighted"]
-WeightRule = Literal["none", "linear", "inverse", "scalar", "fixed_point"]
+MechanismName = Literal["weighted", "unweighted", "weighted_e", "censor_w", "censor_uw", "perturbed_histogram"]
+WeightRule = Literal["none", "linear", "inverse", "scalar", "fixed_point", "cluster"]
 Fallback = Literal["refuse", "pool", "proper_prior"]
 Adjacency = Literal["zero_out", "add_remove", "substitution"]
 Comparator = Literal["laplace", "laplace_composed"]
@@ -218,16 +219,47 @@ class Weights(Frozen):
     reweight: float | None = Field(default=None, gt=0, le=1, description="k of the re-weighting step")
     scale: float = Field(default=1.0, gt=0)
     shift: float = 0.0
+    radius: float = Field(default=0.2, gt=0, lt=1, description="of cluster, as a share of the outcome")
 
 
 def _rule(value: Any) -> Any:
     return {"rule": value} if isinstance(value, str) else value
 
 
+FIXED_WEIGHTS: tuple[MechanismName, ...] = ("weighted_e", "censor_w")
+"""Mechanisms whose weights follow from the rule's own constants: what they leave over the target is cut off ([G])."""
+STRICT: tuple[MechanismName, ...] = ("censor_uw", "perturbed_histogram")
+"""Mechanisms whose bound holds for every file."""
+CLAMPED: tuple[MechanismName, ...] = ("censor_w", "censor_uw")
+"""Mechanisms that draw from ∏ exp(clamp(α(f − g), ±M))."""
+NOISY: tuple[MechanismName, ...] = ("perturbed_histogram",)
+"""Mechanisms that release sums under noise: they have no posterior, no draws and no sampler."""
+
+
 class Mechanism(Frozen):
+    """A mechanism and its constants; what is left out of `weights` is the mechanism's own."""
+
     name: MechanismName
-    weights: Annotated[Weights, BeforeValidator(_rule)] = Weights(rule="fixed_point")
+    weights: Annotated[Weights, BeforeValidator(_rule)] = Weights(rule="none")
     fallback: Fallback = "refuse"
+    bins: int | None = Field(
+        default=None, ge=1, le=10_000, description="of a perturbed histogram; unset: ln n, rounded up, of the mean stratum"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_weights(cls, said: Any) -> Any:
+        """[G] weights by LW with c = 1; in Censor_w they are re-weighted by k = .95, which it leaves out (METHODS §4)."""
+        if not isinstance(said, dict) or not isinstance(name := said.get("name"), str):
+            return said
+        weights = _rule(said.get("weights", _DEFAULT_RULES.get(name, "none")))
+        if name in FIXED_WEIGHTS and isinstance(weights, dict):
+            own = {"c": 1.0, "reweight": 0.95} if name == "censor_w" else {"c": 1.0}
+            weights = weights | {key: value for key, value in own.items() if weights.get(key) is None}
+        return said | {"weights": weights}
+
+
+_DEFAULT_RULES = {"weighted": "fixed_point", "weighted_e": "linear", "censor_w": "linear"}
 
 
 class ReleaseBudget(Frozen):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import isfinite, prod
 
 from dpdist.families import FAMILIES
-from dpdist.job import Job, Prior
+from dpdist.job import CLAMPED, FIXED_WEIGHTS, STRICT, Job, Prior, Sampler, Weights
 
 Path_ = tuple[str | int, ...]
 Contradiction = tuple[Path_, str]
@@ -30,6 +30,9 @@ def contradictions(job: Job) -> list[Contradiction]:
         *_tables(job),
         *_promises(job),
         *_weights(job),
+        *_clamp(job),
+        *_strict(job),
+        *_histogram(job),
     ]
 
 
@@ -144,6 +147,10 @@ def _family(job: Job) -> Iterator[Contradiction]:
 def _sampler(job: Job) -> Iterator[Contradiction]:
     """The sampler is one that the family has, and is given only the settings that it has."""
     sampler, known = job.sampler, FAMILIES[job.model.family].samplers
+    if not known:
+        if "sampler" in job.model_fields_set and sampler != Sampler():
+            yield ("sampler",), f"'{job.model.family}' draws from no posterior: leave sampler out"
+        return
     if sampler.name not in known:
         yield ("sampler", "name"), f"'{job.model.family}' has no {sampler.name} sampler: take {' or '.join(known)}"
     if sampler.name != "stan":
@@ -178,11 +185,22 @@ def _promises(job: Job) -> Iterator[Contradiction]:
 
 
 def _weights(job: Job) -> Iterator[Contradiction]:
-    """A weight rule is given only the constants that it has."""
-    weights = job.mechanism.weights
+    """A mechanism is given a weight rule that it has, and the rule only the constants that it has."""
+    weights, name = job.mechanism.weights, job.mechanism.name
+    if name in FIXED_WEIGHTS:
+        if weights.rule not in ("linear", "cluster", "inverse"):
+            found = f"'{name}' weights by a rule with a constant c"
+            yield ("mechanism", "weights"), f"{found}: take linear or inverse, or cluster"
+        if name == "weighted_e" and weights.reweight is not None:
+            yield ("mechanism", "weights", "reweight"), "'weighted_e' cuts weights off before re-weighting: leave it out"
+        return
+    if name != "weighted" and weights.rule != "none":
+        yield ("mechanism", "weights"), f"'{name}' leaves every privacy weight at 1: leave weights out"
     if weights.c is not None and weights.rule in ("none", "scalar", "fixed_point"):
         yield ("mechanism", "weights", "c"), f"'{weights.rule}' has no constant c"
-    if weights.g and weights.rule != "linear":
+    if "radius" in weights.model_fields_set and weights.rule != "cluster" and weights.radius != Weights(rule="none").radius:
+        yield ("mechanism", "weights", "radius"), f"'{weights.rule}' has no radius"
+    if weights.g and weights.rule not in ("linear", "cluster"):
         yield ("mechanism", "weights", "g"), f"'{weights.rule}' has no constant g"
     adjusted = weights.reweight is not None or (weights.scale, weights.shift) != (1.0, 0.0)
     if weights.rule == "none" and adjusted:
@@ -195,3 +213,44 @@ def _finite(value: object) -> bool:
     if isinstance(value, list | tuple):
         return all(map(_finite, value))
     return isinstance(value, int | float) and isfinite(value)
+
+
+def _clamp(job: Job) -> Iterator[Contradiction]:
+    """A clamped likelihood has no closed form, needs a proper prior, and must be in the program."""
+    name, family = job.mechanism.name, job.model.family
+    if name not in CLAMPED:
+        return
+    if job.sampler.name == "exact":
+        others = " or ".join(known for known in FAMILIES[family].samplers if known != "exact")
+        yield ("sampler", "name"), f"'{name}' clamps the likelihood, and no closed form is left: take {others}"
+    if family == "lognormal" and job.model.prior.name == "improper":
+        found = f"'{name}' clamps the likelihood, and under an improper prior no posterior is left"
+        yield ("model", "prior"), f"{found}: take model.prior: {{name: proper}}"
+    if family == "user":
+        yield ("mechanism", "name"), f"'{name}' needs a program that clamps: take a family of ours, or weighted"
+
+
+def _histogram(job: Job) -> Iterator[Contradiction]:
+    """The perturbed histogram stands in for a model: family and mechanism go together."""
+    name, family = job.mechanism.name, job.model.family
+    if (name == "perturbed_histogram") != (family == "histogram"):
+        yield ("model", "family"), f"'{name}' and '{family}' do not go together: perturbed_histogram has family: histogram"
+    if name != "perturbed_histogram" and job.mechanism.bins is not None:
+        yield ("mechanism", "bins"), f"'{name}' has no bins: leave them out"
+    if name == "perturbed_histogram" and job.record.log_lik == "always":
+        yield ("record", "log_lik"), f"'{name}' has no posterior: write never or auto"
+    if family == "histogram" and job.model.outcome in job.columns and job.outcome.whole:
+        yield ("columns", job.model.outcome, "whole"), "a histogram is uniform within its bins: leave whole out"
+
+
+def _strict(job: Job) -> Iterator[Contradiction]:
+    """What would make a strict guarantee depend on the records."""
+    name = job.mechanism.name
+    if name not in STRICT:
+        return
+    if job.mechanism.fallback != "refuse":
+        found = f"'{name}' is strict, and whether a fallback is taken depends on the records"
+        yield ("mechanism", "fallback"), f"{found}: take refuse"
+    for rule in job.outcome_dependent_rules if job.model.outcome in job.columns else ():
+        found = f"'{name}' is strict, and the number of records left after '{rule}' is not public"
+        yield ("columns", job.model.outcome), f"{found}: clean the file first, or take another mechanism"

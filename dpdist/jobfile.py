@@ -7,17 +7,21 @@ from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from dpdist.errors import JobError, Problem
+from dpdist.errors import JobError, Problem, ProblemsError
 from dpdist.job import Job
 from dpdist.job_consistency import contradictions
 
 Path_ = tuple[str | int, ...]
+Schema = TypeVar("Schema", bound=BaseModel)
+
+
+NOT_A_MAPPING = Problem("job", "not a mapping of keys", "dataset:, columns:, …", "see README for a job file")
 
 
 class _Loader(yaml.SafeLoader):
@@ -32,25 +36,31 @@ _Loader.yaml_implicit_resolvers = {
 
 def find_job(name: str | Path) -> Path:
     """A job file's path; a name without a folder is also looked up among the jobs shipped with dpdist."""
+    return find_shipped(name, "", JobError)
+
+
+def find_shipped(name: str | Path, folder: str, error: type[ProblemsError]) -> Path:
+    """The path of a YAML file; a name without a folder is also looked up in jobs/`folder`, as shipped with dpdist."""
     path = Path(name)
     if path.is_file() or (path.exists() and path.name != str(name)):
         return path
-    shipped = Path(str(resources.files("dpdist") / "jobs"))
-    if not shipped.is_dir():  # a source checkout: jobs/ lies beside the package
-        shipped = Path(__file__).parent.parent / "jobs"
+    jobs = Path(str(resources.files("dpdist") / "jobs"))
+    if not jobs.is_dir():  # a source checkout: jobs/ lies beside the package
+        jobs = Path(__file__).parent.parent / "jobs"
+    shipped = jobs / folder
     candidates = [shipped / path.name, shipped / f"{path.name}.yaml"]
     if path.name == str(name):
         for candidate in candidates:
             if candidate.is_file():
                 return candidate
     known = sorted(p.stem for p in shipped.glob("*.yaml"))
-    raise JobError(
+    raise error(
         str(name),
         [
             Problem(
                 "file",
                 "no such file",
-                f"a YAML job file, or one of the shipped jobs: {', '.join(known)}",
+                f"a YAML file, or one of the shipped ones: {', '.join(known)}",
                 f"did you mean '{near[0]}'?" if (near := get_close_matches(path.stem, known, n=1)) else "check the path",
             )
         ],
@@ -60,48 +70,65 @@ def find_job(name: str | Path) -> Path:
 def load_job(name: str | Path) -> Job:
     """Read and validate a job file. Raises `JobError` with line, path, what is allowed and the remedy."""
     path = find_job(name)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise JobError(
-            str(path), [Problem("file", f"cannot be read ({type(error).__name__})", "a UTF-8 YAML file", "check the path")]
-        ) from None
-    return parse_job(text, str(path), path.parent)
+    return parse_job(read_yaml(path, JobError), str(path), path.parent)
 
 
 def parse_job(text: str, source: str = "job", folder: Path = Path()) -> Job:
     """Validate a job given as YAML text; files that it names lie in `folder`."""
+    said, lines = mapping(text, source, JobError, NOT_A_MAPPING)
+    job = validated(Job, _with_program(said, folder, source, lines), source, lines, JobError)
+    if against := contradictions(job):
+        raise JobError(source, [_contradiction(path, message, lines) for path, message in against])
+    return job
+
+
+def read_yaml(path: Path, error: type[ProblemsError]) -> str:
+    """The text of a file; raises `error` where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as cause:
+        found = f"cannot be read ({type(cause).__name__})"
+        raise error(str(path), [Problem("file", found, "a UTF-8 YAML file", "check the path")]) from None
+
+
+def mapping(
+    text: str, source: str, refusal: type[ProblemsError], otherwise: Problem
+) -> tuple[dict[str, Any], Mapping[Path_, int]]:
+    """What YAML text says, and the line of every path in it; `otherwise` is the problem where it is no mapping."""
     try:
         node = yaml.compose(text, Loader=_Loader)
         if node is not None and (at := _within_itself(node, ())) is not None:
-            raise JobError(source, [_not_yaml("a value that contains itself", "an anchor above its own value", at)])
+            raise refusal(source, [_not_yaml("a value that contains itself", "an anchor above its own value", at)])
         said = yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise JobError(source, [_not_yaml(error.problem or "not YAML", "check indentation and quotes", line)]) from None
+        raise refusal(source, [_not_yaml(error.problem or "not YAML", "check indentation and quotes", line)]) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         found = f"a character that YAML does not allow, #x{int(error.character):02x}"
-        raise JobError(source, [_not_yaml(found, "delete it", line)]) from None
+        raise refusal(source, [_not_yaml(found, "delete it", line)]) from None
     except ValueError as error:
-        raise JobError(source, [_not_yaml(str(error), "write the value in quotes", 1)]) from None
+        raise refusal(source, [_not_yaml(str(error), "write the value in quotes", 1)]) from None
     if not isinstance(said, dict) or node is None:
-        raise JobError(
-            source, [Problem("job", "not a mapping of keys", "dataset:, columns:, …", "see README for a job file")]
-        )
+        raise refusal(source, [otherwise])
     lines = dict(_lines(node, ()))
     twice = [
         Problem(_text(p), "given twice", "each key once", "delete one", 1, (f"line {n}",)) for p, n in _duplicates(node, ())
     ]
     if twice:
-        raise JobError(source, twice)
+        raise refusal(source, twice)
+    return said, lines
+
+
+def validated(
+    schema: type[Schema], said: dict[str, Any], source: str, lines: Mapping[Path_, int], refusal: type[ProblemsError]
+) -> Schema:
+    """What was said as a frozen object; raises `refusal` with every problem, its line and what is allowed."""
     try:
-        job = Job.model_validate(_with_program(said, folder, source, lines))
+        return schema.model_validate(said)
     except ValidationError as error:
-        raise JobError(source, [_problem(e, said, lines) for e in _causes(error.errors(include_url=False))]) from None
-    if against := contradictions(job):
-        raise JobError(source, [_contradiction(path, message, lines) for path, message in against])
-    return job
+        causes = _causes(error.errors(include_url=False), schema)
+        raise refusal(source, [_problem(e, lines, schema) for e in causes]) from None
 
 
 def _with_program(said: dict[str, Any], folder: Path, source: str, lines: Mapping[Path_, int]) -> dict[str, Any]:
@@ -135,11 +162,11 @@ def _within_itself(node: yaml.Node, above: tuple[int, ...]) -> int | None:
     return None
 
 
-def _causes(errors: Sequence[ErrorDetails]) -> list[ErrorDetails]:
+def _causes(errors: Sequence[ErrorDetails], schema: type[BaseModel]) -> list[ErrorDetails]:
     """Errors without their consequences: a typing error makes its key missing and the list around it too short."""
     misspelt = set[Path_]()
     for error in errors:
-        if error["type"] == "extra_forbidden" and (near := _nearest(error["loc"])):
+        if error["type"] == "extra_forbidden" and (near := _nearest(error["loc"], schema)):
             misspelt.add((*error["loc"][:-1], near))
     return [
         error
@@ -153,8 +180,8 @@ def _under(path: Path_, above: Path_) -> bool:
     return len(path) > len(above) and path[: len(above)] == above
 
 
-def _nearest(path: Path_) -> str | None:
-    near = get_close_matches(str(path[-1]), sorted(_known_keys(path[:-1])), n=1, cutoff=0.5)
+def _nearest(path: Path_, schema: type[BaseModel]) -> str | None:
+    near = get_close_matches(str(path[-1]), sorted(_known_keys(path[:-1], schema)), n=1, cutoff=0.5)
     return near[0] if near else None
 
 
@@ -193,13 +220,13 @@ def _place(path: Path_, lines: Mapping[Path_, int]) -> tuple[str, ...]:
     return (f"line {lines[path]}",) if path in lines else ()
 
 
-def _problem(error: ErrorDetails, said: Any, lines: Mapping[Path_, int]) -> Problem:
+def _problem(error: ErrorDetails, lines: Mapping[Path_, int], schema: type[BaseModel]) -> Problem:
     path = tuple(error["loc"])
     place = _place(path, lines)
     if error["type"] == "extra_forbidden":
-        near_key = _nearest(path)
+        near_key = _nearest(path, schema)
         remedy = f"did you mean '{near_key}'?" if near_key else "delete the key"
-        return Problem(_text(path), "unknown key", ", ".join(sorted(_known_keys(path[:-1]))), remedy, 1, place)
+        return Problem(_text(path), "unknown key", ", ".join(sorted(_known_keys(path[:-1], schema))), remedy, 1, place)
     if error["type"] == "missing":
         return Problem(_text(path), "missing key", "it must be given", f"add '{path[-1]}'", 1, place)
     message = error["msg"].removeprefix("Value error, ")
@@ -225,9 +252,9 @@ def _contradiction(path: Path_, message: str, lines: Mapping[Path_, int]) -> Pro
     )
 
 
-def _known_keys(path: Path_) -> set[str]:
-    """Names of the fields at a path of the job, found by walking the models' annotations."""
-    annotation: Any = Job
+def _known_keys(path: Path_, schema: type[BaseModel]) -> set[str]:
+    """Names of the fields at a path of a schema, found by walking its annotations."""
+    annotation: Any = schema
     for part in path:
         said = _plain(annotation)
         if _is_model(said):

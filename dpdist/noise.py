@@ -13,6 +13,20 @@ import opendp.prelude as dp
 from dpdist.records import Floats
 
 
+def whole_laplace(scale: Fraction, size: int) -> Floats:
+    """Whole numbers η with P(η) ∝ e^(−|η|/b), (size,), for whole statistics: b = sensitivity/ε gives ε.
+
+    A sum of whole numbers is exact in float64, so nothing of a count shows in the low bits of a noisy one. The scale is
+    rounded up to float64.
+    """
+    if scale <= 0:
+        raise ValueError("a noise scale must be greater than 0")
+    dp.enable_features("contrib")
+    space = dp.vector_domain(dp.atom_domain(T=int)), dp.l1_distance(T=int)
+    measurement = dp.m.make_laplace(*space, scale=float(np.nextafter(float(scale), np.inf)))
+    return np.array(measurement([0] * size), dtype=np.float64)
+
+
 def laplace(scale: Fraction, size: int) -> Floats:
     """Laplace noise of the given scale, (size,): b = sensitivity/ε gives ε for a statistic of that L1 sensitivity.
 

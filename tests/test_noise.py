@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpdist.noise import laplace
+from dpdist.noise import laplace, whole_laplace
 
 SIZE, FALSE_ALARM = 20_000, 1e-9
 
@@ -39,3 +39,22 @@ def test_two_calls_never_share_a_draw() -> None:
 def test_a_scale_of_zero_is_refused() -> None:
     with pytest.raises(ValueError, match="greater than 0"):
         laplace(Fraction(0), 1)
+
+
+@pytest.mark.parametrize("scale", [Fraction(1, 5), Fraction(2), Fraction(40)])
+def test_whole_noise_has_the_stated_law_and_no_other(scale: Fraction) -> None:
+    """|η| > 0 has probability 2q/(1 + q), q = e^(−1/b), and |η| − 1 is geometric given that."""
+    noise = np.abs(whole_laplace(scale, SIZE))
+    np.testing.assert_array_equal(noise, np.round(noise))
+
+    def fits(b: float) -> bool:
+        q = np.exp(-1 / b)
+        some = int((noise > 0).sum())
+        low, high = stats.binom.ppf([FALSE_ALARM / 4, 1 - FALSE_ALARM / 4], SIZE, 2 * q / (1 + q))
+        rest = (noise[noise > 0] - 1).sum()
+        least, most = stats.nbinom.ppf([FALSE_ALARM / 4, 1 - FALSE_ALARM / 4], some, 1 - q)
+        return bool(low <= some <= high and least <= rest <= most)
+
+    assert fits(float(scale))
+    assert not fits(0.8 * float(scale))
+    assert not fits(1.25 * float(scale))

@@ -221,3 +221,44 @@ def test_a_real_survey_under_stan_agrees_with_the_exact_run(data: Path, tmp_path
     apart = (exact["estimate"] - stan_["estimate"]).abs() / np.hypot(exact["standard_error"], stan_["standard_error"])
     assert len(apart) == 48
     assert (apart < 4.5).all()
+
+
+CLAMPED = {
+    "name: weighted, weights: fixed_point": "name: censor_uw",
+    "family: lognormal,": "family: lognormal, prior: {name: proper},",
+    "strata: [field]": "strata: []",
+    "sample: 10000": "sample: 200",
+    "population: 100000": "population: 30000",
+    "synthetic_sets: 3": "synthetic_sets: 1",
+    '"10.8"': '"6"',
+    "chains: 4, warmup: 500": "chains: 1, warmup: 150",
+}
+
+
+@pytest.fixture(scope="module")
+def clamped(stan_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    workspace = tmp_path_factory.mktemp("clamped") / "work"
+    text = find_job("doctorates_stan").read_text()
+    for old, new in {**SMALL, **CLAMPED}.items():
+        text = text.replace(old, new)
+    dpdist.run(parse_job(text, "clamped"), workspace)
+    return workspace
+
+
+def test_a_clamped_likelihood_under_stan_keeps_every_record_within_the_clamp(clamped: Path) -> None:
+    """M = ε/2 of a set; control: the same records' bounds without the clamp are over it."""
+    said = json.loads((clamped / "public" / "statement.json").read_text())
+    clamp = float(said["epsilon_per_set"]) / 2
+    bounds = pd.read_parquet(clamped / "confidential" / "bounds.parquet")
+    assert (bounds["weighted_record_bound"] <= clamp).all()
+    assert (bounds["record_bound"] > clamp).any()
+    assert (bounds["privacy_weight"] == 1).all()
+    strata = pd.read_parquet(clamped / "confidential" / "strata.parquet")
+    assert strata["diagnostics"][0]["records_censored"] == (bounds["record_bound"] > clamp).sum()
+
+
+def test_a_clamp_under_stan_is_strict_for_exact_draws_only_and_says_so(clamped: Path) -> None:
+    said = json.loads((clamped / "public" / "statement.json").read_text())
+    assert (said["guarantee"], said["delta"]) == ("strict for exact draws", None)
+    assert any("Markov chains" in assumption for assumption in said["assumptions"])
+    assert any("Markov chains" in caveat for caveat in said["sampler"]["caveats"])

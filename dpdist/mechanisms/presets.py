@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dpdist.job import Job, MechanismName
-from dpdist.mechanisms import tilted
+from dpdist.mechanisms import clamped, statistics, tilted
 from dpdist.mechanisms.protocol import Mechanism, Rounds, StratumRecorder
+from dpdist.models.histogram import Histogram
 from dpdist.models.protocol import StratumModel
-from dpdist.privacy.guarantees import Asymptotic, NoGuarantee, Promise, bound_target
+from dpdist.privacy.guarantees import Asymptotic, Guarantee, NoGuarantee, Promise, Strict, bound_target
+from dpdist.privacy.weights import Kept, Reweight, Search, fixed, search
+from dpdist.sampling.clamped import VARIATION
 
 PUBLIC_X = (
     "predictors, strata, design strata, table columns and the number of sample records in each combination are public"
@@ -33,45 +36,150 @@ FALLBACK_SHOWS = "whether the declared fallback was taken depends on the records
 NO_AMPLIFICATION = "no amplification by subsampling is claimed"
 
 
+ON_THIS_FILE = (
+    "the bound is the one observed on this file over S posterior draws; it is not a bound over every file",
+    "privacy weights are computed from the confidential file",
+)
+CLAMPED = (
+    "every record's log factor lies within ±ε/2 (±ε/4 under substitution) of a set's ε, whatever the data are; [G] claims "
+    "±ε/2 for substitution, which costs 2ε"
+)
+WEIGHTS_MOVE = (
+    "the clamp alone would be strict; but privacy weights computed from the confidential file are no fixed function of a "
+    "record, and one record can move all others' weights"
+)
+CHAINS = (
+    "strict for exact draws only: these are draws of Markov chains within an unknown total variation γ of the clamped "
+    "posterior, (ε, (1 + e^ε)γ)-private at best"
+)
+REJECTION = (
+    "strict for exact draws only: these are drawn by rejection, exact but where the density rises above its proposal, "
+    f"within a total variation γ of {VARIATION:g} in what was tried, not proven for every file; (ε, (1 + e^ε)γ)-private"
+)
+COUNTS = (
+    "the bins are fixed by public bounds and sizes; a record that is switched off changes one bin's count by 1, one that "
+    "is exchanged two, and every count has discrete Laplace noise of scale 1/ε (2/ε under substitution) of a set's ε"
+)
+
+
+def promise_of(job: Job, per_set: Guarantee, *assumptions: str) -> Promise:
+    """A promise of m draws, with what all tilted and clamped posteriors stand on."""
+    public = tuple(f"number of records after a rule that depends on the outcome: {r}" for r in job.outcome_dependent_rules)
+    composition = f"sequential over {job.synthetic_sets} synthetic sets; parallel over strata, whose membership is public"
+    total = per_set if isinstance(per_set, NoGuarantee) else per_set.sets(job.synthetic_sets)
+    target = None if isinstance(per_set, NoGuarantee) else target_of(job)
+    weights = (WEIGHTS_ARE_ATTRIBUTES,) if job.survey.weight else ()
+    users = USERS_PART if job.model.family == "user" else ()
+    said = (PUBLIC_X, *public, *weights, *users, NO_AMPLIFICATION, *assumptions)
+    return Promise(total, per_set, composition, said, target)
+
+
+def target_of(job: Job) -> float:
+    """Δ* of a set, or its clamp M."""
+    return bound_target(job.epsilon_per_set, job.budget.adjacency)
+
+
 @dataclass(frozen=True)
 class Weighted:
-    """Pseudo posterior with privacy weights tuned to Δ ≤ Δ* on the file itself: asymptotic ([T], [V])."""
+    """Pseudo posterior with privacy weights tuned to Δ ≤ Δ* on the file itself: asymptotic ([T], [V]).
 
+    Without weights it is the posterior itself, and promises nothing. Studies let a bound pass that is over Δ* (not
+    `enforced`), as the papers do: nothing is promised then.
+    """
+
+    enforced: bool = True
     scope: Literal["stratum"] = "stratum"
 
     def promise(self, job: Job) -> Promise:
-        public = tuple(
-            f"number of records after a rule that depends on the outcome: {r}" for r in job.outcome_dependent_rules
-        )
-        weights = (WEIGHTS_ARE_ATTRIBUTES,) if job.survey.weight else ()
-        users = USERS_PART if job.model.family == "user" else ()
-        assumptions = (PUBLIC_X, *public, *weights, *users, NO_AMPLIFICATION)
-        composition = (
-            f"sequential over {job.synthetic_sets} synthetic sets; parallel over strata, whose membership is public"
-        )
-        if job.mechanism.weights.rule == "none":
-            return Promise(NoGuarantee(), NoGuarantee(), composition, assumptions, None)
-        per_set = Asymptotic(job.budget.adjacency, job.epsilon_per_set)
-        asymptotic: tuple[str, ...] = (
-            "the bound is the one observed on this file over S posterior draws; it is not a bound over every file",
-            "privacy weights are computed from the confidential file",
-        )
-        if job.mechanism.weights.rule == "linear" or job.mechanism.weights.reweight is not None:
-            asymptotic += (LINEAR_EXCEEDS,)
+        weights = job.mechanism.weights
+        if weights.rule == "none" or not self.enforced:
+            return promise_of(job, NoGuarantee())
+        said = [*ON_THIS_FILE]
+        if weights.rule in ("linear", "cluster") or weights.reweight is not None:
+            said.append(LINEAR_EXCEEDS)
         if job.mechanism.fallback != "refuse":
-            asymptotic += (FALLBACK_SHOWS,)
-        return Promise(
-            per_set.sets(job.synthetic_sets),
-            per_set,
-            composition,
-            (*assumptions, *asymptotic),
-            bound_target(job.epsilon_per_set, job.budget.adjacency),
-        )
+            said.append(FALLBACK_SHOWS)
+        return promise_of(job, Asymptotic(job.budget.adjacency, job.epsilon_per_set), *said)
 
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder) -> Rounds:
         target = self.promise(job).target
         bound = float("inf") if target is None else target
-        return tilted.protect(model, job.mechanism.weights, bound, job.synthetic_sets, recorder)
+        return tilted.protect(model, self.search(job), bound, job.synthetic_sets, recorder)
+
+    def search(self, job: Job) -> Search:
+        enforced = self.enforced and job.mechanism.weights.rule != "none"
+        return search(job.mechanism.weights, target_of(job) if enforced else float("inf"))
 
 
-MECHANISMS: dict[MechanismName, Mechanism] = {"weighted": Weighted()}
+@dataclass(frozen=True)
+class WeightedE(Weighted):
+    """Weighted-e [G]: weights by the rule's constants, and 0 where α F > Δ*: asymptotic.
+
+    [G] lets the final fit's bound be over Δ*; a release does not.
+    """
+
+    def search(self, job: Job) -> Search:
+        return fixed(job.mechanism.weights, target_of(job))
+
+
+@dataclass(frozen=True)
+class CensorUW:
+    """Censor_uw [G]: the likelihood clamped, α = 1: strict."""
+
+    scope: Literal["stratum"] = "stratum"
+
+    def promise(self, job: Job) -> Promise:
+        return promise_of(job, strict(job), CLAMPED, CHAINS if job.sampler.name == "stan" else REJECTION)
+
+    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder) -> Rounds:
+        return clamped.protect(model, target_of(job), job.synthetic_sets, recorder)
+
+
+@dataclass(frozen=True)
+class CensorW:
+    """Censor_w [G]: the likelihood with *re-weighted* privacy weights (METHODS §4), clamped; asymptotic, as α is learned on
+    the confidential file. Fit 0 → F → α → fit 1 → Δ_i → α^w → clamped fit."""
+
+    scope: Literal["stratum"] = "stratum"
+
+    def promise(self, job: Job) -> Promise:
+        return promise_of(job, Asymptotic(job.budget.adjacency, job.epsilon_per_set), CLAMPED, WEIGHTS_MOVE)
+
+    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder) -> Rounds:
+        weights = job.mechanism.weights
+        kept, _ = yield from tilted.fits(model, fixed(weights))
+        bound = kept[-1].summary.database_bound
+        step = Kept() if weights.reweight is None else Reweight(weights.reweight, bound)
+        return (yield from clamped.protect(model, target_of(job), job.synthetic_sets, recorder, step, tuple(kept)))
+
+
+@dataclass(frozen=True)
+class PerturbedHistogram:
+    """[G], Supplement 1: strict, with δ = 0 and no model; every set has noise of its own at ε/m."""
+
+    scope: Literal["stratum"] = "stratum"
+
+    def promise(self, job: Job) -> Promise:
+        return promise_of(job, Strict(job.budget.adjacency, job.epsilon_per_set), COUNTS)
+
+    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder) -> Rounds:
+        assert isinstance(model, Histogram)
+        return statistics.perturbed_histogram(model, float(job.epsilon_per_set), job.synthetic_sets, recorder)
+
+
+def strict(job: Job) -> Strict:
+    """A set's guarantee under a clamp of ±ε/2 (±ε/4): one draw of a fixed function of the records (METHODS §2).
+
+    Neither sampler of clamped posteriors has a total variation that is proven for every file: δ is unknown.
+    """
+    return Strict(job.budget.adjacency, job.epsilon_per_set, None)
+
+
+MECHANISMS: dict[MechanismName, Mechanism] = {
+    "weighted": Weighted(),
+    "unweighted": Weighted(),
+    "weighted_e": WeightedE(),
+    "censor_w": CensorW(),
+    "censor_uw": CensorUW(),
+    "perturbed_histogram": PerturbedHistogram(),
+}

@@ -1,7 +1,8 @@
 """What a mechanism is: a generator of requests that sees only totals; and the parties that serve it.
 
     total = yield Pass(kernel, combine)      # visit every record block of the stratum, combine partials in block order
-    draws = yield Sample(statistics, …)      # draw from a posterior
+    draws = yield Sample(posterior, …)       # draw from a posterior: statistics of weighted records, or clamped records
+    noise = yield Noise(scale, size, set)    # noise for a sum
 
 Kernels run where the records are. What a kernel leaves per record (F, α, …) is the block's *carry*: it stays there.
 """
@@ -9,11 +10,12 @@ Kernels run where the records are. What a kernel leaves per record (F, α, …) 
 from __future__ import annotations
 
 from collections.abc import Generator
+from fractions import Fraction
 from typing import Any, Literal, NamedTuple, Protocol
 
 from dpdist.confidential import Confidential
 from dpdist.job import Job
-from dpdist.models.protocol import Draws, StratumModel
+from dpdist.models.protocol import Clamped, Draws, StratumModel
 from dpdist.privacy.guarantees import Promise
 from dpdist.records import Floats, Ints, Records
 
@@ -36,12 +38,20 @@ class Pass(NamedTuple):
 class Sample(NamedTuple):
     """Set 0: the S draws that bounds are taken over. Set k ≥ 1: one draw apart from them, for the k-th synthetic set."""
 
-    statistics: Floats
+    posterior: Floats | Clamped
     stage: str
     set: int = 0
 
 
-Rounds = Generator[Pass | Sample, Any, "Released"]
+class Noise(NamedTuple):
+    """Discrete Laplace noise of a scale, (size,), for the k-th set: drawn once and kept before it is used."""
+
+    scale: Fraction
+    size: int
+    set: int
+
+
+Rounds = Generator[Pass | Sample | Noise, Any, "Released"]
 
 
 class Released(NamedTuple):

@@ -12,11 +12,48 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpdist.confidential import Confidential
-from dpdist.job import Weights
-from dpdist.mechanisms.protocol import BlockRecorder, Carry, Pass, Released, Rounds, Sample, StratumRecorder
-from dpdist.models.protocol import Draws, StratumModel
-from dpdist.privacy.weights import NotReached, Ones, Step, Summary, search
+from dpdist.mechanisms.protocol import (
+    BlockRecorder,
+    Carry,
+    Columns,
+    Pass,
+    Released,
+    Rounds,
+    Sample,
+    StratumRecorder,
+)
+from dpdist.models.protocol import Clamped, Draws, StratumModel
+from dpdist.privacy.weights import (
+    Cluster,
+    NotReached,
+    Ones,
+    Search,
+    Step,
+    Summary,
+    Truncated,
+    among,
+    at,
+    innermost,
+    product,
+)
 from dpdist.records import Floats, Records
+
+
+def weigh(step: Step, records: Records, carry: Carry) -> Floats:
+    """New α from the carry, and into it; α = 1 begins a carry."""
+    if isinstance(step, Ones):
+        carry.clear()
+        carry["alpha"] = np.ones(len(records))
+    else:
+        carry["alpha"] = at(step, records.outcome)(carry["unweighted"], carry["alpha"], carry["bound"])
+    return carry["alpha"]
+
+
+class Outcomes(NamedTuple):
+    """Kernel: the outcomes, to be concatenated."""
+
+    def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
+        return records.outcome
 
 
 class Weigh(NamedTuple):
@@ -26,12 +63,7 @@ class Weigh(NamedTuple):
     step: Step
 
     def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
-        if isinstance(self.step, Ones):
-            carry.clear()
-            carry["alpha"] = np.ones(len(records))
-        else:
-            carry["alpha"] = self.step(carry["unweighted"], carry["alpha"], carry["bound"])
-        return self.model.statistics(records, carry["alpha"])
+        return self.model.statistics(records, weigh(self.step, records, carry))
 
 
 class Bound(NamedTuple):
@@ -45,58 +77,64 @@ class Bound(NamedTuple):
         carry["bound"] = extremes.bound
         unweighted = carry.setdefault("unweighted", extremes.bound)
         finite = unweighted[np.isfinite(unweighted)]
-        with np.errstate(invalid="ignore"):
-            weighted = np.where(carry["alpha"] > 0, carry["alpha"] * extremes.bound, 0.0)
-            ranges = np.where(carry["alpha"] > 0, carry["alpha"] * extremes.range, 0.0)
+        weighted, ranges = (product(carry["alpha"], size) for size in (extremes.bound, extremes.range))
         largest = finite.max(initial=0.0)
         return np.array([weighted.max(initial=0.0), largest, -finite.min(initial=np.inf), ranges.max(initial=0.0)])
 
 
 class Byproducts(NamedTuple):
-    """Kernel: hands the block's weights, bounds and log likelihood under the final draws to the recorder."""
+    """Kernel: hands the block's weights, bounds and log likelihood under the final draws to the recorder.
+
+    Partial: (Σα, records that the last step truncated). Without an unweighted fit its bounds are NaN.
+    """
 
     model: StratumModel
     draws: Draws
+    step: Step | None = None
 
     def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
-        recorder.bounds(
-            Confidential(
-                {
-                    "record": records.record,
-                    "sampling_weight": records.weight,
-                    "unweighted_record_bound": carry["unweighted"],
-                    "privacy_weight": carry["alpha"],
-                    "record_bound": carry["bound"],
-                    "weighted_record_bound": np.where(carry["alpha"] > 0, carry["alpha"] * carry["bound"], 0.0),
-                }
-            )
-        )
+        alpha, unweighted = carry["alpha"], carry.get("unweighted", np.full(len(records), np.nan))
+        columns: Columns = {
+            "record": records.record,
+            "sampling_weight": records.weight,
+            "unweighted_record_bound": unweighted,
+            "privacy_weight": alpha,
+            "record_bound": carry["bound"],
+            "weighted_record_bound": carry.get("clamped", product(alpha, carry["bound"])),
+        }
+        recorder.bounds(Confidential(columns))
         if recorder.wants_log_lik:
             recorder.log_lik(Confidential(self.model.log_lik(self.draws, records)))
-        return np.array([carry["alpha"].sum()])
+        step = at(self.step, records.outcome) if self.step is not None else None
+        truncated = step.truncated(unweighted) if isinstance(step, Truncated) else 0
+        return np.array([alpha.sum(), truncated])
 
 
 class Fit(NamedTuple):
-    """A fit under the weights of the last step: its statistics, draws and bounds."""
+    """A fit under the weights of a step: its statistics, draws and bounds."""
 
+    step: Step
     statistics: Floats
     draws: Draws
     summary: Summary
     range_bound: float
 
 
-def fits(model: StratumModel, weights: Weights, target: float) -> Generator[Pass | Sample, Any, tuple[list[Fit], int]]:
+def fits(model: StratumModel, steps: Search) -> Generator[Pass | Sample, Any, tuple[list[Fit], int]]:
     """Run a weight search, one fit a step; returns the first, the last two fits and the number of fits."""
-    steps = search(weights, target)
     step = next(steps)
     kept: list[Fit] = []
-    number = 0
+    number, outcomes = 0, None
     while True:
+        if isinstance(innermost(step), Cluster):
+            if outcomes is None:
+                outcomes = np.sort((yield Pass(Outcomes(), "concat")))
+            step = among(step, outcomes)
         statistics = yield Pass(Weigh(model, step), model.combine)
         theta = yield Sample(statistics, "posterior")
         bound, largest, negative_smallest, range_bound = yield Pass(Bound(model, theta), "max")
         summary = Summary(float(bound), float(largest), -float(negative_smallest))
-        kept = [*kept[:1], *kept[1:][-1:], Fit(statistics, theta, summary, float(range_bound))]
+        kept = [*kept[:1], *kept[1:][-1:], Fit(step, statistics, theta, summary, float(range_bound))]
         number += 1
         try:
             step = steps.send(summary)
@@ -104,20 +142,21 @@ def fits(model: StratumModel, weights: Weights, target: float) -> Generator[Pass
             return kept, number
 
 
-def protect(model: StratumModel, weights: Weights, target: float, sets: int, recorder: StratumRecorder) -> Rounds:
-    """The tilted posterior over one stratum; raises `Improper` or `NotReached`."""
-    kept, number = yield from fits(model, weights, target)
+def protect(model: StratumModel, steps: Search, target: float, sets: int, recorder: StratumRecorder) -> Rounds:
+    """The tilted posterior over one stratum, its weights by a search; raises `Improper` or `NotReached`."""
+    kept, number = yield from fits(model, steps)
     first, final = kept[0], kept[-1]
     if not final.summary.database_bound <= target:
         raise NotReached("the bound of the final fit is over the target")
-    total = yield Pass(Byproducts(model, final.draws), "sum")
+    total, truncated = yield Pass(Byproducts(model, final.draws, final.step), "sum")
     recorder.posterior("unweighted", Confidential(first.draws))
     recorder.posterior("weighting", Confidential(kept[-2].draws if number > 1 else first.draws))
     recorder.posterior("final", Confidential(final.draws))
     bound = final.summary.database_bound
     diagnostics = {
         "unweighted_database_bound": first.summary.database_bound,
-        "privacy_weight_total": float(total[0]),
+        "privacy_weight_total": float(total),
+        "records_censored": float(truncated),
         "fits": float(number),
         **final.draws.diagnostics,
     }
@@ -131,8 +170,13 @@ def protect(model: StratumModel, weights: Weights, target: float, sets: int, rec
             }
         )
     )
+    return (yield from release(final.statistics, sets))
+
+
+def release(posterior: Floats | Clamped, sets: int) -> Rounds:
+    """One draw a set, apart from those that bounds are taken over."""
     released = []
     for number in range(1, sets + 1):
-        theta = yield Sample(final.statistics, "release", number)
+        theta = yield Sample(posterior, "release", number)
         released.append(theta)
     return Released(tuple(released))

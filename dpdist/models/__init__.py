@@ -4,6 +4,7 @@ from dpdist.job import Family
 from dpdist.models.bernoulli import Bernoulli
 from dpdist.models.beta import Beta
 from dpdist.models.beta_regression import BetaRegression
+from dpdist.models.histogram import Histogram
 from dpdist.models.lognormal import Lognormal
 from dpdist.models.negative_binomial import NegativeBinomial
 from dpdist.models.poisson import Poisson
@@ -19,6 +20,7 @@ MODELS: dict[Family, Builder] = {
     "negative_binomial": NegativeBinomial,
     "poisson_regression": PoissonRegression,
     "bernoulli": Bernoulli,
+    "histogram": Histogram,
     "user": User,
 }
 
@@ -27,6 +29,7 @@ __all__ = [
     "Bernoulli",
     "Beta",
     "BetaRegression",
+    "Histogram",
     "Lognormal",
     "NegativeBinomial",
     "Poisson",

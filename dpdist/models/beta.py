@@ -24,6 +24,8 @@ from dpdist.records import Codes, Floats, Records
 PRECISION_FROM, PRECISION_TAIL = 0.1, 1.5
 LOG_PRECISION = (float(np.log(PRECISION_FROM)), float(np.log(1e6)))
 LOGIT_LIMIT, BISECTIONS = 64.0, 56
+LOGIT_BOX = 34.0
+"""Clamped posteriors restrict the prior to |logit φ| ≤ 34, leaving out 4e-15 of it: 1 − φ is then no rounding error."""
 INSIDE = (1e-300, 1.0 - 2.0**-53)
 """Synthetic shares are kept inside (0, 1), where a beta law with a shape near 0 underflows."""
 
@@ -44,6 +46,17 @@ class Beta(OutcomeModel):
         t, log_precision = grid.draw(posterior, LOG_PRECISION, open_uniforms(rng, (draws, 2)))
         centre, scale = posterior.conditional(log_precision)
         return Draws({"mean": expit(centre + scale * t), "precision": np.exp(log_precision)})
+
+    box = ((-LOGIT_BOX, LOGIT_BOX), LOG_PRECISION)
+
+    def at(self, coordinates: Floats) -> Draws:
+        """Parameters at (logit φ, log λ)."""
+        return Draws({"mean": expit(coordinates[:, 0]), "precision": np.exp(coordinates[:, 1])})
+
+    def log_prior(self, coordinates: Floats) -> Floats:
+        """Of (logit φ, log λ): φ uniform, λ Pareto."""
+        logit, log_precision = coordinates.T
+        return np.asarray(-np.logaddexp(0.0, logit) - np.logaddexp(0.0, -logit) - PRECISION_TAIL * log_precision)
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """Outcomes by the inverse distribution function, limited to their public bounds; weights 1."""

@@ -26,6 +26,8 @@ from dpdist.models.tiles import Tile, tile_records
 from dpdist.records import Codes, Floats, Records
 
 LOG_MEAN_SD = 10.0
+LOG_MEAN_BOX = 40.0
+"""Clamped posteriors restrict the prior to |log μ| ≤ 40, which leaves out 6e-5 of it."""
 SHAPE = RATE = 0.01
 LOG_DISPERSION = (float(np.log(1e-6)), float(np.log(1e4)))
 """Interval of log φ: a posterior reaches its ends only where the counts say next to nothing of φ (φ > 1e4 has prior odds of
@@ -59,6 +61,17 @@ class NegativeBinomial(OutcomeModel):
         t, log_dispersion = grid.draw(posterior, LOG_DISPERSION, open_uniforms(rng, (draws, 2)))
         centre, scale = posterior.conditional(np.exp(log_dispersion))
         return Draws({"mean": np.exp(centre + scale * t), "dispersion": np.exp(log_dispersion)})
+
+    box = ((-LOG_MEAN_BOX, LOG_MEAN_BOX), LOG_DISPERSION)
+
+    def at(self, coordinates: Floats) -> Draws:
+        """Parameters at (log μ, log φ)."""
+        return Draws({"mean": np.exp(coordinates[:, 0]), "dispersion": np.exp(coordinates[:, 1])})
+
+    def log_prior(self, coordinates: Floats) -> Floats:
+        """Of (log μ, log φ): log μ normal, φ Gamma."""
+        log_mean, log_dispersion = coordinates.T
+        return np.asarray(SHAPE * log_dispersion - RATE * np.exp(log_dispersion) - log_mean**2 / (2.0 * LOG_MEAN_SD**2))
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """Outcomes by the inverse distribution function, limited to their public bounds; weights 1."""

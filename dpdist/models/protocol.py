@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
@@ -113,6 +113,66 @@ class Gridded(Protocol):
 
     def draw_on_grid(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
         """Independent draws from the posterior restricted to the grid's cells."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Clamped:
+    """The posterior π(θ) ∏ exp(clamp(α(f − offset), ±clamp)): it has no sufficient statistics, so it holds records.
+
+    `rows` (record, 5): frame row, outcome, weight, α, offset ([G] eq. 3.5–3.6; METHODS §4b).
+    """
+
+    rows: Floats
+    clamp: float
+
+    @property
+    def records(self) -> Records:
+        row, n = self.rows[:, 0].astype(np.int32), len(self.rows)
+        return Records(np.arange(n), row, self.rows[:, 1], self.rows[:, 2], np.full(n, -1, dtype=np.int32))
+
+    @property
+    def alpha(self) -> Floats:
+        return self.rows[:, 3]
+
+    @property
+    def offset(self) -> Floats:
+        return self.rows[:, 4]
+
+    def distinct(self) -> tuple[Clamped, Floats]:
+        """Different rows that have a weight, and how many records each stands for."""
+        rows, count = np.unique(self.rows[self.alpha > 0], axis=0, return_counts=True)
+        return Clamped(rows, self.clamp), count.astype(float)
+
+
+@runtime_checkable
+class Boxed(Protocol):
+    """A model of two parameters whose prior is restricted to a public box of coordinates: clamped posteriors on a grid."""
+
+    @property
+    def box(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Public ends of the two coordinates."""
+        ...
+
+    def at(self, coordinates: Floats) -> Draws:
+        """Parameters at points, (point, 2)."""
+        ...
+
+    def log_prior(self, coordinates: Floats) -> Floats:
+        """Log prior density of the coordinates, (point,), up to a constant."""
+        ...
+
+    def tiles(self, draws: Draws, records: Records) -> Iterator[Any]:
+        """Log likelihood tile by tile: positions of records, values (record, draw)."""
+        ...
+
+
+@runtime_checkable
+class ClampedStan(Protocol):
+    """A model whose Stan program takes clamped records."""
+
+    def stan_records(self, records: Records, alpha: Floats, reference: Floats, clamp: float) -> Mapping[str, Any]:
+        """The program's data of records that enter by exp(clamp(α(f − reference), ±clamp))."""
         ...
 
 

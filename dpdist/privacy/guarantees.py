@@ -1,28 +1,43 @@
-"""Guarantees as types, adjacency, composition (METHODS §2). Classes are never added together."""
+"""Guarantees as types, adjacency, composition (METHODS §2). Guarantees of different classes are never added together."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Literal
+from operator import add
+from typing import ClassVar, Literal, Self
 
 from dpdist.job import Adjacency, budget_text
 
+GuaranteeName = Literal["strict", "strict for exact draws", "asymptotic", "none"]
+
 
 @dataclass(frozen=True)
-class Asymptotic:
-    """(ε, δ)-probabilistic differential privacy with δ → 0 as n → ∞: the bound is the observed Δ ([V], "aDP").
-
-    ε is the one targeted in advance; it holds for the observed file's bound, not for every database.
-    """
+class _Composable:
+    """What a person loses adds up over releases, within one class and one adjacency."""
 
     adjacency: Adjacency
     epsilon: Fraction
-    name: Literal["asymptotic"] = "asymptotic"
 
-    def sets(self, number: int) -> Asymptotic:
+    def sets(self, number: int) -> Self:
         """Sequential composition over synthetic sets."""
         return replace(self, epsilon=self.epsilon * number)
+
+    def __add__(self, other: object) -> Self:
+        """Sequential composition. Raises `TypeError` for another class, `ValueError` for another adjacency."""
+        return replace(self, epsilon=self.epsilon + self._alike(other).epsilon)
+
+    def beside(self, other: object) -> Self:
+        """Parallel composition over disjoint records whose membership is public: the larger loss. Raises as `+` does."""
+        return replace(self, epsilon=max(self.epsilon, self._alike(other).epsilon))
+
+    def _alike(self, other: object) -> Self:
+        if type(other) is not type(self):
+            raise TypeError(f"a guarantee of class {type(self).__name__} has no sum with {type(other).__name__}")
+        if other.adjacency != self.adjacency:
+            raise ValueError(f"{self.adjacency} and {other.adjacency} are different neighbours: state both under one")
+        return other
 
     @property
     def substitution_epsilon(self) -> Fraction:
@@ -31,13 +46,52 @@ class Asymptotic:
 
 
 @dataclass(frozen=True)
+class Strict(_Composable):
+    """(ε, δ)-differential privacy for every database. δ is None where draws are not proven exact: Markov chains, for one.
+
+    A draw within total variation γ of its posterior is (ε, (1 + e^ε)γ)-private; where γ is not known for every database,
+    the guarantee is that of an exact draw only, which its name says.
+    """
+
+    delta: Fraction | None = Fraction(0)
+
+    @property
+    def name(self) -> GuaranteeName:
+        return "strict" if self.delta is not None else "strict for exact draws"
+
+    def sets(self, number: int) -> Self:
+        return replace(super().sets(number), delta=_known(lambda delta: number * delta, self.delta))
+
+    def __add__(self, other: object) -> Self:
+        return replace(super().__add__(other), delta=_known(add, self.delta, self._alike(other).delta))
+
+    def beside(self, other: object) -> Self:
+        return replace(super().beside(other), delta=_known(max, self.delta, self._alike(other).delta))
+
+
+def _known(combine: Callable[..., Fraction], *deltas: Fraction | None) -> Fraction | None:
+    """None if one of them is not known."""
+    return None if None in deltas else combine(*deltas)
+
+
+@dataclass(frozen=True)
+class Asymptotic(_Composable):
+    """(ε, δ)-probabilistic differential privacy with δ → 0 as n → ∞: the bound is the observed Δ ([V], "aDP").
+
+    ε is the one targeted in advance; it holds for the observed file's bound, not for every database.
+    """
+
+    name: ClassVar[GuaranteeName] = "asymptotic"
+
+
+@dataclass(frozen=True)
 class NoGuarantee:
     """Nothing is promised: for comparison only, not for publication."""
 
-    name: Literal["none"] = "none"
+    name: ClassVar[GuaranteeName] = "none"
 
 
-Guarantee = Asymptotic | NoGuarantee
+Guarantee = Strict | Asymptotic | NoGuarantee
 
 
 @dataclass(frozen=True)
@@ -49,17 +103,33 @@ class Promise:
     composition: str
     assumptions: tuple[str, ...]
     target: float | None
-    """Δ*: the database bound that the privacy weights must meet; None where nothing is promised."""
+    """Δ*: the bound that privacy weights must meet, or that a clamp enforces; None where nothing is promised."""
 
 
 def bound_target(epsilon: Fraction, adjacency: Adjacency) -> float:
-    """Δ* for one exact draw at ε.
+    """Δ* for one exact draw at ε; as a clamp, its width ±M.
 
     Switching a record off changes log p(θ | data) by f_i(θ) minus the log of its posterior mean likelihood, both within
-    ±Δ: 2Δ in all; exchanging a record is two such changes: 4Δ.
+    ±Δ: 2Δ in all; exchanging a record is two such changes: 4Δ ([G] clamps at ε/2 there, which costs 2ε).
     """
     return float(epsilon / (4 if adjacency == "substitution" else 2))
 
 
+def count_scale(epsilon: Fraction, adjacency: Adjacency) -> Fraction:
+    """Scale of (discrete) Laplace noise on the counts of disjoint bins, for ε.
+
+    A record that is switched off, or left out, changes one count by 1; exchanged for another, two counts ([G]).
+    Under zero_out n is public all the same: how many records were switched off is not told by it.
+    """
+    return (2 if adjacency == "substitution" else 1) / epsilon
+
+
 def epsilon_text(guarantee: Guarantee) -> str | None:
-    return budget_text(guarantee.epsilon) if isinstance(guarantee, Asymptotic) else None
+    return None if isinstance(guarantee, NoGuarantee) else budget_text(guarantee.epsilon)
+
+
+def delta_text(guarantee: Guarantee) -> str | None:
+    """δ in words or figures; None where nothing is promised, or where nobody knows it."""
+    if isinstance(guarantee, Strict):
+        return None if guarantee.delta is None else budget_text(guarantee.delta)
+    return "tends to 0 as the number of records grows" if isinstance(guarantee, Asymptotic) else None

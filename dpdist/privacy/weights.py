@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from dpdist.job import WeightRule, Weights
+from dpdist.job import Mechanism, WeightRule, Weights
 from dpdist.records import Floats
 
 MARGIN = 0.999
@@ -45,6 +45,9 @@ class Step(Protocol):
 
 
 Search = Generator[Step, Summary, None]
+
+
+NO_OUTCOMES: Floats = np.empty(0)
 
 
 class Ones(NamedTuple):
@@ -87,6 +90,29 @@ class Linear(NamedTuple):
         return _finite(unweighted, np.clip(self.c * (1.0 - scaled) + self.g, 0.0, 1.0))
 
 
+class Cluster(NamedTuple):
+    """α = clip(c (1 − IR) + g, 0, 1) [V], IR_i the share of the records with |y_j − y_i| > r |y_i|, itself inside.
+
+    `outcomes` are those of the stratum, sorted; `own` those of the records to be weighted: O(n log n) in all.
+    """
+
+    c: float
+    g: float
+    radius: float
+    outcomes: Floats = NO_OUTCOMES
+    own: Floats = NO_OUTCOMES
+
+    def isolation(self) -> Floats:
+        """IR of every record."""
+        reach = self.radius * np.abs(self.own)
+        inside = np.searchsorted(self.outcomes, self.own + reach, side="right")
+        inside -= np.searchsorted(self.outcomes, self.own - reach, side="left")
+        return np.asarray(1.0 - inside / len(self.outcomes))
+
+    def __call__(self, unweighted: Floats, alpha: Floats, bound: Floats) -> Floats:
+        return _finite(unweighted, np.clip(self.c * (1.0 - self.isolation()) + self.g, 0.0, 1.0))
+
+
 class Scalar(NamedTuple):
     """The same α for every record: Δ*/Δ of the unweighted fit [V], scanned down from there (a small α widens the bound)."""
 
@@ -108,6 +134,29 @@ class ScaleShift(NamedTuple):
         return _finite(unweighted, np.clip(self.scale * inner + self.shift, 0.0, 1.0))
 
 
+class Truncated(NamedTuple):
+    """α = 0 where another step's α has α F > limit: Weighted-e [G], with F of the unweighted fit (METHODS §4)."""
+
+    inner: Step
+    limit: float
+
+    def __call__(self, unweighted: Floats, alpha: Floats, bound: Floats) -> Floats:
+        inner = self.inner(unweighted, alpha, bound)
+        return np.where(product(inner, unweighted) > self.limit, 0.0, inner)
+
+    def truncated(self, unweighted: Floats) -> int:
+        """How many records lose their weight by it."""
+        inner = self.inner(unweighted, np.ones_like(unweighted), unweighted)
+        return int((product(inner, unweighted) > self.limit).sum())
+
+
+class Kept(NamedTuple):
+    """The weights as they are."""
+
+    def __call__(self, unweighted: Floats, alpha: Floats, bound: Floats) -> Floats:
+        return alpha
+
+
 class Reweight(NamedTuple):
     """α^w = min(1, k α Δ / Δ_i) with Δ_i = α_i F_i(α): every record's bound is brought up to k Δ [V]; α = 0 stays 0."""
 
@@ -115,9 +164,35 @@ class Reweight(NamedTuple):
     database_bound: float
 
     def __call__(self, unweighted: Floats, alpha: Floats, bound: Floats) -> Floats:
-        own = np.where(alpha > 0, alpha, 0.0) * np.where(alpha > 0, bound, 0.0)
+        own = product(alpha, bound)
         raised = np.divide(self.k * alpha * self.database_bound, own, out=np.zeros_like(alpha), where=own > 0)
         return _finite(unweighted, np.minimum(1.0, np.where((own == 0) & (alpha > 0), alpha, raised)))
+
+
+def innermost(step: Step) -> Step:
+    """The step that others are taken after."""
+    return innermost(step.inner) if isinstance(step, ScaleShift | Truncated) else step
+
+
+def among(step: Step, outcomes: Floats) -> Step:
+    """The step, told all outcomes of the stratum, sorted, if it asks for them."""
+    return _told(step, lambda cluster: cluster._replace(outcomes=outcomes))
+
+
+def at(step: Step, outcome: Floats) -> Step:
+    """The step, told the outcomes of the records that it is to weight, if it asks for them."""
+    return _told(step, lambda cluster: cluster._replace(own=outcome))
+
+
+def _told(step: Step, tell: Callable[[Cluster], Step]) -> Step:
+    if isinstance(step, ScaleShift | Truncated):
+        return step._replace(inner=_told(step.inner, tell))
+    return tell(step) if isinstance(step, Cluster) else step
+
+
+def product(alpha: Floats, bound: Floats) -> Floats:
+    """α F, and 0 where α = 0 whatever F is."""
+    return np.multiply(alpha, bound, out=np.zeros_like(bound), where=alpha > 0)
 
 
 def _capped_ratio(c: float, bound: Floats) -> Floats:
@@ -132,6 +207,19 @@ def _finite(bound: Floats, alpha: Floats) -> Floats:
 def search(weights: Weights, target: float) -> Search:
     """The search that a job's weights ask for. Raises `NotReached` inside the generator."""
     return _SEARCHES[weights.rule](weights, target)
+
+
+def search_of(mechanism: Mechanism, target: float) -> Search:
+    """The search that a job's mechanism makes for the weights of a tilted posterior."""
+    return fixed(mechanism.weights, target) if mechanism.name == "weighted_e" else search(mechanism.weights, target)
+
+
+def fixed(weights: Weights, limit: float = np.inf) -> Search:
+    """The unweighted fit, then one with the weights that the rule's constants give at once, cut off at α F > limit."""
+    first = yield Ones()
+    assert weights.c is not None
+    step = _scaled(_RULES[weights.rule](weights.c, weights, first), weights)
+    yield step if np.isinf(limit) else Truncated(step, limit)
 
 
 def _no_weights(weights: Weights, target: float) -> Search:
@@ -190,25 +278,31 @@ def _scan(
     return tuned
 
 
+def _scaled(step: Step, weights: Weights) -> Step:
+    unchanged = (weights.scale, weights.shift) == (1.0, 0.0)
+    return step if unchanged else ScaleShift(step, weights.scale, weights.shift)
+
+
 def _adjusted(step: Step, weights: Weights) -> Generator[Step, Summary, Summary]:
-    if (weights.scale, weights.shift) != (1.0, 0.0):
-        step = ScaleShift(step, weights.scale, weights.shift)
-    summary = yield step
+    summary = yield _scaled(step, weights)
     if weights.reweight is not None:
         summary = yield Reweight(weights.reweight, summary.database_bound)
     return summary
 
 
+_RULES: dict[WeightRule, Callable[[float, Weights, Summary], Step]] = {
+    "linear": lambda c, weights, first: Linear(c, weights.g, first.smallest, first.largest),
+    "cluster": lambda c, weights, first: Cluster(c, weights.g, weights.radius),
+    "inverse": lambda c, weights, first: Inverse(c),
+    "scalar": lambda c, weights, first: Scalar(c),
+}
+"""Rules of a constant c."""
+
 _SEARCHES: dict[WeightRule, Callable[[Weights, float], Search]] = {
     "none": _no_weights,
     "fixed_point": _fixed_point,
-    "linear": _scan(
-        lambda target, first: 1.0,
-        lambda c, weights, first: Linear(c, weights.g, first.smallest, first.largest),
-    ),
-    "inverse": _scan(lambda target, first: target, lambda c, weights, first: Inverse(c)),
-    "scalar": _scan(
-        lambda target, first: target / first.largest if first.largest > 0 else 1.0,
-        lambda c, weights, first: Scalar(c),
-    ),
+    "linear": _scan(lambda target, first: 1.0, _RULES["linear"]),
+    "cluster": _scan(lambda target, first: 1.0, _RULES["cluster"]),
+    "inverse": _scan(lambda target, first: target, _RULES["inverse"]),
+    "scalar": _scan(lambda target, first: target / first.largest if first.largest > 0 else 1.0, _RULES["scalar"]),
 }

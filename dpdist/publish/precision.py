@@ -17,9 +17,10 @@ from scipy.special import ndtri
 
 from dpdist.cells import Cells
 from dpdist.estimates import Sums, counts_and_means
+from dpdist.job import CLAMPED
 from dpdist.keys import Key
 from dpdist.models.protocol import Draws, Exact, Expectation, Improper, StratumModel, Synthesizer
-from dpdist.privacy.weights import NotReached, Summary, search
+from dpdist.privacy.weights import NotReached, Summary, among, at, search_of
 from dpdist.publish.released import Release
 from dpdist.records import Codes, Floats, Records
 
@@ -49,6 +50,19 @@ class Recentred(StratumModel, Exact, Synthesizer, Expectation, Protocol):
         ...
 
 
+@runtime_checkable
+class Resampled(StratumModel, Expectation, Protocol):
+    """A model whose released parameters can be sampled anew, from records and from noise."""
+
+    def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
+        """Parameters of other samples, without noise."""
+        ...
+
+    def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
+        """The same sample's parameters under other noise."""
+        ...
+
+
 class Spread(NamedTuple):
     """Draws of E(w|x) and E(wy|x) per frame row, (draw, row); NaN where a stratum's could not be had."""
 
@@ -66,15 +80,19 @@ class Spreads(NamedTuple):
 
 
 def spreads(release: Release, tick: Callable[[int], None]) -> Spreads | None:
-    """Spreads of the expectations for every frame row, stratum by stratum; None where the model cannot tell them."""
-    if not isinstance(release.model(0), Recentred):
+    """Spreads of the expectations for every frame row, stratum by stratum; None where the model cannot tell them.
+
+    Those of a clamped fit, which has no sufficient statistics, no model can.
+    """
+    if release.job.mechanism.name in CLAMPED or not isinstance(release.model(0), Recentred | Resampled):
         return None
     rows = len(release.frame)
     found = Spreads(*(Spread(np.full((n, rows), np.nan), np.full((n, rows), np.nan)) for n in (DRAWS, DRAWS, 1, 1)))
     for stratum in range(len(release.frame.stratum_labels)):
         own = release.frame.rows_of(stratum)
         with np.errstate(all="ignore"):
-            for spread, expected in zip(found, _expectations(release, stratum), strict=True):
+            told = _simulated(release, stratum) or _expectations(release, stratum)
+            for spread, expected in zip(found, told, strict=True):
                 spread.weight[:, own], spread.product[:, own] = expected
         tick(1)
     return found
@@ -151,6 +169,19 @@ def _expectations(release: Release, stratum: int) -> list[tuple[Floats, Floats]]
     return [(spread[0][0], spread[0][1]), (spread[1][0], spread[1][1]), centre, unweighted]
 
 
+def _simulated(release: Release, stratum: int) -> list[tuple[Floats, Floats]] | None:
+    """The same of a model that is sampled anew as it was released; None of another."""
+    model, label = release.model(stratum), release.frame.stratum_labels[stratum]
+    if not isinstance(model, Resampled):
+        return None
+    theta, n = release.theta(model, stratum, 0), int(release.frame.stratum_count[stratum])
+    key = release.seed.child(f"precision {label}")
+    centre = model.expect(theta)
+    redrawn = model.expect(model.resampled(theta, n, DRAWS, key.generator("centres")))
+    drawn = model.expect(model.noised_again(theta, n, DRAWS, key.generator("draws")))
+    return [redrawn, drawn, centre, centre]
+
+
 def _subsample(release: Release, own: slice) -> tuple[Codes, Floats]:
     """Frame rows of the synthetic sample, and √(kept/own) records per frame row, by which its spreads are shrunk."""
     count = release.frame.count[own]
@@ -162,12 +193,13 @@ def _subsample(release: Release, own: slice) -> tuple[Codes, Floats]:
 
 def _weights(release: Release, model: Recentred, records: Records, key: Key) -> Floats:
     """Privacy weights of the synthetic sample that the job's search ends with, its last ones if it misses the target."""
-    steps = search(release.job.mechanism.weights, release.target)
+    steps = search_of(release.job.mechanism, release.target)
     step = next(steps)
     alpha = bound = np.ones(len(records))
     unweighted: Floats | None = None
     while True:
-        alpha = step(alpha if unweighted is None else unweighted, alpha, bound)
+        told = at(among(step, np.sort(records.outcome)), records.outcome)
+        alpha = told(alpha if unweighted is None else unweighted, alpha, bound)
         statistics = model.statistics(records, alpha)
         draws = model.draw(statistics, min(SEARCH_DRAWS, release.job.sampler.draws), key.generator("posterior"))
         bound = model.extremes(draws, records).bound

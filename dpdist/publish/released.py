@@ -14,11 +14,11 @@ from dpdist.confidential import refuse_confidential
 from dpdist.errors import WorkspaceError
 from dpdist.files import sha256, write_json, write_text
 from dpdist.frames import frame_from_table, frame_table
-from dpdist.job import Job
+from dpdist.job import Job, budget_text
 from dpdist.keys import Key
 from dpdist.models import MODELS
 from dpdist.models.protocol import Draws, StratumModel
-from dpdist.privacy.guarantees import Promise, bound_target, epsilon_text
+from dpdist.privacy.guarantees import NoGuarantee, Promise, bound_target, delta_text, epsilon_text
 from dpdist.records import Frame
 
 
@@ -58,12 +58,12 @@ def promised(promise: Promise, sampler: Mapping[str, Any]) -> dict[str, Any]:
     """A promise in JSON terms, with how the posterior was sampled, on which the guarantee rests."""
     guarantee = promise.total
     said: dict[str, Any] = {"guarantee": guarantee.name}
-    said["adjacency"] = getattr(guarantee, "adjacency", None)
+    said["adjacency"] = None if isinstance(guarantee, NoGuarantee) else guarantee.adjacency
     said["epsilon"] = epsilon_text(guarantee)
     said["epsilon_per_set"] = epsilon_text(promise.per_set)
-    said["substitution_epsilon"] = None
-    if guarantee.name == "asymptotic":
-        said["substitution_epsilon"] = epsilon_text(type(guarantee)("substitution", guarantee.substitution_epsilon))
+    exchanged = None if isinstance(guarantee, NoGuarantee) else guarantee.substitution_epsilon
+    said["substitution_epsilon"] = None if exchanged is None else budget_text(exchanged)
+    said["delta"] = delta_text(guarantee)
     said["composition"] = promise.composition
     said["assumptions"] = list(promise.assumptions)
     said["sampler"] = dict(sampler)

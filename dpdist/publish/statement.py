@@ -8,6 +8,7 @@ from typing import Any
 
 from dpdist.families import FAMILIES
 from dpdist.files import sha256
+from dpdist.job import CLAMPED, NOISY
 from dpdist.models.protocol import Expectation
 from dpdist.publish.precision import Recentred
 from dpdist.publish.released import Release
@@ -18,6 +19,10 @@ SEARCH_AGAIN = (
     "estimator `parameters`: composition of the sample over x, sampling error of the weighted fit, the draws' spread over "
     "m, and the bias of the privacy weights (squared); all but the first by re-running the weight search on a synthetic "
     "sample"
+)
+COUNTED_AGAIN = (
+    "estimator `parameters`: composition of the sample over x, other samples' bin counts and other noise, both simulated "
+    "from the first set's histogram; the bias of bins and of counts cut off at 0 is not in it"
 )
 BETWEEN_SETS = (
     "estimator `parameters`: composition of the sample over x, and (1 + 1/m) times the variance between the m released "
@@ -33,7 +38,6 @@ def statement(release: Release) -> dict[str, Any]:
     said |= {
         "dataset": job.dataset,
         "period": job.period,
-        "delta": "tends to 0 as the number of records grows" if said["guarantee"] == "asymptotic" else None,
         "privacy_unit": "record",
         "synthetic_sets": job.synthetic_sets,
         "metered": False,
@@ -97,13 +101,17 @@ def _post_processing(release: Release) -> list[str]:
 
 
 def _of_parameters(release: Release) -> list[str]:
+    if release.job.mechanism.name in NOISY:
+        return [COUNTED_AGAIN]
     model = release.model(0)
     if not isinstance(model, Expectation):
         return []
-    return [SEARCH_AGAIN if isinstance(model, Recentred) else BETWEEN_SETS]
+    searched = isinstance(model, Recentred) and release.job.mechanism.name not in CLAMPED
+    return [SEARCH_AGAIN if searched else BETWEEN_SETS]
 
 
 def _standard_errors(release: Release) -> list[str]:
+    clamped = release.job.mechanism.name in CLAMPED
     said = [
         *_of_parameters(release),
         "estimator `records`: T = B/m + W over m sets, W by linearisation with design strata, records as units; the bias "
@@ -111,6 +119,8 @@ def _standard_errors(release: Release) -> list[str]:
         "cent), is not in it",
         "nominal 90 % intervals under the model; the model's own misfit is not in them",
     ]
+    if clamped:
+        said.append("the bias that the clamp brings, which may be larger than all of this, is in no standard error")
     if release.job.model.synthesis == "fbp":
         said.append("estimator `records` under fbp: at least the error of `parameters`; its weights do not vary given x")
     if release.job.survey.psu:

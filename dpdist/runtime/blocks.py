@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dpdist.job import Job
+from dpdist.job import NOISY, Job
 from dpdist.models import MODELS
 from dpdist.records import Frame, Ints
 from dpdist.storage.ragged import RaggedAxis
@@ -94,6 +94,7 @@ class Layout:
         model = MODELS[job.model.family]
         parameters = [model.build(job, frame, frame.rows_of(k)).identified for k in range(len(frame.stratum_labels))]
         wanted, small = job.record.log_lik, log_lik_bytes(frame, job.sampler.total) <= LOG_LIK_LIMIT
+        wanted = "never" if job.mechanism.name in NOISY else wanted
         process = PROCESS_BYTES + STAN_BYTES * (job.sampler.name == "stan") + GENERATED_BYTES * (job.model.family == "user")
         kept = wanted == "always" or (wanted == "auto" and small)
         first = model.build(job, frame, frame.rows_of(0))

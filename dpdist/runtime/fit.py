@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -11,13 +12,15 @@ from dpdist.frames import frame_from_table
 from dpdist.job import Job
 from dpdist.keys import Key
 from dpdist.mechanisms.presets import MECHANISMS
-from dpdist.mechanisms.protocol import Rounds, StratumRecorder
+from dpdist.mechanisms.protocol import Noise, Rounds, StratumRecorder
 from dpdist.models import MODELS
 from dpdist.models.protocol import StratumModel
-from dpdist.records import Frame, Records
+from dpdist.records import Floats, Frame, Records
 from dpdist.runtime.blocks import Layout
+from dpdist.runtime.rounds import fresh_noise
 from dpdist.sampling import Sampler, completed, sampler_of
 from dpdist.storage.marks import finished
+from dpdist.storage.noise import drawn_once
 from dpdist.storage.recorder import StratumStore
 from dpdist.storage.tables import read_rows, read_table
 from dpdist.storage.workspace import Workspace
@@ -64,6 +67,14 @@ class Fit:
 
     def rounds(self, model: StratumModel, recorder: StratumRecorder) -> Rounds:
         return MECHANISMS[self.job.mechanism.name].protect(self.job, model, recorder)
+
+    def noise(self, stratum: int) -> Callable[[Noise], Floats]:
+        """A stratum's noise: what is kept, or drawn and kept now."""
+
+        def kept(request: Noise) -> Floats:
+            return drawn_once(self.space.noise(self.address.name, stratum, request.set), lambda: fresh_noise(request))
+
+        return kept
 
     def records(self, blocks: range) -> list[Records]:
         """Records of consecutive blocks."""

@@ -64,7 +64,8 @@ def protect_small(fit: Fit, stratum: int) -> Outcome:
     recorders = [span.block(fit.block_start(stratum, number)) for number in numbers]
     label = fit.frame.stratum_labels[stratum]
     try:
-        released = run_rounds(fit.rounds(model, store), model, fit.sampler, fit.key, label, fit.records(numbers), recorders)
+        records, noise = fit.records(numbers), fit.noise(stratum)
+        released = run_rounds(fit.rounds(model, store), model, fit.sampler, fit.key, label, records, recorders, noise)
     except (Improper, NotReached, Unconverged) as failure:
         return Outcome(stratum, str(failure))
     span.close()
@@ -164,7 +165,8 @@ def protect_giant(fit: Fit, stratum: int, workers: Executor, tick: Callable[[int
         return _entry(journal.total(round), "total")
 
     try:
-        released = drive(fit.rounds(model, store), model, fit.sampler, fit.key, fit.frame.stratum_labels[stratum], visit)
+        label, noise = fit.frame.stratum_labels[stratum], fit.noise(stratum)
+        released = drive(fit.rounds(model, store), model, fit.sampler, fit.key, label, visit, noise)
     except (Improper, NotReached, Unconverged) as failure:
         return Outcome(stratum, str(failure))
     store.close([model.describe(theta) for theta in released.parameters])

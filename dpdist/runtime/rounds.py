@@ -8,7 +8,7 @@ from functools import reduce
 import numpy as np
 
 from dpdist.keys import Key
-from dpdist.mechanisms.protocol import BlockRecorder, Carry, Pass, Released, Rounds
+from dpdist.mechanisms.protocol import BlockRecorder, Carry, Noise, Pass, Released, Rounds
 from dpdist.models.protocol import StratumModel
 from dpdist.records import Floats, Records
 from dpdist.sampling.protocol import Sampler
@@ -17,9 +17,15 @@ _COMBINE = {"sum": np.add, "max": np.maximum}
 
 
 def drive(
-    rounds: Rounds, model: StratumModel, sampler: Sampler, key: Key, stratum: str, visit: Callable[[Pass], Floats]
+    rounds: Rounds,
+    model: StratumModel,
+    sampler: Sampler,
+    key: Key,
+    stratum: str,
+    visit: Callable[[Pass], Floats],
+    noise: Callable[[Noise], Floats],
 ) -> Released:
-    """Drive the generator to its end: `visit` gives a pass's total, draws come from keyed streams.
+    """Drive the generator to its end: `visit` gives a pass's total, draws come from keyed streams, noise from `noise`.
 
     Draws of the same (stage, set) use the same stream in every round: common random numbers.
     """
@@ -32,9 +38,11 @@ def drive(
             return released
         if isinstance(request, Pass):
             reply = visit(request)
+        elif isinstance(request, Noise):
+            reply = noise(request)
         else:
             rng = key.generator(request.stage, stratum, set=request.set)
-            reply = (sampler.one if request.set else sampler.many)(model, request.statistics, rng)
+            reply = (sampler.one if request.set else sampler.many)(model, request.posterior, rng)
 
 
 def visit_blocks(
@@ -60,7 +68,22 @@ def run_rounds(
     stratum: str,
     blocks: Sequence[Records],
     recorders: Sequence[BlockRecorder],
+    noise: Callable[[Noise], Floats] | None = None,
 ) -> Released:
-    """All rounds over blocks in memory; each block's carry stays with the block between rounds."""
+    """All rounds over blocks in memory; each block's carry stays with the block between rounds.
+
+    Without `noise` it is drawn and not kept: for what is neither resumed nor released.
+    """
     carries: list[Carry] = [{} for _ in blocks]
-    return drive(rounds, model, sampler, key, stratum, lambda request: visit_blocks(request, blocks, carries, recorders))
+
+    def visit(request: Pass) -> Floats:
+        return visit_blocks(request, blocks, carries, recorders)
+
+    return drive(rounds, model, sampler, key, stratum, visit, noise or fresh_noise)
+
+
+def fresh_noise(request: Noise) -> Floats:
+    """OpenDP's noise, drawn now."""
+    from dpdist.noise import whole_laplace
+
+    return whole_laplace(request.scale, request.size)

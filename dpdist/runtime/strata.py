@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dpdist.job import NOISY
 from dpdist.progress import Listener, stage
 from dpdist.runtime.executors import Executor
 from dpdist.runtime.fit import Fit
@@ -28,8 +29,10 @@ def create_stores(fit: Fit) -> None:
     template = arrays.Template(
         fit.layout.axis, frame.stratum_labels, sampler.number_of_chains, sampler.draws, fit.model(0).parameters
     )
-    arrays.create_posterior(space.posterior, template)
-    files = arrays.files_of(space.posterior)
+    files: list[Path] = []
+    if fit.job.mechanism.name not in NOISY:
+        arrays.create_posterior(space.posterior, template)
+        files += arrays.files_of(space.posterior)
     if fit.layout.log_lik:
         arrays.create_log_lik(space.log_lik, template)
         files += arrays.files_of(space.log_lik)

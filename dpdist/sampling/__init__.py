@@ -4,11 +4,12 @@ from pathlib import Path
 from typing import Any
 
 from dpdist.errors import ProgramError
-from dpdist.job import Job
+from dpdist.job import CLAMPED, NOISY, Job
 from dpdist.models.grid import FEW_RECORDS_ERROR, GRID_ERROR
 from dpdist.models.protocol import StanData, StratumModel
 from dpdist.models.user import User
 from dpdist.progress import Listener
+from dpdist.sampling.clamped import VARIATION
 from dpdist.sampling.exact import ExactSampler, GridSampler
 from dpdist.sampling.markov import StanSampler, source_of
 from dpdist.sampling.protocol import Sampler, Unconverged
@@ -75,9 +76,14 @@ def prepare(job: Job, model: StratumModel, listener: Listener) -> None:
 
 def facts(job: Job) -> dict[str, Any]:
     """What a statement says of the sampler."""
+    if job.mechanism.name in NOISY:
+        return {"name": None, "noise": "OpenDP's discrete Laplace, drawn once and kept", "total_variation": 0}
     said: dict[str, Any] = {"name": job.sampler.name, "draws": job.sampler.draws, "arithmetic": "float64"}
     if job.sampler.name == "exact":
         return said | {"total_variation": 0}
+    if job.sampler.name == "grid" and job.mechanism.name in CLAMPED:
+        by_rejection = f"restricted to a public box of parameters; by rejection, within {VARIATION:g} in tests"
+        return said | {"total_variation": None, "posterior": by_rejection}
     if job.sampler.name == "grid":
         return said | {"total_variation": GRID_ERROR, "caveats": [GRID_CAVEAT]}
     tools, policy = find_toolchain(job.sampler.toolchain), job.diagnostics

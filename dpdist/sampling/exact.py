@@ -6,35 +6,46 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpdist.models.protocol import Draws, Exact, Gridded, StratumModel
+from dpdist.models.protocol import Boxed, Clamped, Draws, Exact, Gridded, StratumModel
 from dpdist.records import Floats
+from dpdist.sampling import clamped
 
 
 @dataclass(frozen=True)
 class ExactSampler:
-    """From the closed form; total variation to the posterior is 0."""
+    """From the closed form; total variation to the posterior is 0. Clamped posteriors have none."""
 
     draws: int
 
-    def many(self, model: StratumModel, statistics: Floats, rng: np.random.Generator) -> Draws:
-        assert isinstance(model, Exact)
-        return model.draw(statistics, self.draws, rng)
+    def many(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
+        return self._draw(model, posterior, self.draws, rng)
 
-    def one(self, model: StratumModel, statistics: Floats, rng: np.random.Generator) -> Draws:
+    def one(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
+        return self._draw(model, posterior, 1, rng)
+
+    @staticmethod
+    def _draw(model: StratumModel, posterior: Floats | Clamped, draws: int, rng: np.random.Generator) -> Draws:
         assert isinstance(model, Exact)
-        return model.draw(statistics, 1, rng)
+        assert not isinstance(posterior, Clamped)
+        return model.draw(posterior, draws, rng)
 
 
 @dataclass(frozen=True)
 class GridSampler:
-    """From the posterior on a public dense grid; the model states the grid's error."""
+    """From the posterior on a public dense grid; the model states the grid's error. Clamped posteriors: see `clamped`."""
 
     draws: int
 
-    def many(self, model: StratumModel, statistics: Floats, rng: np.random.Generator) -> Draws:
-        assert isinstance(model, Gridded)
-        return model.draw_on_grid(statistics, self.draws, rng)
+    def many(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
+        return self._draw(model, posterior, self.draws, rng)
 
-    def one(self, model: StratumModel, statistics: Floats, rng: np.random.Generator) -> Draws:
+    def one(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
+        return self._draw(model, posterior, 1, rng)
+
+    @staticmethod
+    def _draw(model: StratumModel, posterior: Floats | Clamped, draws: int, rng: np.random.Generator) -> Draws:
+        if isinstance(posterior, Clamped):
+            assert isinstance(model, Boxed)
+            return clamped.draw(model, posterior, draws, rng)
         assert isinstance(model, Gridded)
-        return model.draw_on_grid(statistics, 1, rng)
+        return model.draw_on_grid(posterior, draws, rng)

@@ -19,7 +19,7 @@ import numpy as np
 from dpdist.errors import ProgramError, StanError
 from dpdist.files import write_text
 from dpdist.job import Diagnostics, Program, Sampler, Toolchain
-from dpdist.models.protocol import Draws, StanData, StratumModel
+from dpdist.models.protocol import Clamped, ClampedStan, Draws, StanData, StratumModel
 from dpdist.models.user import OUTCOME, WEIGHT, User
 from dpdist.records import Floats, Records
 from dpdist.sampling.cache import cache_folder
@@ -42,23 +42,23 @@ class StanSampler:
     folder: Path
     """Private folders of fits are made under it."""
 
-    def many(self, model: StratumModel, statistics: Floats, rng: np.random.Generator) -> Draws:
-        chains, found = self._sampled(model, statistics, self.said.chains, _seed(rng), 1)
+    def many(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
+        chains, found = self._sampled(model, posterior, self.said.chains, _seed(rng), 1)
         return Draws(_values(model, chains, slice(None)), self.said.chains, found)
 
-    def one(self, model: StratumModel, statistics: Floats, rng: np.random.Generator) -> Draws:
+    def one(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
         """The last draw of a chain of its own, whose random numbers 62 secret bits decide."""
         seed, number, records_seed = _seed(rng), _seed(rng), _seed(rng)
-        chains, _ = self._sampled(model, statistics, 1, seed, number)
+        chains, _ = self._sampled(model, posterior, 1, seed, number)
         theta = Draws(_values(model, chains, slice(-1, None)))
         return model.with_records(theta, records_seed) if isinstance(model, Generated) else theta
 
     def _sampled(
-        self, model: StratumModel, statistics: Floats, chains: int, seed: int, number: int
+        self, model: StratumModel, posterior: Floats | Clamped, chains: int, seed: int, number: int
     ) -> tuple[Chains, dict[str, float]]:
         """Chains that run, and under `policy: fail` meet the job's thresholds, and their figures."""
         assert isinstance(model, StanData)
-        said, data, why = self.said, model.stan_data(statistics), ""
+        said, data, why = self.said, data_of(model, posterior), ""
         settings = StanSettings(
             chains=chains, warmup=said.warmup, draws=said.draws, adapt_delta=said.adapt_delta, attempts=1
         )
@@ -157,6 +157,17 @@ def source_of(program: str | Program) -> str | Path:
 def _values(model: StratumModel, chains: Chains, which: slice) -> Mapping[str, Floats]:
     assert isinstance(model, StanData)
     return model.from_stan({name: _flat(drawn)[which] for name, drawn in chains.draws.items()})
+
+
+def data_of(model: StratumModel, posterior: Floats | Clamped) -> Mapping[str, Any]:
+    """A program's data; of a clamped posterior the records, beside the statistics of no record at all."""
+    assert isinstance(model, StanData)
+    if not isinstance(posterior, Clamped):
+        return model.stan_data(posterior)
+    assert isinstance(model, ClampedStan)
+    on = Clamped(posterior.rows[posterior.alpha > 0], posterior.clamp)
+    nothing = model.statistics(on.records.part(0, 0), np.empty(0))
+    return {**model.stan_data(nothing), **model.stan_records(on.records, on.alpha, on.offset, on.clamp)}
 
 
 def _figures(found: Found) -> dict[str, float]:

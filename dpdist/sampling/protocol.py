@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from dpdist.models.protocol import Draws, StratumModel
+from dpdist.models.protocol import Clamped, Draws, StratumModel
 from dpdist.records import Floats
 
 
@@ -15,15 +15,15 @@ class Unconverged(Exception):
 
 
 class Sampler(Protocol):
-    """Samples π(θ) ∏ p(record_i | θ)^α_i, given the model and the statistics of the α-weighted records.
+    """Samples π(θ) ∏ p(record_i | θ)^α_i, given the statistics of the α-weighted records; or a clamped posterior.
 
     The same generator state gives the same draws, and close statistics close draws: common random numbers of the rounds.
     """
 
-    def many(self, model: StratumModel, statistics: Floats, rng: np.random.Generator) -> Draws:
+    def many(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
         """The job's S draws; raises `Improper` where the posterior does not exist."""
         ...
 
-    def one(self, model: StratumModel, statistics: Floats, rng: np.random.Generator) -> Draws:
+    def one(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
         """A single draw."""
         ...

@@ -128,10 +128,10 @@ def chunk_files(path: Path, chunk: int, region: slice) -> list[Path]:
     return values + [path / "record" / "c" / str(k) for k in chunks]
 
 
-def posterior_files(path: Path, parameters: Sequence[Parameter], stratum: int) -> list[Path]:
-    """The chunk files of one stratum in posterior.zarr."""
+def posterior_files(path: Path, parameters: Sequence[Parameter], stratum: int, fits: Sequence[str]) -> list[Path]:
+    """The chunk files of one stratum in posterior.zarr, of the fits that it had."""
     tail = ["/".join([p.name, "c", "0", "0", str(stratum), *("0" for _ in p.dims)]) for p in parameters]
-    return [path / ("" if fit == "final" else fit) / name for fit in FITS for name in tail]
+    return [path / ("" if fit == "final" else fit) / name for fit in fits for name in tail]
 
 
 def _opened(path: Path) -> zarr.Array[Any]:

@@ -33,16 +33,21 @@ class StratumStore:
     log_lik: bool
     parameters: tuple[Parameter, ...]
     _summary: dict[str, Any] = field(default_factory=dict)
+    _fits: list[str] = field(default_factory=list)
 
     @property
     def folder(self) -> Path:
         return self.space.part(self.fit, self.stratum)
 
     def posterior(self, fit: str, draws: Confidential[Draws]) -> None:
+        self._fits.append(fit)
         arrays.write_draws(self.space.posterior, fit, self.stratum, draws.disclose_to_custodian())
 
     def summary(self, values: Confidential[dict[str, Any]]) -> None:
-        self._summary = values.disclose_to_custodian()
+        """A figure that is not defined (R-hat of one chain) is kept as null."""
+        said = values.disclose_to_custodian()
+        figures = {name: None if np.isnan(value) else value for name, value in said["diagnostics"].items()}
+        self._summary = {**said, "diagnostics": figures}
 
     def span(self, number: int) -> SpanStore:
         return SpanStore(self, number)
@@ -54,7 +59,7 @@ class StratumStore:
     def close(self, described: Sequence[Mapping[str, Any]]) -> None:
         write_json(self.folder / "stratum.json", {"summary": self._summary, "released": list(described)})
         files = [path for path in self.folder.iterdir() if path.suffix in (".json", ".parquet")]
-        files += arrays.posterior_files(self.space.posterior, self.parameters, self.stratum)
+        files += arrays.posterior_files(self.space.posterior, self.parameters, self.stratum, self._fits)
         if self.log_lik:
             files += self.chunks(0, int(self.axis.length[self.stratum]))
         mark(self.space.marks, self.folder.name, files, self.space.confidential)

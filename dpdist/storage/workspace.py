@@ -15,7 +15,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from dpdist.errors import WorkspaceError
-from dpdist.files import write_json, write_text
+from dpdist.files import replaced, write_json, write_text
 from dpdist.keys import Key
 
 SCRATCH = "scratch-"
@@ -78,6 +78,10 @@ class Workspace:
     def fits(self) -> Path:
         """Private folders of Stan runs; what a killed run left in it is removed by the next."""
         return self.confidential / f"{SCRATCH}fits"
+
+    def noise(self, fit: str, stratum: int, set: int) -> Path:
+        """Noise of one stratum and set, kept for good: drawn again, it would tell what it hides."""
+        return self.confidential / "noise" / f"{fit}-{stratum:06d}-{set:03d}.npy"
 
     @property
     def log_lik(self) -> Path:
@@ -158,6 +162,7 @@ class Workspace:
             raise WorkspaceError(str(self.root), "another run is using it", "wait for that run to end") from None
         try:
             key = self._adopt(identity, replayed)
+            self._take_noise(replay)
             self._sweep()
             for folder in (self.records.parent, self.marks, self.evaluation):
                 folder.mkdir(exist_ok=True)
@@ -199,6 +204,15 @@ class Workspace:
         said = {"job": dict(identity.job), "input": identity.input, "key": key.child("identity").hex()}
         write_json(self.confidential / "identity.json", said)
         return key
+
+    def _take_noise(self, replay: Path | None) -> None:
+        """A replay takes over the noise of the run that it repeats; it cannot be drawn again from the key."""
+        for path in sorted((replay / "noise").glob("*.npy")) if replay is not None else ():
+            own = self.confidential / "noise" / path.name
+            own.parent.mkdir(mode=0o700, exist_ok=True)
+            if not own.exists():
+                with replaced(own) as temporary:
+                    shutil.copyfile(path, temporary)
 
     def _sweep(self) -> None:
         """Remove what a killed run was in the middle of writing."""

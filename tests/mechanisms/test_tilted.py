@@ -18,7 +18,7 @@ from dpdist.mechanisms.protocol import Pass, Released
 from dpdist.models.lognormal import Lognormal
 from dpdist.models.protocol import Draws, Improper
 from dpdist.privacy.guarantees import NoGuarantee, bound_target
-from dpdist.privacy.weights import NotReached
+from dpdist.privacy.weights import NotReached, search
 from dpdist.records import Frame, Records
 from dpdist.runtime.rounds import run_rounds
 from dpdist.sampling.exact import ExactSampler
@@ -101,7 +101,7 @@ class Run:
         blocks = [stratum.records.part(a, b) for a, b in pairwise(edges)]
         self.notes, self.blocks = StratumNotes(), [BlockNotes(log_lik) for _ in blocks]
         self.totals = []
-        rounds = self._watched(tilted.protect(stratum.model, weights, target, sets, self.notes))
+        rounds = self._watched(tilted.protect(stratum.model, search(weights, target), target, sets, self.notes))
         with threadpool_limits(1):
             self.released = run_rounds(rounds, stratum.model, ExactSampler(DRAWS), key, "here", blocks, self.blocks)
 

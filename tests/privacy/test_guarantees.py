@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from dataclasses import FrozenInstanceError
 from fractions import Fraction
+from itertools import permutations
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpdist.privacy.guarantees import Asymptotic, NoGuarantee, bound_target, epsilon_text
+from dpdist.privacy.guarantees import (
+    Asymptotic,
+    NoGuarantee,
+    Strict,
+    bound_target,
+    delta_text,
+    epsilon_text,
+)
 
 fixed = settings(derandomize=True, deadline=None)
 budgets = st.fractions(min_value=Fraction(1, 1000), max_value=1000)
@@ -56,13 +64,46 @@ def test_a_budget_is_written_exactly():
     assert epsilon_text(NoGuarantee()) is None
 
 
-def test_a_guarantee_cannot_be_changed_or_added():
-    guarantee = Asymptotic("zero_out", Fraction(1))
-    with pytest.raises(FrozenInstanceError):
-        guarantee.epsilon = Fraction(2)
-    for other in (guarantee, NoGuarantee()):
+GUARANTEES = (Strict("zero_out", Fraction(1)), Asymptotic("zero_out", Fraction(1)), NoGuarantee())
+
+
+def test_a_guarantee_cannot_be_changed():
+    for guarantee in GUARANTEES[:2]:
+        with pytest.raises(FrozenInstanceError):
+            guarantee.epsilon = Fraction(2)
+
+
+@pytest.mark.parametrize(("one", "other"), list(permutations(GUARANTEES, 2)))
+def test_guarantees_of_different_classes_have_no_sum(one, other):
+    with pytest.raises(TypeError):
+        one + other
+    if not isinstance(one, NoGuarantee):
         with pytest.raises(TypeError):
-            guarantee + other
+            one.beside(other)
+
+
+@fixed
+@given(budgets, budgets, st.integers(1, 20))
+def test_guarantees_of_one_class_add_up_and_are_the_larger_one_over_disjoint_records(first, second, sets):
+    for kind in (Strict, Asymptotic):
+        one, other = kind("zero_out", first), kind("zero_out", second)
+        assert (one + other).epsilon == first + second
+        assert one.beside(other).epsilon == max(first, second)
+        assert sum([one] * (sets - 1), start=one) == one.sets(sets)
+
+
+def test_the_same_class_under_other_neighbours_has_no_sum():
+    with pytest.raises(ValueError, match="different neighbours"):
+        Strict("zero_out", Fraction(1)) + Strict("substitution", Fraction(1))
+
+
+def test_delta_adds_up_and_stays_unknown_once_it_is():
+    known, unknown = Strict("zero_out", Fraction(1), Fraction(1, 10)), Strict("zero_out", Fraction(1), None)
+    assert (known + known).delta == known.sets(2).delta == Fraction(1, 5)
+    assert known.beside(Strict("zero_out", Fraction(1))).delta == Fraction(1, 10)
+    assert [found.delta for found in (known + unknown, unknown.sets(3), known.beside(unknown))] == [None] * 3
+    assert (known.name, unknown.name) == ("strict", "strict for exact draws")
+    assert [delta_text(g) for g in (known, unknown, GUARANTEES[0])] == ["0.1", None, "0"]
 
 
 def log_posterior(log_prior, utilities):

@@ -13,6 +13,7 @@ from dpdist.privacy.weights import (
     MARGIN,
     MAX_STEPS,
     Cap,
+    Cluster,
     Inverse,
     Linear,
     NotReached,
@@ -21,10 +22,14 @@ from dpdist.privacy.weights import (
     Scalar,
     ScaleShift,
     Summary,
+    Truncated,
+    among,
+    at,
+    fixed,
     search,
 )
 
-fixed = settings(derandomize=True, deadline=None)
+fixed_examples = settings(derandomize=True, deadline=None)
 RECORDS = 5
 sizes = st.just(0.0) | st.floats(1e-9, 1e6)
 bounds = arrays(float, RECORDS, elements=sizes)
@@ -46,7 +51,7 @@ def every_rule(c, g, unweighted):
     return [*rules, *(ScaleShift(rule, 0.8, 0.1) for rule in rules)]
 
 
-@fixed
+@fixed_examples
 @given(bounds, shares, bounds, constants, st.floats(0.0, 1.0))
 def test_every_rule_gives_weights_between_0_and_1(unweighted, alpha, bound, c, g):
     for rule in every_rule(c, g, unweighted):
@@ -55,7 +60,7 @@ def test_every_rule_gives_weights_between_0_and_1(unweighted, alpha, bound, c, g
         assert np.all((found >= 0.0) & (found <= 1.0))
 
 
-@fixed
+@fixed_examples
 @given(broken, shares, constants, st.floats(0.0, 1.0))
 def test_a_record_without_a_finite_bound_has_no_weight(unweighted, alpha, c, g):
     for rule in every_rule(c, g, unweighted)[1:]:
@@ -63,20 +68,20 @@ def test_a_record_without_a_finite_bound_has_no_weight(unweighted, alpha, c, g):
             assert np.all(rule(unweighted, alpha, unweighted)[~np.isfinite(unweighted)] == 0.0)
 
 
-@fixed
+@fixed_examples
 @given(positive, constants)
 def test_inverse_is_the_smaller_of_1_and_c_over_f(unweighted, c):
     slow = [min(1.0, c / f) for f in unweighted]
     np.testing.assert_allclose(Inverse(c)(unweighted, ONE, 7.0 * ONE), slow, rtol=1e-15)
 
 
-@fixed
+@fixed_examples
 @given(positive, positive, constants)
 def test_a_cap_is_the_smaller_of_1_and_c_over_the_present_bound(unweighted, bound, c):
     np.testing.assert_allclose(Cap(c)(unweighted, ONE, bound), [min(1.0, c / f) for f in bound], rtol=1e-15)
 
 
-@fixed
+@fixed_examples
 @given(bounds, constants, st.floats(0.0, 1.0))
 def test_linear_is_the_published_formula(unweighted, c, g):
     low, high = min(unweighted), max(unweighted)
@@ -85,7 +90,7 @@ def test_linear_is_the_published_formula(unweighted, c, g):
     np.testing.assert_allclose(linear(c, unweighted, g)(unweighted, ONE, ONE), slow, rtol=1e-12, atol=1e-15)
 
 
-@fixed
+@fixed_examples
 @given(bounds.filter(lambda f: np.ptp(f) > 1e-6), st.floats(1e-3, 1.0))
 def test_linear_gives_its_offset_to_the_riskiest_record(unweighted, c):
     found = linear(c, unweighted, g=0.25)(unweighted, ONE, ONE)
@@ -93,7 +98,7 @@ def test_linear_gives_its_offset_to_the_riskiest_record(unweighted, c):
     assert found[np.argmin(unweighted)] == pytest.approx(min(1.0, c + 0.25))
 
 
-@fixed
+@fixed_examples
 @given(bounds, constants)
 def test_linear_and_inverse_weights_fall_as_the_bound_rises(unweighted, c):
     order = np.argsort(unweighted)
@@ -101,20 +106,20 @@ def test_linear_and_inverse_weights_fall_as_the_bound_rises(unweighted, c):
         assert np.all(np.diff(rule(unweighted, ONE, ONE)[order]) <= 1e-12)
 
 
-@fixed
+@fixed_examples
 @given(st.floats(0.0, 1e6), st.floats(1e-3, 1.0), st.floats(0.0, 1.0))
 def test_where_all_bounds_are_equal_linear_scales_none_down(bound, c, g):
     unweighted = np.full(RECORDS, bound)
     np.testing.assert_allclose(linear(c, unweighted, g)(unweighted, ONE, ONE), min(1.0, c + g))
 
 
-@fixed
+@fixed_examples
 @given(constants, bounds)
 def test_scalar_gives_all_records_the_same_weight(alpha, unweighted):
     np.testing.assert_array_equal(Scalar(alpha)(unweighted, 0.3 * ONE, ONE), min(1.0, alpha))
 
 
-@fixed
+@fixed_examples
 @given(shares, bounds, st.floats(0.01, 2.0), st.floats(-1.0, 1.0))
 def test_scale_and_shift_follow_the_inner_rule_and_are_clipped(alpha, unweighted, scale, shift):
     inner = Inverse(2.0)
@@ -122,7 +127,7 @@ def test_scale_and_shift_follow_the_inner_rule_and_are_clipped(alpha, unweighted
     np.testing.assert_allclose(ScaleShift(inner, scale, shift)(unweighted, alpha, ONE), slow, rtol=1e-15, atol=1e-300)
 
 
-@fixed
+@fixed_examples
 @given(shares, bounds)
 def test_reweighting_leaves_zero_weights_at_zero_and_never_divides_by_zero(alpha, bound):
     found = Reweight(0.95, float((alpha * bound).max()))(ONE, alpha, bound)
@@ -137,7 +142,7 @@ def test_reweighting_is_silent_about_a_record_whose_bound_is_not_finite():
     np.testing.assert_allclose(found, [0.95, 0.0, 1.0])
 
 
-@fixed
+@fixed_examples
 @given(positive.map(lambda f: 1.0 + f / 1e6), st.floats(0.1, 0.9), st.floats(0.5, 1.0))
 def test_reweighting_flattens_the_records_bounds_to_k_times_the_largest(bound, spread, k):
     """Where no weight reaches 1, α_i^w F_i is k Δ for every record; elsewhere it stays below."""
@@ -343,3 +348,47 @@ def unmeasurable(weights):
 def test_a_bound_that_is_not_a_number_never_counts_as_met(rule, c):
     with pytest.raises(NotReached):
         unmeasurable(Weights(rule=rule, c=c))
+
+
+outcomes = arrays(float, RECORDS, elements=st.floats(-100.0, 100.0))
+
+
+@fixed_examples
+@given(outcomes, st.sampled_from([0.1, 0.2, 0.3]), constants, st.floats(0.0, 0.5))
+def test_cluster_counts_the_records_outside_a_relative_radius(y, radius, c, g):
+    """[V]: the ball is closed and the record itself lies inside; pairs one by one are the oracle."""
+    outside = [np.mean([abs(other - own) > radius * abs(own) * (1 + 1e-12) for other in y]) for own in y]
+    nearly = np.abs(np.abs(y[:, None] - y) - radius * np.abs(y)[:, None]) < 1e-9 * (1 + np.abs(y)[:, None])
+    rule = at(among(Cluster(c, g, radius), np.sort(y)), y)
+    found, slow = rule(ONE, ONE, ONE), np.clip(c * (1.0 - np.array(outside)) + g, 0.0, 1.0)
+    sure = ~(nearly & ~np.eye(RECORDS, dtype=bool)).any(axis=1) | (y == 0.0)
+    np.testing.assert_allclose(found[sure & (y != 0)], slow[sure & (y != 0)], atol=1e-12)
+    assert np.all((found >= 0.0) & (found <= 1.0))
+
+
+def test_cluster_weights_come_through_other_steps_and_blocks_see_the_whole_stratum():
+    y = np.array([1.0, 1.1, 1.2, 9.0])
+    step = among(ScaleShift(Cluster(1.0, 0.0, 0.2), 0.5, 0.1), np.sort(y))
+    whole = at(step, y)(np.ones(4), np.ones(4), np.ones(4))
+    np.testing.assert_allclose(whole, 0.1 + 0.5 * np.array([0.75, 0.75, 0.75, 0.25]))
+    np.testing.assert_array_equal(whole[2:], at(step, y[2:])(np.ones(2), np.ones(2), np.ones(2)))
+
+
+@fixed_examples
+@given(bounds, st.floats(0.1, 5.0))
+def test_truncation_takes_all_weight_where_the_weighted_bound_is_over_the_limit(unweighted, limit):
+    """Weighted-e [G]: α F under the unweighted fit, α before re-weighting."""
+    inner = linear(1.0, unweighted)
+    step, alpha = Truncated(inner, limit), inner(unweighted, ONE, ONE)
+    over = alpha * unweighted > limit
+    np.testing.assert_array_equal(step(unweighted, ONE, ONE), np.where(over, 0.0, alpha))
+    assert step.truncated(unweighted) == over.sum()
+
+
+def test_fixed_constants_take_two_fits_whatever_the_bound():
+    steps = fixed(Weights(rule="linear", c=0.8, scale=0.5), 1.5)
+    assert isinstance(next(steps), Ones)
+    second = steps.send(Summary(9.0, 9.0, 1.0))
+    assert second == Truncated(ScaleShift(Linear(0.8, 0.0, 1.0, 9.0), 0.5, 0.0), 1.5)
+    with pytest.raises(StopIteration):
+        steps.send(Summary(9.0, 9.0, 1.0))

@@ -1,0 +1,57 @@
+"""The form of noisy statistics: sums over records, noise that is drawn once and kept, nothing else (METHODS §10)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dpdist.confidential import Confidential
+from dpdist.mechanisms.protocol import BlockRecorder, Carry, Noise, Pass, Released, Rounds, StratumRecorder
+from dpdist.models.histogram import Histogram
+from dpdist.models.protocol import Draws
+from dpdist.records import Floats, Records
+
+
+class Count(NamedTuple):
+    """Kernel: records in each bin. Partial: (1, bin), to be added up."""
+
+    model: Histogram
+
+    def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
+        none, ones = np.full(len(records), np.nan), np.ones(len(records))
+        carry["alpha"] = ones
+        recorder.bounds(
+            Confidential(
+                {
+                    "record": records.record,
+                    "sampling_weight": records.weight,
+                    "unweighted_record_bound": none,
+                    "privacy_weight": ones,
+                    "record_bound": none,
+                    "weighted_record_bound": none,
+                }
+            )
+        )
+        return self.model.statistics(records, ones)
+
+
+def perturbed_histogram(model: Histogram, epsilon: float, sets: int, recorder: StratumRecorder) -> Rounds:
+    """[G], Supplement 1: every set releases the counts under noise of its own. `epsilon`: a set's, for the summary."""
+    counts = yield Pass(Count(model), "sum")
+    released = []
+    for number in range(1, sets + 1):
+        noise = yield Noise(model.scale, model.bins, number)
+        released.append(Draws({"counts": counts + noise}))
+    empty = [float((theta["counts"] <= 0).mean()) for theta in released]
+    recorder.summary(
+        Confidential(
+            {
+                "database_bound": None,
+                "epsilon_local": epsilon,
+                "epsilon_local_range": None,
+                "diagnostics": {"bins": float(model.bins), "share_of_empty_bins": float(np.mean(empty))},
+            }
+        )
+    )
+    return Released(tuple(released))

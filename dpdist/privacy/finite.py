@@ -1,0 +1,116 @@
+"""Exact losses on finite spaces: every database, every neighbour, every θ; no sampling (METHODS §2).
+
+A space has K record values and T parameter points. A mechanism is a utility u(D): (value, θ) → ℝ, the log factor by which
+a record of that value enters when the file is D; θ is drawn from prior(θ) exp Σ_i u(z_i, θ). Its loss between neighbours
+is max_θ |log p(θ | D) − log p(θ | D')|: for one draw from a finite set that *is* ε.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from itertools import combinations_with_replacement
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+from dpdist.records import Floats, Ints
+
+Neighbours = Literal["zero_out", "substitution"]
+Present = NDArray[np.bool_]
+Utility = Callable[[Present], Floats]
+"""Log factors (value, θ), given which values the file holds, (value,)."""
+
+
+class Space(NamedTuple):
+    """log p(z | θ), (value, θ), and the log prior, (θ,)."""
+
+    log_density: Floats
+    log_prior: Floats
+
+
+class Databases(NamedTuple):
+    """All multisets of at most n records as counts, (database, value), and pairs of neighbours, (pair, 2)."""
+
+    counts: Ints
+    pairs: Ints
+
+
+@lru_cache(maxsize=64)
+def databases(values: int, n: int, neighbours: Neighbours) -> Databases:
+    """`zero_out`: a record's factor is there or not; `substitution`: one of n records has another value."""
+    sizes = range(n + 1) if neighbours == "zero_out" else range(n, n + 1)
+    counts = [
+        tuple(np.bincount(chosen, minlength=values)) if chosen else (0,) * values
+        for size in sizes
+        for chosen in combinations_with_replacement(range(values), size)
+    ]
+    number = {count: place for place, count in enumerate(counts)}
+    pairs = []
+    for place, count in enumerate(counts):
+        for out in np.flatnonzero(count):
+            left = [c - (z == out) for z, c in enumerate(count)]
+            if neighbours == "zero_out":
+                pairs.append((place, number[tuple(left)]))
+                continue
+            for into in range(out + 1, values):
+                pairs.append((place, number[tuple(c + (z == into) for z, c in enumerate(left))]))
+    return Databases(np.array(counts, dtype=np.int64), np.array(pairs, dtype=np.int64).reshape(-1, 2))
+
+
+def worst_loss(space: Space, utility: Utility, n: int, neighbours: Neighbours) -> float:
+    """The largest loss over all databases of at most n records (of n, for substitution) and all their neighbours."""
+    found = databases(len(space.log_density), n, neighbours)
+    log_posterior = np.empty((len(found.counts), len(space.log_prior)))
+    patterns, pattern = np.unique(found.counts > 0, axis=0, return_inverse=True)
+    for number, present in enumerate(patterns):
+        alike = pattern.reshape(-1) == number
+        log_posterior[alike] = space.log_prior + found.counts[alike] @ utility(present)
+    log_posterior -= logsumexp(log_posterior, axis=1, keepdims=True)
+    return float(np.abs(log_posterior[found.pairs[:, 0]] - log_posterior[found.pairs[:, 1]]).max(initial=0.0))
+
+
+def clamped(values: Floats, clamp: float) -> Utility:
+    """clamp(α(f − g), ±M) with α and g functions of the record alone: the same factors in every file."""
+    factors = np.clip(values, -clamp, clamp)
+    return lambda present: factors
+
+
+def learned(space: Space, clamp: float) -> Utility:
+    """The same with min-max weights computed on the file at hand ([V]'s `linear` with c = 1): no function of the record."""
+    bound = np.abs(space.log_density).max(axis=1)
+
+    def utility(present: Present) -> Floats:
+        alpha = linear(bound, bound[present])
+        return np.asarray(np.clip(alpha[:, None] * space.log_density, -clamp, clamp))
+
+    return utility
+
+
+def linear(bound: Floats, among: Floats) -> Floats:
+    """Min-max weights of records, given the bounds of the file from which minimum and maximum are taken."""
+    if not len(among) or among.max() == among.min():
+        return np.ones_like(bound)
+    return np.asarray(np.clip(1.0 - (bound - among.min()) / (among.max() - among.min()), 0.0, 1.0))
+
+
+def random_space(values: int, parameters: int, rng: np.random.Generator) -> Space:
+    """Densities against a random base measure, so that logarithms have both signs, and a prior from all over.
+
+    Of probabilities, which are at most 1, a clamp to ±M has the range M, and a record switched off costs no more than M.
+    """
+    probability = np.maximum(rng.dirichlet(np.full(values, 0.3), size=parameters).T, 1e-12)
+    base = np.maximum(rng.dirichlet(np.full(values, 0.3)), 1e-12)
+    prior = np.maximum(rng.dirichlet(np.full(parameters, 0.3)), 1e-12)
+    return Space(np.log(probability) - np.log(base)[:, None], np.log(prior))
+
+
+def two_point_space(rare: float = 1e-9) -> Space:
+    """Two values with sharp densities, two parameters of which one is rare under the prior.
+
+    With u = ±M everywhere, a record that speaks for the rare parameter costs M − log E e^u → 2M.
+    """
+    sharp = 20.0
+    return Space(np.array([[-sharp, sharp], [sharp, -sharp]]), np.log(np.array([1.0 - rare, rare])))

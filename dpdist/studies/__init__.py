@@ -1,0 +1,1 @@
+"""Studies: what a study file says, its generators, one replicate, results, figures and the page."""

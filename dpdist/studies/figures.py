@@ -1,0 +1,247 @@
+"""Figures as inline SVG: violins over replicates, distribution functions, record-level bounds; text stays text."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from dpdist.evaluation.utility import ecdf
+from dpdist.records import Floats
+from dpdist.studies.material import GREY, TITLES, Material
+from dpdist.studies.results import as_number
+from dpdist.studies.settings import DATA, WORST_LOSS, Simulation
+from dpdist.studies.shown import Figure, FigureKind
+from dpdist.studies.svg import inline
+
+INK = "#1f2937"
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "font.family": ["sans-serif"],
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 9,
+    "axes.titlesize": 9.5,
+    "axes.edgecolor": "#9ca3af",
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e5e7eb",
+    "grid.linewidth": 0.7,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+}
+WIDTH = 10.4
+"""Inches; at the page's widest a figure is not scaled."""
+FEW = 30
+"""Up to this many replicates every one is shown as a point."""
+
+
+def draw(said: Figure, material: Material, number: int) -> str:
+    """One figure of the study as an SVG element that stands alone in a page."""
+    with mpl.rc_context(STYLE | {"svg.hashsalt": f"dpdist-{number}"}):
+        canvas = _KINDS[said.kind](said, material)
+        written = io.StringIO()
+        canvas.savefig(written, format="svg", metadata={"Date": None})
+    return inline(written.getvalue(), f"f{number}-", said.title)
+
+
+def violins(said: Figure, material: Material) -> Canvas:
+    """Distribution over replicates, one row a mechanism: a panel per case and ε."""
+    measure = said.measure or "database_bound"
+    panels = _panels_of(said, material)
+    labels = list(dict.fromkeys(m for case, _ in panels for m in material.mechanisms(said, case, measure)))
+    canvas, axes = _rows(len(panels), len(labels), 3, one_case=len(material.cases(said)) == 1)
+    for axis, (case, epsilon) in zip(axes, panels, strict=True):
+        for place, label in enumerate(labels):
+            _violin(axis, place, material.values(case, label, epsilon, measure), material.colour(label), sideways=True)
+        _reference(axis, material, case, epsilon, measure)
+        _row_labels(axis, labels, TITLES.get(measure, measure), said.log)
+        axis.set_title(_panel_title(case if len(material.cases(said)) > 1 else "", epsilon))
+    return canvas
+
+
+def by_size(said: Figure, material: Material) -> Canvas:
+    """Distribution over replicates against n: a panel per mechanism, cases of one law ordered by their size."""
+    measure = said.measure or "database_bound"
+    cases = sorted((case for case in material.study.cases if case.name in material.cases(said)), key=lambda case: case.n)
+    epsilon = material.study.grid[0]
+    labels = material.mechanisms(said, cases[0].name, measure)
+    canvas, axes = _panels(len(labels), 4)
+    for axis, label in zip(axes, labels, strict=True):
+        for place, case in enumerate(cases):
+            values = material.values(case.name, label, epsilon, measure)
+            if len(values):
+                _violin(axis, place, values, material.colour(label))
+        axis.set_xticks(range(len(cases)), [f"{case.n:,}" for case in cases])
+        axis.set_xlabel("n")
+        axis.set_title(label)
+        axis.grid(axis="x", visible=False)
+    axes[0].set_ylabel(TITLES.get(measure, measure))
+    return canvas
+
+
+def ecdfs(said: Figure, material: Material) -> Canvas:
+    """Distribution functions of the data and of synthetic records, and their difference, first replicate."""
+    panels, cases = _panels_of(said, material), material.cases(said)
+    canvas = Canvas(figsize=(WIDTH, 4.6), layout="constrained")
+    above, below = canvas.subplots(2, len(panels), sharey="row", squeeze=False, height_ratios=(3, 2))
+    for upper, lower, (case, epsilon) in zip(above, below, panels, strict=True):
+        data = material.column(case, DATA, epsilon, "outcome")
+        at = np.quantile(data, np.linspace(0.0, 1.0, 301))
+        upper.plot(at, ecdf(data, at), color=GREY, lw=3, alpha=0.5, label=DATA)
+        for label in said.mechanisms or material.arms:
+            sample = material.column(case, label, epsilon, "outcome")
+            if len(sample):
+                upper.plot(at, ecdf(sample, at), color=material.colour(label), lw=1.1, label=label)
+                lower.plot(at, ecdf(sample, at) - ecdf(data, at), color=material.colour(label), lw=1.1)
+        lower.axhline(0.0, color=GREY, lw=0.9)
+        upper.set_title(_panel_title(case if len(cases) > 1 else "", epsilon))
+        lower.set_xlabel("outcome")
+    above[0].set_ylabel("share at most")
+    below[0].set_ylabel("synthetic − data")
+    _legend(canvas, above[0])
+    return canvas
+
+
+def record_bounds(said: Figure, material: Material) -> Canvas:
+    """Record-level bounds, first replicate: under the unweighted fit (before) and, weighted, under the final one."""
+    panels = _panels_of(said, material)
+    labels = [label for label in said.mechanisms or material.arms if label != DATA]
+    canvas, axes = _rows(len(panels), 1 + len(labels), 3, one_case=len(material.cases(said)) == 1)
+    for axis, (case, epsilon) in zip(axes, panels, strict=True):
+        after = {label: material.column(case, label, epsilon, "weighted_record_bound") for label in labels}
+        before = [material.column(case, label, epsilon, "unweighted_record_bound") for label in labels]
+        _violin(axis, 0, next((b for b in before if len(b)), np.array([])), GREY, sideways=True, points=False)
+        for place, (label, values) in enumerate(after.items(), start=1):
+            _violin(axis, place, values, material.colour(label), sideways=True, points=False)
+        if epsilon:
+            _line(axis, as_number(epsilon) / 2.0)
+        _row_labels(axis, ["before", *labels], "record bound", said.log)
+        axis.set_title(_panel_title(case if len(material.cases(said)) > 1 else "", epsilon))
+    return canvas
+
+
+def weights_and_bounds(said: Figure, material: Material) -> Canvas:
+    """Record bound against privacy weight, first replicate ([V] figures 4, 5, 8, 9): flat is efficient."""
+    cases, epsilon = material.cases(said), material.study.grid[0]
+    canvas, axes = _panels(len(cases), 3)
+    for axis, case in zip(axes, cases, strict=True):
+        for label in said.mechanisms or material.arms:
+            alpha = material.column(case, label, epsilon, "privacy_weight")
+            bound = material.column(case, label, epsilon, "weighted_record_bound")
+            distinct = np.unique(np.column_stack([alpha, bound]).round(4), axis=0)
+            if len(distinct):
+                axis.plot(distinct[:, 0], distinct[:, 1], ".", ms=3, color=material.colour(label), label=label)
+        axis.set_xlabel("privacy weight α")
+        axis.set_title(case if len(cases) > 1 else "")
+    axes[0].set_ylabel("weighted record bound")
+    _legend(canvas, axes[0])
+    return canvas
+
+
+def _panels_of(said: Figure, material: Material) -> list[tuple[str, str]]:
+    """(case, ε) of every panel."""
+    return [(case, epsilon) for case in material.cases(said) for epsilon in material.study.grid]
+
+
+def _panels(
+    number: int, columns: int, height: float = 2.9, sharex: bool = False, sharey: bool = False
+) -> tuple[Canvas, list[Axes]]:
+    """A canvas of the page's width, so that text is as large as the page's."""
+    columns = min(number, columns)
+    rows = -(-number // columns)
+    width = WIDTH if columns > 1 else 0.55 * WIDTH
+    canvas = Canvas(figsize=(width, height * rows), layout="constrained")
+    axes = list(np.atleast_1d(canvas.subplots(rows, columns, sharex=sharex, sharey=sharey)).reshape(-1))
+    for axis in axes[number:]:
+        axis.set_visible(False)
+    return canvas, axes[:number]
+
+
+def _rows(number: int, labels: int, columns: int, one_case: bool) -> tuple[Canvas, list[Axes]]:
+    """Panels whose rows are mechanisms; those of one case have one scale."""
+    return _panels(number, columns, 0.85 + 0.34 * labels, sharex=one_case, sharey=True)
+
+
+def _row_labels(axis: Axes, labels: Sequence[str], measured: str, log: bool) -> None:
+    axis.set_yticks(range(len(labels)), labels)
+    axis.set_ylim(len(labels) - 0.4, -0.6)
+    axis.set_xlabel(measured)
+    axis.grid(axis="y", visible=False)
+    axis.tick_params(axis="y", length=0)
+    if log:
+        axis.set_xscale("log")
+        low, high = axis.get_xlim()
+        axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 50.0 * low else (1.0,)))
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _violin(axis: Axes, place: int, values: Floats, colour: str, sideways: bool = False, points: bool = True) -> None:
+    """A violin with median and quartiles; values that do not vary are a line."""
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return
+    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
+    along, across = (axis.hlines, axis.vlines) if sideways else (axis.vlines, axis.hlines)
+    if len(values) > 2 and values.std() > 1e-9 * max(1.0, abs(middle)):
+        way: Literal["horizontal", "vertical"] = "horizontal" if sideways else "vertical"
+        shape = axis.violinplot([values], [place], orientation=way, widths=0.85, showextrema=False, points=120)
+        for body in shape["bodies"]:  # type: ignore[attr-defined]
+            body.set(facecolor=colour, edgecolor=colour, alpha=0.35, linewidth=0.8)
+        along(place, low, high, color=colour, lw=3)
+    across(middle, place - 0.28, place + 0.28, color=colour, lw=2)
+    if points and len(values) <= FEW:
+        spread = place + np.linspace(-0.15, 0.15, len(values))
+        axis.plot(*((values, spread) if sideways else (spread, values)), ".", ms=3, color=colour, alpha=0.8)
+
+
+def _reference(axis: Axes, material: Material, case: str, epsilon: str, measure: str) -> None:
+    """A dashed line: ε/2 for bounds, ε for local ε, 1 for losses over ε, the law's own figure for location."""
+    study = material.study
+    laws = {c.name: c.generator.generator() for c in study.cases} if isinstance(study, Simulation) else {}
+    if case in laws and measure in (truth := laws[case].truth()):
+        _line(axis, truth[measure])
+    elif measure == WORST_LOSS:
+        _line(axis, 1.0)
+    elif epsilon and measure == "database_bound":
+        _line(axis, as_number(epsilon) / 2.0)
+    elif epsilon and measure.startswith("epsilon_local"):
+        _line(axis, as_number(epsilon))
+
+
+def _line(axis: Axes, at: float) -> None:
+    axis.axvline(at, color=INK, lw=0.9, ls="--")
+
+
+def _legend(canvas: Canvas, axis: Axes) -> None:
+    handles, labels = axis.get_legend_handles_labels()
+    canvas.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 7), frameon=False)
+
+
+def _panel_title(case: str, epsilon: str) -> str:
+    return ", ".join(part for part in (case, f"ε = {epsilon}" if epsilon else "") if part)
+
+
+_KINDS: Mapping[FigureKind, Callable[[Figure, Material], Canvas]] = {
+    "violins": violins,
+    "by_size": by_size,
+    "ecdf": ecdfs,
+    "record_bounds": record_bounds,
+    "weights_and_bounds": weights_and_bounds,
+}
+
+
+def drawn(figures: Sequence[Figure], material: Material) -> list[tuple[Figure, str]]:
+    return [(figure, draw(figure, material, number)) for number, figure in enumerate(figures, start=1)]

@@ -1,0 +1,49 @@
+"""Reading a study: YAML with line numbers, unknown keys refused with the nearest known name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from dpdist.errors import Problem, StudyError
+from dpdist.job_consistency import contradictions
+from dpdist.jobfile import find_shipped, mapping, read_yaml, validated
+from dpdist.studies.replicate import ANY, job_of
+from dpdist.studies.settings import Guarantees, Simulation
+
+NOT_A_MAPPING = Problem("study", "not a mapping of keys", "study:, seed:, cases:, …", "see jobs/studies for examples")
+
+
+def load_study(name: str | Path) -> Simulation | Guarantees:
+    """Read and validate a study file; a name without a folder is also looked up among the studies shipped with dpdist."""
+    path = find_shipped(name, "studies", StudyError)
+    return parse_study(read_yaml(path, StudyError), str(path))
+
+
+def parse_study(text: str, source: str = "study") -> Simulation | Guarantees:
+    """Validate a study given as YAML text. Raises `StudyError` with line, path, what is allowed and the remedy."""
+    said, lines = mapping(text, source, StudyError, NOT_A_MAPPING)
+    if said.get("kind") == "guarantees":
+        return validated(Guarantees, said, source, lines, StudyError)
+    study = validated(Simulation, said, source, lines, StudyError)
+    problems = [
+        Problem(f"mechanisms.{place}", found, "what a release of this family may say", remedy, 1, (f"line {line}",))
+        for place, found, remedy in _refused(study)
+        if (line := lines.get(("mechanisms", place), 1))
+    ]
+    if problems:
+        raise StudyError(source, problems)
+    return study
+
+
+def _refused(study: Simulation) -> Iterator[tuple[int, str, str]]:
+    """Arms that no release could be: place, what contradicts, remedy."""
+    for place, arm in enumerate(study.mechanisms):
+        found: dict[str, str] = {}
+        for case in study.cases:
+            if arm.cases is None or case.name in arm.cases:
+                job = job_of(study, case, arm, study.grid[0] or ANY)
+                found |= {message: case.name for _, message in contradictions(job)}
+        for message, name in found.items():
+            what, _, remedy = message.partition(": ")
+            yield place, f"{arm.key} on {name}: {what}", remedy or "correct one of them"

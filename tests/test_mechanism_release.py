@@ -1,0 +1,248 @@
+"""A release of shares under every mechanism, end to end, and what each says that it guarantees."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import dpdist
+from dpdist.errors import JobError
+from dpdist.jobfile import parse_job
+
+REGIONS, N, SETS = ("north", "south"), 200, 2
+
+JOB = """
+dataset: shares
+period: "2021"
+input: {{path: {path}}}
+columns:
+  region: {{levels: [north, south]}}
+  y: {{bounds: [0, 1]{column}}}
+strata: [region]
+model: {{family: {family}, outcome: y}}
+mechanism: {{name: {mechanism}}}
+budget: {{epsilon: "{epsilon}", adjacency: {adjacency}}}
+synthetic_sets: 2
+{sampler}
+tables:
+  - {{name: shares, by: [region], statistics: [count, {{mean: y}}]}}
+record: {{log_lik: {log_lik}}}
+"""
+
+CLASSES = {
+    "weighted": "asymptotic",
+    "unweighted": "none",
+    "weighted_e": "asymptotic",
+    "censor_w": "asymptotic",
+    "censor_uw": "strict for exact draws",
+    "perturbed_histogram": "strict",
+}
+CLAMPED = ("censor_w", "censor_uw")
+
+
+def text(mechanism: str, path: Path = Path("none.parquet"), **said: str) -> str:
+    plain = {"epsilon": "12", "adjacency": "zero_out", "column": "", "family": "beta", "log_lik": "always"}
+    plain["sampler"] = "sampler: {name: grid, draws: 200}"
+    if mechanism.startswith("perturbed_histogram"):
+        plain |= {"family": "histogram", "log_lik": "auto", "sampler": ""}
+    return JOB.format(mechanism=mechanism, path=path, **{**plain, **said})
+
+
+@pytest.fixture(scope="module")
+def shares(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng, path = np.random.default_rng(3), tmp_path_factory.mktemp("shares") / "shares.parquet"
+    y = np.concatenate([rng.beta(0.5, 3, N), rng.beta(0.5, 2, N)])
+    pq.write_table(pa.table({"region": np.repeat(np.array(REGIONS, dtype=object), N), "y": y}), path)
+    return path
+
+
+@pytest.fixture(scope="module", params=CLASSES)
+def release(
+    request: pytest.FixtureRequest,
+    shares: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    keys_of: Callable[[str], AbstractContextManager[None]],
+) -> tuple[str, Path]:
+    workspace = tmp_path_factory.mktemp(request.param) / "work"
+    with keys_of("tests/test_mechanism_release"):
+        dpdist.run(parse_job(text(request.param, shares)), workspace)
+    return request.param, workspace
+
+
+def statement(workspace: Path) -> dict[str, Any]:
+    said: dict[str, Any] = json.loads((workspace / "public" / "statement.json").read_text())
+    return said
+
+
+def test_the_statement_says_which_class_of_guarantee_was_promised(release: tuple[str, Path]) -> None:
+    mechanism, workspace = release
+    said = statement(workspace)
+    assert (said["guarantee"], said["mechanism"]["name"]) == (CLASSES[mechanism], mechanism)
+    promised = said["guarantee"] != "none"
+    assert said["epsilon"] == ("12" if promised else None)
+    assert said["epsilon_per_set"] == ("6" if promised else None)
+    assert said["substitution_epsilon"] == ("24" if promised else None)
+    assert said["delta"] == {"strict": "0", "asymptotic": "tends to 0 as the number of records grows"}.get(
+        said["guarantee"]
+    )
+
+
+def test_no_more_is_spent_than_was_promised(release: tuple[str, Path]) -> None:
+    """Control: the unweighted posterior, which promises nothing, spends more than 6 a set."""
+    mechanism, workspace = release
+    if mechanism == "perturbed_histogram":
+        pytest.skip("it has no posterior: see the tests of its noise")
+    bound = pd.read_parquet(workspace / "confidential" / "strata.parquet")["database_bound"]
+    assert (2 * bound <= 6).all() != (mechanism == "unweighted")
+
+
+def test_bounds_by_record_are_those_of_the_recorded_log_likelihood(release: tuple[str, Path]) -> None:
+    mechanism, workspace = release
+    if mechanism == "perturbed_histogram":
+        pytest.skip("it has no posterior: see the tests of its noise")
+    bounds = pd.read_parquet(workspace / "confidential" / "bounds.parquet").set_index("record")
+    tensor = dpdist.open_log_lik(workspace)["log_lik"].load()
+    tensor = tensor[..., tensor["record"] >= 0]
+    own = bounds.loc[tensor["record"]]
+    largest = np.abs(tensor).max(dim=("chain", "draw"))
+    np.testing.assert_allclose(own["record_bound"], largest, rtol=1e-9)
+    weighted = own["privacy_weight"] * largest
+    expected = np.minimum(weighted, 3) if mechanism in CLAMPED else weighted
+    np.testing.assert_allclose(own["weighted_record_bound"], expected, rtol=1e-9, atol=1e-12)
+    strata = pd.read_parquet(workspace / "confidential" / "strata.parquet")
+    counted = strata["diagnostics"].map(lambda said: said["records_censored"]).sum()
+    if mechanism in CLAMPED:
+        assert counted == (weighted > 3).sum()
+        assert counted > 0 or mechanism != "censor_uw"
+
+
+def test_the_synthetic_file_has_the_public_counts_and_tables_have_errors(release: tuple[str, Path]) -> None:
+    _, workspace = release
+    for number in range(1, SETS + 1):
+        synthetic = pd.read_parquet(workspace / "public" / "synthetic" / f"set-{number}.parquet")
+        assert synthetic["region"].value_counts().to_dict() == dict.fromkeys(REGIONS, N)
+        assert synthetic["y"].between(0, 1).all()
+    table = pd.read_csv(workspace / "public" / "tables" / "shares.csv")
+    means = table[table["statistic"] == "mean"]
+    assert means["estimate"].between(0, 1).all()
+    assert np.isfinite(means["standard_error"]).all()
+
+
+def test_publishing_again_gives_the_same_bytes(release: tuple[str, Path]) -> None:
+    _, workspace = release
+    before = {path: path.read_bytes() for path in (workspace / "public").rglob("*") if path.is_file()}
+    dpdist.publish(workspace)
+    assert before == {path: path.read_bytes() for path in (workspace / "public").rglob("*") if path.is_file()}
+
+
+WRONG = [
+    ("censor_uw", {"column": ", missing: drop"}, "the number of records left after"),
+    ("censor_uw, fallback: pool", {}, "whether a fallback is taken depends on the records"),
+    ("censor_uw, weights: linear", {}, "leaves every privacy weight at 1"),
+    ("unweighted, weights: linear", {}, "leaves every privacy weight at 1"),
+    ("censor_w, weights: fixed_point", {}, "take linear or inverse"),
+    ("weighted_e, weights: none", {}, "take linear or inverse"),
+    ("weighted_e, weights: {rule: linear, reweight: 0.9}", {}, "before re-weighting"),
+    ("perturbed_histogram", {"family": "beta"}, "do not go together"),
+    ("censor_uw", {"family": "histogram"}, "do not go together"),
+    ("censor_uw, bins: 8", {}, "has no bins"),
+    ("perturbed_histogram, weights: linear", {}, "leaves every privacy weight at 1"),
+    ("perturbed_histogram", {"sampler": "sampler: {name: grid}"}, "draws from no posterior"),
+    ("perturbed_histogram", {"log_lik": "always"}, "has no posterior"),
+    ("perturbed_histogram", {"column": ", whole: true"}, "uniform within its bins"),
+    ("censor_uw", {"adjacency": "add_remove"}, "add_remove cannot be promised"),
+]
+
+
+@pytest.mark.parametrize(("mechanism", "said", "found"), WRONG)
+def test_contradictions_of_mechanisms_are_named(mechanism: str, said: dict[str, str], found: str) -> None:
+    with pytest.raises(JobError, match=found):
+        parse_job(text(mechanism, **said))
+
+
+def test_a_clamp_needs_another_sampler_than_closed_forms_and_a_proper_prior() -> None:
+    poisson = text("censor_uw", family="poisson", sampler="").replace("[0, 1]", "[0, 100]")
+    with pytest.raises(JobError, match="no closed form is left"):
+        parse_job(poisson)
+    lognormal = text("censor_uw", family="lognormal", sampler="sampler: {name: stan}")
+    with pytest.raises(JobError, match="improper prior"):
+        parse_job(lognormal.replace("strata:", "survey: {weight: w}\nstrata:"))
+
+
+def test_constants_that_are_left_out_are_those_of_the_paper() -> None:
+    """[G] §4 with METHODS §4's silent step: LW with c = 1, re-weighted by .95 in Censor_w only."""
+    weights = {name: parse_job(text(name)).mechanism.weights for name in CLASSES}
+    assert (weights["censor_w"].rule, weights["censor_w"].c, weights["censor_w"].reweight) == ("linear", 1.0, 0.95)
+    assert (weights["weighted_e"].rule, weights["weighted_e"].c, weights["weighted_e"].reweight) == ("linear", 1.0, None)
+    assert (weights["weighted"].rule, weights["censor_uw"].rule, weights["unweighted"].rule) == (
+        "fixed_point",
+        "none",
+        "none",
+    )
+
+
+def counts(workspace: Path) -> np.ndarray:
+    sets = [json.loads((workspace / "public" / "released" / f"set-{k + 1}.json").read_text()) for k in range(SETS)]
+    return np.array([[said["strata"][region]["counts"]["values"] for region in REGIONS] for said in sets])
+
+
+@pytest.fixture(scope="module")
+def histogram(shares: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    workspace = tmp_path_factory.mktemp("histogram") / "work"
+    dpdist.run(parse_job(text("perturbed_histogram", shares, epsilon="0.4")), workspace)
+    return workspace
+
+
+def test_a_histogram_releases_the_counts_and_the_noise_that_was_kept(histogram: Path, shares: Path) -> None:
+    y = pq.read_table(shares).column("y").to_numpy()
+    true = np.array([np.histogram(part, bins=6, range=(0, 1))[0] for part in np.split(y, 2)])
+    noise = histogram / "confidential" / "noise"
+    kept = [[np.load(noise / f"strata-{k:06d}-{number:03d}.npy") for k in range(2)] for number in (1, 2)]
+    np.testing.assert_array_equal(counts(histogram), true + np.array(kept))
+    assert counts(histogram).shape == (SETS, 2, 6)
+    assert np.ceil(np.log(N)) == 6
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_run_that_was_killed_after_its_noise_was_drawn_uses_that_noise(
+    histogram: Path, shares: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control: another workspace draws other noise."""
+    killed, job = tmp_path / "killed", parse_job(text("perturbed_histogram", shares, epsilon="0.4"))
+    with monkeypatch.context() as patch:
+        patch.setattr("dpdist.storage.recorder.StratumStore.close", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            dpdist.run(job, killed)
+    (drawn,) = (killed / "confidential" / "noise").glob("*-001.npy")
+    before = np.load(drawn)
+    dpdist.run(job, killed)
+    y = pq.read_table(shares).column("y").to_numpy()[:N]
+    np.testing.assert_array_equal(counts(killed)[0, 0], np.histogram(y, bins=6, range=(0, 1))[0] + before)
+    assert not np.array_equal(counts(killed), counts(histogram))
+
+
+def test_a_replay_takes_over_the_noise_and_gives_the_same_bytes(histogram: Path, shares: Path, tmp_path: Path) -> None:
+    job = parse_job(text("perturbed_histogram", shares, epsilon="0.4"))
+    dpdist.run(job, tmp_path / "again", replay=histogram / "confidential")
+    files = [path.relative_to(histogram) for path in (histogram / "public").rglob("*") if path.is_file()]
+    assert all((histogram / name).read_bytes() == (tmp_path / "again" / name).read_bytes() for name in files)
+
+
+def test_publishing_a_histogram_needs_no_record(histogram: Path, tmp_path: Path) -> None:
+    shutil.copytree(histogram / "public", tmp_path / "public")
+    dpdist.publish(tmp_path)
+    for name in ("synthetic/set-1.parquet", "statement.json", "tables/shares.csv"):
+        assert (tmp_path / "public" / name).read_bytes() == (histogram / "public" / name).read_bytes()
