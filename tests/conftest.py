@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -53,10 +56,25 @@ def data() -> Path:
     return Path(os.environ["DPDIST_DATA"])
 
 
-@pytest.fixture(scope="session")
-def stan_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Cache folder of compiled Stan programs, of this session unless DPDIST_CACHE names one; never the user's own."""
+@pytest.fixture(scope="session", autouse=True)
+def _stan_built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]:
+    """Compiles the shipped programs beside the first tests, if any test needs one; whoever needs a program waits for it."""
+    if not any("stan_cache" in getattr(item, "fixturenames", ()) for item in request.session.items):
+        yield None
+        return
     folder = Path(os.environ.get("DPDIST_CACHE") or tmp_path_factory.mktemp("stan-cache"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DPDIST_CACHE", str(folder))
+    command = ["nice", "-n", "10", sys.executable, "-m", "dpdist", "stan", "build"]
+    environment = {**os.environ, "DPDIST_CACHE": str(folder)}
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, env=environment, start_new_session=True, **quiet) as building:
         yield folder
+        if building.poll() is None:
+            os.killpg(building.pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="session")
+def stan_cache(_stan_built: Path) -> Iterator[Path]:
+    """Cache folder of compiled Stan programs, of this session unless DPDIST_CACHE names one; never the user's own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DPDIST_CACHE", str(_stan_built))
+        yield _stan_built
