@@ -8,8 +8,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import hypothesis
@@ -31,23 +31,31 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=real)
 
 
-@pytest.fixture(scope="session")
-def keys_of() -> Callable[[str], AbstractContextManager[None]]:
-    """`with keys_of(name)`: root keys follow from the name instead of the operating system's entropy, so that what a test
-    sees does not change with the day."""
+@contextmanager
+def _keys_of(name: str) -> Iterator[None]:
+    """Root keys follow from the name instead of the operating system's entropy: a test sees the same draws every day."""
+    numbers = itertools.count()
 
-    @contextmanager
-    def keys(name: str) -> Iterator[None]:
-        numbers = itertools.count()
+    def token_bytes(size: int) -> bytes:
+        return hashlib.blake2b(f"{name} {next(numbers)}".encode(), digest_size=size).digest()
 
-        def token_bytes(size: int) -> bytes:
-            return hashlib.blake2b(f"{name} {next(numbers)}".encode(), digest_size=size).digest()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpdist.keys.secrets.token_bytes", token_bytes)
+        yield
 
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("dpdist.keys.secrets.token_bytes", token_bytes)
-            yield
 
-    return keys
+@pytest.fixture(scope="module", autouse=True)
+def _keys_of_the_module(request: pytest.FixtureRequest) -> Iterator[None]:
+    """For what fixtures of a module release."""
+    with _keys_of(request.node.nodeid):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _keys_of_the_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    """For what a test releases itself, whichever tests ran before it."""
+    with _keys_of(request.node.nodeid):
+        yield
 
 
 @pytest.fixture(scope="session")
