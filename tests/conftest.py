@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import hypothesis
@@ -28,23 +31,31 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=real)
 
 
-@pytest.fixture(scope="session")
-def keys_of() -> Callable[[str], AbstractContextManager[None]]:
-    """`with keys_of(name)`: root keys follow from the name instead of the operating system's entropy, so that what a test
-    sees does not change with the day."""
+@contextmanager
+def _keys_of(name: str) -> Iterator[None]:
+    """Root keys follow from the name instead of the operating system's entropy: a test sees the same draws every day."""
+    numbers = itertools.count()
 
-    @contextmanager
-    def keys(name: str) -> Iterator[None]:
-        numbers = itertools.count()
+    def token_bytes(size: int) -> bytes:
+        return hashlib.blake2b(f"{name} {next(numbers)}".encode(), digest_size=size).digest()
 
-        def token_bytes(size: int) -> bytes:
-            return hashlib.blake2b(f"{name} {next(numbers)}".encode(), digest_size=size).digest()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpdist.keys.secrets.token_bytes", token_bytes)
+        yield
 
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("dpdist.keys.secrets.token_bytes", token_bytes)
-            yield
 
-    return keys
+@pytest.fixture(scope="module", autouse=True)
+def _keys_of_the_module(request: pytest.FixtureRequest) -> Iterator[None]:
+    """For what fixtures of a module release."""
+    with _keys_of(request.node.nodeid):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _keys_of_the_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    """For what a test releases itself, whichever tests ran before it."""
+    with _keys_of(request.node.nodeid):
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -53,10 +64,25 @@ def data() -> Path:
     return Path(os.environ["DPDIST_DATA"])
 
 
-@pytest.fixture(scope="session")
-def stan_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Cache folder of compiled Stan programs, of this session unless DPDIST_CACHE names one; never the user's own."""
+@pytest.fixture(scope="session", autouse=True)
+def _stan_built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]:
+    """Compiles the shipped programs beside the first tests, if any test needs one; whoever needs a program waits for it."""
+    if not any("stan_cache" in getattr(item, "fixturenames", ()) for item in request.session.items):
+        yield None
+        return
     folder = Path(os.environ.get("DPDIST_CACHE") or tmp_path_factory.mktemp("stan-cache"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DPDIST_CACHE", str(folder))
+    command = ["nice", "-n", "10", sys.executable, "-m", "dpdist", "stan", "build"]
+    environment = {**os.environ, "DPDIST_CACHE": str(folder)}
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, env=environment, start_new_session=True, **quiet) as building:
         yield folder
+        if building.poll() is None:
+            os.killpg(building.pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="session")
+def stan_cache(_stan_built: Path) -> Iterator[Path]:
+    """Cache folder of compiled Stan programs, of this session unless DPDIST_CACHE names one; never the user's own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DPDIST_CACHE", str(_stan_built))
+        yield _stan_built

@@ -6,8 +6,7 @@ import hashlib
 import json
 import shutil
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,9 +48,6 @@ compare: [laplace, laplace_composed]
 """
 
 
-Keys = Callable[[str], AbstractContextManager[None]]
-
-
 def job(text: str = JOB, **runtime: Any) -> Job:
     parsed = dpdist.parse_job(text)
     return parsed.model_copy(update={"runtime": parsed.runtime.model_copy(update=runtime)})
@@ -64,17 +60,10 @@ def public_bytes(workspace: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, keys_of: Keys) -> Path:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     workspace = tmp_path_factory.mktemp("runs") / "finished"
-    with keys_of("finished"):
-        dpdist.run(job(), workspace)
+    dpdist.run(job(), workspace)
     return workspace
-
-
-@pytest.fixture(autouse=True)
-def _keys_of_the_test(request: pytest.FixtureRequest, keys_of: Keys) -> Iterator[None]:
-    with keys_of(request.node.name):
-        yield
 
 
 def test_a_run_leaves_what_is_promised(finished: Path) -> None:

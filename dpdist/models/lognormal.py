@@ -27,6 +27,7 @@ from dpdist.models.design import Design, design, frame_strata_as_predictors
 from dpdist.models.prior import ConjugatePrior, D, conjugate_prior
 from dpdist.models.protocol import Draws, Extremes, Improper, Parameter
 from dpdist.models.stan_records import clamped_records, no_records
+from dpdist.models.tiles import by_pattern
 from dpdist.records import Codes, Floats, Frame, Ints, Records
 
 LOG_2PI = float(np.log(2.0 * np.pi))
@@ -106,7 +107,7 @@ class Lognormal:
         y, w = np.log(records.outcome), np.log(records.weight)
         terms = alpha[:, None] * np.column_stack([np.ones(len(y)), y, w, y * y, y * w, w * w])
         found = np.zeros((patterns, terms.shape[1], terms.shape[1]))
-        for own, number in _groups(pattern):
+        for own, number in by_pattern(pattern):
             centred = terms[own] - terms[own].mean(axis=0)
             found[number] = centred.T @ centred * (len(own) / max(1, len(own) - 1))
         return found
@@ -299,7 +300,7 @@ class Lognormal:
         means, constant = self._means(draws), _log_peak(covariance)
         p00, p01, p11 = covariance[:, [1, 0, 0], [1, 1, 0]].T * [[1.0], [-1.0], [1.0]] / _determinant(covariance)
         log_y, log_w = np.log(records.outcome), np.log(records.weight)
-        for own, pattern in _groups(self._pattern(records)):
+        for own, pattern in by_pattern(self._pattern(records)):
             y, w = np.ascontiguousarray(means[:, pattern].T)
             centre = y.mean(), w.mean()
             y, w = y - centre[0], w - centre[1]
@@ -338,15 +339,6 @@ def sample_law(beta: Floats, kappa_x: Floats, kappa_y: Floats, sigma_y: Floats, 
     coefficients = np.stack([beta, -kappa_x - kappa_y[:, None] * beta], axis=2)
     coefficients[:, 0, :] -= covariance[:, 1, :]
     return coefficients, covariance
-
-
-def _groups(pattern: Codes) -> Iterator[tuple[Ints, int]]:
-    """Positions of the records of each pattern, and the pattern."""
-    order = np.argsort(pattern, kind="stable")
-    edges = np.flatnonzero(np.diff(pattern[order])) + 1
-    for own in np.split(order, edges):
-        if len(own):
-            yield own, int(pattern[own[0]])
 
 
 def _squared_correlation(covariance: Floats) -> Floats:

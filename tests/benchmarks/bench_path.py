@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 
@@ -31,7 +32,7 @@ class Nowhere:
 def path(job, model, records, key):
     recorder = Nowhere()
     rounds = MECHANISMS["weighted"].protect(job, model, recorder)
-    released = run_rounds(rounds, model, sampler_of(job), key, "all", [records], [recorder])
+    released = run_rounds(rounds, model, sampler_of(job, Path()), key, "all", [records], [recorder])
     return [model.simulate(theta, records.frame, key.generator("synthesis")) for theta in released.parameters]
 
 

@@ -296,6 +296,9 @@ WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 def _serve() -> None:
     import dpdist.cli  # noqa: F401 - imported once, before any fork
+    from dpdist.models import fused
+
+    fused.extremes(np.ones((6, 1)), np.ones((6, 1)))
 
     for line in sys.stdin:
         heard, said = os.pipe()
