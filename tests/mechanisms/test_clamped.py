@@ -7,14 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.special import betaincinv, betaln
 
 from dpdist.confidential import Confidential
 from dpdist.job import Job
 from dpdist.keys import Key
-from dpdist.mechanisms.presets import MECHANISMS, Weighted, WeightedE
+from dpdist.mechanisms.presets import MECHANISMS, Centred, Weighted, WeightedE
 from dpdist.models.beta import Beta
 from dpdist.models.negative_binomial import NegativeBinomial
+from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Asymptotic, NoGuarantee, Strict
+from dpdist.privacy.reference import KAPPA, power
 from dpdist.privacy.weights import NotReached
 from dpdist.records import Frame, Records
 from dpdist.runtime.rounds import run_rounds
@@ -100,8 +103,6 @@ def test_the_weights_of_censor_w_are_linear_and_re_weighted():
 
     def bound(draws):
         a, b = draws["mean"] * draws["precision"], (1 - draws["mean"]) * draws["precision"]
-        from scipy.special import betaln
-
         return np.abs(np.column_stack([-betaln(a, b), a - 1, b - 1]) @ terms.T).max(axis=0)
 
     first, second = bound(notes["unweighted"]), bound(notes["weighting"])
@@ -184,3 +185,68 @@ def test_counts_have_a_clamped_release():
     (theta,), notes, _ = run(job("censor_uw", "12", "negative_binomial"), y)
     assert 5 < theta["mean"][0] < 60
     assert notes["summary"]["database_bound"] <= 6
+
+
+def ecdf_distance(y, theta, key):
+    """Largest difference between the distribution functions of the records and of as many synthetic ones."""
+    synthetic = np.sort(betaincinv(*shapes(theta), key.generator("synthesis").random(len(y))))
+    pooled = np.sort(np.concatenate([y, synthetic]))
+    return np.abs(ecdf(np.sort(y), pooled) - ecdf(synthetic, pooled)).max()
+
+
+def ecdf(ordered, at):
+    return np.searchsorted(ordered, at, side="right") / len(ordered)
+
+
+def shapes(theta):
+    return theta["mean"] * theta["precision"], (1 - theta["mean"]) * theta["precision"]
+
+
+def centred(epsilon, kappa=KAPPA):
+    """θ_ref: the posterior mean of another sample of the same law."""
+    notes = run(job("unweighted"), shares(2000, seed=99))[1]
+    reference = Draws({name: notes["final"][name].mean(keepdims=True) for name in ("mean", "precision")})
+    return Centred(reference, power(float(epsilon) / 2, 2, 2000, 2000, 0.1, kappa))
+
+
+def test_a_centred_clamp_at_a_small_budget_beats_censoring_at_a_large_one():
+    """METHODS §4b: max-ECDF .045/.036/.026 at ε = .25/1/3, Censor_uw at ε = 5 .098; unprotected .028. Six samples."""
+    found = {"censored": [], "0.25": [], "1": [], "3": []}
+    for seed in range(6):
+        y, key = shares(2000, seed), KEY.child(str(seed))
+        (theta,), _, _ = run(job("censor_uw", "5"), y, key=key)
+        found["censored"].append(ecdf_distance(y, theta, key))
+        for epsilon in ("0.25", "1", "3"):
+            (theta,), notes, _ = run(job("censor_uw", epsilon), y, centred(epsilon), key=key)
+            found[epsilon].append(ecdf_distance(y, theta, key))
+            assert notes["summary"]["database_bound"] <= float(epsilon) / 2
+    mean = {name: np.mean(values) for name, values in found.items()}
+    assert mean["0.25"] < mean["censored"] / 1.5
+    assert mean["1"] < 0.05
+    assert mean["3"] < 0.04
+
+
+def test_without_kappa_a_spurious_mode_wins():
+    """METHODS §4b: at ε = 1 and a = 1 the clamped optimum is not the law's: its precision is far off; with κ it is not."""
+    y, said = shares(2000, seed=3), job("censor_uw", "1")
+    with_kappa, without = centred("1"), Centred(centred("1").reference, 1.0)
+    log_ratio = [
+        np.log(run(said, y, mechanism)[1]["final"]["precision"] / with_kappa.reference["precision"]).mean()
+        for mechanism in (with_kappa, without)
+    ]
+    assert abs(log_ratio[0]) < 0.1 < abs(log_ratio[1])
+
+
+def test_the_power_is_1_where_nothing_is_near_the_clamp_and_falls_with_it():
+    assert power(5.0, 2, 2000, 2000, 0.1) == 1.0
+    found = [power(clamp, 2, 2000, 2000, 0.1) for clamp in (0.5, 0.25, 0.125, 1e-6)]
+    assert found == sorted(found, reverse=True)
+    assert found[0] == pytest.approx(1 / 3)
+    local = power(0.5, 2, 100, 100, 0.66, 0.1)
+    assert 9 * (local**2 * (0.66**2 + 0.02 + 0.02) + local * 0.02) == pytest.approx(0.25)
+
+
+def test_a_centred_clamp_promises_the_budget_for_exact_draws():
+    promise = centred("1").promise(job("censor_uw", "1"))
+    assert (promise.total.name, promise.total.epsilon) == ("strict for exact draws", 1)
+    assert any("reference parameters" in assumption for assumption in promise.assumptions)
