@@ -18,8 +18,8 @@ import numpy as np
 from dpdist.models.protocol import Boxed, Clamped, Draws
 from dpdist.records import Floats, Ints
 
-FIRST, DEEPEST = 6, 30
-"""Squares of the public box at the start, 2^FIRST a side, and at the end."""
+MANY, DEEPEST = 1000, 30
+"""The public box is 2⁶ squares a side at the start, 2⁵ from MANY records on, in whose density no part is narrow."""
 DROP, STEP, SLOPE = 40.0, 1.0, 0.5
 """A square is split where the range of its nine values is over STEP + SLOPE × their distance from the maximum."""
 VARIATION = 1e-3
@@ -72,10 +72,11 @@ def log_density(model: Boxed, records: Clamped, count: Floats, points: Floats) -
 def squares_of(model: Boxed, posterior: Clamped) -> Squares:
     """The proposal."""
     records, count = posterior.distinct()
-    split = np.stack(np.meshgrid(*2 * [np.arange(2**FIRST)], indexing="ij"), axis=-1).reshape(-1, 2)
+    first_level = 5 if len(posterior.rows) >= MANY else 6
+    split = np.stack(np.meshgrid(*2 * [np.arange(2**first_level)], indexing="ij"), axis=-1).reshape(-1, 2)
     corners, levels, highest, lowest = [split[:0]], [np.empty(0)], [np.empty(0)], [np.empty(0)]
     peak = -np.inf
-    for level in range(FIRST, DEEPEST + 1):
+    for level in range(first_level, DEEPEST + 1):
         first, second = np.moveaxis(2 * split[:, None] + NINE, 2, 0)
         nodes, places = np.unique((first << 32) | second, return_inverse=True)
         shares = np.column_stack([nodes >> 32, nodes & (2**32 - 1)]) / 2.0 ** (level + 1)

@@ -15,7 +15,7 @@ from dpdist.records import Frame
 from dpdist.sampling import clamped
 from dpdist.sampling.exact import GridSampler
 
-KEY = Key(b"tests/sampling/test_clamped")
+KEY = Key(b"tests/sampling/test_rejection")
 MODELS = {"beta": (Beta, (0.0, 1.0)), "negative_binomial": (NegativeBinomial, (0.0, 1e9))}
 Z_LIMIT = 4.9
 """Two-sided normal tail 1e-6 a figure."""
