@@ -246,3 +246,32 @@ def test_publishing_a_histogram_needs_no_record(histogram: Path, tmp_path: Path)
     dpdist.publish(tmp_path)
     for name in ("synthetic/set-1.parquet", "statement.json", "tables/shares.csv"):
         assert (tmp_path / "public" / name).read_bytes() == (histogram / "public" / name).read_bytes()
+
+
+@pytest.mark.parametrize("mechanism", ["censor_w", "censor_uw", "weighted, weights: cluster"])
+def test_a_giant_stratum_is_served_span_by_span(
+    mechanism: str,
+    shares: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    keys_of: Callable[[str], AbstractContextManager[None]],
+) -> None:
+    """Blocks of 128 records, one a span, make both strata giant; what is released differs by rounding only."""
+    job = parse_job(text(mechanism, shares, log_lik="never"))
+    for name in ("whole", "giant"):
+        with monkeypatch.context() as patch, keys_of("giant"):
+            if name == "giant":
+                patch.setattr("dpdist.runtime.blocks.TENSOR_BYTES", 1)
+                patch.setattr("dpdist.runtime.blocks.SPAN_VALUES", 1)
+            dpdist.run(job, tmp_path / name)
+    released = [
+        json.loads((tmp_path / name / "public" / "released" / "set-1.json").read_text())["strata"]
+        for name in ("whole", "giant")
+    ]
+    for region in REGIONS:
+        one, other = (said[region]["mean"]["values"] for said in released)
+        assert one == pytest.approx(other, rel=1e-5)
+    strata = [pd.read_parquet(tmp_path / name / "confidential" / "strata.parquet") for name in ("whole", "giant")]
+    assert len(list((tmp_path / "giant" / "confidential" / "parts").glob("strata-000000/bounds-*.parquet"))) == 2
+    counts = [table["diagnostics"].map(lambda said: said["records_censored"]).tolist() for table in strata]
+    assert counts[0] == counts[1]

@@ -19,13 +19,21 @@ from dpdist.records import Floats, Records
 
 
 class Gather(NamedTuple):
-    """Kernel: the records of the posterior, as rows (frame row, outcome, weight, α, offset), to be concatenated."""
+    """Kernel: the records of the posterior, as rows (frame row, outcome, weight, α, offset), to be concatenated.
 
+    The offset is log p(record | θ_ref), or 0 without a θ_ref.
+    """
+
+    model: StratumModel
     step: Step
+    reference: Draws | None = None
 
     def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
         alpha = weigh(self.step, records, carry)
-        offset = carry.setdefault("offset", np.zeros(len(records)))
+        offset = np.zeros(len(records))
+        if self.reference is not None:
+            offset = self.model.log_lik(self.reference, records)[0]
+        carry["offset"] = offset
         return np.column_stack([records.frame, records.outcome, records.weight, alpha, offset])
 
 
@@ -54,9 +62,13 @@ def protect(
     recorder: StratumRecorder,
     step: Step | None = None,
     earlier: tuple[Fit, ...] = (),
+    reference: Draws | None = None,
 ) -> Rounds:
-    """The clamped posterior over one stratum; `step` gives α from the last of the `earlier` fits, without it α = 1."""
-    rows = yield Pass(Gather(Ones() if step is None else step), "concat")
+    """The clamped posterior over one stratum; `step` gives α from the last of the `earlier` fits, without it α = 1.
+
+    `reference`: one draw θ_ref, fixed before the records were seen, at which log likelihoods are centred.
+    """
+    rows = yield Pass(Gather(model, Ones() if step is None else step, reference), "concat")
     posterior = Clamped(rows, clamp)
     theta = yield Sample(posterior, "posterior")
     partials = yield Pass(Censor(model, theta, clamp), "concat")

@@ -9,9 +9,9 @@ from dpdist.job import Job, MechanismName
 from dpdist.mechanisms import clamped, statistics, tilted
 from dpdist.mechanisms.protocol import Mechanism, Rounds, StratumRecorder
 from dpdist.models.histogram import Histogram
-from dpdist.models.protocol import StratumModel
+from dpdist.models.protocol import Draws, StratumModel
 from dpdist.privacy.guarantees import Asymptotic, Guarantee, NoGuarantee, Promise, Strict, bound_target
-from dpdist.privacy.weights import Kept, Reweight, Search, fixed, search
+from dpdist.privacy.weights import Constant, Kept, Reweight, Search, fixed, search
 from dpdist.sampling.clamped import VARIATION
 
 PUBLIC_X = (
@@ -48,6 +48,10 @@ CHAINS = (
 REJECTION = (
     "strict for exact draws only: these are drawn by rejection, exact but where the density rises above its proposal, "
     f"within a total variation γ of {VARIATION:g} in what was tried, not proven for every file; (ε, (1 + e^ε)γ)-private"
+)
+REFERENCE = (
+    "the reference parameters, the power of the likelihood and the clamp were fixed before the current file was seen; of "
+    "people in the file that the reference was made from nothing is said"
 )
 COUNTS = (
     "the bins are fixed by public bounds and sizes; a record that is switched off changes one bin's count by 1, one that "
@@ -124,6 +128,27 @@ class CensorUW:
 
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder) -> Rounds:
         return clamped.protect(model, target_of(job), job.synthetic_sets, recorder)
+
+
+@dataclass(frozen=True)
+class Centred:
+    """The centred clamp (METHODS §4b): u = clamp(a(f − f at θ_ref), ±M), θ_ref and a fixed before the data are seen.
+
+    For studies: a job cannot name a reference. θ_ref from the current file has no bound at all. Needs a proper prior.
+    """
+
+    reference: Draws
+    """θ_ref: one draw."""
+    power: float
+    """a, of `privacy.reference.power`."""
+    scope: Literal["stratum"] = "stratum"
+
+    def promise(self, job: Job) -> Promise:
+        return promise_of(job, strict(job), CLAMPED, REFERENCE, CHAINS if job.sampler.name == "stan" else REJECTION)
+
+    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder) -> Rounds:
+        constant, sets = Constant(self.power), job.synthetic_sets
+        return clamped.protect(model, target_of(job), sets, recorder, constant, reference=self.reference)
 
 
 @dataclass(frozen=True)

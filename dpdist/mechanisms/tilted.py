@@ -25,6 +25,7 @@ from dpdist.mechanisms.protocol import (
 from dpdist.models.protocol import Clamped, Draws, StratumModel
 from dpdist.privacy.weights import (
     Cluster,
+    Constant,
     NotReached,
     Ones,
     Search,
@@ -40,10 +41,10 @@ from dpdist.records import Floats, Records
 
 
 def weigh(step: Step, records: Records, carry: Carry) -> Floats:
-    """New α from the carry, and into it; α = 1 begins a carry."""
-    if isinstance(step, Ones):
+    """New α from the carry, and into it; a constant α begins a carry."""
+    if isinstance(step, Ones | Constant):
         carry.clear()
-        carry["alpha"] = np.ones(len(records))
+        carry["alpha"] = step(*3 * (np.ones(len(records)),))
     else:
         carry["alpha"] = at(step, records.outcome)(carry["unweighted"], carry["alpha"], carry["bound"])
     return carry["alpha"]

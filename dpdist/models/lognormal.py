@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.linalg import LinAlgError
 from scipy.linalg import cholesky, solve_triangular
-from scipy.special import ndtr, ndtri
+from scipy.special import multigammaln, ndtr, ndtri
 
 from dpdist.job import Job
 from dpdist.keys import open_uniforms
@@ -149,6 +149,13 @@ class Lognormal:
         if not np.all(1.0 - _squared_correlation(covariance) > SINGULAR):
             raise Improper(TOO_SMALL)
         return of(coefficients, covariance)
+
+    def log_evidence(self, statistics: Floats) -> float:
+        """log ∫ π(θ) ∏ p(record | θ)^α dθ, up to a constant of model and prior; raises `Improper`."""
+        root_k, _, root_s, nu = self._posterior(statistics)
+        log_k, log_s = (2.0 * float(np.log(np.diag(root)).sum()) for root in (root_k, root_s))
+        scatter = nu * D / 2.0 * np.log(2.0) + multigammaln(nu / 2.0, D) - nu / 2.0 * log_s
+        return float(scatter - D / 2.0 * log_k - D / 2.0 * np.log(2.0 * np.pi) * statistics[:, 0].sum())
 
     def log_lik(self, draws: Draws, records: Records) -> Floats:
         """Log likelihood (draw, record)."""

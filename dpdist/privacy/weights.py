@@ -150,6 +150,15 @@ class Truncated(NamedTuple):
         return int((product(inner, unweighted) > self.limit).sum())
 
 
+class Constant(NamedTuple):
+    """The same α for every record, whatever its bound: a fixed function of the record."""
+
+    alpha: float
+
+    def __call__(self, unweighted: Floats, alpha: Floats, bound: Floats) -> Floats:
+        return np.full(len(alpha), self.alpha)
+
+
 class Kept(NamedTuple):
     """The weights as they are."""
 

@@ -136,6 +136,7 @@ RULES = {
     "inverse, tuned": Weights(rule="inverse"),
     "inverse, given": Weights(rule="inverse", c=1.2),
     "linear": Weights(rule="linear"),
+    "cluster": Weights(rule="cluster"),
     "scalar": Weights(rule="scalar"),
     "fixed_point, re-weighted": Weights(rule="fixed_point", reweight=0.95),
     "linear, re-weighted": Weights(rule="linear", reweight=0.95),
