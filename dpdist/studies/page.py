@@ -101,6 +101,8 @@ def _described(study: Simulation, arm: Arm) -> tuple[str, str, str, str]:
         return arm.key, arm.name, f"{bins} bins, noise of scale {scale}", f"strict, {arm.adjacency or study.adjacency}"
     weights = arm.weights.model_dump(exclude_defaults=True)
     weights.setdefault("rule", arm.weights.rule)
+    if arm.weights.rule == "cluster":
+        weights["radius"] = arm.weights.radius
     settings = ", ".join(
         f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in weights.items()
     )
@@ -171,7 +173,8 @@ def _statistic(said: Beside, material: Material, case: str, mechanism: str, epsi
         return " · ".join(number(value) for value in np.quantile(values, [0.0, 0.25, 0.5, 0.75, 1.0]))
     if said.statistic == "interval":
         ends = [material.values(case, mechanism, epsilon, said.measure + end) for end in ("_lower", "_upper")]
-        return f"{ends[0].mean():.1f} – {ends[1].mean():.1f}"
+        text = f"{ends[0].mean():.1f} – {ends[1].mean():.1f}"
+        return text if len(values) < 2 else f"{text}, sd {ends[0].std(ddof=1):.1f} – {ends[1].std(ddof=1):.1f}"
     if len(values) < 2:
         return number(values.mean())
     sd = float(values.std(ddof=1))

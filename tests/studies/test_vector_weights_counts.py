@@ -26,6 +26,8 @@ BOUNDS = {
 INTERVALS = {
     "data": {"q15": (70.0, 75.0), "q90": (132.0, 140.0), "mean": (98.8, 102.3), "median": (96.0, 101.0)},
     "LW": {"q15": (70.0, 74.3), "q90": (132.1, 139.0), "mean": (98.0, 101.4), "median": (95.6, 99.7)},
+    "CW": {"q15": (77.2, 80.8), "q90": (128.5, 134.0), "mean": (100.6, 103.3), "median": (98.7, 102.4)},
+    "CW_final": {"q15": (71.6, 75.8), "q90": (131.0, 137.7), "mean": (98.6, 101.8), "median": (96.1, 100.1)},
     "LW_final": {"q15": (70.6, 74.8), "q90": (133.1, 140.3), "mean": (98.7, 102.0), "median": (96.0, 100.0)},
 }
 """[V], appendix, table 1: negative binomial mixture, n = 1000."""
@@ -61,6 +63,19 @@ def test_the_published_intervals_could_be_those_of_one_of_our_files(found, mecha
         for end, value in zip(("_lower", "_upper"), published, strict=True):
             ours = found["nb", mechanism, measure + end]
             assert value == pytest.approx(ours.mean(), abs=4 * max(ours.std(), 0.25)), (measure, end)
+
+
+def test_isolation_weights_pull_both_tails_in_and_re_weighting_undoes_most_of_it(found):
+    """[V] §3.2 and §4.2, on the same files; CW and LW have about the same bound."""
+    q15, q90, mean = (
+        {m: found["nb", m, q].mean() for m in ("LW", "CW", "CW_final", "data")} for q in ("q15", "q90", "mean")
+    )
+    assert q15["CW"] > q15["data"] + 3 > q15["LW"] + 2
+    assert q90["CW"] < q90["data"] - 3
+    assert mean["CW"] > mean["LW"]
+    assert abs(q15["CW_final"] - q15["data"]) < abs(q15["CW"] - q15["data"]) / 2
+    bounds = {m: found["nb", m, "database_bound"].mean() for m in ("LW", "CW")}
+    assert bounds["CW"] == pytest.approx(bounds["LW"], rel=0.1)
 
 
 def test_bounds_rise_with_n_while_the_cost_of_a_record_falls(found):
