@@ -12,13 +12,18 @@ from typing import Any
 
 
 @contextmanager
-def replaced(path: Path) -> Iterator[Path]:
-    """A temporary sibling to write to; renamed to `path` (after fsync) if the block succeeds, removed if not."""
+def replaced(path: Path, durable: bool = True) -> Iterator[Path]:
+    """A temporary sibling to write to; renamed to `path` if the block succeeds, removed if not.
+
+    `durable`: after fsync, so that the name never stands for less than the file even if the machine stops; without it
+    something else must vouch for what the file holds.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield temporary
-        with temporary.open("rb") as handle:
-            os.fsync(handle.fileno())
+        if durable:
+            with temporary.open("rb") as handle:
+                os.fsync(handle.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

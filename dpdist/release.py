@@ -91,7 +91,7 @@ def store_records(space: Workspace, plan: Plan, identity: Identity, listener: Li
         records = place(plan.job, plan.source, plan.census, Path(scratch), tick)
         if plan.source.fingerprint() != identity.input:
             raise changed_while_read(plan.source)
-        write_records(space.records, records, plan.layout.blocks.edges)
+        write_records(space.records, records, plan.layout.span_edges)
     mark(space.marks, "records", [space.job, space.frame, space.records], space.confidential)
 
 

@@ -104,7 +104,7 @@ def test_the_statement_says_what_was_spent(finished: Path) -> None:
 def test_a_dozen_lines_of_numpy_give_the_stored_bounds(finished: Path) -> None:
     """F, α and Δ again from the stored draws and the records, by the formulas alone (METHODS §1, §3)."""
     confidential, target = finished / "confidential", 1.8
-    records = pq.read_table(confidential / "records" / "records.parquet").to_pandas()
+    records = pd.read_feather(confidential / "records" / "records.arrow")
     frame = pq.read_table(confidential / "records" / "frame.parquet").to_pandas()
     records = records.join(frame[["field", "sex"]], on="frame").set_index("record")
     bounds = pq.read_table(confidential / "bounds.parquet").to_pandas().set_index("record")
@@ -179,9 +179,9 @@ def numbers(value: Any) -> Iterator[float]:
 
 
 def figures(path: Path) -> Iterator[float]:
-    if path.suffix == ".parquet":
-        for column in pq.read_table(path).to_pandas().select_dtypes("number"):
-            yield from pq.read_table(path, columns=[column]).column(0).to_numpy().astype(float)
+    if path.suffix in (".parquet", ".arrow"):
+        table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_feather(path)
+        yield from table.select_dtypes("number").to_numpy(dtype=float).ravel()
     elif path.suffix == ".json":
         yield from numbers(json.loads(path.read_text()))
 
@@ -190,7 +190,7 @@ def test_no_confidential_figure_is_in_the_public_folder(finished: Path) -> None:
     """Every non-integer figure of the confidential tables and records, looked up among all public figures."""
     confidential = finished / "confidential"
     secret: set[float] = set()
-    for name in ("strata.parquet", "bounds.parquet", "records/records.parquet"):
+    for name in ("strata.parquet", "bounds.parquet", "records/records.arrow"):
         secret |= set(figures(confidential / name))
     for path in (confidential / "evaluation").iterdir():
         table = pd.read_parquet(path)
@@ -367,7 +367,7 @@ def test_estimates_from_records_are_those_of_the_published_microdata(finished: P
 
 
 def test_the_evaluation_agrees_with_a_pandas_oracle(finished: Path) -> None:
-    records = pd.read_parquet(finished / "confidential" / "records" / "records.parquet")
+    records = pd.read_feather(finished / "confidential" / "records" / "records.arrow")
     frame = pd.read_parquet(finished / "confidential" / "records" / "frame.parquet")
     records = records.join(frame[["field", "sex"]], on="frame")
     rows = pd.read_parquet(finished / "confidential" / "evaluation" / "salaries.parquet")

@@ -116,6 +116,12 @@ class Layout:
         return [range(start, min(start + size, own.stop)) for start in range(own.start, own.stop, size)]
 
     @cached_property
+    def span_edges(self) -> tuple[int, ...]:
+        """Borders of all spans, in records."""
+        strata = range(len(self.frame.stratum_labels))
+        return (0, *(self.blocks.edges[span.stop] for k in strata for span in self.spans(k)))
+
+    @cached_property
     def giants(self) -> tuple[int, ...]:
         """Strata of more than one span."""
         return tuple(k for k in range(len(self.frame.stratum_labels)) if len(self.spans(k)) > 1)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from dpdist.runtime.executors import Executor
 from dpdist.runtime.fit import Address, Fit
 from dpdist.runtime.rounds import combine, drive, run_rounds, visit_blocks
 from dpdist.sampling import Unconverged
-from dpdist.storage.marks import intact
+from dpdist.storage.marks import checksums, intact
 
 
 class Outcome(NamedTuple):
@@ -74,7 +74,8 @@ def protect_small(fit: Fit, stratum: int) -> Outcome:
 
 
 class Journal(NamedTuple):
-    """Files of a giant stratum's rounds: the pass asked for, each span's partial, carry and by-products, the total."""
+    """Files of a giant stratum's rounds: the pass asked for; each span's carry; its result, which vouches for the carry and
+    the by-products; the total."""
 
     folder: Path
     confidential: Path
@@ -82,19 +83,22 @@ class Journal(NamedTuple):
     def request(self, round: int) -> Path:
         return self.folder / f"{round:03d}.request"
 
-    def span(self, round: int, span: int) -> Path:
+    def carry(self, round: int, span: int) -> Path:
+        return self.folder / f"{round:03d}-{span:05d}-carry.npy"
+
+    def result(self, round: int, span: int) -> Path:
         return self.folder / f"{round:03d}-{span:05d}.npz"
 
     def total(self, round: int) -> Path:
         return self.folder / f"{round:03d}.npz"
 
     def finished(self, round: int, span: int) -> bool:
-        """True if what a round left in a span is whole, and so are the by-products that it recorded."""
-        path = self.span(round, span)
+        """True if a round's result in a span is whole, and so are the carry and the by-products that it left."""
+        path = self.result(round, span)
         if not _readable(path):
             return False
         with np.load(path) as file:
-            return intact(json.loads(str(file["recorded"])), self.confidential)
+            return intact(json.loads(str(file["left"])), self.confidential)
 
     def sound(self, spans: int) -> bool:
         """True if all totals are whole, and so is what the last finished round left in every span."""
@@ -111,7 +115,7 @@ def journal_of(fit: Fit, stratum: int) -> Journal:
 
 @dataclass(frozen=True)
 class VisitSpan:
-    """Task: one pass over one span of a giant stratum; leaves the span's partial and carry as one file."""
+    """Task: one pass over one span of a giant stratum; leaves the span's carry and then its result."""
 
     address: Address
     stratum: int
@@ -125,17 +129,20 @@ class VisitSpan:
         request: Pass = pickle.loads(journal.request(self.round).read_bytes())
         numbers = fit.layout.spans(self.stratum)[span]
         blocks = fit.records(numbers)
-        carry = _carry(journal.span(self.round - 1, span)) if self.round else {}
+        carry = _carry(journal, self.round - 1, span) if self.round else {}
         edges = np.concatenate([[0], np.cumsum([len(block) for block in blocks])])
         slices = [slice(int(a), int(b)) for a, b in pairwise(edges)]
         carries: list[Carry] = [{name: values[own] for name, values in carry.items()} for own in slices]
         store = fit.store(self.stratum).span(span)
         recorders = [store.block(fit.block_start(self.stratum, number)) for number in numbers]
         partial = visit_blocks(request, blocks, carries, recorders)
-        recorded = json.dumps(store.close())
-        left: dict[str, Any] = {name: np.concatenate([own[name] for own in carries]) for name in carries[0]}
-        with replaced(journal.span(self.round, span)) as temporary, temporary.open("wb") as handle:
-            np.savez(handle, partial=partial, recorded=recorded, **left)
+        recorded = store.close()
+        names = sorted(carries[0])
+        with replaced(journal.carry(self.round, span), durable=False) as temporary, temporary.open("wb") as handle:
+            np.save(handle, np.array([np.concatenate([own[name] for own in carries]) for name in names]))
+        left = recorded | checksums([journal.carry(self.round, span)], journal.confidential)
+        with replaced(journal.result(self.round, span)) as temporary, temporary.open("wb") as handle:
+            np.savez(handle, partial=partial, names=names, left=json.dumps(left))
         return span
 
 
@@ -156,11 +163,11 @@ def protect_giant(fit: Fit, stratum: int, workers: Executor, tick: Callable[[int
                 temporary.write_bytes(pickle.dumps(request))
             for _ in workers.map(VisitSpan(fit.address, stratum, round), range(len(spans))):
                 tick(0)
-            partials = [_entry(journal.span(round, span), "partial") for span in range(len(spans))]
+            partials = [_entry(journal.result(round, span), "partial") for span in range(len(spans))]
             with replaced(journal.total(round)) as temporary, temporary.open("wb") as handle:
                 np.savez(handle, total=combine(request, partials))
             for old in range(round):
-                for path in journal.folder.glob(f"{old:03d}-*.npz"):
+                for path in journal.folder.glob(f"{old:03d}-*.np?"):
                     path.unlink()
         return _entry(journal.total(round), "total")
 
@@ -198,9 +205,11 @@ def _entry(path: Path, name: str) -> Floats:
     return entry
 
 
-def _carry(path: Path) -> Carry:
-    with np.load(path) as file:
-        return {name: file[name] for name in file.files if name not in ("partial", "recorded")}
+def _carry(journal: Journal, round: int, span: int) -> Carry:
+    """Mapped, not read: a pass need not touch all of it."""
+    with np.load(journal.result(round, span)) as file:
+        names = file["names"].tolist()
+    return dict(zip(names, np.asarray(np.load(journal.carry(round, span), mmap_mode="r")), strict=True))
 
 
 def _readable(path: Path) -> bool:

@@ -18,7 +18,7 @@ from dpdist.records import Floats
 from dpdist.storage import arrays
 from dpdist.storage.marks import checksums, mark
 from dpdist.storage.ragged import RaggedAxis
-from dpdist.storage.tables import gather
+from dpdist.storage.tables import write_table
 from dpdist.storage.workspace import Workspace
 
 
@@ -83,9 +83,8 @@ class SpanStore:
         if not self._bounds:
             return {}
         self.stratum.folder.mkdir(parents=True, exist_ok=True)
-        tables = [pa.table(self._bounds[start]) for start in sorted(self._bounds)]
         bounds = self.stratum.folder / f"bounds-{self.number:05d}.parquet"
-        gather(bounds, tables)
+        write_table(bounds, pa.concat_tables(pa.table(self._bounds[start]) for start in sorted(self._bounds)))
         return checksums([bounds, *self._chunks], self.stratum.space.confidential)
 
 

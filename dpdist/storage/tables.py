@@ -1,4 +1,4 @@
-"""Parquet stores: records in blocks, the frame, gathered by-products."""
+"""Tables on disk: records as Arrow batches that tasks map; the frame and gathered by-products as Parquet."""
 
 from __future__ import annotations
 
@@ -26,38 +26,40 @@ RECORD_SCHEMA = pa.schema(
 
 
 def write_records(path: Path, records: Records, edges: Sequence[int]) -> None:
-    """Write sorted records; block k is rows edges[k]:edges[k+1] and row group k, so a task reads just its own."""
-    with replaced(path) as temporary, pq.ParquetWriter(temporary, RECORD_SCHEMA, compression="lz4") as writer:
+    """Write sorted records as they lie in memory (Arrow IPC); rows edges[k]:edges[k+1] are a batch, mapped by tasks."""
+    with replaced(path) as temporary, pa.ipc.new_file(str(temporary), RECORD_SCHEMA) as writer:
         for start, stop in pairwise(edges):
             part = records.part(start, stop)
             arrays = [pa.array(np.ascontiguousarray(getattr(part, name))) for name in RECORD_SCHEMA.names]
-            writer.write_table(pa.Table.from_arrays(arrays, schema=RECORD_SCHEMA), row_group_size=max(1, stop - start))
+            writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=RECORD_SCHEMA))
 
 
 def read_rows(path: Path, start: int, stop: int) -> Records:
-    """Records start:stop of the file; reads only the row groups that hold them."""
+    """Records start:stop of the file: views of the file where they lie in one batch, else copies."""
     said = path.stat()
-    metadata, edges = _footer(path, (said.st_ino, said.st_mtime_ns))
+    reader, edges = _batches(path, (said.st_ino, said.st_mtime_ns))
     first, last = int(np.searchsorted(edges, start, side="right")) - 1, int(np.searchsorted(edges, stop))
-    with pq.ParquetFile(path, metadata=metadata) as file:
-        table = file.read_row_groups(list(range(first, last))).slice(start - edges[first], stop - start)
-    return Records(*(table.column(name).to_numpy() for name in RECORD_SCHEMA.names))
+    batches = [reader.get_batch(k) for k in range(first, last)]
+    return _records(pa.Table.from_batches(batches, RECORD_SCHEMA).slice(start - edges[first], stop - start))
 
 
 @lru_cache(maxsize=4)
-def _footer(path: Path, stamp: tuple[int, int]) -> tuple[pq.FileMetaData, Ints]:
-    """Metadata and row-group borders of a file, read once a process as long as it is the same file."""
-    metadata = pq.read_metadata(path)
-    sizes = [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
-    return metadata, np.concatenate([[0], np.cumsum(sizes)])
+def _batches(path: Path, stamp: tuple[int, int]) -> tuple[pa.RecordBatchFileReader, Ints]:
+    """A file, mapped, and the borders of its batches: once a process as long as it is the same file."""
+    reader = pa.ipc.open_file(pa.memory_map(str(path)))
+    sizes = [reader.get_batch(k).num_rows for k in range(reader.num_record_batches)]
+    return reader, np.concatenate([[0], np.cumsum(sizes)])
 
 
 def each_block(path: Path) -> Iterator[Records]:
-    """All records, a row group at a time."""
-    with pq.ParquetFile(path) as file:
-        for k in range(file.metadata.num_row_groups):
-            table = file.read_row_group(k)
-            yield Records(*(table.column(name).to_numpy() for name in RECORD_SCHEMA.names))
+    """All records, a batch at a time."""
+    with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as file:
+        for k in range(file.num_record_batches):
+            yield _records(file.get_batch(k))
+
+
+def _records(table: pa.Table | pa.RecordBatch) -> Records:
+    return Records(*(table.column(name).to_numpy() for name in RECORD_SCHEMA.names))
 
 
 def gather(path: Path, parts: Iterable[pa.Table]) -> None:
@@ -67,7 +69,8 @@ def gather(path: Path, parts: Iterable[pa.Table]) -> None:
         try:
             for table in parts:
                 if writer is None:
-                    writer = pq.ParquetWriter(temporary, table.schema, compression="zstd")
+                    texts = [field.name for field in table.schema if field.type == pa.string()]
+                    writer = pq.ParquetWriter(temporary, table.schema, compression="zstd", use_dictionary=texts)
                 writer.write_table(table)
         finally:
             if writer is not None:

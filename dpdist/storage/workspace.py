@@ -56,7 +56,7 @@ class Workspace:
 
     @property
     def records(self) -> Path:
-        return self.confidential / "records" / "records.parquet"
+        return self.confidential / "records" / "records.arrow"
 
     @property
     def frame(self) -> Path:

@@ -243,7 +243,7 @@ def wrong_after_damage(
 
 REMADE = [
     "confidential/job.json",
-    "confidential/records/records.parquet",
+    "confidential/records/records.arrow",
     "confidential/records/frame.parquet",
     "confidential/marks/records.json",
     "confidential/marks/stores-strata.json",
@@ -296,7 +296,7 @@ def test_a_damaged_key_or_identity_is_refused_and_restored_it_resumes(
 
 
 HALF_DONE = [
-    "records/records.parquet",
+    "records/records.arrow",
     "marks/stores-strata.json",
     "marks/strata-000000.json",
     "parts/strata-000001/bounds-00000.parquet",
@@ -365,15 +365,23 @@ def test_a_journal_does_not_vouch_for_by_products_that_were_damaged_since(
     assert wrong_after_damage(f"confidential/{name}", all_but_marked, peace, tmp_path, dpdist, command, True) == []
 
 
-@pytest.mark.parametrize("kind", ["total", "carry", "span in hand", "request"])
+IN_JOURNAL = {
+    "total": "002.npz",
+    "carry": "003-00002-carry.npy",
+    "result": "003-00002.npz",
+    "carry in hand": "004-00001-carry.npy",
+    "result in hand": "004-00001.npz",
+    "request": "004.request",
+}
+
+
+@pytest.mark.parametrize("kind", IN_JOURNAL)
 def test_a_damaged_journal_costs_rounds_but_gives_the_same_bytes(
     giant: tuple[Survey, Path, Path], tmp_path: Path, dpdist: Server, kind: str
 ) -> None:
     survey, peace, half = giant
     journal = half / "confidential" / "journal" / "strata-000000"
-    pattern = {"total": "002.np?", "carry": "003-00002*", "span in hand": "004-00001*", "request": "004.request"}[kind]
-    (path,) = journal.glob(pattern)
-    name = path.relative_to(half).as_posix()
+    name = (journal / IN_JOURNAL[kind]).relative_to(half).as_posix()
 
     def command(workspace: Path) -> Ended:
         return dpdist(*arguments(survey.job(), workspace), constants=SMALL_BLOCKS)

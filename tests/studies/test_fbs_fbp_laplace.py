@@ -75,7 +75,7 @@ def replicate(seed: int, folder: Path) -> dict[tuple[str, int], tuple[Floats, Fl
     plan, release = make_plan(job, None, silent), read_release(folder / "public" / "released")
     said = job.tables[0]
     cells = cross(plan.frame, said.by, said.margins)
-    found = totals(each_block(folder / "confidential" / "records" / "records.parquet"), plan.frame, clustered=False)
+    found = totals(each_block(folder / "confidential" / "records" / "records.arrow"), plan.frame, clustered=False)
     values = dict(zip(("count", "mean"), (e.value for e in direct(found, plan.frame, cells)), strict=True))
     population = plan.source.truth
     assert population is not None
