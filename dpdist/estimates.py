@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from dpdist.cells import Cells, split_by
 from dpdist.records import Codes, Floats, Frame, Ints
@@ -113,7 +113,7 @@ class Interval(NamedTuple):
 
 def t_interval(value: Floats, variance: Floats, df: Floats, level: float = 0.9) -> Interval:
     error = np.sqrt(variance)
-    reach = stats.t.ppf(0.5 + level / 2.0, df) * error
+    reach = scipy.stats.t.ppf(0.5 + level / 2.0, df) * error
     return Interval(value, error, df, value - reach, value + reach)
 
 

@@ -6,9 +6,8 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import xarray as xr
 from threadpoolctl import threadpool_limits
 
 from dpdist.errors import WorkspaceError
@@ -31,6 +30,9 @@ from dpdist.storage.marks import finished, mark
 from dpdist.storage.tables import write_records, write_table
 from dpdist.storage.workspace import SCRATCH, Identity, Workspace, confidential_log
 from dpdist.survey.prepare import changed_while_read, place
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 POOLING = "pooling"
 """Mark of the decision to pool, kept before the pooled fit replaces the strata's stores."""
@@ -134,6 +136,8 @@ def publish(workspace: str | Path, listener: Listener = silent) -> Path:
 
 def open_log_lik(workspace: str | Path) -> xr.Dataset:
     """log_lik.zarr of a run: coordinates loaded, the tensor lazy (dims chain, draw, record)."""
+    import xarray as xr
+
     path = Workspace(Path(workspace)).log_lik
     if not path.exists():
         remedy = "run the job, with record: {log_lik: always}"

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import binom, norm
+import scipy
 
 from dpdist.records import Floats
 
@@ -49,7 +49,11 @@ def distances(confidential: Floats, synthetic: Floats) -> Distances:
 def mean_interval(sample: Floats, level: float = LEVEL) -> Interval:
     """Mean ± z s/√n."""
     mean = float(sample.mean())
-    half = float(norm.ppf((1.0 + level) / 2.0) * sample.std(ddof=1) / np.sqrt(len(sample))) if len(sample) > 1 else np.inf
+    half = (
+        float(scipy.stats.norm.ppf((1.0 + level) / 2.0) * sample.std(ddof=1) / np.sqrt(len(sample)))
+        if len(sample) > 1
+        else np.inf
+    )
     return Interval(mean, mean - half, mean + half)
 
 
@@ -59,7 +63,7 @@ def quantile_interval(sample: Floats, share: float, level: float = LEVEL) -> Int
     y_(l) ≤ q_p is B ≥ l and q_p < y_(u) is B ≤ u − 1 for B ~ Binomial(n, p): l and u − 1 are B's (1 ∓ level)/2 points.
     """
     ordered, n = np.sort(sample), len(sample)
-    low, high = (int(binom.ppf(tail, n, share)) for tail in ((1.0 - level) / 2.0, (1.0 + level) / 2.0))
+    low, high = (int(scipy.stats.binom.ppf(tail, n, share)) for tail in ((1.0 - level) / 2.0, (1.0 + level) / 2.0))
     lower = ordered[low - 1] if low >= 1 else -np.inf
     upper = ordered[high] if high < n else np.inf
     return Interval(float(np.quantile(sample, share)), float(lower), float(upper))

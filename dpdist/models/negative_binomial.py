@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import scipy
 from scipy.special import gammaln
-from scipy.stats import nbinom
 
 from dpdist.keys import open_uniforms
 from dpdist.models import grid
@@ -76,7 +76,7 @@ class NegativeBinomial(OutcomeModel):
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """Outcomes by the inverse distribution function, limited to their public bounds; weights 1."""
         mean, dispersion = theta["mean"][0], theta["dispersion"][0]
-        y = nbinom.ppf(open_uniforms(rng, (len(frame_row),)), dispersion, dispersion / (mean + dispersion))
+        y = scipy.stats.nbinom.ppf(open_uniforms(rng, (len(frame_row),)), dispersion, dispersion / (mean + dispersion))
         return np.clip(y, *whole(self.outcome_bounds)), np.ones(len(frame_row))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
@@ -167,7 +167,9 @@ def limited_negative_binomial_mean(mean: Floats, dispersion: Floats, bounds: tup
     share = dispersion / (mean + dispersion)
 
     def at_most(k: float, more: float) -> Floats:
-        return np.asarray(nbinom.cdf(k, dispersion + more, share))
+        return np.asarray(scipy.stats.nbinom.cdf(k, dispersion + more, share))
 
-    inside = mean if np.isinf(high) else mean * at_most(high - 1.0, 1.0) + high * nbinom.sf(high, dispersion, share)
+    inside = (
+        mean if np.isinf(high) else mean * at_most(high - 1.0, 1.0) + high * scipy.stats.nbinom.sf(high, dispersion, share)
+    )
     return np.asarray(inside + (low * at_most(low - 1.0, 0.0) - mean * at_most(low - 2.0, 1.0) if low > 0.0 else 0.0))

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import scipy
 from scipy.special import gammaincinv, gammaln, pdtr, pdtrc
-from scipy.stats import poisson
 
 from dpdist.keys import open_uniforms
 from dpdist.models.outcome import ConjugateModel, whole
@@ -48,7 +48,7 @@ class Poisson(ConjugateModel):
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """Outcomes by the inverse distribution function, limited to their public bounds; weights 1."""
-        y = poisson.ppf(open_uniforms(rng, (len(frame_row),)), theta["rate"][0])
+        y = scipy.stats.poisson.ppf(open_uniforms(rng, (len(frame_row),)), theta["rate"][0])
         return np.clip(y, *whole(self.outcome_bounds)), np.ones(len(frame_row))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:

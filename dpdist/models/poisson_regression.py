@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from scipy.stats import poisson
+import scipy
 
 from dpdist.keys import open_uniforms
 from dpdist.models.outcome import RegressionModel, whole
@@ -34,7 +34,7 @@ class PoissonRegression(RegressionModel):
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """Outcomes by the inverse distribution function, limited to their public bounds; weights 1."""
         rate = np.exp(self.location(theta))[0][self.pattern(frame_row)]
-        y = poisson.ppf(open_uniforms(rng, (len(frame_row),)), rate)
+        y = scipy.stats.poisson.ppf(open_uniforms(rng, (len(frame_row),)), rate)
         return np.clip(y, *whole(self.outcome_bounds)), np.ones(len(frame_row))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:

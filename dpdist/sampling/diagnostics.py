@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import xarray as xr
 
 from dpdist.errors import ToolchainError
 from dpdist.sampling.stan import Chains
@@ -71,7 +70,7 @@ class Diagnostics:
 
 def diagnose(chains: Chains, names: tuple[str, ...] | None = None) -> Diagnostics:
     """Diagnostics of the named variables, all by default; generated quantities such as log_lik are better left out."""
-    arviz = _arviz()
+    arviz, xr = _arviz()
     labels, scalars = _scalars(chains, names)
     finite = np.isfinite(scalars).all(axis=(0, 1))
     varying = finite & (np.ptp(np.where(np.isfinite(scalars), scalars, 0), axis=(0, 1)) > 0)
@@ -115,9 +114,11 @@ def _least(values: np.ndarray[Any, np.dtype[np.float64]]) -> float | None:
     return float(np.min(values)) if len(values) else None
 
 
-def _arviz() -> Any:
+def _arviz() -> tuple[Any, Any]:
+    """ArviZ and xarray, which cost a process that runs no chains half a second."""
     try:
         import arviz
+        import xarray
     except ImportError:
         raise ToolchainError("arviz is not installed", "the extra 'stan'", "pip install 'dpdist[stan]'") from None
-    return arviz
+    return arviz, xarray

@@ -16,15 +16,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import xarray as xr
 
 from dpdist.errors import StanError
 from dpdist.records import Floats
 from dpdist.sampling.cmdstan import cmdstanpy, variables
 from dpdist.sampling.toolchain import Executable
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 _EXACT = 17
 """Significant digits that bring back every double."""
@@ -61,6 +63,8 @@ class Chains:
 
     def dataset(self) -> xr.Dataset:
         """The draws with dimensions chain, draw, <name>_dim_0, …"""
+        import xarray as xr
+
         return xr.Dataset(
             {
                 name: (("chain", "draw", *(f"{name}_dim_{i}" for i in range(values.ndim - 2))), values)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from dpdist.evaluation.utility import QUANTILES
 from dpdist.records import Floats
@@ -66,7 +66,7 @@ class Beta:
         return np.clip(rng.beta(self.a, self.b, n), 1e-300, 1.0 - 2.0**-53)
 
     def truth(self) -> dict[str, float]:
-        return _figures(stats.beta(self.a, self.b))
+        return _figures(scipy.stats.beta(self.a, self.b))
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Poisson:
         return rng.poisson(self.mean, n).astype(float)
 
     def truth(self) -> dict[str, float]:
-        return _figures(stats.poisson(self.mean))
+        return _figures(scipy.stats.poisson(self.mean))
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class NegativeBinomialMixture:
 
     def truth(self) -> dict[str, float]:
         parts = [
-            (share, stats.nbinom(phi, phi / (phi + self.mean)))
+            (share, scipy.stats.nbinom(phi, phi / (phi + self.mean)))
             for share, phi in ((self.share_1, self.dispersion_1), (1.0 - self.share_1, self.dispersion_2))
         ]
         at = np.arange(int(max(part.ppf(0.9999) for _, part in parts)))
@@ -153,7 +153,7 @@ class Bernoulli:
         return (rng.random(n) < self.probability).astype(float)
 
     def truth(self) -> dict[str, float]:
-        return _figures(stats.bernoulli(self.probability))
+        return _figures(scipy.stats.bernoulli(self.probability))
 
 
 def _figures(law: Any) -> dict[str, float]:
