@@ -70,7 +70,9 @@ def _stan_built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     if not any("stan_cache" in getattr(item, "fixturenames", ()) for item in request.session.items):
         yield None
         return
-    folder = Path(os.environ.get("DPDIST_CACHE") or tmp_path_factory.mktemp("stan-cache"))
+    session = tmp_path_factory.getbasetemp()  # of one process of several, under -n: they share what they compile
+    session = session.parent if "PYTEST_XDIST_WORKER" in os.environ else session
+    folder = Path(os.environ.get("DPDIST_CACHE") or session / "stan-cache")
     command = ["nice", "-n", "10", sys.executable, "-m", "dpdist", "stan", "build"]
     environment = {**os.environ, "DPDIST_CACHE": str(folder)}
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
