@@ -19,6 +19,7 @@ from rich.progress import (
 )
 
 from dpdist import cli_stan, reporting
+from dpdist.auditing import audit as audit_workspace
 from dpdist.console import err, guarded, out
 from dpdist.job import Job
 from dpdist.jobfile import load_job
@@ -131,6 +132,32 @@ def report(workspace: WorkspaceFolder, confidential: WithEvaluation = False) -> 
 
     def act() -> None:
         out.print(reporting.report_text(workspace, confidential))
+
+    guarded(act)
+
+
+@app.command()
+def audit(
+    workspace: WorkspaceFolder,
+    records: Annotated[int, typer.Option("--records", min=1, help="Records of each stratum to leave out.")] = 8,
+    all_rules: Annotated[bool, typer.Option("--all-rules", help="Every weight rule, not only the release's own.")] = False,
+    confidential: Annotated[
+        bool, typer.Option("--confidential", help="Show the result, for the custodian's eyes only.")
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Leave records of a finished release out, one at a time, and compare what that changes with the bound. Spends nothing.
+
+    Exact, for tilted posteriors of the lognormal model; results go to the confidential folder.
+    """
+
+    def act() -> None:
+        with _listening(quiet, as_json=False) as listener:
+            found = audit_workspace(workspace, records, all_rules, listener)
+        if confidential:
+            out.print(reporting.audit_text(found))
+        elif not quiet:
+            out.print("Audited: see confidential/evaluation/audit-*.parquet, or add --confidential.")
 
     guarded(act)
 

@@ -11,6 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dpdist.confidential import Confidential
 from dpdist.errors import WorkspaceError
 from dpdist.planning import Plan
 from dpdist.publish.folder import recover
@@ -87,6 +88,12 @@ def report(workspace: str | Path, confidential: bool = False) -> str:
     with console.capture() as captured:
         console.print(report_text(Path(workspace), confidential))
     return captured.get()
+
+
+def audit_text(found: Confidential[pd.DataFrame]) -> RenderableType:
+    """What an audit found, for the custodian's eyes."""
+    said = "exceeded: records whose exact loss, with all weights computed anew, is over 2Δ; largest_share: of 2Δ, at most"
+    return Group(_table("Leave-one-out audit (confidential)", found.disclose_to_custodian()), Text(said, style="dim"))
 
 
 def _statement(space: Workspace) -> dict[str, Any]:

@@ -34,8 +34,8 @@ class Weighting(NamedTuple):
     log_evidence: float
 
 
-def weighting(model: Lognormal, records: Records, steps: Search, draws: int, key: Key) -> Weighting:
-    """A weight search over records in memory; raises `Improper` or `NotReached`."""
+def weighting(model: Lognormal, records: Records, steps: Search, draws: int, key: Key, stratum: str = "") -> Weighting:
+    """A weight search over records in memory, with the random numbers of a stratum; raises `Improper` or `NotReached`."""
     rounds, carry, sampler = fits(model, steps), Carry(), ExactSampler(draws)
     reply: Any = None
     while True:
@@ -47,25 +47,31 @@ def weighting(model: Lognormal, records: Records, steps: Search, draws: int, key
         if isinstance(request, Pass):
             reply = request.kernel(records, carry, Nowhere())
         else:
-            reply = sampler.many(model, request.posterior, key.generator(request.stage))
+            reply = sampler.many(model, request.posterior, key.generator(request.stage, stratum))
 
 
 def leave_one_out(
-    model: Lognormal, records: Records, search: Callable[[], Search], which: Sequence[int], draws: int, key: Key
+    model: Lognormal,
+    records: Records,
+    search: Callable[[], Search],
+    which: Sequence[int],
+    draws: int,
+    key: Key,
+    stratum: str = "",
 ) -> Confidential[pd.DataFrame]:
     """For every record of `which`: its exact loss over the draws of the fit with it, beside what the bound says.
 
     Columns: record, loss (largest |log ratio|), loss_at_given_weights (the others' weights kept), epsilon_local (2Δ),
     epsilon_local_range, exceeds (loss over 2Δ).
     """
-    whole = weighting(model, records, search(), draws, key)
+    whole = weighting(model, records, search(), draws, key, stratum)
     f = model.log_lik(whole.fit.draws, records)
     bound = 2.0 * whole.fit.summary.database_bound
     rows = []
     for i in which:
         others = np.arange(len(records)) != i
         left = records.take(others)
-        again = weighting(model, left, search(), draws, key)
+        again = weighting(model, left, search(), draws, key, stratum)
         kept = model.log_evidence(model.statistics(left, whole.alpha[others]))
         loss = _largest(f @ whole.alpha - f[:, others] @ again.alpha, whole.log_evidence - again.log_evidence)
         given = _largest(f[:, i] * whole.alpha[i], whole.log_evidence - kept)

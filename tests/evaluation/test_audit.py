@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pandas as pd
 import pytest
 from threadpoolctl import threadpool_limits
 
+import dpdist
+from dpdist.auditing import audit, search_for
 from dpdist.confidential import Confidential
+from dpdist.errors import WorkspaceError
 from dpdist.evaluation.audit import keep_audit, leave_one_out, weighting
 from dpdist.job import Job, Weights
 from dpdist.keys import Key
 from dpdist.models.lognormal import Lognormal
 from dpdist.privacy.weights import search
 from dpdist.records import Frame, Records
+from dpdist.runtime.fit import open_fit
+from dpdist.storage.workspace import Workspace
 
 KEY, N, TARGET, DRAWS = Key(b"tests/evaluation/test_audit"), 120, 1.8, 300
 
@@ -94,3 +101,69 @@ def test_an_audit_is_confidential_until_it_is_written_to_the_confidential_folder
     keep_audit(tmp_path, "linear", found["linear"][0])
     kept = pd.read_parquet(tmp_path / "audit-linear.parquet")
     pd.testing.assert_frame_equal(kept, found["linear"][0].disclose_to_custodian())
+
+
+JOB = """
+dataset: audit
+period: "2017"
+input: {simulate: {kind: doctorates, population: 6000, sample: 700, seed: 7}}
+columns:
+  field: {levels: [biology, computing, mathematics, physical_sciences, psychology, social_sciences, engineering, health]}
+  sex: {levels: [male, female]}
+  salary: {bounds: [0, 1000000]}
+universe: [{column: field, keep: [biology, engineering]}]
+survey: {weight: weight, design_strata: [field]}
+strata: [field]
+model: {family: FAMILY, outcome: salary, predictors: [sex]}
+mechanism: {name: weighted}
+budget: {epsilon: "3.6"}
+sampler: {draws: 200}
+tables: [{name: all, statistics: [count]}]
+"""
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory):
+    workspace = tmp_path_factory.mktemp("audited") / "work"
+    dpdist.run(dpdist.parse_job(JOB.replace("FAMILY", "lognormal")), workspace)
+    return workspace
+
+
+def test_an_audit_weights_the_records_as_the_release_did(released):
+    """Its first weighting of a stratum gives the weights that the release kept, and its bound."""
+    space = Workspace(released)
+    fit = open_fit(space, Key.read(space.key), "strata")
+    bounds = pd.read_parquet(released / "confidential" / "bounds.parquet")
+    for number, label in enumerate(fit.frame.stratum_labels):
+        own = bounds[bounds["stratum"] == label]
+        records, edges = fit.records(fit.layout.blocks.of_stratum(number))[0], fit.frame.stratum_count
+        assert len(records) == edges[number]
+        with threadpool_limits(1):
+            found = weighting(fit.model(number), records, search_for(fit.job, "fixed_point")(), 200, fit.key, label)
+        np.testing.assert_allclose(found.alpha, own["privacy_weight"], rtol=1e-12)
+
+
+def test_a_finished_release_is_audited_rule_by_rule(released):
+    rows = audit(released, records=4, all_rules=True).disclose_to_custodian().set_index("rule")
+    assert set(rows.index) == {"linear", "cluster", "inverse", "scalar", "fixed_point"}
+    assert (rows["strata"] + rows["left_out"] == 2).all()
+    assert (rows["records"] == 4 * rows["strata"]).all()
+    assert rows.loc["fixed_point", "exceeded"] == 0
+    kept = pd.read_parquet(released / "confidential" / "evaluation" / "audit-fixed_point.parquet")
+    assert kept["stratum"].value_counts().to_dict() == {"biology": 4, "engineering": 4}
+    bounds = pd.read_parquet(released / "confidential" / "bounds.parquet").set_index(["stratum", "record"])
+    for label, own in kept.groupby("stratum"):
+        largest = bounds.loc[label, "unweighted_record_bound"].nlargest(2).index
+        assert set(largest) <= set(own["record"])
+    assert not list((released / "public").rglob("*audit*"))
+
+
+def test_what_has_no_closed_form_is_not_audited(released, tmp_path):
+    with pytest.raises(WorkspaceError, match="no finished release"):
+        audit(tmp_path)
+    other = tmp_path / "other"
+    shutil.copytree(released, other)
+    path = other / "confidential" / "job.json"
+    path.write_text(path.read_text().replace('"weighted"', '"censor_uw"'))
+    with pytest.raises(WorkspaceError, match="censor_uw"):
+        audit(other)
