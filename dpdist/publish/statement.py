@@ -53,8 +53,10 @@ def statement(release: Release) -> dict[str, Any]:
 def manifest(folder: Path, release: Release) -> dict[str, Any]:
     """manifest.json: SHA-256 of every other public file, the public job, versions."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
+    reference = release.promise.get("reference")
     return {
         "files": {path.relative_to(folder).as_posix(): sha256(path) for path in files},
+        **({"reference": {"sha256": reference["sha256"]}} if reference else {}),
         "job": release.job.public,
         "versions": {name: version(name) for name in PACKAGES},
     }

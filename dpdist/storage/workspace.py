@@ -63,6 +63,15 @@ class Workspace:
         return self.confidential / "records" / "frame.parquet"
 
     @property
+    def reference(self) -> Path:
+        """The reference's records under rows of the current frame."""
+        return self.confidential / "records" / "reference.parquet"
+
+    def learned(self, fit: str, stratum: int) -> Path:
+        """What the reference fixed for one stratum."""
+        return self.confidential / "reference" / f"{fit}-{stratum:06d}.pickle"
+
+    @property
     def job(self) -> Path:
         return self.confidential / "job.json"
 
