@@ -46,6 +46,7 @@ SamplerName = Literal["exact", "grid", "stan"]
 Toolchain = Literal["auto", "cmdstan", "embedded"]
 ExecutorName = Literal["serial", "dask"]
 StatisticName = Literal["count", "mean"]
+Measure = Literal["max_ecdf", "avg_ecdf", "mean", "median"]
 Rule = Literal["error", "drop"]
 
 Period = Annotated[str, BeforeValidator(lambda v: str(v) if isinstance(v, int) else v)]
@@ -310,6 +311,39 @@ class Reference(Frozen):
     provenance: str | None = Field(default=None, max_length=500, description="where it comes from and why it is public")
 
 
+_CALIBRATION_SCHEMA = {
+    "type": "object",
+    "properties": {"path": {"type": "string", "description": "a file that `dpdist calibrate` wrote"}},
+}
+
+
+class Calibration(Frozen):
+    """A mechanism's constants, tuned on a reference period by `dpdist calibrate` for this job's later periods."""
+
+    dataset: Name
+    period: Period = Field(description="of the reference that the constants were tuned on")
+    columns: dict[str, Column]
+    universe: tuple[Keep, ...]
+    survey: Survey
+    strata: tuple[str, ...]
+    model: Model
+    mechanism: Mechanism
+    budget: ReleaseBudget
+    synthetic_sets: int
+    referring: bool = Field(description="whether weights are fixed on a reference")
+    bound: float = Field(description="M of a clamp, or Δ* of a set")
+    measure: Measure
+    loss: float
+    tried: int
+    reference: dict[str, str | int | None] = Field(description="sha256, records and provenance of what was tuned on")
+    sha256: str = Field(default="", description="of the file, as found by the job that names it")
+
+    @property
+    def public(self) -> dict[str, Any]:
+        """What a release says of it; its mechanism is the job's."""
+        return self.model_dump(mode="json", include={"period", "measure", "loss", "tried", "reference", "sha256"})
+
+
 class Statistic(Frozen):
     name: StatisticName
     variable: str | None = None
@@ -379,6 +413,7 @@ class Job(Frozen):
     budget: ReleaseBudget
     synthetic_sets: int = Field(default=1, ge=1)
     reference: Reference | None = None
+    calibration: Annotated[Calibration, WithJsonSchema(_CALIBRATION_SCHEMA)] | None = None
     sampler: Sampler = Sampler()
     diagnostics: Diagnostics = Diagnostics()
     tables: tuple[Table, ...] = Field(min_length=1)

@@ -33,6 +33,7 @@ def contradictions(job: Job) -> list[Contradiction]:
         *_clamp(job),
         *_strict(job),
         *_reference(job),
+        *_calibration(job),
         *_histogram(job),
     ]
 
@@ -257,6 +258,23 @@ def _reference(job: Job) -> Iterator[Contradiction]:
         yield ("mechanism", "drift"), f"'{name}' plans no drift from a reference: leave it out, or take centred"
     if job.mechanism.aim != unsaid.aim and (said is None or name != "weighted"):
         yield ("mechanism", "aim"), "only weights that are tuned on a reference aim below the target: leave it out"
+
+
+def _calibration(job: Job) -> Iterator[Contradiction]:
+    """A calibration is of this job's data, model, mechanism and budget, and of another period."""
+    said = job.calibration
+    if said is None:
+        return
+    for name in ("dataset", "columns", "universe", "survey", "strata", "model", "budget", "synthetic_sets"):
+        if getattr(said, name) != getattr(job, name):
+            yield ("calibration",), f"it was made for another {name}: calibrate this job on a reference period"
+    if said.mechanism.name != job.mechanism.name or said.mechanism.weights.rule != job.mechanism.weights.rule:
+        yield ("calibration",), "it was made for another mechanism or weight rule: calibrate this job on a reference period"
+    if said.referring != (job.reference is not None):
+        with_or_without = "with" if said.referring else "without"
+        yield ("calibration",), f"it was made {with_or_without} a reference: give the job the same, or calibrate it anew"
+    if said.period == job.period:
+        yield ("calibration",), f"it was tuned on period {said.period}, the job's own: tune on an earlier period"
 
 
 def _strict(job: Job) -> Iterator[Contradiction]:

@@ -59,6 +59,9 @@ def make_plan(job: Job, input: str | Path | None, listener: Listener) -> Plan:
     _check_memory(job, layout)
     if job.mechanism.fallback == "pool":
         _check_memory(job, Layout.of(job, census.frame.pooled()))
+    if job.calibration is not None and job.calibration.reference.get("sha256") == source.fingerprint():
+        found, remedy = "its constants were tuned on the current file", "tune on an earlier period's file"
+        raise DataError(source.name, [Problem("calibration", found, "another period's file", remedy)])
     reference = None
     if job.reference is not None:
         with stage(listener, "check reference", None) as tick:

@@ -434,9 +434,9 @@ JOB_EDITS = {
     ),
     "reference": (
         "tables:",
-        "reference: {file: last_year}\ntables:",
+        "reference: {pth: last_year}\ntables:",
         "reference",
-        "reference.file: unknown key",
+        "reference.pth: unknown key",
         "did you mean",
     ),
     "table over an undeclared column": (

@@ -64,6 +64,7 @@ FROZEN = (
 )
 REFERENCE = "the reference file is declared public by the job: of people in it nothing is said"
 PROVENANCE = "the reference, as the job says: {}"
+CALIBRATED = "the mechanism's constants were tuned on period {}, which the job declares public, and not touched since"
 COUNTS = (
     "the bins are fixed by public bounds and sizes; a record that is switched off changes one bin's count by 1, one that "
     "is exchanged two, and every count has discrete Laplace noise of scale 1/ε (2/ε under substitution) of a set's ε"
@@ -78,7 +79,8 @@ def promise_of(job: Job, per_set: Guarantee, *assumptions: str) -> Promise:
     target = None if isinstance(per_set, NoGuarantee) else target_of(job)
     weights = (WEIGHTS_ARE_ATTRIBUTES,) if job.survey.weight else ()
     users = USERS_PART if job.model.family == "user" else ()
-    said = (PUBLIC_X, *public, *weights, *users, NO_AMPLIFICATION, *assumptions)
+    tuned = (CALIBRATED.format(job.calibration.period),) if job.calibration is not None else ()
+    said = (PUBLIC_X, *public, *weights, *users, NO_AMPLIFICATION, *tuned, *assumptions)
     return Promise(total, per_set, composition, said, target)
 
 

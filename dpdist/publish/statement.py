@@ -42,6 +42,7 @@ def statement(release: Release) -> dict[str, Any]:
         "synthetic_sets": job.synthetic_sets,
         "metered": False,
         "mechanism": job.mechanism.model_dump(mode="json"),
+        **({"calibration": job.calibration.public} if job.calibration is not None else {}),
         "model": _model(release),
         "public": _public(release),
         "post_processing": _post_processing(release),
