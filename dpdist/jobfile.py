@@ -151,15 +151,20 @@ def _with_program(said: dict[str, Any], folder: Path, source: str, lines: Mappin
 def _with_calibration(said: dict[str, Any], folder: Path, source: str, lines: Mapping[Path_, int]) -> dict[str, Any]:
     """What was said, the path of a calibration replaced by what stands there, and its constants in the mechanism."""
     named, mechanism = said.get("calibration"), said.get("mechanism")
-    if not isinstance(named, dict) or not isinstance(path := named.get("path"), str) or not isinstance(mechanism, dict):
+    if named is None or not isinstance(mechanism, dict):
         return said
+    if not isinstance(named, dict) or set(named) != {"path"} or not isinstance(path := named["path"], str):
+        place, allowed = _place(("calibration",), lines), "{path: …}, a file that `dpdist calibrate` wrote"
+        raise JobError(source, [Problem("calibration", "no path, or more than a path", allowed, "name the file", 1, place)])
     found = load_calibration(folder / path)
     weights = mechanism.get("weights")
     own = [name for name in mechanism if name not in ("name", "weights", "fallback")]
     own += [f"weights.{name}" for name in (weights if isinstance(weights, dict) else {}) if name != "rule"]
     if own:
         place, allowed = _place(("mechanism",), lines), "name, weight rule and fallback; constants are the calibration's"
-        problem = Problem("mechanism", f"it states {', '.join(own)} beside a calibration", allowed, "leave it out", 1, place)
+        problem = Problem(
+            "mechanism", f"it states {', '.join(own)} beside a calibration", allowed, "leave it out", 1, place
+        )
         raise JobError(source, [problem])
     rule = weights.get("rule") if isinstance(weights, dict) else weights
     tuned = found.mechanism.model_dump(mode="json")
@@ -170,7 +175,10 @@ def _with_calibration(said: dict[str, Any], folder: Path, source: str, lines: Ma
 
 def load_calibration(path: Path) -> Calibration:
     """A file that `dpdist calibrate` wrote. Raises `JobError`."""
-    text, otherwise = read_yaml(path, JobError), Problem("file", "no calibration", "a file of `dpdist calibrate`", "name one")
+    text, otherwise = (
+        read_yaml(path, JobError),
+        Problem("file", "no calibration", "a file of `dpdist calibrate`", "name one"),
+    )
     said, lines = mapping(text, str(path), JobError, otherwise)
     digest = hashlib.sha256(text.encode()).hexdigest()
     return validated(Calibration, said | {"sha256": digest}, str(path), lines, JobError)
@@ -179,7 +187,9 @@ def load_calibration(path: Path) -> Calibration:
 def calibration_text(calibration: Calibration) -> str:
     """A calibration as YAML."""
     said = calibration.model_dump(mode="json", exclude={"sha256"})
-    head = "# Tuned on a reference period by `dpdist calibrate`; later jobs name it under calibration: {path: …}, unchanged.\n"
+    head = (
+        "# Tuned on a reference period by `dpdist calibrate`; later jobs name it under calibration: {path: …}, unchanged.\n"
+    )
     return head + yaml.safe_dump(said, sort_keys=False, allow_unicode=True, width=120)
 
 

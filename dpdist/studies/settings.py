@@ -108,6 +108,8 @@ class Arm(Mechanism):
 
     @model_validator(mode="after")
     def _what_can_be_let_pass_or_matched(self) -> Self:
+        if self.name == "centred":
+            raise ValueError("centred is fixed on a reference, and a study's simulated files have none: leave it out")
         if not self.enforced and self.name not in UNENFORCED:
             raise ValueError(f"enforced: false is for {' and '.join(UNENFORCED)}: {self.name} has no bound to let pass")
         if self.match is not None and (self.name != "weighted" or not self.enforced):

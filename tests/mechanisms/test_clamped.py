@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -251,3 +252,36 @@ def test_a_centred_clamp_promises_the_budget_for_exact_draws():
     promise = Centred().promise(job("centred", "1"))
     assert (promise.total.name, promise.total.epsilon) == ("strict for exact draws", 1)
     assert any("on the reference alone" in assumption for assumption in promise.assumptions)
+
+
+RULES = ["linear", "inverse", "scalar", "fixed_point", "cluster"]
+
+
+@pytest.mark.parametrize("stratum", ["one record", "equal records"])
+@pytest.mark.parametrize("rule", RULES)
+def test_equal_likelihoods_have_equal_weights(rule, stratum):
+    """All F equal: [V]'s scaled F is 0, and every other rule gives one weight to all; a defined result for one record."""
+    (theta,), notes, own = run(job("weighted", "3", weights=rule), STRATA[stratum])
+    alpha = own[0]["bounds"]["privacy_weight"]
+    assert (alpha == alpha[0]).all()
+    assert 0 < theta["mean"][0] < 1
+    assert notes["summary"]["database_bound"] <= 1.5
+
+
+def test_weights_that_are_all_zero_leave_the_prior():
+    """Weighted-e cuts every record off; nothing is learned, nothing is lost."""
+    _, notes, own = run(job("weighted_e", "1e-6"), shares(100, law=(2, 3)))
+    bounds = own[0]["bounds"]
+    assert notes["summary"]["diagnostics"]["records_censored"] >= 95
+    assert bounds["privacy_weight"].max() * len(bounds["privacy_weight"]) < 1e-3
+    assert notes["final"]["mean"].std() == pytest.approx(np.sqrt(1 / 12), rel=0.2)
+
+
+@pytest.mark.parametrize(("rule", "meets"), [("linear", False), ("inverse", True), ("scalar", True), ("fixed_point", True)])
+def test_a_budget_that_no_weights_meet_is_refused_or_met(rule, meets):
+    """At ε = 1e-6 a proper prior's tails keep bounds finite: what has a release meets the target, the rest is refused."""
+    met = []
+    with suppress(NotReached):
+        met.append(run(job("weighted", "1e-6", weights=rule), shares(60, law=(2, 3)))[1])
+    assert all(notes["summary"]["database_bound"] <= 5e-7 for notes in met)
+    assert bool(met) == meets
