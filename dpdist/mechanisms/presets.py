@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from dpdist.job import CLAMPED as CLAMPED_NAMES
 from dpdist.job import Job, MechanismName
 from dpdist.mechanisms import clamped, statistics, tilted
 from dpdist.mechanisms.learned import Learned
@@ -32,6 +33,10 @@ USERS_PART = (
     "the user's program: log_lik of a record depends on that record and the parameters alone, and a Python log_lik is the "
     "density that the program weighs",
     "the user's program: the rounding error of its log_lik is assumed, not known",
+)
+USERS_CLAMP = (
+    "the user's program: its target weighs a record by exp(clamp(alpha(log_lik − reference), ±clamp)); where the job has a "
+    "reference this was tried on its records, at some parameters"
 )
 FALLBACK_SHOWS = "whether the declared fallback was taken depends on the records and can be seen in the release"
 NO_AMPLIFICATION = "no amplification by subsampling is claimed"
@@ -78,7 +83,8 @@ def promise_of(job: Job, per_set: Guarantee, *assumptions: str) -> Promise:
     total = per_set if isinstance(per_set, NoGuarantee) else per_set.sets(job.synthetic_sets)
     target = None if isinstance(per_set, NoGuarantee) else target_of(job)
     weights = (WEIGHTS_ARE_ATTRIBUTES,) if job.survey.weight else ()
-    users = USERS_PART if job.model.family == "user" else ()
+    clamps = (USERS_CLAMP,) if job.mechanism.name in CLAMPED_NAMES else ()
+    users = (*USERS_PART, *clamps) if job.model.family == "user" else ()
     tuned = (CALIBRATED.format(job.calibration.period),) if job.calibration is not None else ()
     said = (PUBLIC_X, *public, *weights, *users, NO_AMPLIFICATION, *tuned, *assumptions)
     return Promise(total, per_set, composition, said, target)

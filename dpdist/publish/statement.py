@@ -20,6 +20,7 @@ SEARCH_AGAIN = (
     "m, and the bias of the privacy weights (squared); all but the first by re-running the weight search on a synthetic "
     "sample"
 )
+SEARCH_STANDS_IN = "privacy weights were fixed on the reference: a search on a synthetic sample stands in for them here"
 COUNTED_AGAIN = (
     "estimator `parameters`: composition of the sample over x, other samples' bin counts and other noise, both simulated "
     "from the first set's histogram; the bias of bins and of counts cut off at 0 is not in it"
@@ -83,6 +84,8 @@ def _public(release: Release) -> list[str]:
         "the levels and bounds that the job declares",
         "the seed of publication, which is independent of the seed of protection",
     ]
+    if job.reference is not None:
+        facts.append("the reference, a file that the job declares public (its checksum stands under reference)")
     facts += [f"the universe: {keep.column} is one of {', '.join(map(str, keep.keep))}" for keep in job.universe]
     return facts + [
         f"assumed public though it depends on the outcome: the number of records left after {rule}"
@@ -110,7 +113,9 @@ def _of_parameters(release: Release) -> list[str]:
     if not isinstance(model, Expectation):
         return []
     searched = isinstance(model, Recentred) and release.job.mechanism.name not in CLAMPED
-    return [SEARCH_AGAIN if searched else BETWEEN_SETS]
+    if not searched:
+        return [BETWEEN_SETS]
+    return [SEARCH_AGAIN, SEARCH_STANDS_IN] if release.job.frozen else [SEARCH_AGAIN]
 
 
 def _standard_errors(release: Release) -> list[str]:
