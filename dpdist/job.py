@@ -253,7 +253,7 @@ class Mechanism(Frozen):
         default=0.25, ge=0, le=LARGEST_DRIFT, description="planned, of centred, from the reference: in sd of a record"
     )
     aim: float = Field(
-        default=0.9,
+        default=0.6,
         gt=0,
         le=1,
         description="share of Δ* that weights aim at on a reference; the rest is for drift",

@@ -20,7 +20,7 @@ from dpdist.survey.prepare import Census, Tick, checked_batches, place, take_cen
 from dpdist.survey.source import Source, open_source
 
 ALONE, SHARED = 0.9, 0.5
-"""Where ALONE of the current records are unlike all others, SHARED of them in the reference are no coincidence."""
+"""Where ALONE of either file's records are unlike all others, SHARED current ones in the reference are no coincidence."""
 SHOWN = 3
 
 
@@ -89,9 +89,9 @@ def _same_records(current: NDArray[np.uint64], reference: NDArray[np.uint64]) ->
     """True if both hold the same records, or the reference most of the current ones where records tell themselves apart."""
     if len(current) == len(reference) and np.array_equal(np.sort(current), np.sort(reference)):
         return True
-    distinct = np.unique(current)
-    shared = float(np.isin(distinct, reference).mean()) if len(distinct) else 0.0
-    return len(distinct) > ALONE * len(current) and shared > SHARED
+    own, others = np.unique(current), np.unique(reference)
+    alone = len(own) > ALONE * len(current) and len(others) > ALONE * len(reference)
+    return alone and float(np.isin(own, others).mean()) > SHARED
 
 
 def _current(reference: Source) -> DataError:
