@@ -32,7 +32,7 @@ from dpdist.runtime.strata import create_stores, gather_strata, protect_all, pro
 from dpdist.sampling import facts, prepare
 from dpdist.storage.marks import finished, mark
 from dpdist.storage.tables import write_records, write_table
-from dpdist.storage.workspace import SCRATCH, Identity, Workspace, confidential_log
+from dpdist.storage.workspace import REFERENCE, SCRATCH, Identity, Workspace, confidential_log
 from dpdist.survey.prepare import changed_while_read, place
 from dpdist.survey.reference import place_reference
 
@@ -120,7 +120,7 @@ def store_reference(space: Workspace, plan: Plan, listener: Listener) -> None:
 def _decisive(plan: Plan) -> dict[str, Any]:
     """What decides a result beside the input: the job, and the reference's content."""
     reference = plan.reference
-    return plan.job.identity | ({"reference.sha256": reference.sha256} if reference is not None else {})
+    return plan.job.identity | ({REFERENCE: reference.sha256} if reference is not None else {})
 
 
 def protect(space: Workspace, plan: Plan, key: Key, sampled_by: Mapping[str, Any], listener: Listener) -> Release:

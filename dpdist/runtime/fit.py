@@ -11,7 +11,6 @@ from typing import Literal
 
 import numpy as np
 
-from dpdist.files import sha256
 from dpdist.frames import frame_from_table
 from dpdist.job import Job
 from dpdist.keys import Key
@@ -28,7 +27,7 @@ from dpdist.storage.marks import finished
 from dpdist.storage.noise import drawn_once
 from dpdist.storage.recorder import StratumStore
 from dpdist.storage.tables import read_rows, read_table
-from dpdist.storage.workspace import Workspace
+from dpdist.storage.workspace import REFERENCE, Workspace
 
 FitName = Literal["strata", "proper", "pooled"]
 
@@ -83,8 +82,9 @@ class Fit:
     @cached_property
     def reference_key(self) -> Key:
         """Randomness that follows from the reference's content: what it fixes is the same in every run."""
-        digest = sha256(self.space.reference)
-        return Key.from_hex(digest).child(f"reference {self.address.name}")
+        identity = self.space.read_identity()
+        assert identity is not None
+        return Key.from_hex(identity.job[REFERENCE]).child(f"reference {self.address.name}")
 
     @cached_property
     def _reference_edges(self) -> Ints:

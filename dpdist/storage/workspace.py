@@ -21,6 +21,9 @@ from dpdist.keys import Key
 SCRATCH = "scratch-"
 """Beginning of the names of temporary folders in the confidential one."""
 
+REFERENCE = "reference.sha256"
+"""What decides a result beside the job's own settings: the content of its reference."""
+
 
 @dataclass(frozen=True)
 class Identity:
