@@ -101,6 +101,17 @@ def test_a_users_program_that_clamps_has_a_strict_release(files: Path, tmp_path:
     assert released["sigma"]["values"] == pytest.approx(now.std(), rel=0.3)
 
 
+@pytest.mark.parametrize("mechanism", ["censor_uw", "censor_w"])
+def test_a_users_program_may_clamp_without_a_reference(mechanism: str, files: Path, tmp_path: Path) -> None:
+    dpdist.run(job(files, USER.format(wrong=0), mechanism, "1", reference=False), tmp_path / "work")
+    said = json.loads((tmp_path / "work" / "public" / "statement.json").read_text())
+    assert said["guarantee"] == ("asymptotic" if mechanism == "censor_w" else "strict for exact draws")
+    assert any("exp(clamp(alpha(log_lik − reference), ±clamp))" in assumption for assumption in said["assumptions"])
+    bounds = pd.read_parquet(tmp_path / "work" / "confidential" / "bounds.parquet")
+    assert bounds["weighted_record_bound"].max() == pytest.approx(0.5)
+    assert (bounds["privacy_weight"] * bounds["record_bound"] > 0.5).any()
+
+
 @pytest.mark.parametrize("wrong", [1, 2], ids=["a tenth too wide", "not centred"])
 def test_a_program_that_does_not_clamp_as_it_must_is_refused_on_the_reference(
     wrong: int, files: Path, tmp_path: Path

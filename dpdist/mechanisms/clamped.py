@@ -21,7 +21,7 @@ from dpdist.records import Floats, Records
 class Gather(NamedTuple):
     """Kernel: the records of the posterior, as rows (frame row, outcome, weight, α, offset), to be concatenated.
 
-    The offset is log p(record | θ_ref), or 0 without a θ_ref.
+    The offset is log p(record | θ_ref), or 0 without a θ_ref and where that is not finite: a function of the record alone.
     """
 
     model: StratumModel
@@ -32,7 +32,7 @@ class Gather(NamedTuple):
         alpha = weigh(self.model, self.step, records, carry)
         offset = np.zeros(len(records))
         if self.reference is not None:
-            offset = self.model.log_lik(self.reference, records)[0]
+            offset = np.nan_to_num(self.model.log_lik(self.reference, records)[0], nan=0.0, posinf=0.0, neginf=0.0)
         carry["offset"] = offset
         return np.column_stack([records.frame, records.outcome, records.weight, alpha, offset])
 

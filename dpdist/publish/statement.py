@@ -8,7 +8,7 @@ from typing import Any
 
 from dpdist.families import FAMILIES
 from dpdist.files import sha256
-from dpdist.job import CLAMPED, NOISY
+from dpdist.job import CLAMPED, NOISY, Job
 from dpdist.models.protocol import Expectation
 from dpdist.publish.precision import Recentred
 from dpdist.publish.released import Release
@@ -42,7 +42,7 @@ def statement(release: Release) -> dict[str, Any]:
         "privacy_unit": "record",
         "synthetic_sets": job.synthetic_sets,
         "metered": False,
-        "mechanism": job.mechanism.model_dump(mode="json"),
+        "mechanism": job.mechanism.model_dump(mode="json", exclude=_not_its_own(job)),
         **({"calibration": job.calibration.public} if job.calibration is not None else {}),
         "model": _model(release),
         "public": _public(release),
@@ -68,6 +68,13 @@ def _model(release: Release) -> dict[str, Any]:
     said = release.job.model
     synthesis = {"synthesis": said.synthesis} if said.family == "lognormal" else {}
     return {"family": said.family, **synthesis, "parameters": _density(release)}
+
+
+def _not_its_own(job: Job) -> set[str]:
+    """Constants that the job's mechanism does not have."""
+    has = {"bins": job.mechanism.name in NOISY, "drift": job.mechanism.name == "centred"}
+    has["aim"] = job.frozen and job.mechanism.name == "weighted"
+    return {name for name, own in has.items() if not own}
 
 
 def _density(release: Release) -> str:

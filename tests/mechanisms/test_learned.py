@@ -14,6 +14,7 @@ from dpdist.mechanisms.clamped import Gather
 from dpdist.mechanisms.learned import Learned, Spurious, centre_of, dimensions, evenly
 from dpdist.models.beta import Beta
 from dpdist.models.lognormal import of
+from dpdist.models.negative_binomial import NegativeBinomial
 from dpdist.models.protocol import Clamped, Draws
 from dpdist.privacy.guarantees import bound_target
 from dpdist.privacy.reference import KAPPA, kappa_of, spurious
@@ -175,3 +176,47 @@ def test_extreme_current_files_have_a_release(y: list[float], fixed: tuple[str, 
     (theta,), notes, _ = run(referring(name), y, learned=learned["zero_out"])
     assert 0 < theta["mean"][0] < 1
     assert notes["summary"]["database_bound"] <= 0.5
+
+
+@pytest.mark.parametrize("family", ["beta", "negative_binomial"])
+def test_a_centred_draw_is_about_the_unprotected_centre_with_the_variance_of_its_power(family: str) -> None:
+    """METHODS §4b: power a, so 1/a times the posterior variance; the reference's own centre, an sd away, is not the draws'.
+
+    400 draws each: 5 standard errors of a mean, 20 % of a sd (5 of them); false alarm under 1e-5. Control: no power at all.
+    """
+    rng = np.random.default_rng(54)
+    y, before = shares(500, seed=55), shares(500, seed=56)
+    if family == "negative_binomial":
+        y, before = (rng.poisson(20 * rng.gamma(5, 0.2, 500)).astype(float) for _ in range(2))
+    said = job("centred", "1", family).model_dump()
+    said |= {"reference": {"path": "before"}, "sampler": {"name": "grid", "draws": 400}}
+    asked = Job.model_validate(said)
+    model = {"beta": Beta, "negative_binomial": NegativeBinomial}[family].build(
+        asked, Frame({}, {}, np.array([500]), (), ()), slice(0, 1)
+    )
+    sampler = reference_sampler(asked, sampler_of(asked, Path("unused")))
+    learned = learned_from(asked, model, sampler, KEY, "all", records_of(before), 500)
+    assert learned.power == pytest.approx(1 / 3, rel=0.01)
+    centred, plain = (run(asked, y, learned=one)[1]["final"]["mean"] for one in (learned, learned._replace(power=1e-9)))
+    unprotected = run(job("unweighted", "1", family), y)[1]["final"]["mean"]
+    assert abs(centred.mean() - unprotected.mean()) < 5 * centred.std() / 20
+    assert centred.std() * np.sqrt(learned.power) == pytest.approx(unprotected.std(), rel=0.2)
+    assert plain.std() * np.sqrt(learned.power) > 2 * unprotected.std()
+
+
+class Impossible(Beta):
+    """Its density is 0 or undefined at records below .1."""
+
+    def log_lik(self, draws: Draws, records: Records) -> np.ndarray:
+        values = super().log_lik(draws, records)
+        values[:, records.outcome < 0.1] = -np.inf
+        values[:, records.outcome < 0.05] = np.nan
+        return values
+
+
+def test_a_record_that_is_impossible_under_the_reference_is_not_centred_and_stays_finite() -> None:
+    model = Impossible.build(referring("centred"), Frame({}, {}, np.array([3]), (), ()), slice(0, 1))
+    theta = Draws({"mean": np.array([0.4]), "precision": np.array([5.0])})
+    offset = Gather(model, Constant(0.5), theta)(records_of(np.array([0.01, 0.07, 0.3])), {}, Notes())[:, 4]
+    assert offset[:2].tolist() == [0.0, 0.0]
+    assert offset[2] == Beta.log_lik(model, theta, records_of(np.array([0.3])))[0, 0] != 0
