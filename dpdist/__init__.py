@@ -1,5 +1,6 @@
 """dpdist: synthetic microdata and survey-weighted tables from confidential surveys, with the privacy spent stated."""
 
+from dpdist.calibrate import calibrate
 from dpdist.errors import DataError, DpdistError, FitError, JobError, StudyError, WorkspaceError
 from dpdist.job import Job
 from dpdist.jobfile import load_job, parse_job
@@ -18,6 +19,7 @@ __all__ = [
     "Plan",
     "StudyError",
     "WorkspaceError",
+    "calibrate",
     "load_job",
     "load_study",
     "open_log_lik",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast, get_args
 
 import typer
 from rich.progress import (
@@ -20,8 +20,10 @@ from rich.progress import (
 
 from dpdist import cli_stan, reporting
 from dpdist.auditing import audit as audit_workspace
+from dpdist.calibrate import calibrate as calibrate_job
 from dpdist.console import err, guarded, out
-from dpdist.job import Job
+from dpdist.errors import JobError, Problem
+from dpdist.job import Job, Measure
 from dpdist.jobfile import load_job
 from dpdist.progress import Event, Listener, silent
 from dpdist.release import publish as publish_workspace
@@ -160,6 +162,34 @@ def audit(
             out.print("Audited: see confidential/evaluation/audit-*.parquet, or add --confidential.")
 
     guarded(act)
+
+
+@app.command()
+def calibrate(
+    job: JobFile,
+    out_file: Annotated[Path, typer.Option("--out", "-o", help="The calibration file, for later periods' jobs.")],
+    reference: Annotated[
+        Path | None, typer.Option("--reference", help="Public file to tune on; unset: the job's reference.")
+    ] = None,
+    period: Annotated[
+        str | None, typer.Option("--period", help="Period of that file; unset: the job's reference.period.")
+    ] = None,
+    measure: Annotated[str, typer.Option("--measure", help="max_ecdf, avg_ecdf, mean or median.")] = "max_ecdf",
+    replicates: Annotated[int, typer.Option("--replicates", min=1, help="Draws of the mechanism per try and stratum.")] = 4,
+    quiet: Quiet = False,
+) -> None:
+    """Tune a mechanism's constants on a public reference period. Spends nothing, never opens the job's input."""
+
+    def act() -> None:
+        if measure not in get_args(Measure):
+            near = ", ".join(get_args(Measure))
+            raise JobError(job, [Problem("--measure", f"'{measure}' is not known", near, "take one of these")])
+        with _listening(quiet, as_json=False) as listener:
+            made = calibrate_job(load_job(job), out_file, reference, cast(Measure, measure), replicates, listener, period)
+        if not quiet:
+            out.print(f"Calibrated in {made.tried} tries, {made.measure} {made.loss:g}: {out_file}", markup=False)
+
+    guarded(act, show_values=True)
 
 
 @app.command()

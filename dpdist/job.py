@@ -37,7 +37,7 @@ Family = Literal[
     "user",
 ]
 Synthesis = Literal["fbs", "fbp"]
-MechanismName = Literal["weighted", "unweighted", "weighted_e", "censor_w", "censor_uw", "perturbed_histogram"]
+MechanismName = Literal["weighted", "unweighted", "weighted_e", "censor_w", "censor_uw", "centred", "perturbed_histogram"]
 WeightRule = Literal["none", "linear", "inverse", "scalar", "fixed_point", "cluster"]
 Fallback = Literal["refuse", "pool", "proper_prior"]
 Adjacency = Literal["zero_out", "add_remove", "substitution"]
@@ -46,8 +46,10 @@ SamplerName = Literal["exact", "grid", "stan"]
 Toolchain = Literal["auto", "cmdstan", "embedded"]
 ExecutorName = Literal["serial", "dask"]
 StatisticName = Literal["count", "mean"]
+Measure = Literal["max_ecdf", "avg_ecdf", "mean", "median"]
 Rule = Literal["error", "drop"]
 
+Period = Annotated[str, BeforeValidator(lambda v: str(v) if isinstance(v, int) else v)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=80)]
 
 
@@ -228,12 +230,14 @@ def _rule(value: Any) -> Any:
 
 FIXED_WEIGHTS: tuple[MechanismName, ...] = ("weighted_e", "censor_w")
 """Mechanisms whose weights follow from the rule's own constants: what they leave over the target is cut off ([G])."""
-STRICT: tuple[MechanismName, ...] = ("censor_uw", "perturbed_histogram")
-"""Mechanisms whose bound holds for every file."""
-CLAMPED: tuple[MechanismName, ...] = ("censor_w", "censor_uw")
+CLAMPED: tuple[MechanismName, ...] = ("censor_w", "censor_uw", "centred")
 """Mechanisms that draw from ∏ exp(clamp(α(f − g), ±M))."""
 NOISY: tuple[MechanismName, ...] = ("perturbed_histogram",)
 """Mechanisms that release sums under noise: they have no posterior, no draws and no sampler."""
+REFERRING: tuple[MechanismName, ...] = ("centred", "censor_w", "weighted", "weighted_e")
+"""Mechanisms for which a reference fixes something; the first cannot do without."""
+LARGEST_DRIFT = 0.66
+"""Of the current file's law from the reference's, in sd of a record: beyond it no κ serves (METHODS §4b)."""
 
 
 class Mechanism(Frozen):
@@ -244,6 +248,15 @@ class Mechanism(Frozen):
     fallback: Fallback = "refuse"
     bins: int | None = Field(
         default=None, ge=1, le=10_000, description="of a perturbed histogram; unset: ln n, rounded up, of the mean stratum"
+    )
+    drift: float = Field(
+        default=0.25, ge=0, le=LARGEST_DRIFT, description="planned, of centred, from the reference: in sd of a record"
+    )
+    aim: float = Field(
+        default=0.6,
+        gt=0,
+        le=1,
+        description="share of Δ* that weights aim at on a reference; the rest is for drift",
     )
 
     @model_validator(mode="before")
@@ -288,6 +301,47 @@ class Sampler(Frozen):
     def total(self) -> int:
         """S: the draws that bounds are taken over."""
         return self.number_of_chains * self.draws
+
+
+class Reference(Frozen):
+    """Records that the job declares public: an earlier period's file, or another, of the same columns and design."""
+
+    path: str | None = None
+    period: Period | None = None
+    provenance: str | None = Field(default=None, max_length=500, description="where it comes from and why it is public")
+
+
+_CALIBRATION_SCHEMA = {
+    "type": "object",
+    "properties": {"path": {"type": "string", "description": "a file that `dpdist calibrate` wrote"}},
+}
+
+
+class Calibration(Frozen):
+    """A mechanism's constants, tuned on a reference period by `dpdist calibrate` for this job's later periods."""
+
+    dataset: Name
+    period: Period = Field(description="of the reference that the constants were tuned on")
+    columns: dict[str, Column]
+    universe: tuple[Keep, ...]
+    survey: Survey
+    strata: tuple[str, ...]
+    model: Model
+    mechanism: Mechanism
+    budget: ReleaseBudget
+    synthetic_sets: int
+    referring: bool = Field(description="whether weights are fixed on a reference")
+    bound: float = Field(description="M of a clamp, or Δ* of a set")
+    measure: Measure
+    loss: float
+    tried: int
+    reference: dict[str, str | int | None] = Field(description="sha256, records and provenance of what was tuned on")
+    sha256: str = Field(default="", description="of the file, as found by the job that names it")
+
+    @property
+    def public(self) -> dict[str, Any]:
+        """What a release says of it; its mechanism is the job's."""
+        return self.model_dump(mode="json", include={"period", "measure", "loss", "tried", "reference", "sha256"})
 
 
 class Statistic(Frozen):
@@ -348,7 +402,7 @@ class Job(Frozen):
     """A release: data, design, model, mechanism, budget, tables."""
 
     dataset: Name
-    period: Annotated[str, BeforeValidator(lambda v: str(v) if isinstance(v, int) else v)]
+    period: Period
     input: Input = Input()
     columns: dict[str, Column]
     universe: tuple[Keep, ...] = ()
@@ -358,7 +412,8 @@ class Job(Frozen):
     mechanism: Mechanism
     budget: ReleaseBudget
     synthetic_sets: int = Field(default=1, ge=1)
-    reference: None = None
+    reference: Reference | None = None
+    calibration: Annotated[Calibration, WithJsonSchema(_CALIBRATION_SCHEMA)] | None = None
     sampler: Sampler = Sampler()
     diagnostics: Diagnostics = Diagnostics()
     tables: tuple[Table, ...] = Field(min_length=1)
@@ -386,6 +441,17 @@ class Job(Frozen):
         return self.budget.epsilon / self.synthetic_sets
 
     @property
+    def strict(self) -> bool:
+        """True if the bound holds for every file: fixed bins, or a clamp and no weight learned on the file itself."""
+        name = self.mechanism.name
+        return name in ("censor_uw", "centred", *NOISY) or (name == "censor_w" and self.reference is not None)
+
+    @property
+    def frozen(self) -> bool:
+        """True if a record's privacy weight is fixed by the reference: a function of the record, whatever the file."""
+        return self.reference is not None and self.mechanism.name != "centred"
+
+    @property
     def outcome_dependent_rules(self) -> tuple[str, ...]:
         """Rules that drop records by their outcome: the number left is then no longer a public fact."""
         column, name = self.outcome, self.model.outcome
@@ -393,13 +459,17 @@ class Job(Frozen):
 
     @cached_property
     def public(self) -> dict[str, Any]:
-        """The job as published: without input, runtime, recording and comparators."""
-        return self.model_dump(mode="json", exclude={"input", "runtime", "record", "compare"})
+        """The job as published: without input, runtime, recording, comparators and paths."""
+        return self.model_dump(
+            mode="json", exclude={"input": True, "runtime": True, "record": True, "compare": True, "reference": {"path"}}
+        )
 
     @cached_property
     def identity(self) -> dict[str, Any]:
         """Everything that decides the result, by dotted key (runtime and paths do not decide it)."""
-        return dict(_flat(self.model_dump(mode="json", exclude={"runtime": True, "input": {"path"}}), ()))
+        return dict(
+            _flat(self.model_dump(mode="json", exclude={"runtime": True, "input": {"path"}, "reference": {"path"}}), ())
+        )
 
 
 def _flat(said: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import isfinite, prod
 
 from dpdist.families import FAMILIES
-from dpdist.job import CLAMPED, FIXED_WEIGHTS, STRICT, Job, Prior, Sampler, Weights
+from dpdist.job import CLAMPED, FIXED_WEIGHTS, REFERRING, Job, Mechanism, Prior, Sampler, Weights
 
 Path_ = tuple[str | int, ...]
 Contradiction = tuple[Path_, str]
@@ -32,6 +32,8 @@ def contradictions(job: Job) -> list[Contradiction]:
         *_weights(job),
         *_clamp(job),
         *_strict(job),
+        *_reference(job),
+        *_calibration(job),
         *_histogram(job),
     ]
 
@@ -120,7 +122,7 @@ def _family(job: Job) -> Iterator[Contradiction]:
                 yield ("model", name), f"a user's program needs it: add {name}"
         if model.program is not None and "#include" in model.program.text:
             yield ("model", "program"), "it includes another file: write the program into one file"
-        own = {"N", "y", "w", "alpha", "generate"}
+        own = {"N", "y", "w", "alpha", "generate", "reference", "clamp"}
         for name in (*job.strata, *model.predictors):
             if not name.isidentifier() or name in own:
                 yield ("model", "predictors"), f"'{name}' cannot name a variable of a program: rename the column"
@@ -226,8 +228,6 @@ def _clamp(job: Job) -> Iterator[Contradiction]:
     if family == "lognormal" and job.model.prior.name == "improper":
         found = f"'{name}' clamps the likelihood, and under an improper prior no posterior is left"
         yield ("model", "prior"), f"{found}: take model.prior: {{name: proper}}"
-    if family == "user":
-        yield ("mechanism", "name"), f"'{name}' needs a program that clamps: take a family of ours, or weighted"
 
 
 def _histogram(job: Job) -> Iterator[Contradiction]:
@@ -243,10 +243,44 @@ def _histogram(job: Job) -> Iterator[Contradiction]:
         yield ("columns", job.model.outcome, "whole"), "a histogram is uniform within its bins: leave whole out"
 
 
+def _reference(job: Job) -> Iterator[Contradiction]:
+    """A reference where the mechanism needs one, and none where nothing would be fixed on it."""
+    name, said, unsaid = job.mechanism.name, job.reference, Mechanism(name="centred")
+    if name == "centred" and said is None:
+        yield ("reference",), "'centred' centres likelihoods at a fit of a public file: add reference: {path: …}"
+    if said is not None and name not in REFERRING:
+        yield ("reference",), f"'{name}' fixes nothing on a reference: leave it out, or take {' or '.join(REFERRING)}"
+    elif said is not None and name == "weighted" and job.mechanism.weights.rule == "none":
+        yield ("reference",), "without privacy weights nothing is fixed on a reference: leave it out"
+    if said is not None and said.path is None:
+        yield ("reference", "path"), "no file is named: add path, an earlier period's file that is public"
+    if job.mechanism.drift != unsaid.drift and name != "centred":
+        yield ("mechanism", "drift"), f"'{name}' plans no drift from a reference: leave it out, or take centred"
+    if job.mechanism.aim != unsaid.aim and (said is None or name != "weighted"):
+        yield ("mechanism", "aim"), "only weights that are tuned on a reference aim below the target: leave it out"
+
+
+def _calibration(job: Job) -> Iterator[Contradiction]:
+    """A calibration is of this job's data, model, mechanism and budget, and of another period."""
+    said = job.calibration
+    if said is None:
+        return
+    for name in ("dataset", "columns", "universe", "survey", "strata", "model", "budget", "synthetic_sets"):
+        if getattr(said, name) != getattr(job, name):
+            yield ("calibration",), f"it was made for another {name}: calibrate this job on a reference period"
+    if said.mechanism.name != job.mechanism.name or said.mechanism.weights.rule != job.mechanism.weights.rule:
+        yield ("calibration",), "it was made for another mechanism or weight rule: calibrate this job on a reference period"
+    if said.referring != (job.reference is not None):
+        with_or_without = "with" if said.referring else "without"
+        yield ("calibration",), f"it was made {with_or_without} a reference: give the job the same, or calibrate it anew"
+    if said.period == job.period:
+        yield ("calibration",), f"it was tuned on period {said.period}, the job's own: tune on an earlier period"
+
+
 def _strict(job: Job) -> Iterator[Contradiction]:
     """What would make a strict guarantee depend on the records."""
     name = job.mechanism.name
-    if name not in STRICT:
+    if not job.strict:
         return
     if job.mechanism.fallback != "refuse":
         found = f"'{name}' is strict, and whether a fallback is taken depends on the records"

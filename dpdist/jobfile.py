@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import resources
@@ -14,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from dpdist.errors import JobError, Problem, ProblemsError
-from dpdist.job import Job
+from dpdist.job import Calibration, Job
 from dpdist.job_consistency import contradictions
 
 Path_ = tuple[str | int, ...]
@@ -76,7 +77,8 @@ def load_job(name: str | Path) -> Job:
 def parse_job(text: str, source: str = "job", folder: Path = Path()) -> Job:
     """Validate a job given as YAML text; files that it names lie in `folder`."""
     said, lines = mapping(text, source, JobError, NOT_A_MAPPING)
-    job = validated(Job, _with_program(said, folder, source, lines), source, lines, JobError)
+    said = _with_calibration(_with_program(said, folder, source, lines), folder, source, lines)
+    job = validated(Job, said, source, lines, JobError)
     if against := contradictions(job):
         raise JobError(source, [_contradiction(path, message, lines) for path, message in against])
     return job
@@ -144,6 +146,51 @@ def _with_program(said: dict[str, Any], folder: Path, source: str, lines: Mappin
         allowed = "the path of a Stan program, from the job file's folder"
         raise JobError(source, [Problem("model.program", found, allowed, "correct the path", 1, place)]) from None
     return said | {"model": model | {"program": {"name": path.name, "text": text}}}
+
+
+def _with_calibration(said: dict[str, Any], folder: Path, source: str, lines: Mapping[Path_, int]) -> dict[str, Any]:
+    """What was said, the path of a calibration replaced by what stands there, and its constants in the mechanism."""
+    named, mechanism = said.get("calibration"), said.get("mechanism")
+    if named is None or not isinstance(mechanism, dict):
+        return said
+    if not isinstance(named, dict) or set(named) != {"path"} or not isinstance(path := named["path"], str):
+        place, allowed = _place(("calibration",), lines), "{path: …}, a file that `dpdist calibrate` wrote"
+        raise JobError(source, [Problem("calibration", "no path, or more than a path", allowed, "name the file", 1, place)])
+    found = load_calibration(folder / path)
+    weights = mechanism.get("weights")
+    own = [name for name in mechanism if name not in ("name", "weights", "fallback")]
+    own += [f"weights.{name}" for name in (weights if isinstance(weights, dict) else {}) if name != "rule"]
+    if own:
+        place, allowed = _place(("mechanism",), lines), "name, weight rule and fallback; constants are the calibration's"
+        problem = Problem(
+            "mechanism", f"it states {', '.join(own)} beside a calibration", allowed, "leave it out", 1, place
+        )
+        raise JobError(source, [problem])
+    rule = weights.get("rule") if isinstance(weights, dict) else weights
+    tuned = found.mechanism.model_dump(mode="json")
+    same = mechanism.get("name") == found.mechanism.name and rule in (None, found.mechanism.weights.rule)
+    kept = {"fallback": mechanism["fallback"]} if "fallback" in mechanism else {}
+    return said | {"calibration": found.model_dump(mode="json"), "mechanism": tuned | kept if same else mechanism}
+
+
+def load_calibration(path: Path) -> Calibration:
+    """A file that `dpdist calibrate` wrote. Raises `JobError`."""
+    text, otherwise = (
+        read_yaml(path, JobError),
+        Problem("file", "no calibration", "a file of `dpdist calibrate`", "name one"),
+    )
+    said, lines = mapping(text, str(path), JobError, otherwise)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return validated(Calibration, said | {"sha256": digest}, str(path), lines, JobError)
+
+
+def calibration_text(calibration: Calibration) -> str:
+    """A calibration as YAML."""
+    said = calibration.model_dump(mode="json", exclude={"sha256"})
+    head = (
+        "# Tuned on a reference period by `dpdist calibrate`; later jobs name it under calibration: {path: …}, unchanged.\n"
+    )
+    return head + yaml.safe_dump(said, sort_keys=False, allow_unicode=True, width=120)
 
 
 def _not_yaml(found: str, remedy: str, line: int) -> Problem:

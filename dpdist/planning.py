@@ -17,9 +17,10 @@ from dpdist.models.protocol import StratumModel
 from dpdist.privacy.guarantees import Promise
 from dpdist.progress import Listener, stage
 from dpdist.records import POOLED, Frame
-from dpdist.runtime.blocks import Layout
+from dpdist.runtime.blocks import BYTES_PER_RECORD, GATHERED_BYTES, Layout
 from dpdist.sampling import check
 from dpdist.survey.prepare import Census, take_census
+from dpdist.survey.reference import ReferenceFile, open_reference
 from dpdist.survey.source import Source, open_source
 
 
@@ -32,6 +33,7 @@ class Plan:
     census: Census
     promise: Promise
     layout: Layout
+    reference: ReferenceFile | None = None
 
     @cached_property
     def model(self) -> StratumModel:
@@ -57,7 +59,15 @@ def make_plan(job: Job, input: str | Path | None, listener: Listener) -> Plan:
     _check_memory(job, layout)
     if job.mechanism.fallback == "pool":
         _check_memory(job, Layout.of(job, census.frame.pooled()))
-    plan = Plan(job, source, census, promise, layout)
+    if job.calibration is not None and job.calibration.reference.get("sha256") == source.fingerprint():
+        found, remedy = "its constants were tuned on the current file", "tune on an earlier period's file"
+        raise DataError(source.name, [Problem("calibration", found, "another period's file", remedy)])
+    reference = None
+    if job.reference is not None:
+        with stage(listener, "check reference", None) as tick:
+            reference = open_reference(job, source, census.frame, tick)
+        _check_reference(job, layout, reference)
+    plan = Plan(job, source, census, promise, layout, reference)
     check(job, plan.model)
     return plan
 
@@ -75,6 +85,24 @@ def _check_memory(job: Job, layout: Layout) -> None:
     if layout.largest_task_bytes > int(job.runtime.memory_per_worker):
         found = f"the largest stratum's task needs {layout.largest_task_bytes / 2**30:.1f} GiB"
         remedy = "raise it, fit finer strata, take fewer draws, or record: {log_lik: never}"
+        raise JobError(job.dataset, [Problem("runtime.memory_per_worker", found, "at least that", remedy)])
+
+
+def _check_reference(job: Job, layout: Layout, reference: ReferenceFile) -> None:
+    """Every stratum has records enough to be fitted to the reference, and the largest fits into a worker."""
+    frame, problems = layout.frame, []
+    counts = np.bincount(frame.stratum, weights=reference.counts(frame), minlength=len(frame.stratum_labels)).astype(int)
+    for stratum, (label, n) in enumerate(zip(frame.stratum_labels, counts.tolist(), strict=True)):
+        p = MODELS[job.model.family].build(job, frame, frame.rows_of(stratum)).identified
+        if n <= p + 1:
+            found, allowed = f"{n} records, too few for p = {p} predictors", f"n > p + 1 = {p + 1}"
+            problems.append(Problem(f"stratum {label}", found, allowed, "pool strata, or take a larger reference"))
+    if problems:
+        raise DataError(reference.source.name, problems)
+    needed = layout.process + (BYTES_PER_RECORD + GATHERED_BYTES) * int(counts.max())
+    if needed > int(job.runtime.memory_per_worker):
+        found = f"the reference's largest stratum needs {needed / 2**30:.1f} GiB"
+        remedy = "raise it, or fit finer strata"
         raise JobError(job.dataset, [Problem("runtime.memory_per_worker", found, "at least that", remedy)])
 
 

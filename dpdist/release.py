@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from threadpoolctl import threadpool_limits
 
 from dpdist.errors import WorkspaceError
@@ -21,15 +22,18 @@ from dpdist.progress import Event, Listener, silent, stage
 from dpdist.publish.folder import publish as publish_folder
 from dpdist.publish.folder import publishing
 from dpdist.publish.released import Release, promised, read_release
+from dpdist.runtime.blocks import Blocks
 from dpdist.runtime.executors import executor
-from dpdist.runtime.fit import open_fit
+from dpdist.runtime.fit import Fit, open_fit
 from dpdist.runtime.protect import fit_error
+from dpdist.runtime.reference import learn, powers
 from dpdist.runtime.strata import create_stores, gather_strata, protect_all, protect_some
 from dpdist.sampling import facts, prepare
 from dpdist.storage.marks import finished, mark
 from dpdist.storage.tables import write_records, write_table
-from dpdist.storage.workspace import SCRATCH, Identity, Workspace, confidential_log
+from dpdist.storage.workspace import REFERENCE, SCRATCH, Identity, Workspace, confidential_log
 from dpdist.survey.prepare import changed_while_read, place
+from dpdist.survey.reference import place_reference
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -61,7 +65,7 @@ def run(
     """
     plan = make_plan(job, input, listener)
     space = Workspace(Path(workspace).absolute())
-    identity = Identity(job.identity, plan.source.fingerprint())
+    identity = Identity(_decisive(plan), plan.source.fingerprint())
     replayed = Path(replay).absolute() if replay else None
     with space.owned(identity, replayed) as key, confidential_log(space) as log, threadpool_limits(1):
         log.info("rules: %s of %d rows", plan.census.removed or "nothing removed", plan.census.rows)
@@ -69,6 +73,7 @@ def run(
             prepare(job, plan.model, listener)
             sampled_by = facts(job)
             store_records(space, plan, identity, listener)
+            store_reference(space, plan, listener)
             release = protect(space, plan, key, sampled_by, listener)
             with publishing(space.public):
                 publish_folder(release, space.public, listener)
@@ -97,6 +102,29 @@ def store_records(space: Workspace, plan: Plan, identity: Identity, listener: Li
     mark(space.marks, "records", [space.job, space.frame, space.records], space.confidential)
 
 
+def store_reference(space: Workspace, plan: Plan, listener: Listener) -> None:
+    """The reference's records under rows of the current frame, in blocks."""
+    reference, job = plan.reference, plan.job
+    if reference is None or finished(space.marks, "reference", space.confidential):
+        return
+    with (
+        tempfile.TemporaryDirectory(dir=space.confidential, prefix=SCRATCH) as scratch,
+        stage(listener, "store reference", reference.source.rows) as tick,
+    ):
+        records = place_reference(job, reference, Path(scratch), tick)
+        if reference.source.fingerprint() != reference.sha256:
+            raise changed_while_read(reference.source)
+        counts = np.bincount(plan.frame.stratum[records.frame], minlength=len(plan.frame.stratum_labels))
+        write_records(space.reference, records, Blocks.of(counts, job.sampler.total).edges)
+    mark(space.marks, "reference", [space.reference], space.confidential)
+
+
+def _decisive(plan: Plan) -> dict[str, Any]:
+    """What decides a result beside the input: the job, and the reference's content."""
+    reference = plan.reference
+    return plan.job.identity | ({REFERENCE: reference.sha256} if reference is not None else {})
+
+
 def protect(space: Workspace, plan: Plan, key: Key, sampled_by: Mapping[str, Any], listener: Listener) -> Release:
     """Fit every stratum under the mechanism; where one cannot be released, the job's declared fallback is taken."""
     job, fallback = plan.job, plan.job.mechanism.fallback
@@ -104,11 +132,13 @@ def protect(space: Workspace, plan: Plan, key: Key, sampled_by: Mapping[str, Any
     fit = open_fit(space, key, "pooled" if pooled else "strata")
     with executor(job.runtime) as workers:
         create_stores(fit)
+        learn(fit, fit.strata, workers, listener)
         failed = protect_all(fit, workers, listener)
         fits = dict.fromkeys(fit.strata, fit)
         if failed and fallback == "proper_prior":
             listener(Event("note", "protect", note=f"{len(failed)} strata take the proper prior"))
             again = open_fit(space, key, "proper")
+            learn(again, [outcome.stratum for outcome in failed], workers, listener)
             fits |= dict.fromkeys([outcome.stratum for outcome in failed], again)
             failed = protect_some(again, [outcome.stratum for outcome in failed], workers, listener)
         elif failed and fallback == "pool" and job.strata and not pooled:
@@ -116,6 +146,7 @@ def protect(space: Workspace, plan: Plan, key: Key, sampled_by: Mapping[str, Any
             mark(space.marks, POOLING, [], space.confidential)
             fit = open_fit(space, key, "pooled")
             create_stores(fit)
+            learn(fit, fit.strata, workers, listener)
             failed = protect_all(fit, workers, listener)
             fits = dict.fromkeys(fit.strata, fit)
     shutil.rmtree(space.fits, ignore_errors=True)
@@ -123,7 +154,17 @@ def protect(space: Workspace, plan: Plan, key: Key, sampled_by: Mapping[str, Any
         raise fit_error(fit, failed[0])
     released = dict(zip(fit.frame.stratum_labels, gather_strata(fits), strict=True))
     sets = tuple({label: thetas[k] for label, thetas in released.items()} for k in range(job.synthetic_sets))
-    return Release(job, promised(plan.promise, sampled_by), fit.frame, sets, key.child("publish"))
+    promise = promised(plan.promise, sampled_by, _referred(plan, fit))
+    return Release(job, promise, fit.frame, sets, key.child("publish"))
+
+
+def _referred(plan: Plan, fit: Fit) -> dict[str, Any] | None:
+    """What is published of the reference: its content's checksum, and what it fixed in public terms."""
+    said, found = plan.job.reference, plan.reference
+    if said is None or found is None:
+        return None
+    facts = {"sha256": found.sha256, "records": found.records, "period": said.period, "provenance": said.provenance}
+    return facts | ({} if plan.job.frozen else {"power": powers(fit)})
 
 
 def publish(workspace: str | Path, listener: Listener = silent) -> Path:

@@ -30,6 +30,7 @@ def plan_text(plan: Plan) -> RenderableType:
     facts = {
         "input": plan.source.name,
         "records": f"{int(frame.count.sum()):,} after universe and rules",
+        **({"reference": f"{plan.reference.records:,} records"} if plan.reference is not None else {}),
         "strata": f"{len(count):,} (from {int(count.min()):,} to {int(count.max()):,} records)",
         "blocks": f"{len(layout.blocks):,}",
         "memory per task": f"{needed:,.0f} MiB at most, of {given:,.0f} MiB a worker",

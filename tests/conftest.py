@@ -8,8 +8,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import hypothesis
@@ -42,6 +42,12 @@ def _keys_of(name: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dpdist.keys.secrets.token_bytes", token_bytes)
         yield
+
+
+@pytest.fixture(scope="session")
+def keys_of() -> Callable[[str], AbstractContextManager[None]]:
+    """`with keys_of(name)`: the same root keys for what is released twice."""
+    return _keys_of
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -434,10 +434,10 @@ JOB_EDITS = {
     ),
     "reference": (
         "tables:",
-        "reference: {path: last_year}\ntables:",
+        "reference: {pth: last_year}\ntables:",
         "reference",
-        "reference: not supported",
-        "leave it out",
+        "reference.pth: unknown key",
+        "did you mean",
     ),
     "table over an undeclared column": (
         "by: [field, sex]",

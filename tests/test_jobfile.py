@@ -419,8 +419,8 @@ def test_everything_else_changes_the_identity(path: tuple[str | int, ...], value
 
 
 def test_the_list_of_what_changes_the_identity_names_every_top_level_key_but_runtime() -> None:
-    only_one_choice, of_stan_alone = {"reference"}, {"diagnostics"}
-    assert {path[0] for path, _ in OTHER_RESULT} == set(Job.model_fields) - {"runtime"} - only_one_choice - of_stan_alone
+    of_mechanisms, of_stan_alone = {"reference", "calibration"}, {"diagnostics"}
+    assert {path[0] for path, _ in OTHER_RESULT} == set(Job.model_fields) - {"runtime"} - of_mechanisms - of_stan_alone
     stan = TEXT.replace("sampler:\n", "sampler:\n  name: stan\n")
     assert parse_job(stan + "diagnostics: {policy: fail}\n").identity != parse_job(stan).identity
 

@@ -12,27 +12,27 @@ import numpy as np
 
 from dpdist.confidential import Confidential
 from dpdist.mechanisms.protocol import BlockRecorder, Carry, Pass, Rounds, Sample, StratumRecorder
-from dpdist.mechanisms.tilted import Byproducts, Fit, release, weigh
+from dpdist.mechanisms.tilted import Byproducts, Fit, Weighing, release, weigh
 from dpdist.models.protocol import Clamped, Draws, StratumModel
-from dpdist.privacy.weights import Ones, Step
+from dpdist.privacy.weights import Ones
 from dpdist.records import Floats, Records
 
 
 class Gather(NamedTuple):
     """Kernel: the records of the posterior, as rows (frame row, outcome, weight, α, offset), to be concatenated.
 
-    The offset is log p(record | θ_ref), or 0 without a θ_ref.
+    The offset is log p(record | θ_ref), or 0 without a θ_ref and where that is not finite: a function of the record alone.
     """
 
     model: StratumModel
-    step: Step
+    step: Weighing
     reference: Draws | None = None
 
     def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
-        alpha = weigh(self.step, records, carry)
+        alpha = weigh(self.model, self.step, records, carry)
         offset = np.zeros(len(records))
         if self.reference is not None:
-            offset = self.model.log_lik(self.reference, records)[0]
+            offset = np.nan_to_num(self.model.log_lik(self.reference, records)[0], nan=0.0, posinf=0.0, neginf=0.0)
         carry["offset"] = offset
         return np.column_stack([records.frame, records.outcome, records.weight, alpha, offset])
 
@@ -60,7 +60,7 @@ def protect(
     clamp: float,
     sets: int,
     recorder: StratumRecorder,
-    step: Step | None = None,
+    step: Weighing | None = None,
     earlier: tuple[Fit, ...] = (),
     reference: Draws | None = None,
 ) -> Rounds:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from dpdist.job import CLAMPED as CLAMPED_NAMES
 from dpdist.job import Job, MechanismName
 from dpdist.mechanisms import clamped, statistics, tilted
+from dpdist.mechanisms.learned import Learned
 from dpdist.mechanisms.protocol import Mechanism, Rounds, StratumRecorder
 from dpdist.models.histogram import Histogram
-from dpdist.models.protocol import Draws, StratumModel
+from dpdist.models.protocol import StratumModel
 from dpdist.privacy.guarantees import Asymptotic, Guarantee, NoGuarantee, Promise, Strict, bound_target
 from dpdist.privacy.weights import Constant, Kept, Reweight, Search, fixed, search
 from dpdist.sampling.clamped import VARIATION
@@ -32,14 +34,16 @@ USERS_PART = (
     "density that the program weighs",
     "the user's program: the rounding error of its log_lik is assumed, not known",
 )
+USERS_CLAMP = (
+    "the user's program: its target weighs a record by exp(clamp(alpha(log_lik − reference), ±clamp)); where the job has a "
+    "reference this was tried on its records, at some parameters"
+)
 FALLBACK_SHOWS = "whether the declared fallback was taken depends on the records and can be seen in the release"
 NO_AMPLIFICATION = "no amplification by subsampling is claimed"
 
 
-ON_THIS_FILE = (
-    "the bound is the one observed on this file over S posterior draws; it is not a bound over every file",
-    "privacy weights are computed from the confidential file",
-)
+OBSERVED = "the bound is the one observed on this file over S posterior draws; it is not a bound over every file"
+ON_THIS_FILE = "privacy weights are computed from the confidential file"
 CLAMPED = (
     "every record's log factor lies within ±ε/2 (±ε/4 under substitution) of a set's ε, whatever the data are; [G] claims "
     "±ε/2 for substitution, which costs 2ε"
@@ -56,10 +60,16 @@ REJECTION = (
     "strict for exact draws only: these are drawn by rejection, exact but where the density rises above its proposal, "
     f"within a total variation γ of {VARIATION:g} in what was tried, not proven for every file; (ε, (1 + e^ε)γ)-private"
 )
-REFERENCE = (
-    "the reference parameters, the power of the likelihood and the clamp were fixed before the current file was seen; of "
-    "people in the file that the reference was made from nothing is said"
+CENTRED = (
+    "log likelihoods are centred at the reference's fit; that, their power and the clamp were fixed, and a spurious mode "
+    "was looked for, on the reference alone, before the current file's outcomes were used"
 )
+FROZEN = (
+    "a record's privacy weight is a fixed function of the record: the weight rule's value under fits of the reference alone"
+)
+REFERENCE = "the reference file is declared public by the job: of people in it nothing is said"
+PROVENANCE = "the reference, as the job says: {}"
+CALIBRATED = "the mechanism's constants were tuned on period {}, which the job declares public, and not touched since"
 COUNTS = (
     "the bins are fixed by public bounds and sizes; a record that is switched off changes one bin's count by 1, one that "
     "is exchanged two, and every count has discrete Laplace noise of scale 1/ε (2/ε under substitution) of a set's ε"
@@ -73,8 +83,10 @@ def promise_of(job: Job, per_set: Guarantee, *assumptions: str) -> Promise:
     total = per_set if isinstance(per_set, NoGuarantee) else per_set.sets(job.synthetic_sets)
     target = None if isinstance(per_set, NoGuarantee) else target_of(job)
     weights = (WEIGHTS_ARE_ATTRIBUTES,) if job.survey.weight else ()
-    users = USERS_PART if job.model.family == "user" else ()
-    said = (PUBLIC_X, *public, *weights, *users, NO_AMPLIFICATION, *assumptions)
+    clamps = (USERS_CLAMP,) if job.mechanism.name in CLAMPED_NAMES else ()
+    users = (*USERS_PART, *clamps) if job.model.family == "user" else ()
+    tuned = (CALIBRATED.format(job.calibration.period),) if job.calibration is not None else ()
+    said = (PUBLIC_X, *public, *weights, *users, NO_AMPLIFICATION, *tuned, *assumptions)
     return Promise(total, per_set, composition, said, target)
 
 
@@ -98,17 +110,19 @@ class Weighted:
         weights = job.mechanism.weights
         if weights.rule == "none" or not self.enforced:
             return promise_of(job, NoGuarantee())
-        said = [*ON_THIS_FILE]
-        if weights.rule in ("linear", "cluster") or weights.reweight is not None:
+        said = [OBSERVED, *((FROZEN, *referred(job)) if job.frozen else (ON_THIS_FILE,))]
+        if not job.frozen and (weights.rule in ("linear", "cluster") or weights.reweight is not None):
             said.append(LINEAR_EXCEEDS)
         if job.mechanism.fallback != "refuse":
             said.append(FALLBACK_SHOWS)
         return promise_of(job, Asymptotic(job.budget.adjacency, job.epsilon_per_set), *said)
 
-    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder) -> Rounds:
+    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:
         target = self.promise(job).target
         bound = float("inf") if target is None else target
-        return tilted.protect(model, self.search(job), bound, job.synthetic_sets, recorder)
+        frozen = learned.frozen if learned is not None else None
+        steps = self.search(job) if frozen is None else tilted.settled(frozen)
+        return tilted.protect(model, steps, bound, job.synthetic_sets, recorder)
 
     def search(self, job: Job) -> Search:
         enforced = self.enforced and job.mechanism.weights.rule != "none"
@@ -133,49 +147,53 @@ class CensorUW:
     scope: Literal["stratum"] = "stratum"
 
     def promise(self, job: Job) -> Promise:
-        return promise_of(job, strict(job), CLAMPED, CHAINS if job.sampler.name == "stan" else REJECTION)
+        return promise_of(job, strict(job), CLAMPED, exactness(job))
 
-    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder) -> Rounds:
+    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:
         return clamped.protect(model, target_of(job), job.synthetic_sets, recorder)
 
 
 @dataclass(frozen=True)
 class Centred:
-    """The centred clamp (METHODS §4b): u = clamp(a(f − f at θ_ref), ±M), θ_ref and a fixed before the data are seen.
+    """The centred clamp (METHODS §4b): u = clamp(a(f − f at θ_ref), ±M), θ_ref and a fixed in advance: strict.
 
-    For studies: a job cannot name a reference. θ_ref from the current file has no bound at all. Needs a proper prior.
+    θ_ref from the current file has no bound at all. Needs a proper prior.
     """
 
-    reference: Draws
-    """θ_ref: one draw."""
-    power: float
-    """a, of `privacy.reference.power`."""
     scope: Literal["stratum"] = "stratum"
 
     def promise(self, job: Job) -> Promise:
-        return promise_of(job, strict(job), CLAMPED, REFERENCE, CHAINS if job.sampler.name == "stan" else REJECTION)
+        return promise_of(job, strict(job), CLAMPED, CENTRED, *referred(job), exactness(job))
 
-    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder) -> Rounds:
-        constant, sets = Constant(self.power), job.synthetic_sets
-        return clamped.protect(model, target_of(job), sets, recorder, constant, reference=self.reference)
+    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:
+        assert learned is not None
+        constant, sets = Constant(learned.power), job.synthetic_sets
+        return clamped.protect(model, target_of(job), sets, recorder, constant, reference=learned.theta)
 
 
 @dataclass(frozen=True)
 class CensorW:
-    """Censor_w [G]: the likelihood with *re-weighted* privacy weights (METHODS §4), clamped; asymptotic, as α is learned on
-    the confidential file. Fit 0 → F → α → fit 1 → Δ_i → α^w → clamped fit."""
+    """Censor_w [G]: the likelihood with *re-weighted* privacy weights (METHODS §4), clamped.
+
+    With a reference α is a fixed function of a record: strict. Without one it is learned on the confidential file: fit 0 →
+    F → α → fit 1 → Δ_i → α^w → clamped fit; asymptotic.
+    """
 
     scope: Literal["stratum"] = "stratum"
 
     def promise(self, job: Job) -> Promise:
+        if job.frozen:
+            return promise_of(job, strict(job), CLAMPED, FROZEN, *referred(job), exactness(job))
         return promise_of(job, Asymptotic(job.budget.adjacency, job.epsilon_per_set), CLAMPED, WEIGHTS_MOVE)
 
-    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder) -> Rounds:
-        weights = job.mechanism.weights
+    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:
+        weights, sets = job.mechanism.weights, job.synthetic_sets
+        if learned is not None:
+            return (yield from clamped.protect(model, target_of(job), sets, recorder, learned.frozen))
         kept, _ = yield from tilted.fits(model, fixed(weights))
         bound = kept[-1].summary.database_bound
         step = Kept() if weights.reweight is None else Reweight(weights.reweight, bound)
-        return (yield from clamped.protect(model, target_of(job), job.synthetic_sets, recorder, step, tuple(kept)))
+        return (yield from clamped.protect(model, target_of(job), sets, recorder, step, tuple(kept)))
 
 
 @dataclass(frozen=True)
@@ -187,9 +205,20 @@ class PerturbedHistogram:
     def promise(self, job: Job) -> Promise:
         return promise_of(job, Strict(job.budget.adjacency, job.epsilon_per_set), COUNTS)
 
-    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder) -> Rounds:
+    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:
         assert isinstance(model, Histogram)
         return statistics.perturbed_histogram(model, float(job.epsilon_per_set), job.synthetic_sets, recorder)
+
+
+def exactness(job: Job) -> str:
+    """What a strict guarantee of one exact draw stands on where draws are not proven exact."""
+    return CHAINS if job.sampler.name == "stan" else REJECTION
+
+
+def referred(job: Job) -> tuple[str, ...]:
+    """What is said of the job's reference."""
+    said = job.reference
+    return (REFERENCE, *((PROVENANCE.format(said.provenance),) if said is not None and said.provenance else ()))
 
 
 def strict(job: Job) -> Strict:
@@ -206,5 +235,6 @@ MECHANISMS: dict[MechanismName, Mechanism] = {
     "weighted_e": WeightedE(),
     "censor_w": CensorW(),
     "censor_uw": CensorUW(),
+    "centred": Centred(),
     "perturbed_histogram": PerturbedHistogram(),
 }

@@ -11,13 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from fractions import Fraction
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from dpdist.confidential import Confidential
 from dpdist.job import Job
 from dpdist.models.protocol import Clamped, Draws, StratumModel
 from dpdist.privacy.guarantees import Promise
 from dpdist.records import Floats, Ints, Records
+
+if TYPE_CHECKING:
+    from dpdist.mechanisms.learned import Learned
 
 Carry = dict[str, Floats]
 Columns = dict[str, Floats | Ints]
@@ -84,11 +87,13 @@ class StratumRecorder(Protocol):
 
 
 class Mechanism(Protocol):
-    """`promise` speaks before data are seen; `protect` is the generator."""
+    """`promise` speaks before data are seen; `protect` is the generator; `learned` is what the job's reference fixed."""
 
     @property
     def scope(self) -> Literal["stratum", "file"]: ...
 
     def promise(self, job: Job) -> Promise: ...
 
-    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder) -> Rounds: ...
+    def protect(
+        self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None
+    ) -> Rounds: ...

@@ -28,7 +28,6 @@ from dpdist.privacy.weights import (
     Constant,
     NotReached,
     Ones,
-    Search,
     Step,
     Summary,
     Truncated,
@@ -40,9 +39,35 @@ from dpdist.privacy.weights import (
 from dpdist.records import Floats, Records
 
 
-def weigh(step: Step, records: Records, carry: Carry) -> Floats:
-    """New α from the carry, and into it; a constant α begins a carry."""
-    if isinstance(step, Ones | Constant):
+class Frozen(NamedTuple):
+    """Privacy weights fixed on a reference: rules' values at a record, under fits of the reference alone.
+
+    `unweighted`: draws under which F is taken; `steps`: each with the draws of the fit that it follows.
+    """
+
+    unweighted: Draws
+    steps: tuple[tuple[Step, Draws], ...]
+
+    def weigh(self, model: StratumModel, records: Records) -> tuple[Floats, Floats]:
+        """F and α, (record,)."""
+        unweighted = model.extremes(self.unweighted, records).bound
+        alpha = np.ones(len(records))
+        for step, draws in self.steps:
+            bound = unweighted if draws is self.unweighted else model.extremes(draws, records).bound
+            alpha = at(step, records.outcome)(unweighted, alpha, bound)
+        return unweighted, alpha
+
+
+Weighing = Step | Frozen
+Weighings = Generator[Weighing, Summary, None]
+
+
+def weigh(model: StratumModel, step: Weighing, records: Records, carry: Carry) -> Floats:
+    """New α from the carry, and into it; an α that needs no earlier fit begins a carry."""
+    if isinstance(step, Frozen):
+        carry.clear()
+        carry["unweighted"], carry["alpha"] = step.weigh(model, records)
+    elif isinstance(step, Ones | Constant):
         carry.clear()
         carry["alpha"] = step(*3 * (np.ones(len(records)),))
     else:
@@ -61,10 +86,10 @@ class Weigh(NamedTuple):
     """Kernel: new α from the carry, statistics of the α-weighted records. Partial: the statistics."""
 
     model: StratumModel
-    step: Step
+    step: Weighing
 
     def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
-        return self.model.statistics(records, weigh(self.step, records, carry))
+        return self.model.statistics(records, weigh(self.model, self.step, records, carry))
 
 
 class Bound(NamedTuple):
@@ -91,7 +116,7 @@ class Byproducts(NamedTuple):
 
     model: StratumModel
     draws: Draws
-    step: Step | None = None
+    step: Weighing | None = None
 
     def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
         alpha, unweighted = carry["alpha"], carry.get("unweighted", np.full(len(records), np.nan))
@@ -106,7 +131,8 @@ class Byproducts(NamedTuple):
         recorder.bounds(Confidential(columns))
         if recorder.wants_log_lik:
             recorder.log_lik(Confidential(self.model.log_lik(self.draws, records)))
-        step = at(self.step, records.outcome) if self.step is not None else None
+        last = self.step.steps[-1][0] if isinstance(self.step, Frozen) else self.step
+        step = at(last, records.outcome) if last is not None else None
         truncated = step.truncated(unweighted) if isinstance(step, Truncated) else 0
         return np.array([alpha.sum(), truncated])
 
@@ -114,20 +140,20 @@ class Byproducts(NamedTuple):
 class Fit(NamedTuple):
     """A fit under the weights of a step: its statistics, draws and bounds."""
 
-    step: Step
+    step: Weighing
     statistics: Floats
     draws: Draws
     summary: Summary
     range_bound: float
 
 
-def fits(model: StratumModel, steps: Search) -> Generator[Pass | Sample, Any, tuple[list[Fit], int]]:
-    """Run a weight search, one fit a step; returns the first, the last two fits and the number of fits."""
+def fits(model: StratumModel, steps: Weighings) -> Generator[Pass | Sample, Any, tuple[list[Fit], int]]:
+    """Run a weight search, one fit a step; returns the first, the last three fits and the number of fits."""
     step = next(steps)
     kept: list[Fit] = []
     number, outcomes = 0, None
     while True:
-        if isinstance(innermost(step), Cluster):
+        if not isinstance(step, Frozen) and isinstance(innermost(step), Cluster):
             if outcomes is None:
                 outcomes = np.sort((yield Pass(Outcomes(), "concat")))
             step = among(step, outcomes)
@@ -135,7 +161,7 @@ def fits(model: StratumModel, steps: Search) -> Generator[Pass | Sample, Any, tu
         theta = yield Sample(statistics, "posterior")
         bound, largest, negative_smallest, range_bound = yield Pass(Bound(model, theta), "max")
         summary = Summary(float(bound), float(largest), -float(negative_smallest))
-        kept = [*kept[:1], *kept[1:][-1:], Fit(step, statistics, theta, summary, float(range_bound))]
+        kept = [*kept[:1], *kept[1:][-2:], Fit(step, statistics, theta, summary, float(range_bound))]
         number += 1
         try:
             step = steps.send(summary)
@@ -143,7 +169,12 @@ def fits(model: StratumModel, steps: Search) -> Generator[Pass | Sample, Any, tu
             return kept, number
 
 
-def protect(model: StratumModel, steps: Search, target: float, sets: int, recorder: StratumRecorder) -> Rounds:
+def settled(frozen: Frozen) -> Weighings:
+    """No search: one fit with weights that are fixed."""
+    yield frozen
+
+
+def protect(model: StratumModel, steps: Weighings, target: float, sets: int, recorder: StratumRecorder) -> Rounds:
     """The tilted posterior over one stratum, its weights by a search; raises `Improper` or `NotReached`."""
     kept, number = yield from fits(model, steps)
     first, final = kept[0], kept[-1]

@@ -7,6 +7,8 @@ generated; and the job's `model.data`. Data that a program does not declare are 
 
     parameters:            those that the job's `model.parameters` lists, with the same dimensions
     model:                 target += alpha[n] * log p(record n | parameters), and a proper prior
+                           under a mechanism that clamps, with the data `reference` (record) and `clamp` (a number):
+                           target += fmin(fmax(alpha[n] * (log p(record n | parameters) - reference[n]), -clamp), clamp)
     generated quantities:  vector[N] log_lik, each record's log p without alpha, unless the job names a Python function
                            vector[N] y_rep (and w_rep, where there are weights), a synthetic record under the same x
 
@@ -34,6 +36,9 @@ TILE_VALUES = 2**20
 """Records × draws at once."""
 ROUNDING = 1e-12
 """Relative widening of bounds: a program's own rounding error is not known to us."""
+UNCLAMPED = 1e300
+"""`clamp` where nothing is clamped."""
+CLAMPED_FACTOR = "fmin(fmax(alpha[n] * (log p(record n) - reference[n]), -clamp), clamp)"
 OUTCOME, WEIGHT = "synthetic outcome", "synthetic weight"
 
 
@@ -86,10 +91,15 @@ class User:
         frame, y, w, alpha = statistics.T
         return self.data_of(frame.astype(np.int32), y, w, alpha)
 
+    def stan_records(self, records: Records, alpha: Floats, reference: Floats, clamp: float) -> Mapping[str, Any]:
+        """The program's data of records that enter by exp(clamp(α(f − reference), ±clamp))."""
+        data = self.data_of(records.frame, records.outcome, records.weight, alpha)
+        return data | {"reference": reference, "clamp": float(clamp)}
+
     def data_of(self, frame: Codes, y: Floats, w: Floats, alpha: Floats, generate: bool = False) -> dict[str, Any]:
         """The program's data of some records."""
         data: dict[str, Any] = {"N": len(y), "y": y.astype(np.int64) if self.whole else y, "alpha": alpha}
-        data["generate"] = int(generate)
+        data |= {"generate": int(generate), "reference": np.zeros(len(y)), "clamp": UNCLAMPED}
         if self.weighted:
             data["w"] = w
         for name, codes in self.codes.items():
@@ -99,7 +109,7 @@ class User:
     @property
     def inputs(self) -> set[str]:
         """Names of all data handed to the program."""
-        own = {"N", "y", "alpha", "generate"} | ({"w"} if self.weighted else set())
+        own = {"N", "y", "alpha", "generate", "reference", "clamp"} | ({"w"} if self.weighted else set())
         return own | set(self.codes) | {f"{name}_levels" for name in self.codes} | set(self.constants)
 
     def check_function(self) -> None:

@@ -193,7 +193,8 @@ def _subsample(release: Release, own: slice) -> tuple[Codes, Floats]:
 
 def _weights(release: Release, model: Recentred, records: Records, key: Key) -> Floats:
     """Privacy weights of the synthetic sample that the job's search ends with, its last ones if it misses the target."""
-    steps = search_of(release.job.mechanism, release.target)
+    aim = release.job.mechanism.aim if release.job.frozen else 1.0
+    steps = search_of(release.job.mechanism, aim * release.target)
     step = next(steps)
     alpha = bound = np.ones(len(records))
     unweighted: Floats | None = None

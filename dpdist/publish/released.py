@@ -54,8 +54,8 @@ class Release:
         return model.recall(self.sets[set][self.frame.stratum_labels[stratum]])
 
 
-def promised(promise: Promise, sampler: Mapping[str, Any]) -> dict[str, Any]:
-    """A promise in JSON terms, with how the posterior was sampled, on which the guarantee rests."""
+def promised(promise: Promise, sampler: Mapping[str, Any], reference: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """A promise in JSON terms, with how the posterior was sampled and what was fixed on which reference."""
     guarantee = promise.total
     said: dict[str, Any] = {"guarantee": guarantee.name}
     said["adjacency"] = None if isinstance(guarantee, NoGuarantee) else guarantee.adjacency
@@ -67,6 +67,8 @@ def promised(promise: Promise, sampler: Mapping[str, Any]) -> dict[str, Any]:
     said["composition"] = promise.composition
     said["assumptions"] = list(promise.assumptions)
     said["sampler"] = dict(sampler)
+    if reference is not None:
+        said["reference"] = dict(reference)
     return said
 
 

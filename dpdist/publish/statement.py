@@ -8,7 +8,7 @@ from typing import Any
 
 from dpdist.families import FAMILIES
 from dpdist.files import sha256
-from dpdist.job import CLAMPED, NOISY
+from dpdist.job import CLAMPED, NOISY, Job
 from dpdist.models.protocol import Expectation
 from dpdist.publish.precision import Recentred
 from dpdist.publish.released import Release
@@ -20,6 +20,7 @@ SEARCH_AGAIN = (
     "m, and the bias of the privacy weights (squared); all but the first by re-running the weight search on a synthetic "
     "sample"
 )
+SEARCH_STANDS_IN = "privacy weights were fixed on the reference: a search on a synthetic sample stands in for them here"
 COUNTED_AGAIN = (
     "estimator `parameters`: composition of the sample over x, other samples' bin counts and other noise, both simulated "
     "from the first set's histogram; the bias of bins and of counts cut off at 0 is not in it"
@@ -41,7 +42,8 @@ def statement(release: Release) -> dict[str, Any]:
         "privacy_unit": "record",
         "synthetic_sets": job.synthetic_sets,
         "metered": False,
-        "mechanism": job.mechanism.model_dump(mode="json"),
+        "mechanism": job.mechanism.model_dump(mode="json", exclude=_not_its_own(job)),
+        **({"calibration": job.calibration.public} if job.calibration is not None else {}),
         "model": _model(release),
         "public": _public(release),
         "post_processing": _post_processing(release),
@@ -53,8 +55,10 @@ def statement(release: Release) -> dict[str, Any]:
 def manifest(folder: Path, release: Release) -> dict[str, Any]:
     """manifest.json: SHA-256 of every other public file, the public job, versions."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
+    reference = release.promise.get("reference")
     return {
         "files": {path.relative_to(folder).as_posix(): sha256(path) for path in files},
+        **({"reference": {"sha256": reference["sha256"]}} if reference else {}),
         "job": release.job.public,
         "versions": {name: version(name) for name in PACKAGES},
     }
@@ -64,6 +68,13 @@ def _model(release: Release) -> dict[str, Any]:
     said = release.job.model
     synthesis = {"synthesis": said.synthesis} if said.family == "lognormal" else {}
     return {"family": said.family, **synthesis, "parameters": _density(release)}
+
+
+def _not_its_own(job: Job) -> set[str]:
+    """Constants that the job's mechanism does not have."""
+    has = {"bins": job.mechanism.name in NOISY, "drift": job.mechanism.name == "centred"}
+    has["aim"] = job.frozen and job.mechanism.name == "weighted"
+    return {name for name, own in has.items() if not own}
 
 
 def _density(release: Release) -> str:
@@ -80,6 +91,8 @@ def _public(release: Release) -> list[str]:
         "the levels and bounds that the job declares",
         "the seed of publication, which is independent of the seed of protection",
     ]
+    if job.reference is not None:
+        facts.append("the reference, a file that the job declares public (its checksum stands under reference)")
     facts += [f"the universe: {keep.column} is one of {', '.join(map(str, keep.keep))}" for keep in job.universe]
     return facts + [
         f"assumed public though it depends on the outcome: the number of records left after {rule}"
@@ -107,7 +120,9 @@ def _of_parameters(release: Release) -> list[str]:
     if not isinstance(model, Expectation):
         return []
     searched = isinstance(model, Recentred) and release.job.mechanism.name not in CLAMPED
-    return [SEARCH_AGAIN if searched else BETWEEN_SETS]
+    if not searched:
+        return [BETWEEN_SETS]
+    return [SEARCH_AGAIN, SEARCH_STANDS_IN] if release.job.frozen else [SEARCH_AGAIN]
 
 
 def _standard_errors(release: Release) -> list[str]:

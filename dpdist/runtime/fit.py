@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from dpdist.frames import frame_from_table
 from dpdist.job import Job
 from dpdist.keys import Key
+from dpdist.mechanisms.learned import Learned
 from dpdist.mechanisms.presets import MECHANISMS
-from dpdist.mechanisms.protocol import Noise, Rounds, StratumRecorder
+from dpdist.mechanisms.protocol import Noise, Rounds
 from dpdist.models import MODELS
 from dpdist.models.protocol import StratumModel
-from dpdist.records import Floats, Frame, Records
+from dpdist.records import Floats, Frame, Ints, Records
 from dpdist.runtime.blocks import Layout
 from dpdist.runtime.rounds import fresh_noise
 from dpdist.sampling import Sampler, completed, sampler_of
@@ -23,7 +27,7 @@ from dpdist.storage.marks import finished
 from dpdist.storage.noise import drawn_once
 from dpdist.storage.recorder import StratumStore
 from dpdist.storage.tables import read_rows, read_table
-from dpdist.storage.workspace import Workspace
+from dpdist.storage.workspace import REFERENCE, Workspace
 
 FitName = Literal["strata", "proper", "pooled"]
 
@@ -65,8 +69,32 @@ class Fit:
         model = build(self.job, self.frame, self.frame.rows_of(stratum), proper=self.address.name == "proper")
         return completed(model, self.sampler)
 
-    def rounds(self, model: StratumModel, recorder: StratumRecorder) -> Rounds:
-        return MECHANISMS[self.job.mechanism.name].protect(self.job, model, recorder)
+    def rounds(self, model: StratumModel, store: StratumStore) -> Rounds:
+        learned = self.learned(store.stratum) if self.job.reference is not None else None
+        return MECHANISMS[self.job.mechanism.name].protect(self.job, model, store, learned)
+
+    def learned(self, stratum: int) -> Learned:
+        """What the reference fixed for a stratum."""
+        path = self.space.learned(self.address.name, stratum)
+        found: Learned = pickle.loads(path.read_bytes())
+        return found
+
+    @cached_property
+    def reference_key(self) -> Key:
+        """Randomness that follows from the reference's content: what it fixes is the same in every run."""
+        identity = self.space.read_identity()
+        assert identity is not None
+        return Key.from_hex(identity.job[REFERENCE]).child(f"reference {self.address.name}")
+
+    @cached_property
+    def _reference_edges(self) -> Ints:
+        """First reference record of every stratum, (stratum + 1,)."""
+        frame_row = read_table(self.space.reference, ["frame"]).column("frame").to_numpy()
+        return np.searchsorted(self.frame.stratum[frame_row], np.arange(len(self.strata) + 1))
+
+    def reference_records(self, stratum: int) -> Records:
+        start, stop = self._reference_edges[[stratum, stratum + 1]].tolist()
+        return read_rows(self.space.reference, start, stop)
 
     def noise(self, stratum: int) -> Callable[[Noise], Floats]:
         """A stratum's noise: what is kept, or drawn and kept now."""

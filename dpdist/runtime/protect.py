@@ -191,10 +191,11 @@ def released_by(fit: Fit, stratum: int) -> dict[str, object]:
 def fit_error(fit: Fit, outcome: Outcome) -> FitError:
     """The typed error of a stratum without a release: names it, its size, p, the reason and the remedies."""
     k = outcome.stratum
+    aim = "lower mechanism.aim, " if fit.job.frozen and fit.job.mechanism.name == "weighted" else ""
     return FitError(
         f"{fit.frame.stratum_labels[k]} (n = {int(fit.frame.stratum_count[k])}, p = {fit.model(k).identified})",
         outcome.failure or "failed",
-        "pool strata (strata: [] or mechanism.fallback: pool), drop predictors, take a proper prior "
+        f"{aim}pool strata (strata: [] or mechanism.fallback: pool), drop predictors, take a proper prior "
         "(mechanism.fallback: proper_prior or model.prior: {name: proper}), or raise the budget",
     )
 

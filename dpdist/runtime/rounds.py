@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import reduce
+from typing import Any, TypeVar
 
 import numpy as np
 
 from dpdist.keys import Key
-from dpdist.mechanisms.protocol import BlockRecorder, Carry, Noise, Pass, Released, Rounds
+from dpdist.mechanisms.protocol import BlockRecorder, Carry, Noise, Pass, Released, Rounds, Sample
 from dpdist.models.protocol import StratumModel
 from dpdist.records import Floats, Records
 from dpdist.sampling.protocol import Sampler
+
+T = TypeVar("T")
 
 _COMBINE = {"sum": np.add, "max": np.maximum}
 
 
 def drive(
-    rounds: Rounds,
+    rounds: Generator[Pass | Sample | Noise, Any, T],
     model: StratumModel,
     sampler: Sampler,
     key: Key,
     stratum: str,
     visit: Callable[[Pass], Floats],
     noise: Callable[[Noise], Floats],
-) -> Released:
+) -> T:
     """Drive the generator to its end: `visit` gives a pass's total, draws come from keyed streams, noise from `noise`.
 
     Draws of the same (stage, set) use the same stream in every round: common random numbers.
@@ -34,8 +37,8 @@ def drive(
         try:
             request = rounds.send(reply)
         except StopIteration as end:
-            released: Released = end.value
-            return released
+            value: T = end.value
+            return value
         if isinstance(request, Pass):
             reply = visit(request)
         elif isinstance(request, Noise):
@@ -70,10 +73,21 @@ def run_rounds(
     recorders: Sequence[BlockRecorder],
     noise: Callable[[Noise], Floats] | None = None,
 ) -> Released:
-    """All rounds over blocks in memory; each block's carry stays with the block between rounds.
+    """All rounds over blocks in memory; without `noise` it is drawn, not kept: for what is neither resumed nor released."""
+    return answered(rounds, model, sampler, key, stratum, blocks, recorders, noise)
 
-    Without `noise` it is drawn and not kept: for what is neither resumed nor released.
-    """
+
+def answered(
+    rounds: Generator[Pass | Sample | Noise, Any, T],
+    model: StratumModel,
+    sampler: Sampler,
+    key: Key,
+    stratum: str,
+    blocks: Sequence[Records],
+    recorders: Sequence[BlockRecorder],
+    noise: Callable[[Noise], Floats] | None = None,
+) -> T:
+    """What rounds over blocks in memory return; each block's carry stays with the block between rounds."""
     carries: list[Carry] = [{} for _ in blocks]
 
     def visit(request: Pass) -> Floats:

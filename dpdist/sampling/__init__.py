@@ -1,14 +1,18 @@
 """Samplers: posterior in, draws out. `exact` and `grid` draw independently, `stan` by Markov chains."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from dpdist.errors import ProgramError
 from dpdist.job import CLAMPED, NOISY, Job
 from dpdist.models.grid import FEW_RECORDS_ERROR, GRID_ERROR
-from dpdist.models.protocol import StanData, StratumModel
-from dpdist.models.user import User
+from dpdist.models.protocol import Clamped, Draws, Exact, Gridded, StanData, StratumModel
+from dpdist.models.user import CLAMPED_FACTOR, User
 from dpdist.progress import Listener
+from dpdist.records import Floats
 from dpdist.sampling.clamped import VARIATION
 from dpdist.sampling.exact import ExactSampler, GridSampler
 from dpdist.sampling.markov import StanSampler, source_of
@@ -38,6 +42,32 @@ def sampler_of(job: Job, folder: Path) -> Sampler:
     return StanSampler(job.sampler, job.diagnostics, folder)
 
 
+@dataclass(frozen=True)
+class ReferenceSampler:
+    """Of a public file's posteriors: from a closed form or grid where a model has one; clamped ones as the job says."""
+
+    draws: int
+    own: Sampler
+
+    def many(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
+        return self._of(model, posterior).many(model, posterior, rng)
+
+    def one(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
+        return self._of(model, posterior).one(model, posterior, rng)
+
+    def _of(self, model: StratumModel, posterior: Floats | Clamped) -> Sampler:
+        if isinstance(posterior, Clamped):
+            return self.own
+        if isinstance(model, Exact):
+            return ExactSampler(self.draws)
+        return GridSampler(self.draws) if isinstance(model, Gridded) else self.own
+
+
+def reference_sampler(job: Job, own: Sampler) -> ReferenceSampler:
+    """S draws whatever the sampler."""
+    return ReferenceSampler(job.sampler.total, own)
+
+
 def completed(model: StratumModel, sampler: Sampler) -> StratumModel:
     """The model, with what runs its program's generated quantities if it needs them."""
     return sampler.complete(model) if isinstance(sampler, StanSampler) else model
@@ -61,6 +91,10 @@ def check(job: Job, model: StratumModel) -> None:
             raise ProgramError(model.program.name, f"it generates no vector {name}", f"declare vector[N] {name}")
     if "alpha" not in found["inputs"]:
         raise ProgramError(model.program.name, "it takes no privacy weights", "declare vector<lower=0>[N] alpha as data")
+    if job.mechanism.name in CLAMPED and (missing := {"reference", "clamp"} - set(found["inputs"])):
+        found_ = f"'{job.mechanism.name}' clamps a record's factor; the program takes no {' or '.join(sorted(missing))}"
+        remedy = "declare vector[N] reference and real<lower=0> clamp as data, and weigh a record by " + CLAMPED_FACTOR
+        raise ProgramError(model.program.name, found_, f"{remedy}; or take weighted")
     if unknown := sorted(set(found["inputs"]) - model.inputs):
         found_ = f"it declares data that nobody gives: {', '.join(unknown)}"
         raise ProgramError(model.program.name, found_, "add them to model.data")
@@ -100,4 +134,14 @@ def facts(job: Job) -> dict[str, Any]:
     }
 
 
-__all__ = ["Sampler", "Unconverged", "check", "completed", "facts", "prepare", "sampler_of"]
+__all__ = [
+    "Sampler",
+    "Unconverged",
+    "check",
+    "check_clamp",
+    "completed",
+    "facts",
+    "prepare",
+    "reference_sampler",
+    "sampler_of",
+]

@@ -20,15 +20,17 @@ from dpdist.errors import ProgramError, StanError
 from dpdist.files import write_text
 from dpdist.job import Diagnostics, Program, Sampler, Toolchain
 from dpdist.models.protocol import Clamped, ClampedStan, Draws, StanData, StratumModel
-from dpdist.models.user import OUTCOME, WEIGHT, User
+from dpdist.models.user import CLAMPED_FACTOR, OUTCOME, WEIGHT, User
 from dpdist.records import Floats, Records
 from dpdist.sampling.cache import cache_folder
 from dpdist.sampling.diagnostics import Diagnostics as Found
 from dpdist.sampling.diagnostics import Policy, diagnose
 from dpdist.sampling.protocol import Unconverged
-from dpdist.sampling.stan import Chains, StanSettings, fit, generate, seed_of
+from dpdist.sampling.stan import Chains, StanSettings, fit, generate, log_density, seed_of
 from dpdist.sampling.toolchain import Executable, executable
 
+POINTS, TRIED = 16, 8
+"""Parameters and records at which a user's program is tried."""
 GENERATED_VALUES = 2**20
 """Records × draws that a program generates at once."""
 
@@ -134,6 +136,30 @@ class Generated(User):
             raise ProgramError(self.program.name, found_, "correct the generated quantities: other seeds meet the same law")
         outcome = np.clip(np.round(outcome) if self.whole else outcome, low, high)
         return replace(theta, values={**theta.values, OUTCOME: outcome, WEIGHT: weight})
+
+
+def check_clamp(model: Generated, theta: Draws, draws: Draws, records: Records) -> None:
+    """Whether the program weighs a record by exp(clamp(α(log_lik − reference), ±clamp)), tried on public records.
+
+    A record's factor is the change of the program's log density where its α goes from 1 to 0. Raises `ProgramError`.
+    """
+    points = Draws({name: values[:: max(1, len(draws) // POINTS)] for name, values in draws.values.items()})
+    centred = model.log_lik(points, records) - (offset := model.log_lik(theta, records)[0])
+    clamp = float(np.median(np.abs(centred)))
+    program, ones = compiled(model.program, model.run.toolchain), np.ones(len(records))
+
+    def density(alpha: Floats) -> Floats:
+        data = model.stan_records(records, alpha, offset, clamp)
+        return log_density(program, data, points.values, model.run.folder)
+
+    whole = density(ones)
+    for number in range(0, len(records), max(1, len(records) // TRIED)):
+        without = ones.copy()
+        without[number] = 0.0
+        factor = whole - density(without)
+        if not np.allclose(factor, np.clip(centred[:, number], -clamp, clamp), atol=1e-9 * (1.0 + np.abs(whole).max())):
+            found = "on the reference's records, its target does not weigh a record by the clamped log likelihood"
+            raise ProgramError(model.program.name, found, f"weigh record n by {CLAMPED_FACTOR}, log_lik[n] being its log p")
 
 
 @lru_cache(maxsize=32)

@@ -21,6 +21,9 @@ from dpdist.keys import Key
 SCRATCH = "scratch-"
 """Beginning of the names of temporary folders in the confidential one."""
 
+REFERENCE = "reference.sha256"
+"""What decides a result beside the job's own settings: the content of its reference."""
+
 
 @dataclass(frozen=True)
 class Identity:
@@ -61,6 +64,15 @@ class Workspace:
     @property
     def frame(self) -> Path:
         return self.confidential / "records" / "frame.parquet"
+
+    @property
+    def reference(self) -> Path:
+        """The reference's records under rows of the current frame."""
+        return self.confidential / "records" / "reference.arrow"
+
+    def learned(self, fit: str, stratum: int) -> Path:
+        """What the reference fixed for one stratum."""
+        return self.confidential / "reference" / f"{fit}-{stratum:06d}.pickle"
 
     @property
     def job(self) -> Path:

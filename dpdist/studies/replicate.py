@@ -21,14 +21,16 @@ from dpdist.evaluation.utility import distances, location
 from dpdist.job import NOISY, Job, budget_text
 from dpdist.keys import Key
 from dpdist.mechanisms import tilted
+from dpdist.mechanisms.learned import Learned, Spurious
 from dpdist.mechanisms.presets import MECHANISMS, Weighted, WeightedE
 from dpdist.mechanisms.protocol import Columns, Mechanism, Noise, Rounds
 from dpdist.models import MODELS
 from dpdist.models.protocol import Draws, Improper, StratumModel, Synthesizer
 from dpdist.privacy.weights import NotReached, search
 from dpdist.records import POOLED, Floats, Frame, Records
+from dpdist.runtime.reference import learned_from
 from dpdist.runtime.rounds import run_rounds
-from dpdist.sampling import completed, sampler_of
+from dpdist.sampling import Sampler, completed, reference_sampler, sampler_of
 from dpdist.studies.settings import DATA, Arm, Case, Simulation
 
 ANY = "1"
@@ -122,9 +124,10 @@ def run_arm(study: Simulation, case: Case, arm: Arm, epsilon: str, y: Floats, ke
         model = completed(MODELS[job.model.family].build(job, frame, slice(0, 1)), sampler)
         noted = Noted()
         try:
-            rounds = rounds_of(arm, job, model, noted, None if reached is None else reached.database_bound)
+            learned = learned_by(case, job, model, sampler, key) if arm.reference else None
+            rounds = rounds_of(arm, job, model, noted, None if reached is None else reached.database_bound, learned)
             released = run_rounds(rounds, model, sampler, key, POOLED, [data], [noted], noise_of(key))
-        except (NotReached, Improper):
+        except (NotReached, Improper, Spurious):
             return None
     assert isinstance(model, Synthesizer)
     synthetic = [
@@ -134,11 +137,22 @@ def run_arm(study: Simulation, case: Case, arm: Arm, epsilon: str, y: Floats, ke
     return Run(synthetic, noted)
 
 
-def rounds_of(arm: Arm, job: Job, model: StratumModel, noted: Noted, bound: float | None) -> Rounds:
+def learned_by(case: Case, job: Job, model: StratumModel, sampler: Sampler, key: Key) -> Learned:
+    """What another file of the same law and size fixes."""
+    y = case.generator.generator().draw(case.n, key.generator("reference"))
+    rows = np.zeros(len(y), dtype=np.int32)
+    earlier = Records(np.arange(len(y)), rows, y, np.ones(len(y)), rows)
+    taught = reference_sampler(job, sampler)
+    return learned_from(job, model, taught, key.child("reference"), POOLED, earlier, case.n)
+
+
+def rounds_of(
+    arm: Arm, job: Job, model: StratumModel, noted: Noted, bound: float | None, learned: Learned | None
+) -> Rounds:
     """The preset's own rounds, or those of the tilted posterior under the bound to match."""
     if bound is not None:
         return tilted.protect(model, search(job.mechanism.weights, bound), bound, job.synthetic_sets, noted)
-    return mechanism_of(arm).protect(job, model, noted)
+    return mechanism_of(arm).protect(job, model, noted, learned)
 
 
 def mechanism_of(arm: Arm) -> Mechanism:
@@ -167,7 +181,9 @@ def job_of(study: Simulation, case: Case, arm: Arm, epsilon: str) -> Job:
             "period": "simulated",
             "columns": {"y": {"bounds": [low, high]}},
             "model": {"family": "histogram" if arm.name in NOISY else case.family, "outcome": "y"},
-            "mechanism": arm.model_dump(exclude={"label", "enforced", "match", "cases", "epsilons", "adjacency"}),
+            "mechanism": arm.model_dump(
+                exclude={"label", "enforced", "match", "reference", "cases", "epsilons", "adjacency"}
+            ),
             "budget": {
                 "epsilon": budget_text(study.synthetic_sets * Fraction(epsilon)),
                 "adjacency": arm.adjacency or study.adjacency,
@@ -175,6 +191,7 @@ def job_of(study: Simulation, case: Case, arm: Arm, epsilon: str) -> Job:
             "synthetic_sets": study.synthetic_sets,
             **({} if arm.name in NOISY else {"sampler": {"name": case.sampler, "draws": study.draws}}),
             "tables": [{"name": "all", "statistics": ["count"]}],
+            **({"reference": {"path": "another simulated file"}} if arm.reference else {}),
         }
     )
 

@@ -11,7 +11,19 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from dpdist.families import FAMILIES
-from dpdist.job import Adjacency, Budget, Family, Frozen, Mechanism, MechanismName, Name, Runtime, SamplerName, budget_text
+from dpdist.job import (
+    REFERRING,
+    Adjacency,
+    Budget,
+    Family,
+    Frozen,
+    Mechanism,
+    MechanismName,
+    Name,
+    Runtime,
+    SamplerName,
+    budget_text,
+)
 from dpdist.studies.generators import GENERATORS, Generator, GeneratorName, generator
 from dpdist.studies.shown import Beside, Figure, Note
 
@@ -92,12 +104,14 @@ class Arm(Mechanism):
     """A mechanism under study, with its settings; `label` tells arms of one mechanism apart.
 
     `enforced: false` lets a bound pass that is over ε/2, as the papers do. `match` tunes the weights to the bound that
-    another arm reached on the same data.
+    another arm reached on the same data. `reference: true` fixes what the mechanism can fix on another simulated
+    file of the same law and size.
     """
 
     label: Name | None = None
     enforced: bool = True
     match: str | None = None
+    reference: bool = False
     cases: tuple[str, ...] | None = Field(default=None, description="cases to run on; unset: all")
     epsilons: tuple[Budget, ...] | None = Field(default=None, description="ε to run at, of the study's; unset: all")
     adjacency: Adjacency | None = Field(default=None, description="unset: the study's")
@@ -108,6 +122,10 @@ class Arm(Mechanism):
 
     @model_validator(mode="after")
     def _what_can_be_let_pass_or_matched(self) -> Self:
+        if self.name == "centred" and not self.reference:
+            raise ValueError("centred is fixed on a reference: add reference: true")
+        if self.reference and (self.name not in REFERRING or not self.enforced or self.match is not None):
+            raise ValueError(f"reference: true is for {', '.join(REFERRING)}, enforced and not matched: leave it out")
         if not self.enforced and self.name not in UNENFORCED:
             raise ValueError(f"enforced: false is for {' and '.join(UNENFORCED)}: {self.name} has no bound to let pass")
         if self.match is not None and (self.name != "weighted" or not self.enforced):

@@ -46,7 +46,7 @@ def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Cen
     levels: dict[str, tuple[Level, ...]] = {name: job.columns[name].levels or () for name in names}
     findings, psus, tallies = Findings(), list[pd.DataFrame](), list[pd.DataFrame]()
     scale = np.log if job.model.family == "lognormal" else np.asarray
-    for checked in _checked(job, source, findings, tick):
+    for checked in checked_batches(job, source, findings, tick):
         scaled = {"y": scale(checked.outcome), "w": scale(checked.weight)}
         key = _key(checked.codes, levels, len(checked.row))
         tallies.append(_tally(pd.DataFrame({"key": key, "records": 1, **scaled})))
@@ -99,7 +99,7 @@ def place(job: Job, source: Source, census: Census, scratch: Path, tick: Tick = 
     start = np.concatenate([[0], np.cumsum(frame.count)])
     filled = np.zeros(len(frame), dtype=np.int64)
     psu_values = pa.array(census.psu_levels, type=pa.string())
-    for checked in _checked(job, source, Findings(), tick):
+    for checked in checked_batches(job, source, Findings(), tick):
         key = _key(checked.codes, frame.levels, len(checked.row))
         row = np.searchsorted(known, key).astype(np.int32)
         if not np.array_equal(known[np.minimum(row, len(known) - 1)], key):
@@ -141,7 +141,11 @@ def changed_while_read(source: Source) -> DataError:
     return DataError(source.name, [Problem("file", "it changed while it was read", "a file at rest", "run again")])
 
 
-def _checked(job: Job, source: Source, findings: Findings, tick: Tick) -> Iterator[Checked]:
+def checked_batches(
+    job: Job, source: Source, findings: Findings | None = None, tick: Tick = lambda rows: None
+) -> Iterator[Checked]:
+    """Typed batches of the records that belong to the release; problems go to `findings`."""
+    findings = Findings() if findings is None else findings
     first = 0
     needed = needed_columns(job)
     columns = list(source.columns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from scipy.special import betaincinv, betaln
 from dpdist.confidential import Confidential
 from dpdist.job import Job
 from dpdist.keys import Key
+from dpdist.mechanisms.learned import Learned
 from dpdist.mechanisms.presets import MECHANISMS, Centred, Weighted, WeightedE
 from dpdist.models.beta import Beta
 from dpdist.models.negative_binomial import NegativeBinomial
@@ -67,7 +69,7 @@ class Notes:
         return dict(self.received)[name].disclose_to_custodian()
 
 
-def run(said, y, mechanism=None, edges=None, key=KEY):
+def run(said, y, mechanism=None, edges=None, key=KEY, learned=None):
     """Released parameters and what the stratum and its blocks handed over."""
     y, edges = np.asarray(y, dtype=float), edges or [0, len(y)]
     model = BUILT[said.model.family].build(said, Frame({}, {}, np.array([len(y)]), (), ()), slice(0, 1))
@@ -75,7 +77,7 @@ def run(said, y, mechanism=None, edges=None, key=KEY):
     records = Records(np.arange(size), np.zeros(size, np.int32), y, np.ones(size), np.full(size, -1, np.int32))
     blocks = [records.part(a, b) for a, b in pairwise(edges)]
     notes, own = Notes(), [Notes() for _ in blocks]
-    rounds = (mechanism or MECHANISMS[said.mechanism.name]).protect(said, model, notes)
+    rounds = (mechanism or MECHANISMS[said.mechanism.name]).protect(said, model, notes, learned)
     released = run_rounds(rounds, model, sampler_of(said, Path("unused")), key, "all", blocks, own)
     return released.parameters, notes, own
 
@@ -206,7 +208,7 @@ def centred(epsilon, kappa=KAPPA):
     """θ_ref: the posterior mean of another sample of the same law."""
     notes = run(job("unweighted"), shares(2000, seed=99))[1]
     reference = Draws({name: notes["final"][name].mean(keepdims=True) for name in ("mean", "precision")})
-    return Centred(reference, power(float(epsilon) / 2, 2, 2000, 2000, 0.1, kappa))
+    return Learned(reference, power(float(epsilon) / 2, 2, 2000, 2000, 0.1, kappa))
 
 
 def test_a_centred_clamp_at_a_small_budget_beats_censoring_at_a_large_one():
@@ -217,7 +219,7 @@ def test_a_centred_clamp_at_a_small_budget_beats_censoring_at_a_large_one():
         (theta,), _, _ = run(job("censor_uw", "5"), y, key=key)
         found["censored"].append(ecdf_distance(y, theta, key))
         for epsilon in ("0.25", "1", "3"):
-            (theta,), notes, _ = run(job("censor_uw", epsilon), y, centred(epsilon), key=key)
+            (theta,), notes, _ = run(job("centred", epsilon), y, key=key, learned=centred(epsilon))
             found[epsilon].append(ecdf_distance(y, theta, key))
             assert notes["summary"]["database_bound"] <= float(epsilon) / 2
     mean = {name: np.mean(values) for name, values in found.items()}
@@ -228,11 +230,11 @@ def test_a_centred_clamp_at_a_small_budget_beats_censoring_at_a_large_one():
 
 def test_without_kappa_a_spurious_mode_wins():
     """METHODS §4b: at ε = 1 and a = 1 the clamped optimum is not the law's: its precision is far off; with κ it is not."""
-    y, said = shares(2000, seed=3), job("censor_uw", "1")
-    with_kappa, without = centred("1"), Centred(centred("1").reference, 1.0)
+    y, said = shares(2000, seed=3), job("centred", "1")
+    with_kappa, without = centred("1"), centred("1")._replace(power=1.0)
     log_ratio = [
-        np.log(run(said, y, mechanism)[1]["final"]["precision"] / with_kappa.reference["precision"]).mean()
-        for mechanism in (with_kappa, without)
+        np.log(run(said, y, learned=learned)[1]["final"]["precision"] / with_kappa.theta["precision"]).mean()
+        for learned in (with_kappa, without)
     ]
     assert abs(log_ratio[0]) < 0.1 < abs(log_ratio[1])
 
@@ -247,6 +249,39 @@ def test_the_power_is_1_where_nothing_is_near_the_clamp_and_falls_with_it():
 
 
 def test_a_centred_clamp_promises_the_budget_for_exact_draws():
-    promise = centred("1").promise(job("censor_uw", "1"))
+    promise = Centred().promise(job("centred", "1"))
     assert (promise.total.name, promise.total.epsilon) == ("strict for exact draws", 1)
-    assert any("reference parameters" in assumption for assumption in promise.assumptions)
+    assert any("on the reference alone" in assumption for assumption in promise.assumptions)
+
+
+RULES = ["linear", "inverse", "scalar", "fixed_point", "cluster"]
+
+
+@pytest.mark.parametrize("stratum", ["one record", "equal records"])
+@pytest.mark.parametrize("rule", RULES)
+def test_equal_likelihoods_have_equal_weights(rule, stratum):
+    """All F equal: [V]'s scaled F is 0, and every other rule gives one weight to all; a defined result for one record."""
+    (theta,), notes, own = run(job("weighted", "3", weights=rule), STRATA[stratum])
+    alpha = own[0]["bounds"]["privacy_weight"]
+    assert (alpha == alpha[0]).all()
+    assert 0 < theta["mean"][0] < 1
+    assert notes["summary"]["database_bound"] <= 1.5
+
+
+def test_weights_that_are_all_zero_leave_the_prior():
+    """Weighted-e cuts every record off; nothing is learned, nothing is lost."""
+    _, notes, own = run(job("weighted_e", "1e-6"), shares(100, law=(2, 3)))
+    bounds = own[0]["bounds"]
+    assert notes["summary"]["diagnostics"]["records_censored"] >= 95
+    assert bounds["privacy_weight"].max() * len(bounds["privacy_weight"]) < 1e-3
+    assert notes["final"]["mean"].std() == pytest.approx(np.sqrt(1 / 12), rel=0.2)
+
+
+@pytest.mark.parametrize(("rule", "meets"), [("linear", False), ("inverse", True), ("scalar", True), ("fixed_point", True)])
+def test_a_budget_that_no_weights_meet_is_refused_or_met(rule, meets):
+    """At ε = 1e-6 a proper prior's tails keep bounds finite: what has a release meets the target, the rest is refused."""
+    met = []
+    with suppress(NotReached):
+        met.append(run(job("weighted", "1e-6", weights=rule), shares(60, law=(2, 3)))[1])
+    assert all(notes["summary"]["database_bound"] <= 5e-7 for notes in met)
+    assert bool(met) == meets

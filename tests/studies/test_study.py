@@ -189,7 +189,42 @@ def test_an_arm_that_the_data_do_not_allow_is_counted_as_refused(tmp_path):
     assert "refused" in (folder / "index.html").read_text()
 
 
+REFERRING = """\
+study: referring
+title: "Fixed on another file"
+seed: 11
+replicates: 2
+cases:
+  - {name: beta, generator: {name: beta, parameters: {a: 0.5, b: 3}}, n: 1000, family: beta}
+epsilons: ["5", "1/4"]
+draws: 100
+mechanisms:
+  - {name: unweighted}
+  - {name: censor_uw}
+  - {name: censor_w}
+  - {name: censor_w, label: censor_w_fixed, reference: true}
+  - {name: centred, reference: true}
+measures: [max_ecdf, database_bound]
+"""
+
+
+def test_arms_that_are_fixed_on_another_file_are_strict_and_centring_wins(tmp_path):
+    """METHODS §4b: centred at ε = 1/4 is closer than Censor_uw at 5, and at 5 no worse than unprotected by a half."""
+    folder = run(parse_study(REFERRING), tmp_path / "out")
+    found = pd.read_csv(folder / "summary.csv")
+    apart = found[found.measure == "max_ecdf"].set_index(["mechanism", "epsilon"])["mean"]
+    assert apart["centred", 0.25] < apart["censor_uw", 5.0]
+    assert apart["centred", 5.0] < 1.5 * apart["unweighted", 5.0]
+    assert apart["censor_w_fixed", 5.0] != apart["censor_w", 5.0]
+    bounds = found[found.measure == "database_bound"].set_index(["mechanism", "epsilon"])["mean"]
+    assert all(bounds[name, 0.25] <= 0.125 for name in ("centred", "censor_w_fixed"))
+    page = (folder / "index.html").read_text()
+    assert page.count("strict for exact draws") >= 3
+
+
 MISTAKES = {
+    "no reference": ("name: censor_uw}\n", "name: centred}\n", "add reference: true", "line 12"),
+    "reference in vain": ("name: censor_uw}\n", "name: censor_uw, reference: true}\n", "leave it out", "line 12"),
     "misspelt key": ("epsilons:", "epsilonss:", "did you mean 'epsilons'?", "line 7"),
     "misspelt mechanism": ("name: censor_uw}\n", "name: censor_uv}\n", "did you mean 'censor_uw'?", "line 12"),
     "misspelt weights": ("reweight: 0.95", "reweigh: 0.95", "did you mean 'reweight'?", "line 11"),

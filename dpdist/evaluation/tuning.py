@@ -1,0 +1,111 @@
+"""Which constants a mechanism has, and how the best are sought: scan a public grid, then bisect beside its best point.
+
+Scanned, because neither a bound nor utility is monotone in a constant (small weights widen the posterior and with it the
+bound: METHODS §3). One constant after the other, the others held where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from dpdist.job import Job, Mechanism
+from dpdist.mechanisms.presets import target_of
+
+BISECTIONS = 3
+REFUSED = float("inf")
+"""Loss of constants under which the mechanism refuses the reference."""
+STEPS = tuple(0.85**step for step in range(16))
+"""Of a constant c, from where the rule would start down to a tenth of it."""
+
+
+class Knob(NamedTuple):
+    """A constant, by its path in the mechanism, and the points that are scanned; None is a choice without neighbours."""
+
+    path: str
+    grid: tuple[float | None, ...]
+    whole: bool = False
+    required: bool = False
+    """True if the mechanism as it stands does not say it."""
+
+
+@dataclass
+class Trials:
+    """Losses of mechanisms, each tried once."""
+
+    loss_of: Callable[[Mechanism], float]
+    tick: Callable[[int], None]
+    known: dict[str, float] = field(default_factory=dict)
+
+    def __call__(self, mechanism: Mechanism) -> float:
+        key = mechanism.model_dump_json()
+        if key not in self.known:
+            self.known[key] = self.loss_of(mechanism)
+            self.tick(1)
+        return self.known[key]
+
+
+def knobs_of(job: Job) -> tuple[Knob, ...]:
+    """The constants of the job's mechanism that no budget decides, the most telling first."""
+    name, weights = job.mechanism.name, job.mechanism.weights
+    if name == "perturbed_histogram":
+        return (Knob("bins", (2, 3, 5, 8, 13, 21, 34, 55, 89), whole=True, required=job.mechanism.bins is None),)
+    if name == "centred":
+        return (Knob("drift", (0.0, 0.1, 0.25, 0.4, 0.66)),)
+    if weights.rule == "none" or name not in ("weighted", "weighted_e", "censor_w"):
+        return ()
+    tuned_on_reference = job.frozen and name == "weighted"
+    constant = weights.rule in ("linear", "cluster", "inverse") and not tuned_on_reference
+    start = target_of(job) if weights.rule == "inverse" else 1.0
+    knobs = []
+    if tuned_on_reference:
+        knobs.append(Knob("aim", (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)))
+    if constant:
+        knobs.append(Knob("weights.c", tuple(round(start * step, 6) for step in STEPS), required=weights.c is None))
+    if weights.rule in ("linear", "cluster"):
+        knobs.append(Knob("weights.g", (0.0, 0.05, 0.1, 0.2, 0.3)))
+    if name != "weighted_e":
+        without = (None,) if name == "weighted" else ()
+        knobs.append(Knob("weights.reweight", (*without, 0.8, 0.9, 0.95, 1.0)))
+    return (*knobs, Knob("weights.scale", (1.0, 0.9, 0.8, 0.7)), Knob("weights.shift", (0.0, 0.05, 0.1, 0.2)))
+
+
+def search(start: Mechanism, knobs: Sequence[Knob], loss: Callable[[Mechanism], float]) -> tuple[Mechanism, float]:
+    """The mechanism with the smallest loss that was found; infinite where every one is refused."""
+    best, least = start, REFUSED if any(knob.required for knob in knobs) else loss(start)
+    for knob in knobs:
+        tried: dict[float | None, float] = {v: loss(with_value(best, knob.path, v)) for v in knob.grid}
+        for _ in range(BISECTIONS):
+            for value in between(tried, knob.whole):
+                tried[value] = loss(with_value(best, knob.path, value))
+        if least == min(tried.values()) == REFUSED:
+            return start, REFUSED
+        chosen = min(tried, key=lambda value: tried[value])
+        if tried[chosen] < least:
+            best, least = with_value(best, knob.path, chosen), tried[chosen]
+    return best, least
+
+
+def between(tried: dict[float | None, float], whole: bool) -> list[float]:
+    """Midpoints between the best number so far and its neighbours that have not been tried."""
+    numbers = sorted(value for value in tried if value is not None)
+    best = min(numbers, key=lambda value: tried[value])
+    if tried[best] == REFUSED:
+        return []
+    place = numbers.index(best)
+    found = []
+    for other in (numbers[place - 1 : place] if place else []) + numbers[place + 1 : place + 2]:
+        middle = float((best + other) // 2) if whole else round((best + other) / 2.0, 6)
+        if middle not in tried:
+            found.append(middle)
+    return found
+
+
+def with_value(mechanism: Mechanism, path: str, value: float | None) -> Mechanism:
+    """The mechanism with another value of a constant."""
+    said: dict[str, Any] = mechanism.model_dump(mode="json")
+    *above, name = path.split(".")
+    holder = said[above[0]] if above else said
+    holder[name] = int(value) if name == "bins" and value is not None else value
+    return Mechanism.model_validate(said)

@@ -1,0 +1,126 @@
+"""What a stratum's reference fixes before the current file is seen: θ_ref and its power, or privacy weights for good.
+
+Rounds over the reference's records alone (METHODS §2, §4b). A privacy weight that is a rule's value at a record under the
+reference's own fits depends on no other record: clamped, the likelihood then has a bound for every file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpdist.job import Job
+from dpdist.mechanisms.clamped import Gather
+from dpdist.mechanisms.protocol import BlockRecorder, Carry, Pass, Sample
+from dpdist.mechanisms.tilted import Frozen, Weigh, fits
+from dpdist.models.protocol import Clamped, Draws, StratumModel
+from dpdist.models.user import User
+from dpdist.privacy.guarantees import bound_target
+from dpdist.privacy.reference import kappa_of, power, spurious
+from dpdist.privacy.weights import Constant, Ones, Reweight, Search, fixed, search
+from dpdist.records import Floats, Records
+
+CHECKED = 4000
+"""Reference records, of all strata alike, on which a spurious mode is looked for."""
+
+Learning = Generator[Pass | Sample, Any, "tuple[Learned, Draws]"]
+"""What was learned, and draws of the reference's unweighted fit."""
+
+
+class Spurious(Exception):
+    """Under the clamp another mode than the reference's own wins, on the reference's own records."""
+
+
+class Learned(NamedTuple):
+    """θ_ref (one draw) with the power a of the likelihood; or a record's privacy weight as a fixed function of it."""
+
+    theta: Draws
+    power: float
+    frozen: Frozen | None = None
+
+
+class Loss(NamedTuple):
+    """Kernel: Σ f(θ_ref) − f(θ_s) over records, to be added up. Partial: (draw,)."""
+
+    model: StratumModel
+    theta: Draws
+    draws: Draws
+
+    def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
+        lost = self.model.log_lik(self.theta, records) - self.model.log_lik(self.draws, records)
+        return np.asarray(lost.sum(axis=1))
+
+
+def learn_centre(job: Job, model: StratumModel, records: int, reference: int) -> Learning:
+    """θ_ref and a for a centred clamp, from `reference` records, for a current stratum of `records`."""
+    statistics = yield Pass(Weigh(model, Ones()), model.combine)
+    draws = yield Sample(statistics, "reference")
+    theta = centre_of(model, draws)
+    clamp = bound_target(job.epsilon_per_set, job.budget.adjacency)
+    drift = job.mechanism.drift
+    return Learned(theta, power(clamp, dimensions(theta), records, reference, drift, kappa_of(drift))), draws
+
+
+def check_centre(job: Job, model: StratumModel, learned: Learned) -> Generator[Pass | Sample, Any, None]:
+    """The mechanism's own posterior on records of the reference: raises `Spurious` where it is not about θ_ref."""
+    clamp = bound_target(job.epsilon_per_set, job.budget.adjacency)
+    rows = yield Pass(Gather(model, Constant(learned.power), learned.theta), "concat")
+    draws = yield Sample(Clamped(rows, clamp), "check")
+    lost = yield Pass(Loss(model, learned.theta, draws), "sum")
+    if spurious(learned.power * lost, dimensions(learned.theta)):
+        raise Spurious
+
+
+def learn_weights(job: Job, model: StratumModel) -> Learning:
+    """The weights that the job's rule ends with on the reference, as a function of a record. Raises `NotReached`."""
+    mechanism, target = job.mechanism, bound_target(job.epsilon_per_set, job.budget.adjacency)
+    kept, _ = yield from fits(model, reference_search(job, target))
+    steps = [(fit.step, before.draws) for before, fit in pairwise(kept) if not isinstance(fit.step, Frozen)]
+    steps = steps[-2:] if steps and isinstance(steps[-1][0], Reweight) else steps[-1:]
+    if mechanism.name == "censor_w" and mechanism.weights.reweight is not None:
+        steps = [*steps, (Reweight(mechanism.weights.reweight, kept[-1].summary.database_bound), kept[-1].draws)]
+    first = kept[0].draws
+    return Learned(centre_of(model, first), 1.0, Frozen(first, tuple(steps))), first
+
+
+def reference_search(job: Job, target: float) -> Search:
+    """The search for weights on the reference; weights that are tuned aim below the target."""
+    if job.mechanism.name == "weighted":
+        return search(job.mechanism.weights, job.mechanism.aim * target)
+    return fixed(job.mechanism.weights, target if job.mechanism.name == "weighted_e" else np.inf)
+
+
+def centre_of(model: StratumModel, draws: Draws) -> Draws:
+    """One parameter for all draws: their mean, which our models' convex parameter spaces hold.
+
+    A user's space may be curved: there it is the draw that is nearest to the mean, in standard deviations.
+    """
+    mean = {name: values.mean(axis=0, keepdims=True) for name, values in draws.values.items()}
+    if not isinstance(model, User):
+        return Draws(mean)
+    distance = np.zeros(len(draws))
+    for name, values in draws.values.items():
+        scale = values.std(axis=0)
+        scaled = (values - mean[name]) / np.where(scale > 0, scale, 1.0)
+        distance += np.square(scaled).reshape(len(draws), -1).sum(axis=1)
+    return draws.one(int(distance.argmin()))
+
+
+def dimensions(theta: Draws) -> int:
+    """Free parameters: those that the stratum identifies, a symmetric matrix by its triangle."""
+    total = 0
+    for values in theta.values.values():
+        one = values[0]
+        symmetric = one.ndim == 2 and one.shape[0] == one.shape[1] and np.array_equal(one, one.T)
+        total += len(one) * (len(one) + 1) // 2 if symmetric else int(np.isfinite(one).sum())
+    return total
+
+
+def evenly(records: Records, number: int) -> Records:
+    """At most `number` records, evenly spaced."""
+    if len(records) <= number:
+        return records
+    return records.take(np.linspace(0, len(records) - 1, number).astype(np.int64))
