@@ -26,7 +26,7 @@ from dpdist.sampling import Sampler, completed, sampler_of
 from dpdist.storage.marks import finished
 from dpdist.storage.noise import drawn_once
 from dpdist.storage.recorder import StratumStore
-from dpdist.storage.tables import read_rows, read_table
+from dpdist.storage.tables import each_block, read_rows, read_table
 from dpdist.storage.workspace import REFERENCE, Workspace
 
 FitName = Literal["strata", "proper", "pooled"]
@@ -89,7 +89,7 @@ class Fit:
     @cached_property
     def _reference_edges(self) -> Ints:
         """First reference record of every stratum, (stratum + 1,)."""
-        frame_row = read_table(self.space.reference, ["frame"]).column("frame").to_numpy()
+        frame_row = np.concatenate([records.frame for records in each_block(self.space.reference)])
         return np.searchsorted(self.frame.stratum[frame_row], np.arange(len(self.strata) + 1))
 
     def reference_records(self, stratum: int) -> Records:

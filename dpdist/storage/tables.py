@@ -81,5 +81,5 @@ def write_table(path: Path, table: pa.Table) -> None:
     gather(path, [table])
 
 
-def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
-    return pq.read_table(path, columns=columns)
+def read_table(path: Path) -> pa.Table:
+    return pq.read_table(path)
