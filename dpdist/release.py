@@ -26,7 +26,7 @@ from dpdist.runtime.blocks import Blocks
 from dpdist.runtime.executors import executor
 from dpdist.runtime.fit import Fit, open_fit
 from dpdist.runtime.protect import fit_error
-from dpdist.runtime.reference import learn, powers
+from dpdist.runtime.reference import learn, learn_or_refuse, powers, refused
 from dpdist.runtime.strata import create_stores, gather_strata, protect_all, protect_some
 from dpdist.sampling import facts, prepare
 from dpdist.storage.marks import finished, mark
@@ -132,13 +132,19 @@ def protect(space: Workspace, plan: Plan, key: Key, sampled_by: Mapping[str, Any
     fit = open_fit(space, key, "pooled" if pooled else "strata")
     with executor(job.runtime) as workers:
         create_stores(fit)
-        learn(fit, fit.strata, workers, listener)
-        failed = protect_all(fit, workers, listener)
+        unlearned = learn(fit, fit.strata, workers, listener)
+        if unlearned and (fallback == "refuse" or pooled):
+            raise refused(fit, unlearned)
+        if unlearned:
+            others = sorted(set(fit.strata) - {outcome.stratum for outcome in unlearned})
+            failed = unlearned + (protect_some(fit, others, workers, listener) if fallback == "proper_prior" else [])
+        else:
+            failed = protect_all(fit, workers, listener)
         fits = dict.fromkeys(fit.strata, fit)
         if failed and fallback == "proper_prior":
             listener(Event("note", "protect", note=f"{len(failed)} strata take the proper prior"))
             again = open_fit(space, key, "proper")
-            learn(again, [outcome.stratum for outcome in failed], workers, listener)
+            learn_or_refuse(again, [outcome.stratum for outcome in failed], workers, listener)
             fits |= dict.fromkeys([outcome.stratum for outcome in failed], again)
             failed = protect_some(again, [outcome.stratum for outcome in failed], workers, listener)
         elif failed and fallback == "pool" and job.strata and not pooled:
@@ -146,7 +152,7 @@ def protect(space: Workspace, plan: Plan, key: Key, sampled_by: Mapping[str, Any
             mark(space.marks, POOLING, [], space.confidential)
             fit = open_fit(space, key, "pooled")
             create_stores(fit)
-            learn(fit, fit.strata, workers, listener)
+            learn_or_refuse(fit, fit.strata, workers, listener)
             failed = protect_all(fit, workers, listener)
             fits = dict.fromkeys(fit.strata, fit)
     shutil.rmtree(space.fits, ignore_errors=True)

@@ -318,3 +318,51 @@ def test_a_spurious_mode_is_found_on_the_reference_before_anything_is_released(
     assert not (tmp_path / "without" / "public").exists()
     dpdist.run(said, tmp_path / "with")
     assert (tmp_path / "with" / "public" / "statement.json").exists()
+
+
+LOGNORMAL = """
+dataset: salaries
+period: "2021"
+input: {{path: {folder}/now.parquet}}
+columns:
+  region: {{levels: [north, south]}}
+  y: {{bounds: [0, 1000000]}}
+survey: {{weight: w}}
+strata: [region]
+model: {{family: lognormal, outcome: y}}
+mechanism: {{name: weighted, weights: fixed_point, aim: 0.5, fallback: {fallback}}}
+budget: {{epsilon: "6"}}
+reference: {{path: {folder}/before.parquet}}
+sampler: {{name: exact, draws: 200}}
+tables:
+  - {{name: t, by: [region], statistics: [count, {{mean: y}}]}}
+"""
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Salaries with a stratum of five records, on which no weights meet the target under the improper prior."""
+    folder = tmp_path_factory.mktemp("small")
+    for seed, name in ((1, "now"), (2, "before")):
+        rng = np.random.default_rng(seed)
+        y, w = np.exp(rng.normal(11, 0.4, 405)), np.exp(rng.normal(3, 0.3, 405))
+        region = np.array(["north"] * 400 + ["south"] * 5, dtype=object)
+        pq.write_table(pa.table({"region": region, "y": y, "w": w}), folder / f"{name}.parquet")
+    return folder
+
+
+@pytest.mark.parametrize("fallback", ["refuse", "pool", "proper_prior"])
+def test_a_stratum_that_the_reference_cannot_serve_takes_the_declared_fallback(
+    fallback: str, small: Path, tmp_path: Path
+) -> None:
+    said = parse_job(LOGNORMAL.format(folder=small, fallback=fallback))
+    if fallback == "refuse":
+        with pytest.raises(DataError, match="stratum south"):
+            dpdist.run(said, tmp_path / "work")
+        return
+    dpdist.run(said, tmp_path / "work")
+    strata = pd.read_parquet(tmp_path / "work" / "confidential" / "strata.parquet").set_index("stratum")
+    assert strata["fit"].to_dict() == ({"all": "pooled"} if fallback == "pool" else {"north": "strata", "south": "proper"})
+    assert (strata["database_bound"] <= 3.0).all()
+    assert any("search on a synthetic sample" in text for text in statement(tmp_path / "work")["standard_errors"])
+    dpdist.run(said, tmp_path / "work")

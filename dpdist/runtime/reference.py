@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from dpdist.confidential import Confidential
@@ -98,21 +99,30 @@ class LearnOne:
         return Outcome(stratum, None)
 
 
-def learn(fit: Fit, strata: Iterable[int], workers: Executor, listener: Listener) -> None:
-    """All that the job's reference fixes for these strata. Raises `DataError` naming the strata that it cannot serve."""
-    said, wanted = fit.job.reference, list(strata)
-    if said is None:
-        return
-    problems = []
-    with stage(listener, "reference", len(wanted)) as tick:
+def learn(fit: Fit, strata: Iterable[int], workers: Executor, listener: Listener) -> list[Outcome]:
+    """All that the job's reference fixes for these strata. Returns the failures, by stratum: they are public."""
+    wanted = list(strata) if fit.job.reference is not None else []
+    failures = []
+    with stage(listener, "reference", len(wanted)) if wanted else nullcontext(lambda _: None) as tick:
         for outcome in workers.map(LearnOne(fit.address), wanted):
             tick(1)
-            if outcome.failure is not None:
-                remedy = "raise the budget, pool strata, plan another drift, or take another reference"
-                where = f"stratum {fit.frame.stratum_labels[outcome.stratum]}"
-                problems.append(Problem(where, outcome.failure, "a reference that the mechanism can be fixed on", remedy))
-    if problems:
-        raise DataError(said.path or "reference", sorted(problems, key=lambda problem: problem.where))
+            failures += [outcome] if outcome.failure is not None else []
+    return sorted(failures)
+
+
+def learn_or_refuse(fit: Fit, strata: Iterable[int], workers: Executor, listener: Listener) -> None:
+    """The same; raises `DataError` naming the strata that the reference cannot serve."""
+    if failures := learn(fit, strata, workers, listener):
+        raise refused(fit, failures)
+
+
+def refused(fit: Fit, failures: Iterable[Outcome]) -> DataError:
+    """The typed error of a reference on which nothing can be fixed for some strata."""
+    said, labels = fit.job.reference, fit.frame.stratum_labels
+    allowed = "a reference that the mechanism can be fixed on"
+    remedy = "raise the budget, pool strata, plan another drift, or take another reference"
+    problems = [Problem(f"stratum {labels[one.stratum]}", one.failure or "failed", allowed, remedy) for one in failures]
+    return DataError((said.path if said is not None else None) or "reference", problems)
 
 
 def powers(fit: Fit) -> dict[str, float]:
