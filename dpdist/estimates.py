@@ -81,7 +81,7 @@ def stratum_sizes(frame: Frame) -> Floats:
 def clustered_counts_and_means(
     frame_row: Codes, psu: Codes, sums: Sums, stages: Stages, frame: Frame, cells: Cells
 ) -> tuple[Estimate, Estimate]:
-    """The same with PSUs: `sums` are those of the records of every (frame row × PSU met,); PSUs are numbered through strata."""
+    """The same with PSUs, numbered through strata: `sums` are over the records of every (frame row × PSU met,)."""
     membership = csr_array(cells.membership.tocsc()[:, frame_row])
     count, total = (membership @ values for values in (sums.a, sums.b))
     zeros, ones = np.zeros(len(cells)), np.ones(len(cells))

@@ -169,12 +169,16 @@ class ReplicateWeights(Frozen):
     kind: ReplicateKind
     prefix: str = Field(min_length=1)
     number: int = Field(ge=2, le=10_000)
-    fay: float | None = Field(default=None, gt=0, lt=1, description="k of kind fay, which keeps k of a dropped half's weight")
+    fay: float | None = Field(
+        default=None, gt=0, lt=1, description="k of kind fay, which keeps k of a dropped half's weight"
+    )
     scale: float | None = Field(default=None, gt=0, description="in place of the kind's own")
     factors: tuple[Annotated[float, Field(ge=0)], ...] | None = Field(
         default=None, description="one a replicate; for a stratified jackknife (n_h − 1)/n_h, with scale: 1"
     )
-    centre: Literal["estimate", "mean"] = Field(default="estimate", description="θ̂ is the estimate, or the replicates' mean")
+    centre: Literal["estimate", "mean"] = Field(
+        default="estimate", description="θ̂ is the estimate, or the replicates' mean"
+    )
     df: float | None = Field(default=None, gt=0, description="degrees of freedom; unset: number − 1")
 
     @model_validator(mode="after")
@@ -216,6 +220,12 @@ class Survey(Frozen):
     fpc: Annotated[tuple[str, ...], BeforeValidator(_stages), Field(max_length=2)] = ()
     lonely_psu: Lonely = "error"
     replicate_weights: ReplicateWeights | None = None
+
+    @property
+    def lonely_record(self) -> Lonely:
+        """The rule for a design stratum of one synthetic record: as stated, and none has an error of its own otherwise."""
+        return "certainty" if self.lonely_psu == "error" else self.lonely_psu
+
     population: int | None = Field(default=None, gt=0, description="public population size, for proportional weights")
 
 

@@ -14,7 +14,8 @@ Contradiction = tuple[Path_, str]
 
 WRITTEN = {
     *("count", "statistic", "variable", "estimator", "estimate", "standard_error", "df", "lower", "upper", "suppressed"),
-    *("direct", "direct_se", "synthetic", "synthetic_records", "laplace", "laplace_composed", "truth"),
+    *("direct", "direct_se", "direct_df", "direct_cv"),
+    *("synthetic", "synthetic_records", "laplace", "laplace_composed", "truth"),
 }
 """Columns that frames and tables have beside the categories."""
 
@@ -74,6 +75,19 @@ def _roles(job: Job) -> Iterator[Contradiction]:
         yield ("columns", str(weight)), "a weight has no rules: leave records without a weight out by a universe"
     if psu is not None and psu in (outcome, weight):
         yield ("survey", "psu"), f"'{psu}' is used as outcome or weight as well"
+    replicated = job.survey.replicate_weights
+    if replicated is not None and weight is None:
+        yield ("survey", "replicate_weights"), "replicate weights are of a weight: name survey.weight"
+    if replicated is not None and (psu is not None or job.survey.fpc):
+        yield ("survey", "replicate_weights"), "replicate weights carry PSUs and populations: leave psu and fpc out"
+    if len(job.survey.fpc) == 2 and psu is None:
+        yield ("survey", "fpc"), "a second population size is that of a PSU: name survey.psu, or one column"
+    for i, name in enumerate(job.survey.fpc):
+        if name in (outcome, weight, psu, *job.categories) or name in job.survey.fpc[:i]:
+            yield ("survey", "fpc", i), f"'{name}' is used as outcome, weight, PSU or category as well: name another column"
+    used = set() if replicated is None else {outcome, weight, *job.categories} & set(replicated.columns)
+    for clash in used:
+        yield ("survey", "replicate_weights"), f"'{clash}' is used as outcome, weight or category as well: rename it"
     for name in job.model.prior.location:
         if name not in (outcome, weight):
             yield ("model", "prior", "location", name), f"'{name}' is not modelled: name {outcome} or {weight}"

@@ -1,9 +1,9 @@
 """Variances of weighted totals under a design: strata, PSUs, finite populations, a second stage, lonely PSUs, replicates.
 
-V = Σ_h (1 − f_h) n_h/(n_h − 1) Σ_p (t_hp − t̄_h)² over strata h, with t_hp the total of a linearised variable in PSU p and n_h
-all PSUs of the stratum, those without a record of the cell too; with a second stage, plus
-Σ_hp f_h (1 − f_hp) n_hp/(n_hp − 1) Σ_i (u_i − ū_hp)² over records i (Särndal, Swensson & Wretman 1992, §4.3 and §5.5). f = 0 is
-sampling with replacement. Figures agree with R's `survey`, but for a lonely PSU that is "centred" in the total of a whole
+V = Σ_h (1 − f_h) n_h/(n_h − 1) Σ_p (t_hp − t̄_h)² over strata h, with t_hp the total of a linearised variable in PSU p and
+n_h all PSUs of the stratum, those without a record of the cell too; with a second stage, plus
+Σ_hp f_h (1 − f_hp) n_hp/(n_hp − 1) Σ_i (u_i − ū_hp)² over records i (Särndal, Swensson & Wretman 1992, §4.3 and §5.5).
+f = 0 is sampling with replacement. Figures agree with R's `survey`, but for a lonely PSU that is "centred" in the total of a whole
 stratum: there R takes the deviation from 0, here it is from the grand mean of the PSUs' totals.
 """
 
@@ -49,7 +49,7 @@ class Stages(NamedTuple):
 
 
 class Variable(NamedTuple):
-    """Linearised variables u = (b − R a)/D of cells: sums over a row's records of a, b and their products, arrays (row,)."""
+    """Linearised variables u = (b − R a)/D of cells: sums of a, b and their products over a row's records, (row,)."""
 
     a: Floats
     b: Floats
@@ -62,7 +62,9 @@ class Variable(NamedTuple):
         return cls(a, b, a * a, a * b, b * b)
 
 
-def stratified(total: Floats, squares: Floats, cell: Codes | Ints, stratum: Codes | Ints, stage: Stage, cells: int) -> Floats:
+def stratified(
+    total: Floats, squares: Floats, cell: Codes | Ints, stratum: Codes | Ints, stage: Stage, cells: int
+) -> Floats:
     """First-stage variance (cell,) from Σ_p t and Σ_p t² of every pair of a cell and a stratum that meet, arrays (pair,).
 
     A lonely PSU is an "error" (ValueError), has no variance ("certainty"), the mean of the cell's other strata
@@ -134,7 +136,7 @@ def met_units(membership: csr_array, psu: Codes | Ints, stages: Stages) -> Float
     cell, stratum = pair // len(stages.stratum), stages.stratum[pair % len(stages.stratum)]
     strata = np.unique(cell * len(stages.first.size) + stratum) // len(stages.first.size)
     cells = membership.shape[0]
-    return np.bincount(cell, minlength=cells) - np.bincount(strata, minlength=cells).astype(float)
+    return np.asarray(np.bincount(cell, minlength=cells) - np.bincount(strata, minlength=cells), dtype=np.float64)
 
 
 class Replication(NamedTuple):

@@ -470,6 +470,22 @@ JOB_EDITS = {
         "universe",
     ),
     "outcome as PSU": ("design_strata:", "psu: salary, design_strata:", "psu", "survey.psu: ", "salary"),
+    "replicates of no balanced design": (
+        "design_strata:",
+        "replicate_weights: {kind: brr, prefix: r, number: 6}, design_strata:",
+        "replicate_weights",
+        "survey.replicate_weights",
+        "multiple of 4",
+    ),
+    "replicates and PSUs": (
+        "design_strata:",
+        "psu: town, replicate_weights: {kind: bootstrap, prefix: r, number: 6}, design_strata:",
+        "replicate_weights",
+        "survey.replicate_weights: replicate weights carry PSUs",
+        "leave psu and fpc out",
+    ),
+    "a size of PSUs without PSUs": ("design_strata:", "fpc: [a, b], design_strata:", "fpc", "survey.fpc", "survey.psu"),
+    "unknown lonely rule": ("design_strata:", "lonely_psu: centered, design_strata:", "lonely", "'centered'", "'centred'"),
     "unknown column in the prior": (
         "predictors: [sex]}",
         "predictors: [sex], prior: {name: proper, location: {salry: 5e4}}}",

@@ -16,13 +16,14 @@ import numpy as np
 from scipy.special import ndtri
 
 from dpdist.cells import Cells
-from dpdist.estimates import Sums, counts_and_means
+from dpdist.estimates import Sums, counts_and_means, stratum_sizes
 from dpdist.job import CLAMPED
 from dpdist.keys import Key
 from dpdist.models.protocol import Draws, Exact, Expectation, Improper, StratumModel, Synthesizer
 from dpdist.privacy.weights import NotReached, Summary, among, at, search_of
 from dpdist.publish.released import Release
 from dpdist.records import Codes, Floats, Records
+from dpdist.variances import Stage
 
 DRAWS = 400
 LARGEST = 4_000
@@ -109,7 +110,8 @@ def variances(
     frame, sets = release.frame, len(release.sets)
     n = frame.count.astype(float)
     a, b = (np.mean([pair[i] for pair in expected], axis=0) for i in range(2))
-    composition = counts_and_means(Sums(n * a, n * b, n * a * a, n * a * b, n * b * b), frame, cells)
+    stage = Stage.of(stratum_sizes(frame), lonely=release.job.survey.lonely_record)
+    composition = counts_and_means(Sums(n * a, n * b, n * a * a, n * a * b, n * b * b), frame, cells, stage)
     if found is None:
         per_set = cell_estimates(cells, n, *(np.array([pair[i] for pair in expected]) for i in range(2)))
         between = [v.var(axis=0, ddof=1) if sets > 1 else np.full(len(cells), np.nan) for v in per_set]

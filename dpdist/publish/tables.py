@@ -8,12 +8,13 @@ import numpy as np
 import pyarrow as pa
 
 from dpdist.cells import Cells, cross
-from dpdist.estimates import Interval, Sums, combine_sets, counts_and_means, t_interval
+from dpdist.estimates import Interval, Sums, combine_sets, counts_and_means, stratum_sizes, t_interval
 from dpdist.job import Table
 from dpdist.models.protocol import Expectation
 from dpdist.publish.precision import Spreads, cell_estimates, variances
 from dpdist.publish.released import Release
 from dpdist.records import Floats
+from dpdist.variances import Stage
 
 
 def expectations(release: Release) -> list[tuple[Floats, Floats]] | None:
@@ -97,7 +98,8 @@ def _from_records(
     """T = B/m + W; under FBP weights are constant given x and W misses the error of E(w|x): T is at least `floor`'s."""
     frame = release.frame
     df = float(frame.count.sum() - len(np.unique(frame.design_stratum)))
-    per_set = [counts_and_means(each, frame, cells) for each in sums]
+    stage = Stage.of(stratum_sizes(frame), lonely=release.job.survey.lonely_record)
+    per_set = [counts_and_means(each, frame, cells, stage) for each in sums]
     found = []
     for i in range(2):
         combined = combine_sets(np.array([p[i].value for p in per_set]), np.array([p[i].variance for p in per_set]), df)

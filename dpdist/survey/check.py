@@ -29,6 +29,10 @@ class Checked(NamedTuple):
     outcome: Floats
     weight: Floats
     psu: pa.Array | None
+    population: Floats
+    """Units of the population that each stage sampled from, (record, column of survey.fpc)."""
+    replicates: Floats
+    """(record, replicate), float64; without a column unless asked for."""
 
 
 @dataclass
@@ -102,7 +106,26 @@ def needed_columns(job: Job) -> tuple[str, ...]:
     """Columns of the file that a job reads."""
     universe = [keep.column for keep in job.universe]
     design = [name for name in (job.survey.weight, job.survey.psu) if name]
-    return tuple(dict.fromkeys([*universe, *job.categories, job.model.outcome, *design]))
+    return tuple(dict.fromkeys([*universe, *job.categories, job.model.outcome, *design, *job.survey.fpc, *replicates(job)]))
+
+
+def replicates(job: Job) -> tuple[str, ...]:
+    """Columns of replicate weights."""
+    said = job.survey.replicate_weights
+    return () if said is None else said.columns
+
+
+def check_replicates(job: Job, names: Sequence[str]) -> list[Problem]:
+    """Replicate weights of which the file has another number than the job says."""
+    said = job.survey.replicate_weights
+    if said is None:
+        return []
+    found = [name for name in names if name.startswith(said.prefix) and name[len(said.prefix) :].isdigit()]
+    if set(said.columns) == set(found):
+        return []
+    remedy = "correct survey.replicate_weights.number or prefix: a variance from part of the replicates is wrong"
+    what = f"{len(found)} columns {said.prefix}<number>, not {said.number} of them from {said.prefix}1"
+    return [Problem("survey.replicate_weights", what, f"{said.columns[0]} to {said.columns[-1]}, all of the file", remedy)]
 
 
 def check_schema(job: Job, schema: pa.Schema, text_only: bool) -> list[Problem]:
@@ -118,7 +141,7 @@ def check_schema(job: Job, schema: pa.Schema, text_only: bool) -> list[Problem]:
         kind = schema.field(name).type
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         column = job.columns.get(name)
-        numeric = name in (job.model.outcome, job.survey.weight)
+        numeric = name in (job.model.outcome, job.survey.weight, *job.survey.fpc, *replicates(job))
         if text_only:
             lost = [level for level in (column.levels or () if column else ()) if str(level) in CSV_NULLS]
             if lost and not numeric:
@@ -161,6 +184,8 @@ def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, t
     outcome = _outcome(job, b)
     codes = {name: _category(name, job.columns[name], b) for name in job.categories}
     weight = _weight(job, b)
+    population = _numbers(job.survey.fpc, b, "population sizes", "a finite size of at least 1", lambda v: v < 1)
+    again = _numbers(replicates(job), b, "replicate weights", "finite weights of at least 0", lambda v: v < 0)
     psu = None
     if job.survey.psu:
         psu = pc.cast(b.text(job.survey.psu), pa.string())
@@ -174,7 +199,20 @@ def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, t
         outcome[kept],
         weight[kept],
         None if psu is None else psu.filter(pa.array(kept)),
+        population[kept],
+        again[kept],
     )
+
+
+def _numbers(names: Sequence[str], b: Batch, what: str, allowed: str, wrong: Callable[[Floats], Mask]) -> Floats:
+    """Columns of a design, (record, column)."""
+    found = np.empty((len(b.row), len(names)))
+    for k, name in enumerate(names):
+        values, missing = b.numbers(name)
+        b.wrong(missing, name, f"missing {what}", allowed, "complete the column")
+        b.wrong(np.isinf(values) | wrong(values), name, f"{what} that cannot be", allowed, "correct the file")
+        found[:, k] = values
+    return found
 
 
 def _outcome(job: Job, b: Batch) -> Floats:

@@ -7,9 +7,18 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy.sparse import csr_array
 
 from dpdist.cells import Cells
-from dpdist.estimates import Estimate, Sums, clustered_counts_and_means, counts_and_means, record_sums, stratum_sizes
+from dpdist.estimates import (
+    Estimate,
+    Sums,
+    clustered_counts_and_means,
+    counts_and_means,
+    group_sums,
+    record_sums,
+    stratum_sizes,
+)
 from dpdist.job import Lonely
 from dpdist.records import Codes, Floats, Frame, Records
 from dpdist.variances import Replication, Stage, Stages, met_units
@@ -18,13 +27,13 @@ from dpdist.variances import Replication, Stage, Stages, met_units
 class Design(NamedTuple):
     """What the file tells of its design beside the frame; arrays are empty where a job declares nothing of the kind.
 
-    `population`: units of every design stratum's population; `psu_population`: records in that of every PSU (psu code,).
+    `population`: units of every design stratum's population; `psu_population`: records in that of every PSU, by
+    (design stratum, psu code).
     """
 
     lonely: Lonely = "error"
-    clustered: bool = False
     population: Floats = np.empty(0)
-    psu_population: Floats = np.empty(0)
+    psu_population: pd.Series[float] | None = None
 
     def stage(self, size: Floats) -> Stage:
         return Stage.of(size, self.population if len(self.population) else None, self.lonely)
@@ -40,7 +49,7 @@ class Replicated(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """Sums and extremes per frame row, arrays (row,), and PSU totals (frame, psu, records, a … bb) where PSUs are declared."""
+    """Sums and extremes per frame row, arrays (row,), and PSU totals (frame, psu, records, a … bb) if PSUs are declared."""
 
     sums: Sums
     weight: tuple[Floats, Floats]
@@ -91,7 +100,7 @@ def degrees_of_freedom(
         return np.full(len(cells), replicated.df)
     if found.psu is not None:
         psu, stages = _stages(found.psu, frame, design)
-        return met_units(cells.membership.tocsc()[:, found.psu["frame"].to_numpy()], psu, stages)
+        return met_units(csr_array(cells.membership.tocsc()[:, found.psu["frame"].to_numpy()]), psu, stages)
     records = cells.membership @ frame.count.astype(float)
     met = cells.membership.tocoo()
     strata = np.unique(met.row.astype(np.int64) * len(frame) + frame.design_stratum[met.col]) // max(len(frame), 1)
@@ -102,13 +111,14 @@ def _stages(psu: pd.DataFrame, frame: Frame, design: Design) -> tuple[Codes, Sta
     """PSUs numbered through the strata, (row of `psu`,), and the stages they were sampled in."""
     stratum = frame.design_stratum[psu["frame"].to_numpy()]
     labels, code = np.unique(np.column_stack([stratum, psu["psu"].to_numpy()]), axis=0, return_inverse=True)
-    code = code.reshape(-1).astype(np.int32)
-    first = design.stage(np.bincount(labels[:, 0]).astype(float))
+    numbers: Codes = np.asarray(code.reshape(-1), dtype=np.int32)
+    first = design.stage(group_sums(labels[:, 0], np.ones(len(labels)), int(labels[:, 0].max()) + 1))
     second = None
-    if len(design.psu_population):
-        records = np.bincount(code, weights=psu["records"].to_numpy(dtype=float))
-        second = Stage.of(records, design.psu_population[labels[:, 1]])
-    return code, Stages(labels[:, 0].astype(np.int32), first, second)
+    if design.psu_population is not None:
+        records: Floats = group_sums(code, psu["records"].to_numpy(dtype=float), len(labels))
+        sizes = design.psu_population.loc[list(map(tuple, labels))]
+        second = Stage.of(records, np.asarray(sizes, dtype=np.float64))
+    return numbers, Stages(labels[:, 0].astype(np.int32), first, second)
 
 
 def _replicated(sums: Sums, replicated: Replicated, cells: Cells) -> tuple[Estimate, Estimate]:

@@ -1,4 +1,4 @@
-"""Counts, totals, means, ratios, proportions and quantiles of a designed sample, in many domains at once, with their errors.
+"""Counts, totals, means, ratios, proportions and quantiles of a designed sample, in many domains at once.
 
 A statistic is linearised (`variances`), or made again under every replicate weight where the sample has them. A quantile is
 the smallest value with at least a share p of the weight at or below it; its error is Woodruff's: the interval of the share
@@ -70,7 +70,7 @@ class Sample:
         n = len(weight)
         stratum = np.zeros(n, dtype=np.int64) if stratum is None else np.unique(stratum, return_inverse=True)[1]
         unit = np.arange(n) if psu is None else np.unique(psu, return_inverse=True)[1]
-        pairs, first, code = np.unique(stratum * n + unit, return_index=True, return_inverse=True)
+        _, first, code = np.unique(stratum * n + unit, return_index=True, return_inverse=True)
         of_psu = stratum[first].astype(np.int32)
         leaders = first[np.unique(of_psu, return_index=True)[1]]
         size = np.bincount(of_psu)
@@ -86,7 +86,7 @@ class Sample:
         df = said.df or said.number - 1.0
         return cls(weight, np.arange(n, dtype=np.int32), stages, replicates, replication(said), df)
 
-    def part(self, rows: Ints) -> Sample:
+    def part(self, rows: Ints | Codes) -> Sample:
         """A domain's records under the whole sample's design."""
         replicates = None if self.replicates is None else self.replicates[rows]
         return replace(self, weight=self.weight[rows], psu=self.psu[rows], replicates=replicates)
@@ -175,4 +175,4 @@ def _at(outcome: Floats, weight: Floats, share: float) -> float:
 
 
 def _estimates(sample: Sample, domains: csr_array, value: Floats, variance: Floats) -> Estimates:
-    return Estimates(value, np.sqrt(variance), sample.df(domains))
+    return Estimates(value, np.sqrt(np.where(np.isfinite(value), variance, np.nan)), sample.df(domains))

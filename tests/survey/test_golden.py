@@ -1,4 +1,4 @@
-"""Estimates and standard errors against R's `survey` (golden/make_golden.R), to 1e-9: a small survey made by arithmetic, real files."""
+"""Estimates and standard errors against R's `survey` (golden/make_golden.R), to 1e-9: a small survey, real files."""
 
 from __future__ import annotations
 
@@ -100,7 +100,9 @@ def assert_golden(case: str, found: Callable[[str], pd.DataFrame]) -> None:
             assert same.all(), f"{case} {name} {column}: {mine[column].to_numpy()} is not {rows[column].to_numpy()}"
 
 
-@pytest.mark.parametrize("case", ["psu", "records", "psu fpc", "two stages", "lonely certainty", "lonely average", "lonely adjust"])
+@pytest.mark.parametrize(
+    "case", ["psu", "records", "psu fpc", "two stages", "lonely certainty", "lonely average", "lonely adjust"]
+)
 def test_linearised_errors_are_those_of_r(case: str) -> None:
     s = small()
     if case.startswith("lonely"):
