@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,6 +47,13 @@ POSITIVE = Support("values above 0", low=0.0, open=True)
 UNIT = Support("values above 0 and below 1", low=0.0, high=1.0, open=True)
 COUNT = Support("whole numbers of at least 0", low=0.0, whole=True)
 BINARY = Support("0 or 1", low=0.0, high=1.0, whole=True)
+
+
+def families_for(values: Collection[float]) -> str:
+    """Families that can take these values, as a text: those for few values first."""
+    fit = [(name, facts.support) for name, facts in FAMILIES.items() if all(facts.support.inside(np.array(list(values))))]
+    return ", ".join(name for name, _ in sorted(fit, key=lambda each: not np.isfinite(each[1].high)))
+
 
 FAMILIES: dict[Family, FamilyFacts] = {
     "lognormal": FamilyFacts("normal density of (log {outcome}, log {weight})", POSITIVE, True, True, ("exact", "stan")),

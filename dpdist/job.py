@@ -135,6 +135,9 @@ class Column(Frozen):
     zeros: Rule = "error"
     outside: Literal["error", "clip"] = "error"
     whole: bool = Field(default=False, description="whole numbers only")
+    codes: dict[str, float] | None = Field(
+        default=None, min_length=2, description='numbers that the texts of the file stand for, as in {"No": 0, "Yes": 1}'
+    )
 
     @model_validator(mode="after")
     def _domain(self) -> Self:
@@ -150,6 +153,11 @@ class Column(Frozen):
             raise ValueError("bounds must be [lower, upper] with lower < upper")
         if self.levels is not None and (self.zeros, self.outside, self.whole) != ("error", "error", False):
             raise ValueError("zeros, outside and whole are rules for a column with bounds")
+        if self.codes is not None and (self.levels is not None or self.outside != "error"):
+            raise ValueError("codes are of a column with bounds, and none lies outside")
+        low, high = self.bounds or (0.0, 0.0)
+        if outside := [text for text, code in (self.codes or {}).items() if not low <= code <= high]:
+            raise ValueError(f"the code of '{outside[0]}' lies outside the bounds")
         return self
 
 

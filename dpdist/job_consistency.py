@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import isfinite, prod
 
-from dpdist.families import FAMILIES
+import numpy as np
+
+from dpdist.families import FAMILIES, families_for
 from dpdist.job import CLAMPED, FIXED_WEIGHTS, STRICT, Job, Prior, Sampler, Weights
 
 Path_ = tuple[str | int, ...]
@@ -121,6 +123,11 @@ def _family(job: Job) -> Iterator[Contradiction]:
         if bounds[0] < support.low or bounds[1] > support.high:
             found = f"bounds outside what '{family}' takes, {support.text}"
             yield ("columns", model.outcome, "bounds"), f"{found}: narrow them"
+    codes = job.columns[model.outcome].codes if model.outcome in job.columns else None
+    wrong = [text for text, code in (codes or {}).items() if not facts.support.inside(np.array([code]))[0]]
+    if codes is not None and wrong:
+        found = f"'{family}' takes {facts.support.text}, and '{wrong[0]}' is coded {codes[wrong[0]]:g}"
+        yield ("model", "family"), f"{found}: families that can take it are {families_for(codes.values())}"
     if family != "lognormal":
         if model.synthesis != "fbs":
             yield ("model", "synthesis"), f"only 'lognormal' has {model.synthesis}: write fbs"

@@ -3,8 +3,8 @@
 V = Σ_h (1 − f_h) n_h/(n_h − 1) Σ_p (t_hp − t̄_h)² over strata h, with t_hp the total of a linearised variable in PSU p and
 n_h all PSUs of the stratum, those without a record of the cell too; with a second stage, plus
 Σ_hp f_h (1 − f_hp) n_hp/(n_hp − 1) Σ_i (u_i − ū_hp)² over records i (Särndal, Swensson & Wretman 1992, §4.3 and §5.5).
-f = 0 is sampling with replacement. Figures agree with R's `survey`, but for a lonely PSU that is "centred" in the total of a whole
-stratum: there R takes the deviation from 0, here it is from the grand mean of the PSUs' totals.
+f = 0 is sampling with replacement. Figures agree with R's `survey`, but for a lonely PSU that is "centred" in the total
+of a whole stratum: there R takes the deviation from 0, here it is from the grand mean of the PSUs' totals.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dpdist.errors import Problem
-from dpdist.families import FAMILIES
+from dpdist.families import FAMILIES, families_for
 from dpdist.job import Column, Job
 from dpdist.records import Codes, Floats, Ints, Level
 
@@ -98,6 +98,15 @@ class Batch:
         numbers = np.asarray(pc.cast(values, pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=np.float64)
         return numbers, np.isnan(numbers)
 
+    def coded(self, column: str, codes: Mapping[str, float]) -> tuple[Floats, Mask]:
+        """The numbers that texts stand for and where they are missing."""
+        values = self.text(column)
+        missing = np.asarray(pc.is_null(values))
+        position = _positions(values, list(codes), exact=False)
+        remedy = f"add the text to columns.{column}.codes, or correct the file"
+        self.wrong((position < 0) & ~missing, column, "texts without a code", ", ".join(codes), remedy)
+        return np.where(position < 0, np.nan, np.array(list(codes.values()))[position]), missing
+
 
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 
@@ -148,6 +157,11 @@ def check_schema(job: Job, schema: pa.Schema, text_only: bool) -> list[Problem]:
                 found = f"the level '{lost[0]}' reads as missing in a CSV file"
                 remedy = "give a Parquet file, or rename the level in the job and the file"
                 problems.append(Problem(name, found, f"levels other than {', '.join(filter(None, CSV_NULLS))}", remedy))
+            continue
+        if column is not None and column.codes is not None:
+            if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+                remedy = f"leave columns.{name}.codes out"
+                problems.append(Problem(name, f"wrong type: {kind}", "text, as its codes say", remedy))
             continue
         if numeric and not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
             problems.append(Problem(name, f"wrong type: {kind}", "numbers", "store the column as integers or floats"))
@@ -219,7 +233,7 @@ def _outcome(job: Job, b: Batch) -> Floats:
     name, column = job.model.outcome, job.outcome
     assert column.bounds is not None
     low, high = column.bounds
-    values, missing = b.numbers(name)
+    values, missing = b.numbers(name) if column.codes is None else b.coded(name, column.codes)
     if column.missing == "drop":
         b.drop(missing, f"{name}: missing, dropped")
     b.wrong(
@@ -248,7 +262,8 @@ def _supported(job: Job, b: Batch, values: Floats) -> None:
     outside = ~support.inside(values) & np.isfinite(values)
     zero, negative = outside & (values == 0), outside & (values < 0)
     b.wrong(negative, name, "negative values", allowed, "correct the file")
-    b.wrong(zero, name, "zeros", allowed, f"state columns.{name}.zeros: drop, or restrict the universe")
+    able = f"or take a family that has them: {families_for([0.0])}"
+    b.wrong(zero, name, "zeros", allowed, f"state columns.{name}.zeros: drop, or restrict the universe, {able}")
     b.wrong(
         outside & ~zero & ~negative,
         name,
