@@ -105,6 +105,9 @@ class Simulate(Frozen):
     seed: int = Field(ge=0)
     sd: float = Field(default=0.4, gt=0, description="sd of log outcome within a group")
     noise_sd: float = Field(default=0.4, ge=0, description="sd of log inclusion probability given the outcome")
+    noise: Literal["normal", "lognormal"] = Field(
+        default="normal", description="law of what is added to log inclusion probability; lognormal is exp of the normal"
+    )
 
     @model_validator(mode="after")
     def _sample_from_population(self) -> Self:
@@ -268,6 +271,9 @@ class Model(Frozen):
     predictors: tuple[str, ...] = ()
     synthesis: Synthesis = "fbs"
     population_weights: Literal["inverse_inclusion", "proportional"] = "inverse_inclusion"
+    synthetic_weights: Literal["drawn", "expected"] = Field(
+        default="drawn", description="of fbs: w* as drawn, or its expectation E(w|y*, x), which has less noise"
+    )
     prior: Prior = Prior()
     program: Annotated[Program, WithJsonSchema({"type": "string", "description": "path of a Stan program"})] | None = None
     parameters: dict[str, tuple[str | int, ...]] = Field(
@@ -295,6 +301,7 @@ def _rule(value: Any) -> Any:
     return {"rule": value} if isinstance(value, str) else value
 
 
+RuleOrName = Annotated[Weights, BeforeValidator(_rule)]
 FIXED_WEIGHTS: tuple[MechanismName, ...] = ("weighted_e", "censor_w")
 """Mechanisms whose weights follow from the rule's own constants: what they leave over the target is cut off ([G])."""
 STRICT: tuple[MechanismName, ...] = ("censor_uw", "perturbed_histogram")
@@ -309,7 +316,7 @@ class Mechanism(Frozen):
     """A mechanism and its constants; what is left out of `weights` is the mechanism's own."""
 
     name: MechanismName
-    weights: Annotated[Weights, BeforeValidator(_rule)] = Weights(rule="none")
+    weights: RuleOrName = Weights(rule="none")
     fallback: Fallback = "refuse"
     bins: int | None = Field(
         default=None, ge=1, le=10_000, description="of a perturbed histogram; unset: ln n, rounded up, of the mean stratum"
@@ -390,6 +397,13 @@ class Table(Frozen):
     )
 
 
+class Rake(Frozen):
+    """Public totals that synthetic weights are raked to: one a combination of levels, written "biology / male"."""
+
+    by: tuple[str, ...] = Field(min_length=1)
+    totals: dict[str, Annotated[float, Field(gt=0)]]
+
+
 class Diagnostics(Frozen):
     """What is done where a fit by Markov chains misses a threshold; decided before the run."""
 
@@ -431,14 +445,15 @@ class Job(Frozen):
     sampler: Sampler = Sampler()
     diagnostics: Diagnostics = Diagnostics()
     tables: tuple[Table, ...] = Field(min_length=1)
+    rake: tuple[Rake, ...] = ()
     compare: tuple[Comparator, ...] = ()
     record: Record = Record()
     runtime: Runtime = Runtime()
 
     @property
     def categories(self) -> tuple[str, ...]:
-        """Columns of the public frame, each once: strata, predictors, design strata, table columns."""
-        by = [name for table in self.tables for name in table.by]
+        """Columns of the public frame, each once: strata, predictors, design strata, columns of tables and rakes."""
+        by = [name for table in self.tables for name in table.by] + [name for rake in self.rake for name in rake.by]
         return tuple(dict.fromkeys([*self.strata, *self.model.predictors, *self.survey.design_strata, *by]))
 
     @property

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from difflib import get_close_matches
+from itertools import product
 from math import isfinite, prod
 
 import numpy as np
@@ -32,6 +34,7 @@ def contradictions(job: Job) -> list[Contradiction]:
         *_sampler(job),
         *_tables(job),
         *_promises(job),
+        *_rake(job),
         *_weights(job),
         *_clamp(job),
         *_strict(job),
@@ -46,6 +49,7 @@ def _categories(job: Job) -> Iterator[Contradiction]:
         (("model", "predictors"), job.model.predictors),
         (("survey", "design_strata"), job.survey.design_strata),
         *((("tables", i, "by"), table.by) for i, table in enumerate(job.tables)),
+        *((("rake", i, "by"), rake.by) for i, rake in enumerate(job.rake)),
     ]
     for path, names in lists:
         for i, name in enumerate(names):
@@ -203,6 +207,30 @@ def _promises(job: Job) -> Iterator[Contradiction]:
             yield ("model", "population_weights"), "only synthesis: fbp uses population weights"
         elif job.survey.population is None:
             yield ("model", "population_weights"), "proportional needs survey.population, a public size"
+
+
+def _rake(job: Job) -> Iterator[Contradiction]:
+    """Raked totals are one a combination of levels, and those of several margins have one sum."""
+    if job.model.synthetic_weights == "expected" and (job.model.family, job.model.synthesis) != ("lognormal", "fbs"):
+        yield ("model", "synthetic_weights"), "only 'lognormal' with synthesis: fbs draws weights: leave it out"
+    if job.rake and job.survey.weight is None:
+        yield ("rake",), "without a weight column there are no weights to rake: leave rake out"
+    for i, rake in enumerate(job.rake):
+        if any(name not in job.columns or job.columns[name].levels is None for name in rake.by):
+            continue
+        labels = [" / ".join(map(str, levels)) for levels in product(*(job.columns[n].levels or () for n in rake.by))]
+        for label in rake.totals:
+            if label not in labels:
+                near = get_close_matches(label, labels, n=1)
+                hint = f"did you mean '{near[0]}'?" if near else f"write {labels[0]}, …"
+                yield ("rake", i, "totals", label), f"'{label}' is no combination of levels of {', '.join(rake.by)}: {hint}"
+        if missing := [label for label in labels if label not in rake.totals]:
+            found = f"{len(missing)} of {len(labels)} combinations have no total, the first '{missing[0]}'"
+            yield ("rake", i, "totals"), f"{found}: give the public total of every combination"
+        first, own = (sum(each.totals.values()) for each in (job.rake[0], rake))
+        if abs(own - first) > 1e-6 * first:
+            found = f"the totals sum to {own:.10g}, those of {', '.join(job.rake[0].by)} to {first:.10g}"
+            yield ("rake", i, "totals"), f"{found}: give totals of one population"
 
 
 def _weights(job: Job) -> Iterator[Contradiction]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dpdist.cells import cross
 from dpdist.errors import DataError, JobError, Problem
 from dpdist.estimates import stratum_sizes
 from dpdist.job import Job
@@ -17,6 +18,7 @@ from dpdist.models import MODELS
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.guarantees import Promise
 from dpdist.progress import Listener, stage
+from dpdist.raking import NotMet, factors, margins_of
 from dpdist.records import POOLED, Floats, Frame
 from dpdist.runtime.blocks import Layout
 from dpdist.sampling import check
@@ -49,7 +51,7 @@ def make_plan(job: Job, input: str | Path | None, listener: Listener) -> Plan:
     source = open_source(job, input)
     with stage(listener, "check records", source.rows) as tick:
         census = take_census(job, source, tick)
-    problems = _design_problems(job, census) + _fit_problems(job, census)
+    problems = _design_problems(job, census) + _fit_problems(job, census) + _rake_problems(job, census.frame)
     if problems:
         raise DataError(source.name, problems)
     promise = MECHANISMS[job.mechanism.name].promise(job)
@@ -113,6 +115,29 @@ def _population_problems(job: Job, census: Census, size: Floats, labels: list[st
     if small_psus:
         found, allowed = "fewer records in a PSU's population than in the sample", "at least the records of the file"
         problems.append(Problem(job.survey.fpc[1], found, allowed, remedy, small_psus))
+    return problems
+
+
+def _rake_problems(job: Job, frame: Frame) -> list[Problem]:
+    """Totals that no weights of this sample can meet."""
+    margins, problems = margins_of(job, frame), []
+    for said, margin in zip(job.rake, margins, strict=True):
+        empty = [
+            label
+            for label, n in zip(cross(frame, said.by, False).labels, margin.membership @ frame.count, strict=True)
+            if not n
+        ]
+        if empty:
+            found, remedy = "totals of cells without a sample record", "merge levels, or rake to coarser totals"
+            where = f"rake {', '.join(said.by)}"
+            places = tuple(" / ".join(label) for label in empty[:3])
+            problems.append(Problem(where, found, "a record in every cell that has a total", remedy, len(empty), places))
+    if not problems and margins:
+        try:
+            factors(frame.count.astype(np.float64), margins)
+        except NotMet:
+            found, remedy = "no weights of this sample meet all totals", "merge levels, or leave one margin out"
+            problems.append(Problem("rake", found, "totals that the sample's combinations can reach", remedy))
     return problems
 
 

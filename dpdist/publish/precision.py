@@ -22,6 +22,7 @@ from dpdist.keys import Key
 from dpdist.models.protocol import Draws, Exact, Expectation, Improper, StratumModel, Synthesizer
 from dpdist.privacy.weights import NotReached, Summary, among, at, search_of
 from dpdist.publish.released import Release
+from dpdist.raking import Margin, factors, margins_of, raked_counts_and_means
 from dpdist.records import Codes, Floats, Records
 from dpdist.variances import Stage
 
@@ -96,7 +97,16 @@ def spreads(release: Release, tick: Callable[[int], None]) -> Spreads | None:
             for spread, expected in zip(found, told, strict=True):
                 spread.weight[:, own], spread.product[:, own] = expected
         tick(1)
-    return found
+    rake = margins_of(release.job, release.frame)
+    return Spreads(*(_raked(spread, release, rake) for spread in found)) if rake else found
+
+
+def _raked(spread: Spread, release: Release, rake: Sequence[Margin]) -> Spread:
+    """Every draw raked by itself; those that are not known everywhere stay as they are."""
+    known = np.isfinite(spread.weight).all(axis=1)
+    factor = np.ones_like(spread.weight)
+    factor[known] = factors(release.frame.count * spread.weight[known], rake)
+    return Spread(spread.weight * factor, spread.product * factor)
 
 
 def variances(
@@ -111,7 +121,11 @@ def variances(
     n = frame.count.astype(float)
     a, b = (np.mean([pair[i] for pair in expected], axis=0) for i in range(2))
     stage = Stage.of(stratum_sizes(frame), lonely=release.job.survey.lonely_record)
-    composition = counts_and_means(Sums(n * a, n * b, n * a * a, n * a * b, n * b * b), frame, cells, stage)
+    rake, sums = margins_of(release.job, frame), Sums(n * a, n * b, n * a * a, n * a * b, n * b * b)
+    raked = bool(rake)
+    composition = (
+        raked_counts_and_means(sums, frame, cells, rake, stage) if raked else counts_and_means(sums, frame, cells, stage)
+    )
     if found is None:
         per_set = cell_estimates(cells, n, *(np.array([pair[i] for pair in expected]) for i in range(2)))
         between = [v.var(axis=0, ddof=1) if sets > 1 else np.full(len(cells), np.nan) for v in per_set]

@@ -97,6 +97,11 @@ def _post_processing(release: Release) -> list[str]:
     if job.model.synthesis == "fbp":
         weights = "N/n with the public N" if job.model.population_weights == "proportional" else "1/E(π|x)"
         steps.append(f"synthetic outcomes follow the population law; synthetic weights are {weights}")
+    if job.model.synthetic_weights == "expected":
+        steps.append("synthetic weights are E(w|y*, x) under the released parameters, not drawn")
+    if job.rake:
+        by = "; ".join(", ".join(said.by) for said in job.rake)
+        steps.append(f"weights are raked to the public totals by {by} that the job states; tables from parameters too")
     return steps
 
 
@@ -123,6 +128,12 @@ def _standard_errors(release: Release) -> list[str]:
         said.append("the bias that the clamp brings, which may be larger than all of this, is in no standard error")
     if release.job.model.synthesis == "fbp":
         said.append("estimator `records` under fbp: at least the error of `parameters`; its weights do not vary given x")
+    if release.job.model.synthetic_weights == "expected":
+        said.append(
+            "estimator `records` with expected weights: at least the error of `parameters`; w given y, x does not vary"
+        )
+    if release.job.rake:
+        said.append("raked estimates: of their residuals from a regression on the margins; a raked total has none")
     if release.job.survey.psu:
         said.append(f"clustering by {release.job.survey.psu} is not in the model: these standard errors are too small")
     if release.job.synthetic_sets == 1:

@@ -13,6 +13,7 @@ from dpdist.job import Table
 from dpdist.models.protocol import Expectation
 from dpdist.publish.precision import Spreads, cell_estimates, variances
 from dpdist.publish.released import Release
+from dpdist.raking import factors, margins_of, raked_counts_and_means
 from dpdist.records import Floats
 from dpdist.variances import Stage
 
@@ -29,6 +30,10 @@ def expectations(release: Release) -> list[tuple[Floats, Floats]] | None:
         for k, (weight, product) in enumerate(found):
             drawn = model.expect(release.theta(model, stratum, k))
             weight[own], product[own] = drawn[0][0], drawn[1][0]
+    if rake := margins_of(release.job, release.frame):
+        n = release.frame.count.astype(float)
+        factor = [factors(n * weight, rake) for weight, _ in found]
+        found = [(weight * g, product * g) for (weight, product), g in zip(found, factor, strict=True)]
     return found
 
 
@@ -42,7 +47,8 @@ def table(
     """One row per cell × statistic × estimator, cells in the declared order of levels."""
     cells = cross(release.frame, said.by, said.margins)
     parameters = None if expected is None else _from_parameters(release, cells, expected, spread)
-    floor = parameters if release.job.model.synthesis == "fbp" else None
+    model = release.job.model
+    floor = parameters if model.synthesis == "fbp" or model.synthetic_weights == "expected" else None
     estimates = {"records": _from_records(release, cells, sums, floor)}
     if parameters is not None:
         estimates = {"parameters": parameters, **estimates}
@@ -99,7 +105,11 @@ def _from_records(
     frame = release.frame
     df = float(frame.count.sum() - len(np.unique(frame.design_stratum)))
     stage = Stage.of(stratum_sizes(frame), lonely=release.job.survey.lonely_record)
-    per_set = [counts_and_means(each, frame, cells, stage) for each in sums]
+    rake = margins_of(release.job, frame)
+    per_set = [
+        raked_counts_and_means(each, frame, cells, rake, stage) if rake else counts_and_means(each, frame, cells, stage)
+        for each in sums
+    ]
     found = []
     for i in range(2):
         combined = combine_sets(np.array([p[i].value for p in per_set]), np.array([p[i].variance for p in per_set]), df)

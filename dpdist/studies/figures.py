@@ -213,7 +213,7 @@ def _reference(axis: Axes, material: Material, case: str, epsilon: str, measure:
     laws = {c.name: c.generator.generator() for c in study.cases} if isinstance(study, Simulation) else {}
     if case in laws and measure in (truth := laws[case].truth()):
         _line(axis, truth[measure])
-    elif measure == WORST_LOSS:
+    elif measure == WORST_LOSS or "_ratio_" in measure:
         _line(axis, 1.0)
     elif epsilon and measure == "database_bound":
         _line(axis, as_number(epsilon) / 2.0)

@@ -1,4 +1,4 @@
-# Golden figures of tests/survey/test_golden.py from R's package `survey` (Debian: r-cran-survey).
+# Golden figures of tests/survey/test_golden.py from R's package `survey` (Debian: r-cran-survey, r-cran-mass).
 #   python make_csv.py DATA CSV
 #   Rscript make_golden.R CSV golden.csv
 # CSV is a folder of the survey files as text. Only figures are written, no record.
@@ -56,6 +56,13 @@ figures("jackknife", replicated("JK1", TRUE, scale = 11 / 12), "y", "z", "d")
 figures("jackknife strata", replicated("JKn", FALSE, scale = 1, rscales = rep(c(1 / 2, 2 / 3, 3 / 4), 4)), "y", "z", "d")
 figures("bootstrap", replicated("bootstrap", FALSE, scale = 1 / 12, rscales = rep(1, 12)), "y", "z", "d")
 figures("successive difference", replicated("successive-difference", TRUE), "y", "z", "d")
+
+small$e <- (i * 11) %% 4
+small$g <- (i * 3) %% 7
+raked <- calibrate(svydesign(~1, strata = ~h, weights = ~w, data = small), ~factor(d) + factor(e), calfun = "raking",
+                   population = c(`(Intercept)` = 420, `factor(d)1` = 140, `factor(d)2` = 130, `factor(e)1` = 110, `factor(e)2` = 100,
+                                  `factor(e)3` = 120), maxit = 5000, epsilon = 1e-13)
+figures("raked", raked, "y", by = "g", quantiles = numeric(0))
 
 read <- function(name) read.csv(file.path(args[1], paste0(name, ".csv")), stringsAsFactors = FALSE)
 nhanes <- subset(read("nhanes2015"), weight_exam > 0 & !is.na(bmi) & !is.na(height_cm))
