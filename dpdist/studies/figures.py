@@ -64,7 +64,8 @@ def violins(said: Figure, material: Material) -> Canvas:
     canvas, axes = _rows(len(panels), len(labels), 3, one_case=len(material.cases(said)) == 1)
     for axis, (case, epsilon) in zip(axes, panels, strict=True):
         for place, label in enumerate(labels):
-            _violin(axis, place, material.values(case, label, epsilon, measure), material.colour(label), sideways=True)
+            values, colour = material.values(case, label, epsilon, measure), material.colour(label)
+            _violin(axis, place, values, colour, sideways=True, points="_ratio_" not in measure)
         _reference(axis, material, case, epsilon, measure)
         _row_labels(axis, labels, TITLES.get(measure, measure), said.log)
         axis.set_title(_panel_title(case if len(material.cases(said)) > 1 else "", epsilon))

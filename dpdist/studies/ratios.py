@@ -8,7 +8,7 @@ import pandas as pd
 from dpdist.records import Floats
 from dpdist.studies.tabulated import STATISTICS, YARDSTICKS, Tabulated
 
-BATCHES = 200
+BATCHES = 50
 MONTE_CARLO = "_monte_carlo"
 """Suffix of the measure that holds a median's standard error over resampled replicates."""
 
