@@ -64,5 +64,8 @@ FAMILIES: dict[Family, FamilyFacts] = {
     "poisson_regression": FamilyFacts("Poisson probability of {outcome}", COUNT, False, True, ("stan",)),
     "bernoulli": FamilyFacts("probability of {outcome}", BINARY, False, False, ("exact", "stan")),
     "histogram": FamilyFacts("noisy histogram of {outcome} in equal bins", Support("numbers"), False, False, ()),
+    "cell_sums": FamilyFacts(
+        "noisy sums of {weight} and of its product with {outcome} in every finest cell", Support("numbers"), None, False, ()
+    ),
     "user": FamilyFacts("log_lik of the user's program", Support("numbers"), None, True, ("stan",)),
 }

@@ -34,10 +34,13 @@ Family = Literal[
     "poisson_regression",
     "bernoulli",
     "histogram",
+    "cell_sums",
     "user",
 ]
 Synthesis = Literal["fbs", "fbp"]
-MechanismName = Literal["weighted", "unweighted", "weighted_e", "censor_w", "censor_uw", "perturbed_histogram"]
+MechanismName = Literal[
+    "weighted", "unweighted", "weighted_e", "censor_w", "censor_uw", "perturbed_histogram", "laplace_strict"
+]
 WeightRule = Literal["none", "linear", "inverse", "scalar", "fixed_point", "cluster"]
 Fallback = Literal["refuse", "pool", "proper_prior"]
 Adjacency = Literal["zero_out", "add_remove", "substitution"]
@@ -304,11 +307,11 @@ def _rule(value: Any) -> Any:
 RuleOrName = Annotated[Weights, BeforeValidator(_rule)]
 FIXED_WEIGHTS: tuple[MechanismName, ...] = ("weighted_e", "censor_w")
 """Mechanisms whose weights follow from the rule's own constants: what they leave over the target is cut off ([G])."""
-STRICT: tuple[MechanismName, ...] = ("censor_uw", "perturbed_histogram")
+STRICT: tuple[MechanismName, ...] = ("censor_uw", "perturbed_histogram", "laplace_strict")
 """Mechanisms whose bound holds for every file."""
 CLAMPED: tuple[MechanismName, ...] = ("censor_w", "censor_uw")
 """Mechanisms that draw from ∏ exp(clamp(α(f − g), ±M))."""
-NOISY: tuple[MechanismName, ...] = ("perturbed_histogram",)
+NOISY: tuple[MechanismName, ...] = ("perturbed_histogram", "laplace_strict")
 """Mechanisms that release sums under noise: they have no posterior, no draws and no sampler."""
 
 

@@ -77,7 +77,8 @@ def _roles(job: Job) -> Iterator[Contradiction]:
     if weight is not None and weight in (outcome, *job.categories):
         yield ("survey", "weight"), f"'{weight}' is used as outcome or category as well"
     declared = job.columns.get(weight) if weight is not None else None
-    if declared is not None and (declared.missing, declared.zeros, declared.outside) != ("error", "error", "error"):
+    clipped = declared is not None and declared.outside == "clip" and job.mechanism.name != "laplace_strict"
+    if declared is not None and ((declared.missing, declared.zeros) != ("error", "error") or clipped):
         yield ("columns", str(weight)), "a weight has no rules: leave records without a weight out by a universe"
     if psu is not None and psu in (outcome, weight):
         yield ("survey", "psu"), f"'{psu}' is used as outcome or weight as well"
@@ -280,13 +281,27 @@ def _clamp(job: Job) -> Iterator[Contradiction]:
 
 
 def _histogram(job: Job) -> Iterator[Contradiction]:
-    """The perturbed histogram stands in for a model: family and mechanism go together."""
+    """Noisy statistics stand in for a model: family and mechanism go together."""
     name, family = job.mechanism.name, job.model.family
-    if (name == "perturbed_histogram") != (family == "histogram"):
-        yield ("model", "family"), f"'{name}' and '{family}' do not go together: perturbed_histogram has family: histogram"
+    pairs = {"perturbed_histogram": "histogram", "laplace_strict": "cell_sums"}
+    if (name in pairs or family in pairs.values()) and pairs.get(name) != family:
+        remedy = " and ".join(f"{mechanism} has family: {own}" for mechanism, own in pairs.items())
+        yield ("model", "family"), f"'{name}' and '{family}' do not go together: {remedy}"
+    weight = job.survey.weight
+    if name == "laplace_strict" and weight is not None:
+        bounds = job.columns[weight].bounds if weight in job.columns else None
+        if bounds is None or bounds[0] < 0:
+            found = f"'{name}' needs public bounds of the weight, from 0 or above"
+            yield ("columns", weight), f"{found}: add {weight}: {{bounds: [1, …], outside: clip}} to columns"
+        elif job.columns[weight].outside != "clip":
+            found = f"'{name}' is strict, and whether a weight lies outside its bounds depends on the records"
+            yield ("columns", weight, "outside"), f"{found}: state outside: clip"
+    if name == "laplace_strict" and job.model.outcome in job.columns and job.outcome.outside != "clip":
+        found = f"'{name}' is strict, and whether an outcome lies outside its bounds depends on the records"
+        yield ("columns", job.model.outcome, "outside"), f"{found}: state outside: clip"
     if name != "perturbed_histogram" and job.mechanism.bins is not None:
         yield ("mechanism", "bins"), f"'{name}' has no bins: leave them out"
-    if name == "perturbed_histogram" and job.record.log_lik == "always":
+    if name in pairs and job.record.log_lik == "always":
         yield ("record", "log_lik"), f"'{name}' has no posterior: write never or auto"
     if family == "histogram" and job.model.outcome in job.columns and job.outcome.whole:
         yield ("columns", job.model.outcome, "whole"), "a histogram is uniform within its bins: leave whole out"

@@ -1,10 +1,12 @@
 """Strict Laplace tables: bounded sums of disjoint cells, margins made by adding (METHODS §7).
 
-With public bounds w ∈ [0, U] and y ∈ [L, H], c the middle of [L, H], a record moves its own finest cell only. Its part
-of Σw lies in [0, U], and no exchange of (y, w) moves it by more; its part of Σw(y − c) lies in ±U(H − L)/2, and an exchange
-costs twice that. Laplace noise of scales U/(ε s) and U(H − L)/(2ε(1 − s)), twice the latter for substitution, gives ε:
-shares s and 1 − s of the budget compose one after the other, disjoint cells in parallel, margins cost nothing. The bounds
-clip: they need not hold in the file.
+With public bounds w ∈ [0, U] and y ∈ [L, H], c and R the middle and the half width of [L, H], a record enters its own
+finest cell only, by the pair (w/U, w(y − c)/(UR)) = (a, b) with 0 ≤ |b| ≤ a ≤ 1. Nothing for a record that is
+switched off is (0, 0); the pairs lie in a triangle of corners (0, 0), (1, 1), (1, −1), any two of which are 2 apart
+in L1. So Laplace noise of scale 2/ε on both sums of a cell gives ε, to zero_out and to substitution alike; disjoint
+cells compose in parallel, and margins cost nothing. The bounds clip: they need not hold in the file. Pairs are
+rounded to whole multiples of 1/UNIT, which keeps |b| ≤ a, so that discrete Laplace noise on exact sums of whole
+numbers leaves nothing of floating point.
 """
 
 from __future__ import annotations
@@ -12,9 +14,12 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import NamedTuple
 
-from dpdist.job import Adjacency
+import numpy as np
 
-COUNT_SHARE = Fraction(1, 2)
+from dpdist.records import Floats
+
+UNIT = 2**20
+SENSITIVITY = 2
 
 
 class CellBounds(NamedTuple):
@@ -28,16 +33,22 @@ class CellBounds(NamedTuple):
     def centre(self) -> float:
         return (self.low + self.high) / 2.0
 
+    @property
+    def reach(self) -> float:
+        return (self.high - self.low) / 2.0
 
-class Scales(NamedTuple):
-    """Scales of the Laplace noise on Σw and on Σw(y − centre), exact."""
+    def pairs(self, weight: Floats, outcome: Floats) -> Floats:
+        """(a, b) of every record in whole units, (record, 2)."""
+        a = np.clip(weight, 0.0, self.weight) / self.weight
+        b = a * (np.clip(outcome, self.low, self.high) - self.centre) / self.reach
+        return np.rint(UNIT * np.column_stack([a, np.clip(b, -a, a)]))
 
-    weight: Fraction
-    centred: Fraction
+    def sums(self, units: Floats) -> Floats:
+        """Σw and Σwy from sums of pairs in units, (…, 2)."""
+        weight = units[..., 0] * self.weight / UNIT
+        return np.stack([weight, weight * self.centre + units[..., 1] * self.weight * self.reach / UNIT], axis=-1)
 
 
-def scales(epsilon: Fraction, bounds: CellBounds, adjacency: Adjacency = "zero_out") -> Scales:
-    """Noise scales of one finest cell's two sums under a budget for the whole table."""
-    weight, reach = Fraction(bounds.weight), (Fraction(bounds.high) - Fraction(bounds.low)) / 2
-    exchanged = 2 if adjacency == "substitution" else 1
-    return Scales(weight / (epsilon * COUNT_SHARE), exchanged * weight * reach / (epsilon * (1 - COUNT_SHARE)))
+def noise_scale(epsilon: Fraction) -> Fraction:
+    """Scale of the noise, in units, under a budget for the whole table."""
+    return Fraction(SENSITIVITY * UNIT) / epsilon

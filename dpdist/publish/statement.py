@@ -24,6 +24,10 @@ COUNTED_AGAIN = (
     "estimator `parameters`: composition of the sample over x, other samples' bin counts and other noise, both simulated "
     "from the first set's histogram; the bias of bins and of counts cut off at 0 is not in it"
 )
+NOISED_AGAIN = (
+    "estimator `parameters`: composition of the sample over cells, and other noise, simulated; how records vary within a "
+    "cell was not released and is not in it, nor is the bias of clipping and of setting cells into their bounds"
+)
 BETWEEN_SETS = (
     "estimator `parameters`: composition of the sample over x, and (1 + 1/m) times the variance between the m released "
     "draws, a released draw's spread being no less than its fit's sampling error; with one set there is none. The bias of "
@@ -94,6 +98,11 @@ def _post_processing(release: Release) -> list[str]:
         f"synthetic {job.model.outcome} beyond the public bounds [{low:,.10g}, {high:,.10g}] is set to the nearest bound, "
         "and the model's means are means of the so limited variable"
     ]
+    if job.model.family == "cell_sums":
+        steps.append(
+            "a cell's mean weight and mean outcome are set into their public bounds; a synthetic record has its cell's "
+            "means, so that totals agree with the tables and nothing else is modelled"
+        )
     if job.model.synthesis == "fbp":
         weights = "N/n with the public N" if job.model.population_weights == "proportional" else "1/E(π|x)"
         steps.append(f"synthetic outcomes follow the population law; synthetic weights are {weights}")
@@ -107,7 +116,7 @@ def _post_processing(release: Release) -> list[str]:
 
 def _of_parameters(release: Release) -> list[str]:
     if release.job.mechanism.name in NOISY:
-        return [COUNTED_AGAIN]
+        return [NOISED_AGAIN if release.job.model.family == "cell_sums" else COUNTED_AGAIN]
     model = release.model(0)
     if not isinstance(model, Expectation):
         return []

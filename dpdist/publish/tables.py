@@ -48,7 +48,8 @@ def table(
     cells = cross(release.frame, said.by, said.margins)
     parameters = None if expected is None else _from_parameters(release, cells, expected, spread)
     model = release.job.model
-    floor = parameters if model.synthesis == "fbp" or model.synthetic_weights == "expected" else None
+    fixed = model.synthesis == "fbp" or model.synthetic_weights == "expected" or model.family == "cell_sums"
+    floor = parameters if fixed else None
     estimates = {"records": _from_records(release, cells, sums, floor)}
     if parameters is not None:
         estimates = {"parameters": parameters, **estimates}

@@ -23,7 +23,7 @@ from dpdist.keys import Key
 from dpdist.mechanisms.presets import MECHANISMS
 from dpdist.models.lognormal import Lognormal
 from dpdist.models.protocol import Draws, Improper
-from dpdist.privacy.cell_sums import CellBounds, scales
+from dpdist.privacy.cell_sums import CellBounds, noise_scale
 from dpdist.privacy.weights import NotReached
 from dpdist.publish.precision import cell_estimates
 from dpdist.records import POOLED, Floats, Frame, Records
@@ -125,13 +125,13 @@ def _yardsticks(study: Tabulated, case: TableCase, survey: Survey, key: Key) -> 
 def _strict(case: TableCase, survey: Survey, epsilon: Fraction, key: Key) -> dict[str, Floats]:
     """Clipped sums of the finest cells with noise, margins added; a mean outside its bounds is set to the nearest."""
     bounds = CellBounds(case.weight_bound, 0.0, case.outcome_bound)
-    w, y = np.clip(survey.records.weight, 0.0, bounds.weight), np.clip(survey.records.outcome, bounds.low, bounds.high)
+    pairs = bounds.pairs(survey.records.weight, survey.records.outcome)
     rows, rng = len(survey.frame), key.generator("strict")
-    noise = [rng.laplace(0.0, float(scale), rows) for scale in scales(epsilon, bounds)]
-    sums = [group_sums(survey.records.frame, values, rows) for values in (w, w * (y - bounds.centre))]
-    count, centred = (survey.cells.membership @ (s + n) for s, n in zip(sums, noise, strict=True))
+    noise = rng.laplace(0.0, float(noise_scale(epsilon)), (2, rows))
+    sums = np.array([group_sums(survey.records.frame, column, rows) for column in pairs.T]) + noise
+    count, total = (survey.cells.membership @ bounds.sums(sums.T)).T
     with np.errstate(divide="ignore", invalid="ignore"):
-        return {"count": count, "mean": np.clip(bounds.centre + centred / count, bounds.low, bounds.high)}
+        return {"count": count, "mean": np.clip(total / count, bounds.low, bounds.high)}
 
 
 def _fit(job: Job, model: Lognormal, survey: Survey, key: Key) -> tuple[Sequence[Draws], float] | None:

@@ -288,7 +288,7 @@ def _weight(job: Job, b: Batch) -> Floats:
     b.wrong(values < 0, name, "negative weights", allowed, "correct the file")
     b.wrong(values == 0, name, "zero weights", allowed, "leave these records out by a universe")
     declared = job.columns.get(name)
-    if declared is not None and declared.bounds is not None:
+    if declared is not None and declared.bounds is not None and declared.outside == "error":
         low, high = declared.bounds
         remedy = f"widen columns.{name}.bounds"
         b.wrong((values < low) | (values > high), name, "weights outside the public bounds", f"[{low:g}, {high:g}]", remedy)

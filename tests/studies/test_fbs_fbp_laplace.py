@@ -1,9 +1,10 @@
 """The shipped study of FBS, FBP and Laplace tables: medians over 27 cells beside those of METHODS §7, on the engine.
 
-Counts. Over five batches of R = 20 the standard deviation of a median was at most .09, and the R = 100 figures have half
-of that; a tolerance of .30 is missed by chance less than once in 500 studies. Means. The noised table's error is
-heavy-tailed: one sample in twenty has a cell of two or three records, whose local sensitivity explodes, and the ratio of its
-batch falls by up to .6. So R = 20 only bounds the ratio from above, and the slow test takes the median over batches.
+Counts. Over five batches of R = 20 the standard deviation of a median was at most .09, and the R = 100 figures have
+half of that; a tolerance of .30 is missed by chance less than once in 500 studies. Means. The noised table's error is
+heavy-tailed: one sample in twenty has a cell of two or three records, whose local sensitivity explodes, and the ratio
+of its batch falls by up to .6. So R = 20 only bounds the ratio from above, and the slow test takes the median over
+batches.
 """
 
 from __future__ import annotations
