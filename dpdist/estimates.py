@@ -13,6 +13,7 @@ from scipy import stats
 from scipy.sparse import csr_array
 
 from dpdist.cells import Cells, split_by
+from dpdist.job import StatisticName
 from dpdist.records import Codes, Floats, Frame, Ints
 from dpdist.variances import Stage, Stages, Variable, linearised, stratified
 
@@ -40,6 +41,11 @@ class Estimate(NamedTuple):
     variance: Floats
 
 
+Figures = tuple[Estimate, Estimate, Estimate]
+"""What a table may hold: Σw, Σwy/Σw and Σwy, which jobs call by these names."""
+STATISTICS: tuple[StatisticName, ...] = ("count", "mean", "total")
+
+
 def record_sums(frame_row: Codes, weight: Floats, outcome: Floats, rows: int) -> Sums:
     """Sums for records that are their own PSUs."""
     product = weight * outcome
@@ -53,8 +59,8 @@ def group_sums(group: Codes | Ints, values: Floats, groups: int) -> Floats:
     return np.asarray(np.bincount(group, weights=values, minlength=groups), dtype=np.float64)
 
 
-def counts_and_means(sums: Sums, frame: Frame, cells: Cells, stage: Stage | None = None) -> tuple[Estimate, Estimate]:
-    """Weighted counts and means per cell; PSU = record; design strata from the frame, `stage` tells more of them."""
+def counts_and_means(sums: Sums, frame: Frame, cells: Cells, stage: Stage | None = None) -> Figures:
+    """Weighted counts, means and totals per cell; PSU = record; design strata from the frame, told more of by `stage`."""
     pairs, cell, design_stratum = split_by(cells, frame.design_stratum)
     stage = Stage.of(stratum_sizes(frame)) if stage is None else stage
     pair = Sums(*(pairs @ values for values in sums))
@@ -70,7 +76,8 @@ def counts_and_means(sums: Sums, frame: Frame, cells: Cells, stage: Stage | None
         total = (pair.b - ratio * pair.a) / scale
         squares = (pair.bb - 2.0 * ratio * pair.ab + ratio**2 * pair.aa) / scale**2
     mean_variance = np.where(count > 0, stratified(total, squares, cell, design_stratum, stage, len(cells)), np.nan)
-    return Estimate(count, count_variance), Estimate(mean, mean_variance)
+    product_variance = stratified(pair.b, pair.bb, cell, design_stratum, stage, len(cells))
+    return (Estimate(count, count_variance), Estimate(mean, mean_variance), Estimate(over_cells(pair.b), product_variance))
 
 
 def stratum_sizes(frame: Frame) -> Floats:
@@ -80,7 +87,7 @@ def stratum_sizes(frame: Frame) -> Floats:
 
 def clustered_counts_and_means(
     frame_row: Codes, psu: Codes, sums: Sums, stages: Stages, frame: Frame, cells: Cells
-) -> tuple[Estimate, Estimate]:
+) -> Figures:
     """The same with PSUs, numbered through strata: `sums` are over the records of every (frame row × PSU met,)."""
     membership = csr_array(cells.membership.tocsc()[:, frame_row])
     count, total = (membership @ values for values in (sums.a, sums.b))
@@ -90,9 +97,11 @@ def clustered_counts_and_means(
     nothing = np.zeros(len(sums.a))
     counted = Variable(nothing, sums.a, nothing, nothing, sums.aa)
     averaged = Variable(sums.a, sums.b, sums.aa, sums.ab, sums.bb)
+    added = Variable(nothing, sums.b, nothing, nothing, sums.bb)
     return (
         Estimate(count, linearised(counted, zeros, ones, membership, psu, stages)),
         Estimate(mean, np.where(count > 0, linearised(averaged, mean, count, membership, psu, stages), np.nan)),
+        Estimate(total, linearised(added, zeros, ones, membership, psu, stages)),
     )
 
 

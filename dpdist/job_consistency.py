@@ -192,8 +192,9 @@ def _tables(job: Job) -> Iterator[Contradiction]:
         if names.index(table.name) != i:
             yield ("tables", i, "name"), f"table '{table.name}' is named twice"
         for j, statistic in enumerate(table.statistics):
-            if statistic.name == "mean" and statistic.variable != outcome:
-                yield ("tables", i, "statistics", j), f"a mean is of the modelled outcome: write {{mean: {outcome}}}"
+            if statistic.name != "count" and statistic.variable != outcome:
+                remedy = f"write {{{statistic.name}: {outcome}}}"
+                yield ("tables", i, "statistics", j), f"a {statistic.name} is of the modelled outcome: {remedy}"
             if statistic.name == "count" and statistic.variable is not None:
                 yield ("tables", i, "statistics", j), "a count has no variable: write count"
 

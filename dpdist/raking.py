@@ -13,7 +13,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from dpdist.cells import Cells, cross
-from dpdist.estimates import Estimate, Sums, group_sums
+from dpdist.estimates import Estimate, Figures, Sums, group_sums
 from dpdist.job import Job
 from dpdist.records import Floats, Frame
 from dpdist.variances import Stage, stratified
@@ -63,10 +63,8 @@ def raked(sums: Sums, factor: Floats) -> Sums:
     return Sums(sums.a * factor, sums.b * factor, *(values * factor**2 for values in (sums.aa, sums.ab, sums.bb)))
 
 
-def raked_counts_and_means(
-    sums: Sums, frame: Frame, cells: Cells, margins: Sequence[Margin], stage: Stage
-) -> tuple[Estimate, Estimate]:
-    """Counts and means after raking, from the sums before it, with the variance of their residuals; records are PSUs."""
+def raked_counts_and_means(sums: Sums, frame: Frame, cells: Cells, margins: Sequence[Margin], stage: Stage) -> Figures:
+    """Counts, means and totals after raking, from the sums before it; variances of residuals, records as PSUs."""
     inside, plain = cells.membership.toarray(), sums
     sums = raked(plain, factors(plain.a, margins))
     count, total = (cells.membership @ values for values in (sums.a, sums.b))
@@ -77,8 +75,10 @@ def raked_counts_and_means(
     gram = np.linalg.pinv((x * plain.a) @ x.T)
     counted = _residual(inside, np.zeros_like(inside), plain, x, gram)
     averaged = _residual(-np.nan_to_num(mean)[:, None] * np.nan_to_num(share), np.nan_to_num(share), plain, x, gram)
-    variances = [_variance(*each, sums, frame, stage) for each in (counted, averaged)]
-    return Estimate(count, variances[0]), Estimate(mean, np.where(count > 0, variances[1], np.nan))
+    added = _residual(np.zeros_like(inside), inside, plain, x, gram)
+    variances = [_variance(*each, sums, frame, stage) for each in (counted, averaged, added)]
+    averages = Estimate(mean, np.where(count > 0, variances[1], np.nan))
+    return Estimate(count, variances[0]), averages, Estimate(total, variances[2])
 
 
 def _residual(p: Floats, q: Floats, sums: Sums, x: Floats, gram: Floats) -> tuple[Floats, Floats]:

@@ -173,18 +173,20 @@ def test_margins_are_the_sums_of_their_cells(seed):
 @given(seeds, st.floats(0.01, 100), st.floats(0.01, 100))
 def test_estimates_scale_with_weights_and_outcomes(seed, a, b):
     design = Design(seed)
-    count, mean = unclustered(design)
+    count, mean, total = unclustered(design)
     design.weight, design.outcome = a * design.weight, b * design.outcome
-    scaled_count, scaled_mean = unclustered(design)
+    scaled_count, scaled_mean, scaled_total = unclustered(design)
     np.testing.assert_allclose(scaled_count.value, a * count.value, rtol=1e-12)
     np.testing.assert_allclose(scaled_mean.value, b * mean.value, rtol=1e-12)
+    np.testing.assert_allclose(scaled_total.value, a * b * total.value, rtol=1e-12)
+    np.testing.assert_allclose(total.value, (count.value * np.nan_to_num(mean.value)), rtol=1e-12)
     np.testing.assert_allclose(scaled_mean.variance, b**2 * mean.variance, rtol=1e-6, atol=1e-9 * b**2)
 
 
 def test_a_total_of_equal_weights_has_no_variance_and_a_mean_that_of_a_simple_random_sample():
     design = Design(3, by_region=False)
     design.weight[:] = 25.0
-    count, mean = (part for part in unclustered(design))
+    count, mean, _ = unclustered(design)
     n = len(design.row)
     assert count.variance[-1] == pytest.approx(0.0, abs=1e-9 * count.value[-1] ** 2)
     assert mean.variance[-1] == pytest.approx(design.outcome.var(ddof=1) / n, rel=1e-9)
@@ -198,7 +200,7 @@ def test_an_empty_cell_has_count_0_and_no_mean():
     frame = Frame(codes, LEVELS, np.bincount(row), (), ("region",))
     cells = cross(frame, BY, margins=True)
     sums = record_sums(row, design.weight[keep], design.outcome[keep], len(frame))
-    count, mean = counts_and_means(sums, frame, cells)
+    count, mean, _ = counts_and_means(sums, frame, cells)
     empty = np.array([label[0] == "health" for label in cells.labels])
     np.testing.assert_array_equal(count.value[empty], 0.0)
     np.testing.assert_array_equal(count.variance[empty], 0.0)

@@ -12,7 +12,7 @@ import pytest
 import dpdist
 from dpdist.cells import cross
 from dpdist.errors import DataError, JobError
-from dpdist.estimates import counts_and_means, record_sums
+from dpdist.estimates import STATISTICS, counts_and_means, record_sums
 from dpdist.jobfile import find_job
 from dpdist.raking import Margin, NotMet, factors, raked, raked_counts_and_means
 from dpdist.records import TOTAL, Frame
@@ -43,14 +43,14 @@ def test_raked_counts_and_means_have_the_errors_of_r() -> None:
     cells = cross(frame, ["g"], margins=True)
     sums, rake = record_sums(row, w, y, len(frame)), margins(frame)
     stage = Stage.of(np.bincount(frame.design_stratum, weights=frame.count))
-    found = dict(zip(("count", "mean"), raked_counts_and_means(sums, frame, cells, rake, stage), strict=True))
+    found = dict(zip(STATISTICS, raked_counts_and_means(sums, frame, cells, rake, stage), strict=True))
     for name, estimate in found.items():
         golden = GOLDEN[(GOLDEN["case"] == "raked") & (GOLDEN["statistic"] == name)].set_index("domain")
         order = [label for (label,) in cells.labels]
         np.testing.assert_allclose(estimate.value, golden.loc[order, "value"], rtol=1e-9)
         expected = golden.loc[order, "se"].to_numpy()
         expected = np.where(expected < 1e-6, 0.0, expected)
-        np.testing.assert_allclose(np.sqrt(estimate.variance), expected, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(np.sqrt(estimate.variance), expected, rtol=1e-9, atol=1e-8)
     unraked = counts_and_means(raked(sums, factors(sums.a, rake)), frame, cells, stage)
     assert np.sqrt(unraked[0].variance[-1]) > 1.0, "control: without residuals the fixed total would vary"
 
@@ -93,6 +93,7 @@ def job(rake: str, **edits: str) -> str:
     text = text.replace("executor: dask, workers: 2", "executor: serial").replace("draws: 1000", "draws: 200")
     text = text.replace("sample: 10000", "sample: 2000").replace("strata: [field]\nmodel", "strata: []\nmodel")
     text = text.replace("predictors: [sex]", "predictors: [field, sex]")
+    text = text.replace("{mean: salary}]", "{mean: salary}, {total: salary}]")
     for old, new in edits.items():
         assert old in text
         text = text.replace(old, new)
@@ -118,6 +119,15 @@ def test_a_release_is_raked_in_tables_and_in_records(tmp_path: Path, edits: dict
             assert mine.loc[(name, TOTAL), "standard_error"] < 1e-3 * total
         assert mine.loc[(TOTAL, "male"), "estimate"] == pytest.approx(60000, rel=1e-6)
         assert mine.loc[("biology", "male"), "standard_error"] > 50
+    by_name = table.set_index(["estimator", "statistic", "field", "sex"])["estimate"]
+    for estimator in ("parameters", "records"):
+        product = by_name[estimator, "count"] * by_name[estimator, "mean"]
+        np.testing.assert_allclose(by_name[estimator, "total"], product, rtol=0.02)
+    found = pd.read_parquet(tmp_path / "ws" / "confidential" / "evaluation" / "salaries.parquet").set_index("statistic")
+    for column in ("direct", "truth"):
+        product = found.loc["count", column].to_numpy() * found.loc["mean", column].to_numpy()
+        np.testing.assert_allclose(found.loc["total", column], product, rtol=1e-12)
+    assert (found.loc["total", "laplace"] != found.loc["total", "direct"]).all()
     for k in range(1, 4):
         records = pq.read_table(public / "synthetic" / f"set-{k}.parquet").to_pandas()
         sums = records.groupby("field", observed=True)["weight"].sum()

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from dpdist.cells import Cells, cross
+from dpdist.estimates import STATISTICS
 from dpdist.evaluation.laplace import noised
 from dpdist.job import Job, Table
 from dpdist.keys import Key
@@ -35,7 +36,7 @@ def compare(
     """
     cells = cross(frame, said.by, said.margins)
     found = yardstick.found
-    estimate = dict(zip(("count", "mean"), direct(found, frame, cells, *yardstick[1:]), strict=True))
+    estimate = dict(zip(STATISTICS, direct(found, frame, cells, *yardstick[1:]), strict=True))
     df = degrees_of_freedom(found, frame, cells, *yardstick[1:])
     wanted = [statistic.name for statistic in said.statistics]
     values: dict[str, Floats] = {name: estimate[name].value for name in wanted}
@@ -75,12 +76,13 @@ def _with_errors(rows: pd.DataFrame, job: Job) -> pd.DataFrame:
 
 
 def truth_in_cells(truth: Truth, job: Job, said: Table, frame: Frame) -> dict[str, Floats]:
-    """Population counts and means of the simulated survey in the table's cells."""
+    """Population counts, means and totals of the simulated survey in the table's cells."""
     population = _population(truth, job, frame)
     cells: Cells = cross(population[0], said.by, said.margins)
     count = cells.membership @ population[0].count.astype(float)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return {"count": count, "mean": (cells.membership @ population[1]) / count}
+        total = cells.membership @ population[1]
+        return {"count": count, "mean": total / count, "total": total}
 
 
 def _population(truth: Truth, job: Job, frame: Frame) -> tuple[Frame, Floats]:

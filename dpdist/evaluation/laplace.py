@@ -1,8 +1,8 @@
 """Laplace-noised tables of the slides, for comparison only: class `none` ([T]; METHODS §7).
 
-The sensitivities are those of the file at hand: count max w − min w, mean (max wy − min wy)/(Σw − (max w − min w)), the
-largest over cells; noise Laplace(Δ/ε). `laplace` spends the whole ε in every cell and statistic, as the slides do;
-`laplace_composed` divides it by the number of figures that one record enters.
+The sensitivities are those of the file at hand: count max w − min w, total max wy − min wy, mean
+(max wy − min wy)/(Σw − (max w − min w)), the largest over cells; noise Laplace(Δ/ε). `laplace` spends the whole ε in every
+cell and statistic, as the slides do; `laplace_composed` divides it by the number of figures that one record enters.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dpdist.records import Floats
 from dpdist.survey.direct import Totals
 
 
-def sensitivities(found: Totals, cells: Cells) -> tuple[float, float]:
-    """Local sensitivities of a count and of a mean."""
+def sensitivities(found: Totals, cells: Cells) -> dict[str, float]:
+    """Local sensitivities of a count, a mean and a total."""
     low_w, high_w = _extremes(found.weight, cells)
     low_p, high_p = _extremes(found.product, cells)
     occupied = high_w >= low_w
@@ -27,7 +27,11 @@ def sensitivities(found: Totals, cells: Cells) -> tuple[float, float]:
     total = (cells.membership @ found.sums.a)[occupied]
     with np.errstate(divide="ignore", invalid="ignore"):
         mean = (high_p - low_p)[occupied] / (total - weight_range)
-    return float(weight_range.max()), float(mean[np.isfinite(mean)].max(initial=0.0))
+    return {
+        "count": float(weight_range.max()),
+        "mean": float(mean[np.isfinite(mean)].max(initial=0.0)),
+        "total": float((high_p - low_p)[occupied].max()),
+    }
 
 
 def noised(
@@ -40,12 +44,12 @@ def noised(
     table: str,
     figures: int,
 ) -> dict[str, Floats]:
-    """Direct estimates with Laplace noise; `estimates` maps count and mean to (cell,).
+    """Direct estimates with Laplace noise; `estimates` maps count, mean and total to (cell,).
 
     `figures` is the number of figures of the whole release that one record enters.
     """
     share = 1.0 if how == "laplace" else float(figures)
-    scale = dict(zip(("count", "mean"), sensitivities(found, cells), strict=True))
+    scale = sensitivities(found, cells)
     rng = key.generator(f"compare {how}", table)
     return {
         name: values + rng.laplace(0.0, share * scale[name] / epsilon, len(values)) if scale[name] > 0 else values

@@ -111,8 +111,8 @@ def _raked(spread: Spread, release: Release, rake: Sequence[Margin]) -> Spread:
 
 def variances(
     release: Release, cells: Cells, expected: Sequence[tuple[Floats, Floats]], found: Spreads | None
-) -> tuple[Floats, Floats]:
-    """T of counts and of means per cell; `expected` holds E(w|x), E(wy|x) per frame row for every set.
+) -> list[Floats]:
+    """T of counts, means and totals per cell; `expected` holds E(w|x), E(wy|x) per frame row for every set.
 
     Without spreads T = V_x + (1 + 1/m) B, with B the variance between the m released draws: the draws spread at least as
     the centre of their fit does over samples. NaN where m = 1.
@@ -129,25 +129,22 @@ def variances(
     if found is None:
         per_set = cell_estimates(cells, n, *(np.array([pair[i] for pair in expected]) for i in range(2)))
         between = [v.var(axis=0, ddof=1) if sets > 1 else np.full(len(cells), np.nan) for v in per_set]
-        return (
-            composition[0].variance + (1.0 + 1.0 / sets) * between[0],
-            composition[1].variance + (1.0 + 1.0 / sets) * between[1],
-        )
+        return [each.variance + (1.0 + 1.0 / sets) * b for each, b in zip(composition, between, strict=True)]
     figures = [cell_estimates(cells, n, spread.weight, spread.product) for spread in found]
     total = []
-    for k in range(2):
+    for k in range(len(composition)):
         centres, draws, weighted, unweighted = (figure[k] for figure in figures)
         bias = (weighted - unweighted)[0]
         total.append(composition[k].variance + _variance(centres) + _variance(draws) / sets + bias**2)
-    return total[0], total[1]
+    return total
 
 
-def cell_estimates(cells: Cells, n: Floats, weight: Floats, product: Floats) -> tuple[Floats, Floats]:
-    """Counts Σ n E(w|x) and means Σ n E(wy|x) / Σ n E(w|x) of every cell, (draw, cell)."""
+def cell_estimates(cells: Cells, n: Floats, weight: Floats, product: Floats) -> tuple[Floats, Floats, Floats]:
+    """Counts Σ n E(w|x), means Σ n E(wy|x) / Σ n E(w|x) and totals Σ n E(wy|x) of every cell, (draw, cell)."""
     with np.errstate(all="ignore"):
         count = (cells.membership @ (n * weight).T).T
-        mean = (cells.membership @ (n * product).T).T / count
-    return count, mean
+        total = (cells.membership @ (n * product).T).T
+        return count, total / count, total
 
 
 def _variance(drawn: Floats) -> Floats:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from dpdist.cells import Cells, cross
-from dpdist.estimates import Estimate, combine_sets, counts_and_means, group_sums, record_sums
+from dpdist.estimates import Estimate, Figures, combine_sets, counts_and_means, group_sums, record_sums
 from dpdist.evaluation.compare import truth_in_cells
 from dpdist.evaluation.laplace import noised
 from dpdist.job import Job, budget_text
@@ -110,7 +110,7 @@ def simulated(job: Job) -> Survey:
 
 def _yardsticks(study: Tabulated, case: TableCase, survey: Survey, key: Key) -> Iterator[Result]:
     """Direct estimates, and with Laplace noise at the total ε of m sets: all of it in every figure, or shared."""
-    values = dict(zip(STATISTICS, (e.value for e in direct(survey.found, survey.frame, survey.cells)), strict=True))
+    values = {name: e.value for name, e in zip(STATISTICS, direct(survey.found, survey.frame, survey.cells), strict=False)}
     figures = survey.cells.per_record * len(STATISTICS)
     for m, epsilon in zip(study.sets, study.grid, strict=True):
         yield from _errors("direct", epsilon, values, survey)
@@ -169,16 +169,14 @@ def _synthetic(
         yield Result(arm.label, epsilon, "database_bound", fit[1])
 
 
-def _estimates(
-    arm: Synthetic, model: Lognormal, survey: Survey, theta: Draws, key: Key, number: int
-) -> tuple[Estimate, Estimate]:
+def _estimates(arm: Synthetic, model: Lognormal, survey: Survey, theta: Draws, key: Key, number: int) -> Figures:
     """Counts and means of one set."""
     frame = survey.frame
     if arm.estimator == "parameters":
         weight, product = model.expect(theta)
         points = cell_estimates(survey.cells, frame.count.astype(float), weight, product)
-        count, mean = (Estimate(values[0], np.full(len(survey.cells), np.nan)) for values in points)
-        return count, mean
+        count, mean, total = (Estimate(values[0], np.full(len(survey.cells), np.nan)) for values in points)
+        return count, mean, total
     rows = frame.expand()
     y, w = model.simulate(theta, rows, key.generator("synthesis", set=number))
     if arm.estimator == "expected_weights":

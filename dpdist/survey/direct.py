@@ -12,6 +12,7 @@ from scipy.sparse import csr_array
 from dpdist.cells import Cells
 from dpdist.estimates import (
     Estimate,
+    Figures,
     Sums,
     clustered_counts_and_means,
     counts_and_means,
@@ -80,8 +81,8 @@ def totals(blocks: Iterable[Records], frame: Frame, clustered: bool) -> Totals:
 
 def direct(
     found: Totals, frame: Frame, cells: Cells, design: Design | None = None, replicated: Replicated | None = None
-) -> tuple[Estimate, Estimate]:
-    """Weighted counts and means per cell with linearised variances, or with those of the replicates."""
+) -> Figures:
+    """Weighted counts, means and totals per cell with linearised variances, or with those of the replicates."""
     design = Design() if design is None else design
     if replicated is not None:
         return _replicated(found.sums, replicated, cells)
@@ -121,10 +122,10 @@ def _stages(psu: pd.DataFrame, frame: Frame, design: Design) -> tuple[Codes, Sta
     return numbers, Stages(labels[:, 0].astype(np.int32), first, second)
 
 
-def _replicated(sums: Sums, replicated: Replicated, cells: Cells) -> tuple[Estimate, Estimate]:
+def _replicated(sums: Sums, replicated: Replicated, cells: Cells) -> Figures:
     a, b = (cells.membership @ values for values in (sums.a, sums.b))
     again_a, again_b = ((cells.membership @ values).T for values in (replicated.a, replicated.b))
     with np.errstate(divide="ignore", invalid="ignore"):
         mean, again = b / a, again_b / again_a
         variance = replicated.rule.variance
-        return Estimate(a, variance(a, again_a)), Estimate(mean, variance(mean, again))
+        return (Estimate(a, variance(a, again_a)), Estimate(mean, variance(mean, again)), Estimate(b, variance(b, again_b)))

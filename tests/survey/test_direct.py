@@ -12,6 +12,7 @@ from scipy.sparse import csr_array
 
 from dpdist.cells import Cells, cross
 from dpdist.errors import DataError
+from dpdist.estimates import STATISTICS
 from dpdist.job import Job
 from dpdist.planning import make_plan
 from dpdist.progress import silent
@@ -73,7 +74,7 @@ def in_the_release(said: Job, rows: pd.DataFrame, folder: Path) -> tuple[Cells, 
     cells = cross(plan.frame, said.tables[0].by, margins=True)
     more = design_of(said, plan.census), replicate_sums(said, plan.source, plan.frame)
     told = {}
-    for name, estimate in zip(("count", "mean"), direct(found, plan.frame, cells, *more), strict=True):
+    for name, estimate in zip(STATISTICS, direct(found, plan.frame, cells, *more), strict=True):
         told[name] = np.array(
             [estimate.value, np.sqrt(estimate.variance), degrees_of_freedom(found, plan.frame, cells, *more)]
         )
@@ -96,7 +97,8 @@ def held_whole(said: Job, rows: pd.DataFrame, cells: Cells) -> dict[str, np.ndar
     ]
     domains = csr_array(np.array(inside, dtype=float))
     y = rows["salary"].to_numpy()
-    return {"count": np.array(statistics.count(sample, domains)), "mean": np.array(statistics.mean(sample, domains, y))}
+    made = (statistics.count(sample, domains), statistics.mean(sample, domains, y), statistics.total(sample, domains, y))
+    return dict(zip(("count", "mean", "total"), map(np.array, made), strict=True))
 
 
 DESIGNS: dict[str, dict[str, Any]] = {
@@ -120,7 +122,7 @@ def test_the_release_estimates_under_the_design_of_its_job(name: str, tmp_path: 
     said = job(DESIGNS[name])
     cells, found = in_the_release(said, rows, tmp_path)
     expected = held_whole(said, rows, cells)
-    for statistic in ("count", "mean"):
+    for statistic in ("count", "mean", "total"):
         np.testing.assert_allclose(found[statistic], expected[statistic], rtol=1e-9, atol=1e-9)
 
 
