@@ -19,7 +19,7 @@ Contradiction = tuple[Path_, str]
 WRITTEN = {
     *("count", "statistic", "variable", "estimator", "estimate", "standard_error", "df", "lower", "upper", "suppressed"),
     *("direct", "direct_se", "direct_df", "direct_cv"),
-    *("synthetic", "synthetic_records", "laplace", "laplace_composed", "truth"),
+    *("synthetic", "synthetic_records", "laplace", "laplace_composed", "laplace_consistent", "truth"),
 }
 """Columns that frames and tables have beside the categories."""
 

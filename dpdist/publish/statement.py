@@ -145,6 +145,10 @@ def _standard_errors(release: Release) -> list[str]:
         said.append("raked estimates: of their residuals from a regression on the margins; a raked total has none")
     if release.job.survey.psu:
         said.append(f"clustering by {release.job.survey.psu} is not in the model: these standard errors are too small")
+    if release.job.survey.replicate_weights is not None:
+        said.append("the design that the replicate weights carry is not in the model: these standard errors leave it out")
+    if release.job.survey.fpc:
+        said.append("populations are taken as infinite: standard errors have no finite population correction")
     if release.job.synthetic_sets == 1:
         said.append("with one synthetic set, T = W leaves out the spread between sets and is too small")
     return said
