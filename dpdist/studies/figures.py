@@ -67,7 +67,7 @@ def violins(said: Figure, material: Material) -> Canvas:
             values, colour = material.values(case, label, epsilon, measure), material.colour(label)
             _violin(axis, place, values, colour, sideways=True, points="_ratio_" not in measure)
         _reference(axis, material, case, epsilon, measure)
-        _row_labels(axis, labels, TITLES.get(measure, measure), said.log)
+        _row_labels(axis, labels, "ratio of RMSE" if "_ratio_" in measure else TITLES.get(measure, measure), said.log)
         axis.set_title(_panel_title(case if len(material.cases(said)) > 1 else "", epsilon))
     return canvas
 
