@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from dpdist.cli import app
 from dpdist.errors import JobError
 from dpdist.jobfile import find_job, parse_job
+from dpdist.release import run
 from dpdist.survey import statistics
 from dpdist.survey.statistics import Sample
 
@@ -56,6 +57,44 @@ def test_the_health_survey_is_evaluated_under_its_design_of_two_psus_a_stratum(d
     assert whole["direct_df"] == 15
     said = json.loads((tmp_path / "public" / "statement.json").read_text())["standard_errors"]
     assert any("clustering by psu is not in the model" in text for text in said)
+
+
+RECS = """
+dataset: recs
+period: "2015"
+columns:
+  division:
+    levels: [New England, Middle Atlantic, East North Central, West North Central, South Atlantic, East South Central,
+             West South Central, Mountain North, Mountain South, Pacific]
+  total_dollars: {bounds: [0, 100000]}
+survey:
+  weight: weight
+  replicate_weights: {kind: fay, prefix: brr_, number: 96, fay: 0.5}
+model: {family: lognormal, outcome: total_dollars, predictors: [division]}
+mechanism: {name: weighted}
+budget: {epsilon: "3.6"}
+tables: [{name: bills, by: [division], statistics: [count, {mean: total_dollars}, {total: total_dollars}]}]
+sampler: {name: exact, draws: 200}
+record: {log_lik: never}
+"""
+
+
+@pytest.mark.real_data
+def test_replicate_weights_give_the_published_error_of_the_energy_survey(data: Path, tmp_path: Path) -> None:
+    """Mean bill 1,859 dollars, BRR error 15.6 (data README); and R's figures for every division."""
+    run(parse_job(RECS), tmp_path, input=data / "recs2015.parquet")
+    found = pd.read_parquet(tmp_path / "confidential" / "evaluation" / "bills.parquet")
+    golden = pd.read_csv(Path(__file__).parent / "survey" / "golden" / "golden.csv", dtype={"domain": str})
+    golden = golden[golden["case"] == "recs2015"].set_index(["statistic", "domain"])
+    for name in ("mean", "total"):
+        mine = found[found["statistic"] == name]
+        expected = golden.loc[[(name, division) for division in mine["division"]]]
+        np.testing.assert_allclose(mine["direct"], expected["value"], rtol=1e-9)
+        np.testing.assert_allclose(mine["direct_se"], expected["se"], rtol=1e-9)
+        assert (mine["direct_df"] == 95).all()
+    whole = found[(found["division"] == "Total") & (found["statistic"] == "mean")].iloc[0]
+    assert whole["direct"] == pytest.approx(1859, abs=0.5)
+    assert whole["direct_se"] == pytest.approx(15.6, abs=0.05)
 
 
 def vote_job(**edits: str) -> str:
