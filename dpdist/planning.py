@@ -115,6 +115,11 @@ def _population_problems(job: Job, census: Census, size: Floats, labels: list[st
     if small_psus:
         found, allowed = "fewer records in a PSU's population than in the sample", "at least the records of the file"
         problems.append(Problem(job.survey.fpc[1], found, allowed, remedy, small_psus))
+    lone = 0 if told.psus is None else int(((told.psus["records"] == 1) & (told.psus["second"] > 1)).sum())
+    if lone and job.survey.lonely_psu == "error":
+        found, allowed = "a single record sampled from a larger PSU", "two records, or the whole PSU"
+        remedy = "leave the second column out, or state survey.lonely_psu: such a PSU then adds nothing to the second stage"
+        problems.append(Problem(job.survey.fpc[1], found, allowed, remedy, lone))
     return problems
 
 

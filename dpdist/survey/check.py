@@ -42,6 +42,8 @@ class Findings:
     problems: dict[tuple[str, str], Problem] = field(default_factory=dict)
     removed: dict[str, int] = field(default_factory=dict)
     seen: int = 0
+    units: set[tuple[int | str, ...]] = field(default_factory=set)
+    """PSUs of the whole file with their design strata's codes: those without a record in the universe were sampled too."""
 
     def add(self, where: str, found: str, allowed: str, remedy: str, rows: Ints, values: list[str]) -> None:
         old = self.problems.get((where, found))
@@ -192,6 +194,8 @@ def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, t
     """Apply universe, rules and domains to a batch; problems go to `findings`."""
     b = Batch(batch, first_row, findings, text_only)
     findings.seen += batch.num_rows
+    if job.survey.psu:
+        findings.units |= _units(job, job.survey.psu, b)
     for keep in job.universe:
         allowed = _positions(b.text(keep.column), keep.keep, exact=False)
         b.drop(allowed < 0, f"{keep.column}: outside the universe")
@@ -227,6 +231,18 @@ def _numbers(names: Sequence[str], b: Batch, what: str, allowed: str, wrong: Cal
         b.wrong(np.isinf(values) | wrong(values), name, f"{what} that cannot be", allowed, "correct the file")
         found[:, k] = values
     return found
+
+
+def _units(job: Job, psu: str, b: Batch) -> set[tuple[int | str, ...]]:
+    """(code of every design stratum column, PSU) of the records that have them all."""
+    levels = [(name, job.columns[name].levels or ()) for name in job.survey.design_strata]
+    codes = [_positions(b.text(name), known, exact=not b.text_only) for name, known in levels]
+    names = pc.cast(b.text(psu), pa.string())
+    there = np.array(pc.is_valid(names))
+    for code in codes:
+        there &= code >= 0
+    columns = [code[there].tolist() for code in codes]
+    return set(zip(*columns, names.filter(pa.array(there)).to_pylist(), strict=True))
 
 
 def _outcome(job: Job, b: Batch) -> Floats:

@@ -35,6 +35,8 @@ class Design(NamedTuple):
     lonely: Lonely = "error"
     population: Floats = np.empty(0)
     psu_population: pd.Series[float] | None = None
+    psus: Floats = np.empty(0)
+    """PSUs of every design stratum; empty: those of the records at hand."""
 
     def stage(self, size: Floats) -> Stage:
         return Stage.of(size, self.population if len(self.population) else None, self.lonely)
@@ -113,7 +115,8 @@ def _stages(psu: pd.DataFrame, frame: Frame, design: Design) -> tuple[Codes, Sta
     stratum = frame.design_stratum[psu["frame"].to_numpy()]
     labels, code = np.unique(np.column_stack([stratum, psu["psu"].to_numpy()]), axis=0, return_inverse=True)
     numbers: Codes = np.asarray(code.reshape(-1), dtype=np.int32)
-    first = design.stage(group_sums(labels[:, 0], np.ones(len(labels)), int(labels[:, 0].max()) + 1))
+    here = group_sums(labels[:, 0], np.ones(len(labels)), int(labels[:, 0].max()) + 1)
+    first = design.stage(design.psus if len(design.psus) else here)
     second = None
     if design.psu_population is not None:
         records: Floats = group_sums(code, psu["records"].to_numpy(dtype=float), len(labels))

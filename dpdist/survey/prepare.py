@@ -88,10 +88,18 @@ def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Cen
     if not psus:
         return Census(frame, findings.removed, findings.seen, (), np.empty(0, dtype=np.int64), constant, populations)
     met = pd.concat(psus).drop_duplicates()
-    stratum = frame.design_stratum[np.searchsorted(keys, met["key"])]
-    number: Ints = np.asarray(met.groupby(stratum)["psu"].nunique(), dtype=np.int64)
+    number = _psus(frame, findings.units)
     names = tuple(sorted(set(met["psu"])))
     return Census(frame, findings.removed, findings.seen, names, number, constant, populations)
+
+
+def _psus(frame: Frame, units: set[tuple[int | str, ...]]) -> Ints:
+    """PSUs of every design stratum, those outside the universe too (stratum,)."""
+    names = frame.design_strata
+    codes = np.column_stack([np.zeros(len(frame), dtype=np.int32), *(frame.codes[name] for name in names)])
+    stratum = dict(zip(map(tuple, codes[:, 1:].tolist()), frame.design_stratum.tolist(), strict=True))
+    found = np.array([stratum[unit[:-1]] for unit in units if unit[:-1] in stratum], dtype=np.int64)
+    return np.bincount(found, minlength=int(frame.design_stratum.max()) + 1)
 
 
 def _populations(job: Job, source: Source, frame: Frame, keys: Ints, sizes: list[pd.DataFrame]) -> Populations:
@@ -188,7 +196,7 @@ def design_of(job: Job, census: Census) -> Design:
     if told is not None and told.psus is not None:
         code = pd.Index(census.psu_levels).get_indexer(pd.Index(told.psus["psu"]))
         psus = told.psus.assign(psu=code).set_index(["stratum", "psu"])["second"]
-    return Design(job.survey.lonely_psu, none if told is None else told.strata, psus)
+    return Design(job.survey.lonely_psu, none if told is None else told.strata, psus, census.psus.astype(np.float64))
 
 
 def _map(path: Path, kind: type, rows: int) -> np.memmap[Any, Any]:

@@ -176,6 +176,24 @@ def test_a_design_that_the_file_does_not_have_is_refused_with_its_remedy(tmp_pat
     assert "weight2: different sizes in one design stratum" in mixed
     tight = problems(job({"psu": "town", "fpc": ["towns", "size"]}), rows.assign(size=2.0), tmp_path)
     assert "size: fewer records in a PSU's population than in the sample" in tight
+    first = rows[~((rows["region"] == "w") & (rows["town"] == "a") & rows.duplicated(["region", "town"]))]
+    lone = problems(job({"psu": "town", "fpc": ["towns", "size"]}), first, tmp_path)
+    assert "size: a single record sampled from a larger PSU" in lone
+
+
+def test_a_psu_without_a_record_in_the_universe_was_sampled_too(tmp_path: Path) -> None:
+    """As in a domain of R's: its total is 0. By hand for the count; control: the same without the fourth PSU."""
+    rows = survey().assign(status="in")
+    rows.loc[(rows["region"] == "n") & (rows["town"] == "d"), "status"] = "out"
+    universe = {"universe": [{"column": "status", "keep": ["in"]}]}
+    said = Job.model_validate(job({"psu": "town"}).model_dump() | universe)
+    inside = rows[rows["status"] == "in"]
+    psus = inside.groupby(["region", "town"])["weight"].sum()
+    parts = [np.append(psus["n"].to_numpy(), 0.0), psus["s"].to_numpy(), psus["w"].to_numpy()]
+    variance = sum(len(t) / (len(t) - 1) * ((t - t.mean()) ** 2).sum() for t in parts)
+    found = in_the_release(said, rows, tmp_path)[1]["count"][1][-1]
+    assert found == pytest.approx(np.sqrt(variance), rel=1e-9)
+    assert in_the_release(said, inside, tmp_path)[1]["count"][1][-1] < 0.9 * found
 
 
 def test_a_census_of_a_stratum_is_not_lonely(tmp_path: Path) -> None:
