@@ -1,8 +1,7 @@
 """Survey estimators as pure kernels over sums per frame row; the same for records, synthetic records and models.
 
-Totals and ratio means with Taylor-linearised variances under stratified sampling of PSUs with replacement
-(Särndal, Swensson & Wretman 1992, §5.5 and §4.6): Var(Σ u) = Σ_h n_h/(n_h−1) Σ_psu (t_hp − t̄_h)², where t_hp is the
-PSU's total of u, u = w for a count and u = w(y − R)/Ŵ for a mean R.
+Totals and ratio means with Taylor-linearised variances (`variances`): those of Σ u, with u = w for a count and
+u = w(y − R)/Ŵ for a mean R.
 """
 
 from __future__ import annotations
@@ -11,9 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy
+from scipy.sparse import csr_array
 
 from dpdist.cells import Cells, split_by
+from dpdist.job import StatisticName
 from dpdist.records import Codes, Floats, Frame, Ints
+from dpdist.variances import Stage, Stages, Variable, linearised, stratified
 
 
 class Sums(NamedTuple):
@@ -39,6 +41,11 @@ class Estimate(NamedTuple):
     variance: Floats
 
 
+Figures = tuple[Estimate, Estimate, Estimate]
+"""What a table may hold: Σw, Σwy/Σw and Σwy, which jobs call by these names."""
+STATISTICS: tuple[StatisticName, ...] = ("count", "mean", "total")
+
+
 def record_sums(frame_row: Codes, weight: Floats, outcome: Floats, rows: int) -> Sums:
     """Sums for records that are their own PSUs."""
     product = weight * outcome
@@ -52,52 +59,49 @@ def group_sums(group: Codes | Ints, values: Floats, groups: int) -> Floats:
     return np.asarray(np.bincount(group, weights=values, minlength=groups), dtype=np.float64)
 
 
-def counts_and_means(sums: Sums, frame: Frame, cells: Cells) -> tuple[Estimate, Estimate]:
-    """Weighted counts and means per cell; PSU = record; design strata and their sizes from the frame."""
+def counts_and_means(sums: Sums, frame: Frame, cells: Cells, stage: Stage | None = None) -> Figures:
+    """Weighted counts, means and totals per cell; PSU = record; design strata from the frame, told more of by `stage`."""
     pairs, cell, design_stratum = split_by(cells, frame.design_stratum)
-    strata = int(frame.design_stratum.max()) + 1
-    size = group_sums(frame.design_stratum, frame.count.astype(np.float64), strata)[design_stratum]
-    per_pair = Sums(*(pairs @ values for values in sums))
-    return _linearised(per_pair, cell, size, len(cells))
+    stage = Stage.of(stratum_sizes(frame)) if stage is None else stage
+    pair = Sums(*(pairs @ values for values in sums))
+
+    def over_cells(values: Floats) -> Floats:
+        return group_sums(cell, values, len(cells))
+
+    count = over_cells(pair.a)
+    count_variance = stratified(pair.a, pair.aa, cell, design_stratum, stage, len(cells))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = over_cells(pair.b) / count
+        ratio, scale = mean[cell], count[cell]
+        total = (pair.b - ratio * pair.a) / scale
+        squares = (pair.bb - 2.0 * ratio * pair.ab + ratio**2 * pair.aa) / scale**2
+    mean_variance = np.where(count > 0, stratified(total, squares, cell, design_stratum, stage, len(cells)), np.nan)
+    product_variance = stratified(pair.b, pair.bb, cell, design_stratum, stage, len(cells))
+    return (Estimate(count, count_variance), Estimate(mean, mean_variance), Estimate(over_cells(pair.b), product_variance))
+
+
+def stratum_sizes(frame: Frame) -> Floats:
+    """Sample records per design stratum, shape (design stratum,)."""
+    return group_sums(frame.design_stratum, frame.count.astype(np.float64), int(frame.design_stratum.max()) + 1)
 
 
 def clustered_counts_and_means(
-    frame_row: Codes, psu: Codes, a: Floats, b: Floats, psus_per_stratum: Ints, frame: Frame, cells: Cells
-) -> tuple[Estimate, Estimate]:
-    """The same with PSUs: a, b are totals of w and wy per (frame row, PSU), all of shape (frame row × PSU met,)."""
-    coo = cells.membership.tocsc()[:, frame_row].tocoo()
-    key = coo.row.astype(np.int64) * (int(psu.max()) + 1) + psu[coo.col]
-    distinct, group = np.unique(key, return_inverse=True)
-    total_a = group_sums(group, a[coo.col], len(distinct))
-    total_b = group_sums(group, b[coo.col], len(distinct))
-    first = np.full(len(distinct), -1, dtype=np.int64)
-    first[group] = coo.col
-    design_stratum = frame.design_stratum[frame_row[first]]
-    cell_of = distinct // (int(psu.max()) + 1)
-    strata = len(psus_per_stratum)
-    pair_key, pair = np.unique(cell_of * strata + design_stratum, return_inverse=True)
-    products = (total_a, total_b, total_a**2, total_a * total_b, total_b**2)
-    sums = Sums(*(group_sums(pair, values, len(pair_key)) for values in products))
-    size = psus_per_stratum[pair_key % strata].astype(np.float64)
-    return _linearised(sums, (pair_key // strata).astype(np.int32), size, len(cells))
-
-
-def _linearised(pair: Sums, cell: Codes, size: Floats, cells: int) -> tuple[Estimate, Estimate]:
-    def over_cells(values: Floats) -> Floats:
-        return group_sums(cell, values, cells)
-
-    correction = size / (size - 1.0)
-    count = over_cells(pair.a)
-    count_variance = over_cells(correction * (pair.aa - pair.a**2 / size))
+    frame_row: Codes, psu: Codes, sums: Sums, stages: Stages, frame: Frame, cells: Cells
+) -> Figures:
+    """The same with PSUs, numbered through strata: `sums` are over the records of every (frame row × PSU met,)."""
+    membership = csr_array(cells.membership.tocsc()[:, frame_row])
+    count, total = (membership @ values for values in (sums.a, sums.b))
+    zeros, ones = np.zeros(len(cells)), np.ones(len(cells))
     with np.errstate(divide="ignore", invalid="ignore"):
-        mean = over_cells(pair.b) / count
-        ratio = mean[cell]
-        squares = pair.bb - 2.0 * ratio * pair.ab + ratio**2 * pair.aa
-        total = pair.b - ratio * pair.a
-        mean_variance = over_cells(correction * (squares - total**2 / size)) / count**2
+        mean = total / count
+    nothing = np.zeros(len(sums.a))
+    counted = Variable(nothing, sums.a, nothing, nothing, sums.aa)
+    averaged = Variable(sums.a, sums.b, sums.aa, sums.ab, sums.bb)
+    added = Variable(nothing, sums.b, nothing, nothing, sums.bb)
     return (
-        Estimate(count, np.maximum(count_variance, 0.0)),
-        Estimate(mean, np.maximum(mean_variance, 0.0)),
+        Estimate(count, linearised(counted, zeros, ones, membership, psu, stages)),
+        Estimate(mean, np.where(count > 0, linearised(averaged, mean, count, membership, psu, stages), np.nan)),
+        Estimate(total, linearised(added, zeros, ones, membership, psu, stages)),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,6 +48,13 @@ UNIT = Support("values above 0 and below 1", low=0.0, high=1.0, open=True)
 COUNT = Support("whole numbers of at least 0", low=0.0, whole=True)
 BINARY = Support("0 or 1", low=0.0, high=1.0, whole=True)
 
+
+def families_for(values: Collection[float]) -> str:
+    """Families that can take these values, as a text: those for few values first."""
+    fit = [(name, facts.support) for name, facts in FAMILIES.items() if all(facts.support.inside(np.array(list(values))))]
+    return ", ".join(name for name, _ in sorted(fit, key=lambda each: not np.isfinite(each[1].high)))
+
+
 FAMILIES: dict[Family, FamilyFacts] = {
     "lognormal": FamilyFacts("normal density of (log {outcome}, log {weight})", POSITIVE, True, True, ("exact", "stan")),
     "beta": FamilyFacts("beta density of {outcome}", UNIT, False, False, ("grid", "stan")),
@@ -56,5 +64,8 @@ FAMILIES: dict[Family, FamilyFacts] = {
     "poisson_regression": FamilyFacts("Poisson probability of {outcome}", COUNT, False, True, ("stan",)),
     "bernoulli": FamilyFacts("probability of {outcome}", BINARY, False, False, ("exact", "stan")),
     "histogram": FamilyFacts("noisy histogram of {outcome} in equal bins", Support("numbers"), False, False, ()),
+    "cell_sums": FamilyFacts(
+        "noisy sums of {weight} and of its product with {outcome} in every finest cell", Support("numbers"), None, False, ()
+    ),
     "user": FamilyFacts("log_lik of the user's program", Support("numbers"), None, True, ("stan",)),
 }

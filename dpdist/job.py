@@ -34,20 +34,25 @@ Family = Literal[
     "poisson_regression",
     "bernoulli",
     "histogram",
+    "cell_sums",
     "user",
 ]
 Synthesis = Literal["fbs", "fbp"]
-MechanismName = Literal["weighted", "unweighted", "weighted_e", "censor_w", "censor_uw", "centred", "perturbed_histogram"]
+MechanismName = Literal[
+    "weighted", "unweighted", "weighted_e", "censor_w", "censor_uw", "centred", "perturbed_histogram", "laplace_strict"
+]
 WeightRule = Literal["none", "linear", "inverse", "scalar", "fixed_point", "cluster"]
 Fallback = Literal["refuse", "pool", "proper_prior"]
 Adjacency = Literal["zero_out", "add_remove", "substitution"]
-Comparator = Literal["laplace", "laplace_composed"]
+Comparator = Literal["laplace", "laplace_composed", "laplace_consistent"]
 SamplerName = Literal["exact", "grid", "stan"]
 Toolchain = Literal["auto", "cmdstan", "embedded"]
 ExecutorName = Literal["serial", "dask"]
-StatisticName = Literal["count", "mean"]
+StatisticName = Literal["count", "mean", "total"]
 Measure = Literal["max_ecdf", "avg_ecdf", "mean", "median"]
 Rule = Literal["error", "drop"]
+Lonely = Literal["error", "certainty", "average", "centred"]
+ReplicateKind = Literal["brr", "fay", "jackknife", "bootstrap", "successive_difference"]
 
 Period = Annotated[str, BeforeValidator(lambda v: str(v) if isinstance(v, int) else v)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=80)]
@@ -105,6 +110,9 @@ class Simulate(Frozen):
     seed: int = Field(ge=0)
     sd: float = Field(default=0.4, gt=0, description="sd of log outcome within a group")
     noise_sd: float = Field(default=0.4, ge=0, description="sd of log inclusion probability given the outcome")
+    noise: Literal["normal", "lognormal"] = Field(
+        default="normal", description="law of what is added to log inclusion probability; lognormal is exp of the normal"
+    )
 
     @model_validator(mode="after")
     def _sample_from_population(self) -> Self:
@@ -135,6 +143,9 @@ class Column(Frozen):
     zeros: Rule = "error"
     outside: Literal["error", "clip"] = "error"
     whole: bool = Field(default=False, description="whole numbers only")
+    codes: dict[str, float] | None = Field(
+        default=None, min_length=2, description='numbers that the texts of the file stand for, as in {"No": 0, "Yes": 1}'
+    )
 
     @model_validator(mode="after")
     def _domain(self) -> Self:
@@ -150,6 +161,11 @@ class Column(Frozen):
             raise ValueError("bounds must be [lower, upper] with lower < upper")
         if self.levels is not None and (self.zeros, self.outside, self.whole) != ("error", "error", False):
             raise ValueError("zeros, outside and whole are rules for a column with bounds")
+        if self.codes is not None and (self.levels is not None or self.outside != "error"):
+            raise ValueError("codes are of a column with bounds, and none lies outside")
+        low, high = self.bounds or (0.0, 0.0)
+        if outside := [text for text, code in (self.codes or {}).items() if not low <= code <= high]:
+            raise ValueError(f"the code of '{outside[0]}' lies outside the bounds")
         return self
 
 
@@ -160,13 +176,72 @@ class Keep(Frozen):
     keep: tuple[PublicLevel, ...] = Field(min_length=1)
 
 
+class ReplicateWeights(Frozen):
+    """Columns `prefix`1 … `prefix``number` of replicate weights: V = scale Σ factor_r (θ_r − θ̂)².
+
+    The kind gives the scale: brr 1/R, fay 1/(R(1−k)²), jackknife (R−1)/R, bootstrap 1/R, successive_difference 4/R.
+    """
+
+    kind: ReplicateKind
+    prefix: str = Field(min_length=1)
+    number: int = Field(ge=2, le=10_000)
+    fay: float | None = Field(
+        default=None, gt=0, lt=1, description="k of kind fay, which keeps k of a dropped half's weight"
+    )
+    scale: float | None = Field(default=None, gt=0, description="in place of the kind's own")
+    factors: tuple[Annotated[float, Field(ge=0)], ...] | None = Field(
+        default=None, description="one a replicate; for a stratified jackknife (n_h − 1)/n_h, with scale: 1"
+    )
+    centre: Literal["estimate", "mean"] = Field(
+        default="estimate", description="θ̂ is the estimate, or the replicates' mean"
+    )
+    df: float | None = Field(default=None, gt=0, description="degrees of freedom; unset: number − 1")
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if (self.fay is not None) != (self.kind == "fay"):
+            raise ValueError("fay: k goes with kind: fay, and only with it")
+        if self.kind in ("brr", "fay") and self.number % 4:
+            raise ValueError("balanced repeated replication has a multiple of 4 replicates")
+        if self.factors is not None and len(self.factors) != self.number:
+            raise ValueError("factors must be as many as replicates")
+        return self
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(f"{self.prefix}{r}" for r in range(1, self.number + 1))
+
+    @property
+    def overall(self) -> float:
+        """The scale as stated, or the kind's own."""
+        r = float(self.number)
+        own = {"jackknife": (r - 1.0) / r, "successive_difference": 4.0 / r}
+        return self.scale if self.scale is not None else own.get(self.kind, 1.0 / (r * (1.0 - (self.fay or 0.0)) ** 2))
+
+
+def _stages(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else () if value is None else value
+
+
 class Survey(Frozen):
-    """The design; without a weight column every record counts as one."""
+    """The design; without a weight column every record counts as one.
+
+    `fpc` names columns with the size of the population that a stratum's units were sampled from: PSUs (records where there
+    are none), and, where records were sampled within PSUs too, a second column with the PSU's size.
+    """
 
     weight: str | None = None
     design_strata: tuple[str, ...] = ()
     psu: str | None = None
-    replicate_weights: None = None
+    fpc: Annotated[tuple[str, ...], BeforeValidator(_stages), Field(max_length=2)] = ()
+    lonely_psu: Lonely = "error"
+    replicate_weights: ReplicateWeights | None = None
+
+    @property
+    def lonely_record(self) -> Lonely:
+        """The rule for a design stratum of one synthetic record: as stated, and none has an error of its own otherwise."""
+        return "certainty" if self.lonely_psu == "error" else self.lonely_psu
+
     population: int | None = Field(default=None, gt=0, description="public population size, for proportional weights")
 
 
@@ -201,6 +276,9 @@ class Model(Frozen):
     predictors: tuple[str, ...] = ()
     synthesis: Synthesis = "fbs"
     population_weights: Literal["inverse_inclusion", "proportional"] = "inverse_inclusion"
+    synthetic_weights: Literal["drawn", "expected"] = Field(
+        default="drawn", description="of fbs: w* as drawn, or its expectation E(w|y*, x), which has less noise"
+    )
     prior: Prior = Prior()
     program: Annotated[Program, WithJsonSchema({"type": "string", "description": "path of a Stan program"})] | None = None
     parameters: dict[str, tuple[str | int, ...]] = Field(
@@ -228,11 +306,12 @@ def _rule(value: Any) -> Any:
     return {"rule": value} if isinstance(value, str) else value
 
 
+RuleOrName = Annotated[Weights, BeforeValidator(_rule)]
 FIXED_WEIGHTS: tuple[MechanismName, ...] = ("weighted_e", "censor_w")
 """Mechanisms whose weights follow from the rule's own constants: what they leave over the target is cut off ([G])."""
 CLAMPED: tuple[MechanismName, ...] = ("censor_w", "censor_uw", "centred")
 """Mechanisms that draw from ∏ exp(clamp(α(f − g), ±M))."""
-NOISY: tuple[MechanismName, ...] = ("perturbed_histogram",)
+NOISY: tuple[MechanismName, ...] = ("perturbed_histogram", "laplace_strict")
 """Mechanisms that release sums under noise: they have no posterior, no draws and no sampler."""
 REFERRING: tuple[MechanismName, ...] = ("centred", "censor_w", "weighted", "weighted_e")
 """Mechanisms for which a reference fixes something; the first cannot do without."""
@@ -244,7 +323,7 @@ class Mechanism(Frozen):
     """A mechanism and its constants; what is left out of `weights` is the mechanism's own."""
 
     name: MechanismName
-    weights: Annotated[Weights, BeforeValidator(_rule)] = Weights(rule="none")
+    weights: RuleOrName = Weights(rule="none")
     fallback: Fallback = "refuse"
     bins: int | None = Field(
         default=None, ge=1, le=10_000, description="of a perturbed histogram; unset: ln n, rounded up, of the mean stratum"
@@ -375,6 +454,13 @@ class Table(Frozen):
     )
 
 
+class Rake(Frozen):
+    """Public totals that synthetic weights are raked to: one a combination of levels, written "biology / male"."""
+
+    by: tuple[str, ...] = Field(min_length=1)
+    totals: dict[str, Annotated[float, Field(gt=0)]]
+
+
 class Diagnostics(Frozen):
     """What is done where a fit by Markov chains misses a threshold; decided before the run."""
 
@@ -417,14 +503,15 @@ class Job(Frozen):
     sampler: Sampler = Sampler()
     diagnostics: Diagnostics = Diagnostics()
     tables: tuple[Table, ...] = Field(min_length=1)
+    rake: tuple[Rake, ...] = ()
     compare: tuple[Comparator, ...] = ()
     record: Record = Record()
     runtime: Runtime = Runtime()
 
     @property
     def categories(self) -> tuple[str, ...]:
-        """Columns of the public frame, each once: strata, predictors, design strata, table columns."""
-        by = [name for table in self.tables for name in table.by]
+        """Columns of the public frame, each once: strata, predictors, design strata, columns of tables and rakes."""
+        by = [name for table in self.tables for name in table.by] + [name for rake in self.rake for name in rake.by]
         return tuple(dict.fromkeys([*self.strata, *self.model.predictors, *self.survey.design_strata, *by]))
 
     @property

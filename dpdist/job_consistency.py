@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from difflib import get_close_matches
+from itertools import product
 from math import isfinite, prod
 
-from dpdist.families import FAMILIES
+import numpy as np
+
+from dpdist.families import FAMILIES, families_for
 from dpdist.job import CLAMPED, FIXED_WEIGHTS, REFERRING, Job, Mechanism, Prior, Sampler, Weights
 
 Path_ = tuple[str | int, ...]
@@ -14,7 +18,8 @@ Contradiction = tuple[Path_, str]
 
 WRITTEN = {
     *("count", "statistic", "variable", "estimator", "estimate", "standard_error", "df", "lower", "upper", "suppressed"),
-    *("direct", "direct_se", "synthetic", "synthetic_records", "laplace", "laplace_composed", "truth"),
+    *("direct", "direct_se", "direct_df", "direct_cv"),
+    *("synthetic", "synthetic_records", "laplace", "laplace_composed", "laplace_consistent", "truth"),
 }
 """Columns that frames and tables have beside the categories."""
 
@@ -29,6 +34,7 @@ def contradictions(job: Job) -> list[Contradiction]:
         *_sampler(job),
         *_tables(job),
         *_promises(job),
+        *_rake(job),
         *_weights(job),
         *_clamp(job),
         *_strict(job),
@@ -45,6 +51,7 @@ def _categories(job: Job) -> Iterator[Contradiction]:
         (("model", "predictors"), job.model.predictors),
         (("survey", "design_strata"), job.survey.design_strata),
         *((("tables", i, "by"), table.by) for i, table in enumerate(job.tables)),
+        *((("rake", i, "by"), rake.by) for i, rake in enumerate(job.rake)),
     ]
     for path, names in lists:
         for i, name in enumerate(names):
@@ -72,10 +79,24 @@ def _roles(job: Job) -> Iterator[Contradiction]:
     if weight is not None and weight in (outcome, *job.categories):
         yield ("survey", "weight"), f"'{weight}' is used as outcome or category as well"
     declared = job.columns.get(weight) if weight is not None else None
-    if declared is not None and (declared.missing, declared.zeros, declared.outside) != ("error", "error", "error"):
+    clipped = declared is not None and declared.outside == "clip" and job.mechanism.name != "laplace_strict"
+    if declared is not None and ((declared.missing, declared.zeros) != ("error", "error") or clipped):
         yield ("columns", str(weight)), "a weight has no rules: leave records without a weight out by a universe"
     if psu is not None and psu in (outcome, weight):
         yield ("survey", "psu"), f"'{psu}' is used as outcome or weight as well"
+    replicated = job.survey.replicate_weights
+    if replicated is not None and weight is None:
+        yield ("survey", "replicate_weights"), "replicate weights are of a weight: name survey.weight"
+    if replicated is not None and (psu is not None or job.survey.fpc):
+        yield ("survey", "replicate_weights"), "replicate weights carry PSUs and populations: leave psu and fpc out"
+    if len(job.survey.fpc) == 2 and psu is None:
+        yield ("survey", "fpc"), "a second population size is that of a PSU: name survey.psu, or one column"
+    for i, name in enumerate(job.survey.fpc):
+        if name in (outcome, weight, psu, *job.categories) or name in job.survey.fpc[:i]:
+            yield ("survey", "fpc", i), f"'{name}' is used as outcome, weight, PSU or category as well: name another column"
+    used = set() if replicated is None else {outcome, weight, *job.categories} & set(replicated.columns)
+    for clash in used:
+        yield ("survey", "replicate_weights"), f"'{clash}' is used as outcome, weight or category as well: rename it"
     for name in job.model.prior.location:
         if name not in (outcome, weight):
             yield ("model", "prior", "location", name), f"'{name}' is not modelled: name {outcome} or {weight}"
@@ -109,6 +130,11 @@ def _family(job: Job) -> Iterator[Contradiction]:
         if bounds[0] < support.low or bounds[1] > support.high:
             found = f"bounds outside what '{family}' takes, {support.text}"
             yield ("columns", model.outcome, "bounds"), f"{found}: narrow them"
+    codes = job.columns[model.outcome].codes if model.outcome in job.columns else None
+    wrong = [text for text, code in (codes or {}).items() if not facts.support.inside(np.array([code]))[0]]
+    if codes is not None and wrong:
+        found = f"'{family}' takes {facts.support.text}, and '{wrong[0]}' is coded {codes[wrong[0]]:g}"
+        yield ("model", "family"), f"{found}: families that can take it are {families_for(codes.values())}"
     if family != "lognormal":
         if model.synthesis != "fbs":
             yield ("model", "synthesis"), f"only 'lognormal' has {model.synthesis}: write fbs"
@@ -168,8 +194,9 @@ def _tables(job: Job) -> Iterator[Contradiction]:
         if names.index(table.name) != i:
             yield ("tables", i, "name"), f"table '{table.name}' is named twice"
         for j, statistic in enumerate(table.statistics):
-            if statistic.name == "mean" and statistic.variable != outcome:
-                yield ("tables", i, "statistics", j), f"a mean is of the modelled outcome: write {{mean: {outcome}}}"
+            if statistic.name != "count" and statistic.variable != outcome:
+                remedy = f"write {{{statistic.name}: {outcome}}}"
+                yield ("tables", i, "statistics", j), f"a {statistic.name} is of the modelled outcome: {remedy}"
             if statistic.name == "count" and statistic.variable is not None:
                 yield ("tables", i, "statistics", j), "a count has no variable: write count"
 
@@ -184,6 +211,30 @@ def _promises(job: Job) -> Iterator[Contradiction]:
             yield ("model", "population_weights"), "only synthesis: fbp uses population weights"
         elif job.survey.population is None:
             yield ("model", "population_weights"), "proportional needs survey.population, a public size"
+
+
+def _rake(job: Job) -> Iterator[Contradiction]:
+    """Raked totals are one a combination of levels, and those of several margins have one sum."""
+    if job.model.synthetic_weights == "expected" and (job.model.family, job.model.synthesis) != ("lognormal", "fbs"):
+        yield ("model", "synthetic_weights"), "only 'lognormal' with synthesis: fbs draws weights: leave it out"
+    if job.rake and job.survey.weight is None:
+        yield ("rake",), "without a weight column there are no weights to rake: leave rake out"
+    for i, rake in enumerate(job.rake):
+        if any(name not in job.columns or job.columns[name].levels is None for name in rake.by):
+            continue
+        labels = [" / ".join(map(str, levels)) for levels in product(*(job.columns[n].levels or () for n in rake.by))]
+        for label in rake.totals:
+            if label not in labels:
+                near = get_close_matches(label, labels, n=1)
+                hint = f"did you mean '{near[0]}'?" if near else f"write {labels[0]}, …"
+                yield ("rake", i, "totals", label), f"'{label}' is no combination of levels of {', '.join(rake.by)}: {hint}"
+        if missing := [label for label in labels if label not in rake.totals]:
+            found = f"{len(missing)} of {len(labels)} combinations have no total, the first '{missing[0]}'"
+            yield ("rake", i, "totals"), f"{found}: give the public total of every combination"
+        first, own = (sum(each.totals.values()) for each in (job.rake[0], rake))
+        if abs(own - first) > 1e-6 * first:
+            found = f"the totals sum to {own:.10g}, those of {', '.join(job.rake[0].by)} to {first:.10g}"
+            yield ("rake", i, "totals"), f"{found}: give totals of one population"
 
 
 def _weights(job: Job) -> Iterator[Contradiction]:
@@ -231,13 +282,27 @@ def _clamp(job: Job) -> Iterator[Contradiction]:
 
 
 def _histogram(job: Job) -> Iterator[Contradiction]:
-    """The perturbed histogram stands in for a model: family and mechanism go together."""
+    """Noisy statistics stand in for a model: family and mechanism go together."""
     name, family = job.mechanism.name, job.model.family
-    if (name == "perturbed_histogram") != (family == "histogram"):
-        yield ("model", "family"), f"'{name}' and '{family}' do not go together: perturbed_histogram has family: histogram"
+    pairs = {"perturbed_histogram": "histogram", "laplace_strict": "cell_sums"}
+    if (name in pairs or family in pairs.values()) and pairs.get(name) != family:
+        remedy = " and ".join(f"{mechanism} has family: {own}" for mechanism, own in pairs.items())
+        yield ("model", "family"), f"'{name}' and '{family}' do not go together: {remedy}"
+    weight = job.survey.weight
+    if name == "laplace_strict" and weight is not None:
+        bounds = job.columns[weight].bounds if weight in job.columns else None
+        if bounds is None or bounds[0] < 0:
+            found = f"'{name}' needs public bounds of the weight, from 0 or above"
+            yield ("columns", weight), f"{found}: add {weight}: {{bounds: [1, …], outside: clip}} to columns"
+        elif job.columns[weight].outside != "clip":
+            found = f"'{name}' is strict, and whether a weight lies outside its bounds depends on the records"
+            yield ("columns", weight, "outside"), f"{found}: state outside: clip"
+    if name == "laplace_strict" and job.model.outcome in job.columns and job.outcome.outside != "clip":
+        found = f"'{name}' is strict, and whether an outcome lies outside its bounds depends on the records"
+        yield ("columns", job.model.outcome, "outside"), f"{found}: state outside: clip"
     if name != "perturbed_histogram" and job.mechanism.bins is not None:
         yield ("mechanism", "bins"), f"'{name}' has no bins: leave them out"
-    if name == "perturbed_histogram" and job.record.log_lik == "always":
+    if name in pairs and job.record.log_lik == "always":
         yield ("record", "log_lik"), f"'{name}' has no posterior: write never or auto"
     if family == "histogram" and job.model.outcome in job.columns and job.outcome.whole:
         yield ("columns", job.model.outcome, "whole"), "a histogram is uniform within its bins: leave whole out"

@@ -9,14 +9,17 @@ from pathlib import Path
 
 import numpy as np
 
+from dpdist.cells import cross
 from dpdist.errors import DataError, JobError, Problem
+from dpdist.estimates import stratum_sizes
 from dpdist.job import Job
 from dpdist.mechanisms.presets import MECHANISMS
 from dpdist.models import MODELS
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.guarantees import Promise
 from dpdist.progress import Listener, stage
-from dpdist.records import POOLED, Frame
+from dpdist.raking import NotMet, factors, margins_of
+from dpdist.records import POOLED, Floats, Frame
 from dpdist.runtime.blocks import BYTES_PER_RECORD, GATHERED_BYTES, Layout
 from dpdist.sampling import check
 from dpdist.survey.prepare import Census, take_census
@@ -50,7 +53,7 @@ def make_plan(job: Job, input: str | Path | None, listener: Listener) -> Plan:
     source = open_source(job, input)
     with stage(listener, "check records", source.rows) as tick:
         census = take_census(job, source, tick)
-    problems = _design_problems(job, census) + _fit_problems(job, census)
+    problems = _design_problems(job, census) + _fit_problems(job, census) + _rake_problems(job, census.frame)
     if problems:
         raise DataError(source.name, problems)
     promise = MECHANISMS[job.mechanism.name].promise(job)
@@ -109,20 +112,66 @@ def _check_reference(job: Job, layout: Layout, reference: ReferenceFile) -> None
 def _design_problems(job: Job, census: Census) -> list[Problem]:
     """Design strata with one record or PSU have no variance estimate."""
     frame = census.frame
-    size = np.bincount(frame.design_stratum, weights=frame.count)
+    size = stratum_sizes(frame)
     unit = ("record", "records")
     if len(census.psus):
-        size, unit = census.psus, ("PSU", "PSUs")
-    labels = frame.group(frame.design_strata)[1]
-    alone = [" / ".join(map(str, labels[k])) or POOLED for k in np.flatnonzero(size < 2)]
+        size, unit = census.psus.astype(np.float64), ("PSU", "PSUs")
+    labels = [" / ".join(map(str, levels)) or POOLED for levels in frame.group(frame.design_strata)[1]]
+    problems = _population_problems(job, census, size, labels, unit[1])
+    sampled = np.ones(len(size)) if census.populations is None else size / census.populations.strata
+    alone = [labels[k] for k in np.flatnonzero((size < 2) & ((census.populations is None) | (sampled < 1)))]
     told_by_the_fit = frame.count.sum() < 2 and job.model.prior.name == "improper"
-    if not alone or told_by_the_fit:
+    if not alone or told_by_the_fit or job.survey.lonely_psu != "error" or job.survey.replicate_weights is not None:
+        return problems
+    merge = "merge design strata, or state survey.lonely_psu: certainty, average or centred"
+    remedy = merge if frame.design_strata else "give more records"
+    found, allowed = f"a single {unit[0]}", f"two {unit[1]} or more in each"
+    return [*problems, Problem("survey.design_strata", found, allowed, remedy, len(alone), tuple(alone[:3]))]
+
+
+def _population_problems(job: Job, census: Census, size: Floats, labels: list[str], units: str) -> list[Problem]:
+    """Populations smaller than their sample."""
+    told = census.populations
+    if told is None:
         return []
-    remedy = "merge design strata, or leave survey.design_strata empty" if frame.design_strata else "give more records"
-    places = tuple(alone[:3])
-    return [
-        Problem("survey.design_strata", f"a single {unit[0]}", f"two {unit[1]} or more in each", remedy, len(alone), places)
-    ]
+    small = [labels[k] for k in np.flatnonzero(told.strata < size)]
+    problems, remedy = [], "correct the column: it holds the size of the population, not of the sample"
+    if small:
+        found, allowed = f"fewer {units} in a stratum's population than in the sample", f"at least the {units} of the file"
+        problems.append(Problem(job.survey.fpc[0], found, allowed, remedy, len(small), tuple(small[:3])))
+    small_psus = 0 if told.psus is None else int((told.psus["second"] < told.psus["records"]).sum())
+    if small_psus:
+        found, allowed = "fewer records in a PSU's population than in the sample", "at least the records of the file"
+        problems.append(Problem(job.survey.fpc[1], found, allowed, remedy, small_psus))
+    lone = 0 if told.psus is None else int(((told.psus["records"] == 1) & (told.psus["second"] > 1)).sum())
+    if lone and job.survey.lonely_psu == "error":
+        found, allowed = "a single record sampled from a larger PSU", "two records, or the whole PSU"
+        remedy = "leave the second column out, or state survey.lonely_psu: such a PSU then adds nothing to the second stage"
+        problems.append(Problem(job.survey.fpc[1], found, allowed, remedy, lone))
+    return problems
+
+
+def _rake_problems(job: Job, frame: Frame) -> list[Problem]:
+    """Totals that no weights of this sample can meet."""
+    margins, problems = margins_of(job, frame), []
+    for said, margin in zip(job.rake, margins, strict=True):
+        empty = [
+            label
+            for label, n in zip(cross(frame, said.by, False).labels, margin.membership @ frame.count, strict=True)
+            if not n
+        ]
+        if empty:
+            found, remedy = "totals of cells without a sample record", "merge levels, or rake to coarser totals"
+            where = f"rake {', '.join(said.by)}"
+            places = tuple(" / ".join(label) for label in empty[:3])
+            problems.append(Problem(where, found, "a record in every cell that has a total", remedy, len(empty), places))
+    if not problems and margins:
+        try:
+            factors(frame.count.astype(np.float64), margins)
+        except NotMet:
+            found, remedy = "no weights of this sample meet all totals", "merge levels, or leave one margin out"
+            problems.append(Problem("rake", found, "totals that the sample's combinations can reach", remedy))
+    return problems
 
 
 def _fit_problems(job: Job, census: Census) -> list[Problem]:

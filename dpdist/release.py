@@ -77,7 +77,7 @@ def run(
             release = protect(space, plan, key, sampled_by, listener)
             with publishing(space.public):
                 publish_folder(release, space.public, listener)
-            evaluate(space, job, plan.frame, plan.source.truth, key, listener)
+            evaluate(space, plan, key, listener)
         except Exception:
             log.exception("failed")
             raise

@@ -17,13 +17,16 @@ from dpdist.progress import Listener, silent, stage
 from dpdist.runtime.executors import executor
 from dpdist.studies import results
 from dpdist.studies.losses import losses
+from dpdist.studies.ratios import ratios
 from dpdist.studies.replicate import Replicate, replicate
 from dpdist.studies.settings import Guarantees, Simulation
+from dpdist.studies.tabulate import tabulate
+from dpdist.studies.tabulated import Tabulated
+
+AnyStudy = Simulation | Guarantees | Tabulated
 
 
-def run(
-    study: Simulation | Guarantees, out: str | Path, replicates: int | None = None, listener: Listener = silent
-) -> Path:
+def run(study: AnyStudy, out: str | Path, replicates: int | None = None, listener: Listener = silent) -> Path:
     """Run what is missing of a study and write summary.csv, replicates.parquet and index.html. Returns the folder.
 
     `replicates` overrides the study's own number; a larger one adds to what is there. Results are those of simulated data
@@ -46,11 +49,16 @@ def run(
         table = results.tidy(parts, len(study.cases))
         summary = results.summarise(table)
         results.write_table(folder, table, summary)
+        shown = pd.concat(parts)
+        if isinstance(study, Tabulated):
+            by_cell = ratios(study, shown)
+            write_text(folder / "ratios.csv", by_cell.to_csv(index=False, float_format="%.10g"))
+            shown = pd.concat([shown, by_cell])
         from dpdist.studies.page import page  # what draws is loaded here only: other verbs do without
 
         with stage(listener, "page", 1) as tick:
             kept = [pd.read_parquet(results.records_path(folder, name)) for name in study.case_names]
-            write_text(folder / "index.html", page(study, pd.concat(parts), pd.concat(kept), results.versions()))
+            write_text(folder / "index.html", page(study, shown, pd.concat(kept), results.versions()))
             tick(1)
     return folder
 
@@ -59,7 +67,7 @@ def run(
 class Task:
     """Task: computes and writes one replicate; the first replicate of a case also keeps its record-level by-products."""
 
-    study: Simulation | Guarantees
+    study: AnyStudy
     folder: Path
     units: tuple[tuple[int, int], ...]
 
@@ -73,10 +81,12 @@ class Task:
     def compute(self, index: int, number: int) -> Replicate:
         if isinstance(self.study, Guarantees):
             return losses(self.study, self.study.cases[index], number)
+        if isinstance(self.study, Tabulated):
+            return tabulate(self.study, self.study.cases[index], number)
         return replicate(self.study, self.study.cases[index], number, records=number == 1)
 
 
-def done(folder: Path, study: Simulation | Guarantees, case: int, number: int) -> bool:
+def done(folder: Path, study: AnyStudy, case: int, number: int) -> bool:
     """True if a replicate's part is there and whole."""
     name = study.case_names[case]
     if number == 1 and results.read_part(results.records_path(folder, name)) is None:
@@ -84,7 +94,7 @@ def done(folder: Path, study: Simulation | Guarantees, case: int, number: int) -
     return results.read_part(results.part_path(folder, name, number)) is not None
 
 
-def read(folder: Path, study: Simulation | Guarantees, case: int, number: int) -> pd.DataFrame:
+def read(folder: Path, study: AnyStudy, case: int, number: int) -> pd.DataFrame:
     path = results.part_path(folder, study.case_names[case], number)
     if (part := results.read_part(path)) is None:
         raise WorkspaceError(str(folder), f"{path.name} vanished while the study ran", "run the same command again")
@@ -92,7 +102,7 @@ def read(folder: Path, study: Simulation | Guarantees, case: int, number: int) -
 
 
 @contextmanager
-def owned(folder: Path, study: Simulation | Guarantees) -> Iterator[None]:
+def owned(folder: Path, study: AnyStudy) -> Iterator[None]:
     """The folder, as this study's and nobody else's; parts of another study or of other versions are refused."""
     (folder / "parts").mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / ".lock", timeout=0)

@@ -330,7 +330,9 @@ def test_an_unknown_job_is_refused_with_the_names_of_the_shipped_ones(tmp_path: 
     done = CliRunner().invoke(app, ["run", "doctorate", "--workspace", str(tmp_path / "ws")])
     assert done.exit_code == 2
     assert "no such file" in done.stderr
-    assert "doctorates, doctorates_pooling, doctorates_stan, nscg_salaries, tax_wages" in done.stderr
+    assert (
+        "doctorates, doctorates_pooling, doctorates_stan, nhanes_bmi, nscg_salaries, tax_wages, vote_turnout" in done.stderr
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -470,6 +472,22 @@ JOB_EDITS = {
         "universe",
     ),
     "outcome as PSU": ("design_strata:", "psu: salary, design_strata:", "psu", "survey.psu: ", "salary"),
+    "replicates of no balanced design": (
+        "design_strata:",
+        "replicate_weights: {kind: brr, prefix: r, number: 6}, design_strata:",
+        "replicate_weights",
+        "survey.replicate_weights",
+        "multiple of 4",
+    ),
+    "replicates and PSUs": (
+        "design_strata:",
+        "psu: town, replicate_weights: {kind: bootstrap, prefix: r, number: 6}, design_strata:",
+        "replicate_weights",
+        "survey.replicate_weights: replicate weights carry PSUs",
+        "leave psu and fpc out",
+    ),
+    "a size of PSUs without PSUs": ("design_strata:", "fpc: [a, b], design_strata:", "fpc", "survey.fpc", "survey.psu"),
+    "unknown lonely rule": ("design_strata:", "lonely_psu: centered, design_strata:", "lonely", "'centered'", "'centred'"),
     "unknown column in the prior": (
         "predictors: [sex]}",
         "predictors: [sex], prior: {name: proper, location: {salry: 5e4}}}",

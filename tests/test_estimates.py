@@ -21,6 +21,7 @@ from dpdist.estimates import (
     t_interval,
 )
 from dpdist.records import Frame
+from dpdist.variances import Stage, Stages
 
 fixed = settings(derandomize=True, deadline=None, max_examples=60)
 LEVELS = {"region": ("north", "south"), "field": ("maths", "physics", "health"), "size": ("small", "large")}
@@ -92,12 +93,17 @@ def unclustered(design):
 def clustered(design, psu):
     """PSU totals per (frame row, PSU), as the streaming pass makes them."""
     key, group = np.unique(np.column_stack([design.row, psu]), axis=0, return_inverse=True)
-    a = np.bincount(group.ravel(), weights=design.weight)
-    b = np.bincount(group.ravel(), weights=design.weight * design.outcome)
-    strata = int(design.frame.design_stratum.max()) + 1
-    size = np.array([len(np.unique(psu[design.region == h])) for h in range(strata)])
-    rows, numbers = key[:, 0].astype(np.int32), key[:, 1].astype(np.int32)
-    return clustered_counts_and_means(rows, numbers, a, b, size, design.frame, design.cells)
+    sums = record_sums(group.ravel(), design.weight, design.outcome, len(key))
+    rows = key[:, 0].astype(np.int32)
+    code, staged = stages(design.frame, rows, key[:, 1])
+    return clustered_counts_and_means(rows, code, sums, staged, design.frame, design.cells)
+
+
+def stages(frame, rows, psu):
+    """PSUs numbered through the strata, and the stages."""
+    pairs, code = np.unique(np.column_stack([frame.design_stratum[rows], psu]), axis=0, return_inverse=True)
+    size = np.bincount(pairs[:, 0])
+    return code.ravel().astype(np.int32), Stages(pairs[:, 0].astype(np.int32), Stage.of(size))
 
 
 def assert_same(found, expected):
@@ -167,18 +173,20 @@ def test_margins_are_the_sums_of_their_cells(seed):
 @given(seeds, st.floats(0.01, 100), st.floats(0.01, 100))
 def test_estimates_scale_with_weights_and_outcomes(seed, a, b):
     design = Design(seed)
-    count, mean = unclustered(design)
+    count, mean, total = unclustered(design)
     design.weight, design.outcome = a * design.weight, b * design.outcome
-    scaled_count, scaled_mean = unclustered(design)
+    scaled_count, scaled_mean, scaled_total = unclustered(design)
     np.testing.assert_allclose(scaled_count.value, a * count.value, rtol=1e-12)
     np.testing.assert_allclose(scaled_mean.value, b * mean.value, rtol=1e-12)
+    np.testing.assert_allclose(scaled_total.value, a * b * total.value, rtol=1e-12)
+    np.testing.assert_allclose(total.value, (count.value * np.nan_to_num(mean.value)), rtol=1e-12)
     np.testing.assert_allclose(scaled_mean.variance, b**2 * mean.variance, rtol=1e-6, atol=1e-9 * b**2)
 
 
 def test_a_total_of_equal_weights_has_no_variance_and_a_mean_that_of_a_simple_random_sample():
     design = Design(3, by_region=False)
     design.weight[:] = 25.0
-    count, mean = (part for part in unclustered(design))
+    count, mean, _ = unclustered(design)
     n = len(design.row)
     assert count.variance[-1] == pytest.approx(0.0, abs=1e-9 * count.value[-1] ** 2)
     assert mean.variance[-1] == pytest.approx(design.outcome.var(ddof=1) / n, rel=1e-9)
@@ -192,7 +200,7 @@ def test_an_empty_cell_has_count_0_and_no_mean():
     frame = Frame(codes, LEVELS, np.bincount(row), (), ("region",))
     cells = cross(frame, BY, margins=True)
     sums = record_sums(row, design.weight[keep], design.outcome[keep], len(frame))
-    count, mean = counts_and_means(sums, frame, cells)
+    count, mean, _ = counts_and_means(sums, frame, cells)
     empty = np.array([label[0] == "health" for label in cells.labels])
     np.testing.assert_array_equal(count.value[empty], 0.0)
     np.testing.assert_array_equal(count.variance[empty], 0.0)
@@ -213,10 +221,10 @@ def test_linearised_variances_are_the_variances_of_repeated_samples():
     for _ in range(4000):
         weight = np.exp(0.3 * rng.standard_normal(20)[psu] + 0.2 * rng.standard_normal(100)) * (1.0 + row)
         outcome = np.exp(0.5 * rng.standard_normal(20)[psu])
-        a = np.bincount(group.ravel(), weights=weight)
-        b = np.bincount(group.ravel(), weights=weight * outcome)
-        rows, numbers = key[:, 0].astype(np.int32), key[:, 1].astype(np.int32)
-        found = clustered_counts_and_means(rows, numbers, a, b, np.array([8, 12]), frame, cells)
+        rows = key[:, 0].astype(np.int32)
+        sums = record_sums(group.ravel(), weight, outcome, len(key))
+        code, staged = stages(frame, rows, key[:, 1])
+        found = clustered_counts_and_means(rows, code, sums, staged, frame, cells)
         counts.append(found[0].value[0])
         variances.append(found[0].variance[0])
         as_records.append(counts_and_means(record_sums(row, weight, outcome, 2), frame, cells)[0].variance[0])

@@ -280,8 +280,10 @@ def test_the_shipped_jobs_are_there() -> None:
         "doctorates",
         "doctorates_pooling",
         "doctorates_stan",
+        "nhanes_bmi",
         "nscg_salaries",
         "tax_wages",
+        "vote_turnout",
     ]
 
 
@@ -388,6 +390,9 @@ OTHER_RESULT = [
     (("survey", "design_strata"), []),
     (("survey", "psu"), "psu"),
     (("survey", "population"), 1000),
+    (("survey", "fpc"), ["size"]),
+    (("survey", "lonely_psu"), "average"),
+    (("survey", "replicate_weights"), {"kind": "brr", "prefix": "r", "number": 8}),
     (("strata",), []),
     (("model", "predictors"), []),
     (("model", "synthesis"), "fbp"),
@@ -408,6 +413,7 @@ OTHER_RESULT = [
     (("tables", 0, "by"), []),
     (("tables", 0, "margins"), False),
     (("tables", 0, "statistics"), ["count"]),
+    (("rake",), [{"by": ["sex"], "totals": {"f": 10, "m": 20}}]),
     (("compare",), ["laplace"]),
     (("record", "log_lik"), "always"),
 ]

@@ -5,11 +5,18 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+from scipy.sparse import csr_array
 from typer.testing import CliRunner
 
 from dpdist.cli import app
+from dpdist.errors import JobError
+from dpdist.jobfile import find_job, parse_job
+from dpdist.release import run
+from dpdist.survey import statistics
+from dpdist.survey.statistics import Sample
 
 JOBS = {"nscg_salaries": ("nscg2013", 7, 24), "tax_wages": ("cps_taxunits", 51, 260)}
 
@@ -32,6 +39,100 @@ def test_a_shipped_job_runs_on_its_file(job: str, data: Path, tmp_path: Path) ->
     assert published["estimate"].notna().all()
     top = pd.read_parquet(tmp_path / "public" / "synthetic" / "set-1.parquet")
     assert len(top) == bounds["rows"].sum()
+
+
+@pytest.mark.real_data
+def test_the_health_survey_is_evaluated_under_its_design_of_two_psus_a_stratum(data: Path, tmp_path: Path) -> None:
+    file = data / "nhanes2015.parquet"
+    done = CliRunner().invoke(app, ["run", "nhanes_bmi", "--workspace", str(tmp_path), "--input", str(file)])
+    assert done.exit_code == 0, done.output
+    rows = pd.read_parquet(file)
+    rows = rows[(rows["examined"] == "Yes") & rows["bmi"].notna() & (rows["age"] >= 20)]
+    sample = Sample.of(rows["weight_exam"].to_numpy(), rows["stratum"].to_numpy(), rows["psu"].to_numpy())
+    mean = statistics.mean(sample, csr_array(np.ones((1, len(rows)))), rows["bmi"].to_numpy(float))
+    found = pd.read_parquet(tmp_path / "confidential" / "evaluation" / "bmi.parquet")
+    whole = found[(found["sex"] == "Total") & (found["age_group"] == "Total") & (found["statistic"] == "mean")].iloc[0]
+    assert whole["direct"] == pytest.approx(mean.value[0], rel=1e-9)
+    assert whole["direct_se"] == pytest.approx(mean.standard_error[0], rel=1e-9)
+    assert whole["direct_df"] == 15
+    said = json.loads((tmp_path / "public" / "statement.json").read_text())["standard_errors"]
+    assert any("clustering by psu is not in the model" in text for text in said)
+
+
+RECS = """
+dataset: recs
+period: "2015"
+columns:
+  division:
+    levels: [New England, Middle Atlantic, East North Central, West North Central, South Atlantic, East South Central,
+             West South Central, Mountain North, Mountain South, Pacific]
+  total_dollars: {bounds: [0, 100000]}
+survey:
+  weight: weight
+  replicate_weights: {kind: fay, prefix: brr_, number: 96, fay: 0.5}
+model: {family: lognormal, outcome: total_dollars, predictors: [division]}
+mechanism: {name: weighted}
+budget: {epsilon: "3.6"}
+tables: [{name: bills, by: [division], statistics: [count, {mean: total_dollars}, {total: total_dollars}]}]
+sampler: {name: exact, draws: 200}
+record: {log_lik: never}
+"""
+
+
+@pytest.mark.real_data
+def test_replicate_weights_give_the_published_error_of_the_energy_survey(data: Path, tmp_path: Path) -> None:
+    """Mean bill 1,859 dollars, BRR error 15.6 (data README); and R's figures for every division."""
+    run(parse_job(RECS), tmp_path, input=data / "recs2015.parquet")
+    found = pd.read_parquet(tmp_path / "confidential" / "evaluation" / "bills.parquet")
+    golden = pd.read_csv(Path(__file__).parent / "survey" / "golden" / "golden.csv", dtype={"domain": str})
+    golden = golden[golden["case"] == "recs2015"].set_index(["statistic", "domain"])
+    for name in ("mean", "total"):
+        mine = found[found["statistic"] == name]
+        expected = golden.loc[[(name, division) for division in mine["division"]]]
+        np.testing.assert_allclose(mine["direct"], expected["value"], rtol=1e-9)
+        np.testing.assert_allclose(mine["direct_se"], expected["se"], rtol=1e-9)
+        assert (mine["direct_df"] == 95).all()
+    whole = found[(found["division"] == "Total") & (found["statistic"] == "mean")].iloc[0]
+    assert whole["direct"] == pytest.approx(1859, abs=0.5)
+    assert whole["direct_se"] == pytest.approx(15.6, abs=0.05)
+
+
+def vote_job(**edits: str) -> str:
+    text = find_job("vote_turnout").read_text(encoding="utf-8")
+    for old, new in edits.values():
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+LATEST = ("strata: [year", "universe: [{column: year, keep: [2022, 2024]}]\nstrata: [year")
+
+
+@pytest.mark.real_data
+@pytest.mark.parametrize("edits", [{"latest": LATEST}, pytest.param({}, marks=pytest.mark.slow)], ids=["102", "816"])
+def test_turnout_is_released_by_state_and_year(data: Path, tmp_path: Path, edits: dict[str, tuple[str, str]]) -> None:
+    (tmp_path / "job.yaml").write_text(vote_job(**edits), encoding="utf-8")
+    command = ["run", str(tmp_path / "job.yaml"), "--workspace", str(tmp_path / "ws")]
+    done = CliRunner().invoke(app, [*command, "--input", str(data / "cps_vote.parquet")])
+    assert done.exit_code == 0, done.output
+    bounds = pd.read_parquet(tmp_path / "ws" / "confidential" / "strata.parquet")
+    assert len(bounds) == (102 if edits else 816)
+    assert (bounds["database_bound"] <= 1.0).all()
+    found = pd.read_parquet(tmp_path / "ws" / "confidential" / "evaluation" / "turnout.parquet")
+    cells = found[(found["statistic"] == "mean") & (found["state"] != "Total") & (found["year"] != "Total")]
+    assert cells["direct"].notna().sum() == len(bounds)
+    assert cells["synthetic_error_in_se"].median() < 1.5
+    rows = pd.read_parquet(data / "cps_vote.parquet", columns=["year", "state", "voted"]).dropna()
+    ohio = rows[(rows["state"] == "OH") & (rows["year"] == 2022)]["voted"] == "Yes"
+    direct = cells[(cells["state"] == "OH") & (cells["year"] == "2022")]["direct"].iloc[0]
+    assert direct == pytest.approx(ohio.mean(), rel=1e-12)
+
+
+def test_what_lognormal_cannot_do_is_refused_with_the_families_that_can() -> None:
+    with pytest.raises(JobError) as refused:
+        parse_job(vote_job(family=("family: bernoulli", "family: lognormal")))
+    assert "'lognormal' takes values above 0, and 'No' is coded 0" in str(refused.value)
+    assert "families that can take it are bernoulli, " in str(refused.value)
 
 
 @pytest.mark.real_data

@@ -7,24 +7,25 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpdist.confidential import Confidential
-from dpdist.evaluation.compare import compare
-from dpdist.job import Job
+from dpdist.evaluation.compare import Yardstick, compare
 from dpdist.keys import Key
+from dpdist.planning import Plan
 from dpdist.progress import Listener, stage
-from dpdist.records import Frame
 from dpdist.storage.tables import each_block, write_table
 from dpdist.storage.workspace import Workspace
 from dpdist.survey.direct import totals
-from dpdist.survey.simulate import Truth
+from dpdist.survey.prepare import design_of, replicate_sums
 
 
-def evaluate(space: Workspace, job: Job, frame: Frame, truth: Truth | None, key: Key, listener: Listener) -> None:
+def evaluate(space: Workspace, plan: Plan, key: Key, listener: Listener) -> None:
     """What was published beside direct estimates, comparators and the truth."""
+    job, frame, source = plan.job, plan.frame, plan.source
     with stage(listener, "evaluate", len(job.tables)) as tick:
         found = totals(each_block(space.records), frame, job.survey.psu is not None)
+        yardstick = Yardstick(found, design_of(job, plan.census), replicate_sums(job, source, frame))
         for said in job.tables:
             published = pq.read_table(space.public / "tables" / f"{said.name}.parquet").to_pandas()
-            _keep(space, said.name, Confidential(compare(job, said, frame, found, published, truth, key)))
+            _keep(space, said.name, Confidential(compare(job, said, frame, yardstick, published, source.truth, key)))
             tick(1)
 
 

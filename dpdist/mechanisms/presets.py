@@ -10,6 +10,7 @@ from dpdist.job import Job, MechanismName
 from dpdist.mechanisms import clamped, statistics, tilted
 from dpdist.mechanisms.learned import Learned
 from dpdist.mechanisms.protocol import Mechanism, Rounds, StratumRecorder
+from dpdist.models.cell_sums import CellSums
 from dpdist.models.histogram import Histogram
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.guarantees import Asymptotic, Guarantee, NoGuarantee, Promise, Strict, bound_target
@@ -73,6 +74,13 @@ CALIBRATED = "the mechanism's constants were tuned on period {}, which the job d
 COUNTS = (
     "the bins are fixed by public bounds and sizes; a record that is switched off changes one bin's count by 1, one that "
     "is exchanged two, and every count has discrete Laplace noise of scale 1/ε (2/ε under substitution) of a set's ε"
+)
+
+
+SUMS = (
+    "weights and outcomes are clipped to public bounds; a record enters one finest cell, by a weight and a centred product "
+    "whose L1 distance from any other record's, or from none, is at most 2 units of the bounds; both sums have discrete "
+    "Laplace noise of scale 2/ε of a set's ε in these units, and margins are sums of cells"
 )
 
 
@@ -210,6 +218,20 @@ class PerturbedHistogram:
         return statistics.perturbed_histogram(model, float(job.epsilon_per_set), job.synthetic_sets, recorder)
 
 
+@dataclass(frozen=True)
+class LaplaceStrict:
+    """Noisy sums of the finest cells under public bounds, margins added (METHODS §7): strict, with δ = 0 and no model."""
+
+    scope: Literal["stratum"] = "stratum"
+
+    def promise(self, job: Job) -> Promise:
+        return promise_of(job, Strict(job.budget.adjacency, job.epsilon_per_set), SUMS)
+
+    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:
+        assert isinstance(model, CellSums)
+        return statistics.cell_sums(model, float(job.epsilon_per_set), job.synthetic_sets, recorder)
+
+
 def exactness(job: Job) -> str:
     """What a strict guarantee of one exact draw stands on where draws are not proven exact."""
     return CHAINS if job.sampler.name == "stan" else REJECTION
@@ -237,4 +259,5 @@ MECHANISMS: dict[MechanismName, Mechanism] = {
     "censor_uw": CensorUW(),
     "centred": Centred(),
     "perturbed_histogram": PerturbedHistogram(),
+    "laplace_strict": LaplaceStrict(),
 }

@@ -8,15 +8,16 @@ import numpy as np
 
 from dpdist.confidential import Confidential
 from dpdist.mechanisms.protocol import BlockRecorder, Carry, Noise, Pass, Released, Rounds, StratumRecorder
+from dpdist.models.cell_sums import CellSums
 from dpdist.models.histogram import Histogram
 from dpdist.models.protocol import Draws
 from dpdist.records import Floats, Records
 
 
 class Count(NamedTuple):
-    """Kernel: records in each bin. Partial: (1, bin), to be added up."""
+    """Kernel: statistics of the records, unweighted: records in each bin (1, bin), or sums of each cell (cell, 2)."""
 
-    model: Histogram
+    model: Histogram | CellSums
 
     def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
         none, ones = np.full(len(records), np.nan), np.ones(len(records))
@@ -34,6 +35,18 @@ class Count(NamedTuple):
             )
         )
         return self.model.statistics(records, ones)
+
+
+def cell_sums(model: CellSums, epsilon: float, sets: int, recorder: StratumRecorder) -> Rounds:
+    """Bounded sums of every finest cell; every set releases them under noise of its own (METHODS §7)."""
+    sums = yield Pass(Count(model), "sum")
+    released = []
+    for number in range(1, sets + 1):
+        noise = yield Noise(model.scale, sums.size, number)
+        released.append(Draws({"sums": (sums + noise.reshape(sums.shape))[None]}))
+    told = {"database_bound": None, "epsilon_local": epsilon, "epsilon_local_range": None}
+    recorder.summary(Confidential({**told, "diagnostics": {"cells": float(len(sums))}}))
+    return Released(tuple(released))
 
 
 def perturbed_histogram(model: Histogram, epsilon: float, sets: int, recorder: StratumRecorder) -> Rounds:

@@ -4,6 +4,7 @@ from dpdist.job import Family
 from dpdist.models.bernoulli import Bernoulli
 from dpdist.models.beta import Beta
 from dpdist.models.beta_regression import BetaRegression
+from dpdist.models.cell_sums import CellSums
 from dpdist.models.histogram import Histogram
 from dpdist.models.lognormal import Lognormal
 from dpdist.models.negative_binomial import NegativeBinomial
@@ -21,6 +22,7 @@ MODELS: dict[Family, Builder] = {
     "poisson_regression": PoissonRegression,
     "bernoulli": Bernoulli,
     "histogram": Histogram,
+    "cell_sums": CellSums,
     "user": User,
 }
 

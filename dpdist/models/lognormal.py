@@ -53,6 +53,8 @@ class Lognormal:
     synthesis: Literal["fbs", "fbp"]
     fixed_weight: float | None
     outcome_bounds: tuple[float, float]
+    expected: bool = False
+    """FBS records carry E(w|y*, x) instead of w*."""
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Lognormal:
@@ -68,6 +70,7 @@ class Lognormal:
             synthesis=job.model.synthesis,
             fixed_weight=(survey.population or 0) / float(frame.count.sum()) if proportional else None,
             outcome_bounds=job.outcome.bounds or (0.0, np.inf),
+            expected=job.model.synthetic_weights == "expected",
         )
 
     @property
@@ -186,12 +189,22 @@ class Lognormal:
         if self.synthesis == "fbs":
             noise = ndtri(open_uniforms(rng, (len(frame_row), D)))
             z = mean + noise @ cholesky(sigma, lower=True).T
-            return np.clip(np.exp(z[:, 0]), *self.outcome_bounds), np.exp(z[:, 1])
+            y = np.exp(z[:, 0])
+            w = self.expected_weight(theta, frame_row, y) if self.expected else np.exp(z[:, 1])
+            return np.clip(y, *self.outcome_bounds), w
         noise = ndtri(open_uniforms(rng, (len(frame_row),)))
         y = np.exp(mean[:, 0] + sigma[0, 1] + np.sqrt(sigma[0, 0]) * noise)
         modelled = np.exp(mean[:, 1] + sigma[1, 1] / 2.0)
         w = modelled if self.fixed_weight is None else np.full_like(modelled, self.fixed_weight)
         return np.clip(y, *self.outcome_bounds), w
+
+    def expected_weight(self, theta: Draws, frame_row: Codes, outcome: Floats) -> Floats:
+        """E(w | y*, x) in the sample, (record,): less noise than w* in the same means."""
+        mean: Floats = self._means(theta)[0][self.design.pattern[frame_row - self.design.first]]
+        sigma = theta["covariance"][0]
+        slope = sigma[0, 1] / sigma[0, 0]
+        left = sigma[1, 1] - slope * sigma[0, 1]
+        return np.asarray(np.exp(mean[:, 1] + slope * (np.log(outcome) - mean[:, 0]) + left / 2.0))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         """E(w|x) and E(wy|x) with y limited to its public bounds; under FBP the same, for 1/E(π|x) = E(w|x) and
@@ -207,7 +220,7 @@ class Lognormal:
 
     def as_sampled(self) -> Lognormal:
         """The model of the observed sample: FBS, whatever the synthesis."""
-        return replace(self, synthesis="fbs", fixed_weight=None)
+        return replace(self, synthesis="fbs", fixed_weight=None, expected=False)
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
         names = [f"log {c}" for c in self.components]

@@ -16,13 +16,15 @@ import numpy as np
 from scipy.special import ndtri
 
 from dpdist.cells import Cells
-from dpdist.estimates import Sums, counts_and_means
+from dpdist.estimates import Sums, counts_and_means, stratum_sizes
 from dpdist.job import CLAMPED
 from dpdist.keys import Key
 from dpdist.models.protocol import Draws, Exact, Expectation, Improper, StratumModel, Synthesizer
 from dpdist.privacy.weights import NotReached, Summary, among, at, search_of
 from dpdist.publish.released import Release
+from dpdist.raking import Margin, factors, margins_of, raked_counts_and_means
 from dpdist.records import Codes, Floats, Records
+from dpdist.variances import Stage
 
 DRAWS = 400
 LARGEST = 4_000
@@ -95,13 +97,22 @@ def spreads(release: Release, tick: Callable[[int], None]) -> Spreads | None:
             for spread, expected in zip(found, told, strict=True):
                 spread.weight[:, own], spread.product[:, own] = expected
         tick(1)
-    return found
+    rake = margins_of(release.job, release.frame)
+    return Spreads(*(_raked(spread, release, rake) for spread in found)) if rake else found
+
+
+def _raked(spread: Spread, release: Release, rake: Sequence[Margin]) -> Spread:
+    """Every draw raked by itself; those that are not known everywhere stay as they are."""
+    known = np.isfinite(spread.weight).all(axis=1)
+    factor = np.ones_like(spread.weight)
+    factor[known] = factors(release.frame.count * spread.weight[known], rake)
+    return Spread(spread.weight * factor, spread.product * factor)
 
 
 def variances(
     release: Release, cells: Cells, expected: Sequence[tuple[Floats, Floats]], found: Spreads | None
-) -> tuple[Floats, Floats]:
-    """T of counts and of means per cell; `expected` holds E(w|x), E(wy|x) per frame row for every set.
+) -> list[Floats]:
+    """T of counts, means and totals per cell; `expected` holds E(w|x), E(wy|x) per frame row for every set.
 
     Without spreads T = V_x + (1 + 1/m) B, with B the variance between the m released draws: the draws spread at least as
     the centre of their fit does over samples. NaN where m = 1.
@@ -109,29 +120,31 @@ def variances(
     frame, sets = release.frame, len(release.sets)
     n = frame.count.astype(float)
     a, b = (np.mean([pair[i] for pair in expected], axis=0) for i in range(2))
-    composition = counts_and_means(Sums(n * a, n * b, n * a * a, n * a * b, n * b * b), frame, cells)
+    stage = Stage.of(stratum_sizes(frame), lonely=release.job.survey.lonely_record)
+    rake, sums = margins_of(release.job, frame), Sums(n * a, n * b, n * a * a, n * a * b, n * b * b)
+    raked = bool(rake)
+    composition = (
+        raked_counts_and_means(sums, frame, cells, rake, stage) if raked else counts_and_means(sums, frame, cells, stage)
+    )
     if found is None:
         per_set = cell_estimates(cells, n, *(np.array([pair[i] for pair in expected]) for i in range(2)))
         between = [v.var(axis=0, ddof=1) if sets > 1 else np.full(len(cells), np.nan) for v in per_set]
-        return (
-            composition[0].variance + (1.0 + 1.0 / sets) * between[0],
-            composition[1].variance + (1.0 + 1.0 / sets) * between[1],
-        )
+        return [each.variance + (1.0 + 1.0 / sets) * b for each, b in zip(composition, between, strict=True)]
     figures = [cell_estimates(cells, n, spread.weight, spread.product) for spread in found]
     total = []
-    for k in range(2):
+    for k in range(len(composition)):
         centres, draws, weighted, unweighted = (figure[k] for figure in figures)
         bias = (weighted - unweighted)[0]
         total.append(composition[k].variance + _variance(centres) + _variance(draws) / sets + bias**2)
-    return total[0], total[1]
+    return total
 
 
-def cell_estimates(cells: Cells, n: Floats, weight: Floats, product: Floats) -> tuple[Floats, Floats]:
-    """Counts Σ n E(w|x) and means Σ n E(wy|x) / Σ n E(w|x) of every cell, (draw, cell)."""
+def cell_estimates(cells: Cells, n: Floats, weight: Floats, product: Floats) -> tuple[Floats, Floats, Floats]:
+    """Counts Σ n E(w|x), means Σ n E(wy|x) / Σ n E(w|x) and totals Σ n E(wy|x) of every cell, (draw, cell)."""
     with np.errstate(all="ignore"):
         count = (cells.membership @ (n * weight).T).T
-        mean = (cells.membership @ (n * product).T).T / count
-    return count, mean
+        total = (cells.membership @ (n * product).T).T
+        return count, total / count, total
 
 
 def _variance(drawn: Floats) -> Floats:

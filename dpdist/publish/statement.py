@@ -25,6 +25,10 @@ COUNTED_AGAIN = (
     "estimator `parameters`: composition of the sample over x, other samples' bin counts and other noise, both simulated "
     "from the first set's histogram; the bias of bins and of counts cut off at 0 is not in it"
 )
+NOISED_AGAIN = (
+    "estimator `parameters`: composition of the sample over cells, and other noise, simulated; how records vary within a "
+    "cell was not released and is not in it, nor is the bias of clipping and of setting cells into their bounds"
+)
 BETWEEN_SETS = (
     "estimator `parameters`: composition of the sample over x, and (1 + 1/m) times the variance between the m released "
     "draws, a released draw's spread being no less than its fit's sampling error; with one set there is none. The bias of "
@@ -107,15 +111,25 @@ def _post_processing(release: Release) -> list[str]:
         f"synthetic {job.model.outcome} beyond the public bounds [{low:,.10g}, {high:,.10g}] is set to the nearest bound, "
         "and the model's means are means of the so limited variable"
     ]
+    if job.model.family == "cell_sums":
+        steps.append(
+            "a cell's mean weight and mean outcome are set into their public bounds; a synthetic record has its cell's "
+            "means, so that totals agree with the tables and nothing else is modelled"
+        )
     if job.model.synthesis == "fbp":
         weights = "N/n with the public N" if job.model.population_weights == "proportional" else "1/E(π|x)"
         steps.append(f"synthetic outcomes follow the population law; synthetic weights are {weights}")
+    if job.model.synthetic_weights == "expected":
+        steps.append("synthetic weights are E(w|y*, x) under the released parameters, not drawn")
+    if job.rake:
+        by = "; ".join(", ".join(said.by) for said in job.rake)
+        steps.append(f"weights are raked to the public totals by {by} that the job states; tables from parameters too")
     return steps
 
 
 def _of_parameters(release: Release) -> list[str]:
     if release.job.mechanism.name in NOISY:
-        return [COUNTED_AGAIN]
+        return [NOISED_AGAIN if release.job.model.family == "cell_sums" else COUNTED_AGAIN]
     model = release.model(0)
     if not isinstance(model, Expectation):
         return []
@@ -138,8 +152,18 @@ def _standard_errors(release: Release) -> list[str]:
         said.append("the bias that the clamp brings, which may be larger than all of this, is in no standard error")
     if release.job.model.synthesis == "fbp":
         said.append("estimator `records` under fbp: at least the error of `parameters`; its weights do not vary given x")
+    if release.job.model.synthetic_weights == "expected":
+        said.append(
+            "estimator `records` with expected weights: at least the error of `parameters`; w given y, x does not vary"
+        )
+    if release.job.rake:
+        said.append("raked estimates: of their residuals from a regression on the margins; a raked total has none")
     if release.job.survey.psu:
         said.append(f"clustering by {release.job.survey.psu} is not in the model: these standard errors are too small")
+    if release.job.survey.replicate_weights is not None:
+        said.append("the design that the replicate weights carry is not in the model: these standard errors leave it out")
+    if release.job.survey.fpc:
+        said.append("populations are taken as infinite: standard errors have no finite population correction")
     if release.job.synthetic_sets == 1:
         said.append("with one synthetic set, T = W leaves out the spread between sets and is too small")
     return said

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -11,40 +11,61 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpdist.estimates import Sums, record_sums
-from dpdist.models.protocol import Presampled, Synthesizer
+from dpdist.models.protocol import Presampled, StratumModel, Synthesizer
 from dpdist.publish.released import Release
+from dpdist.raking import factors, margins_of
 from dpdist.records import Codes, Floats
 
 BATCH = 65_536
 
 
 def synthesize(release: Release, folder: Path, tick: Callable[[int], None]) -> list[Sums]:
-    """Write set-<k>.parquet for every set; returns each set's sums per frame row, for the tables."""
+    """Write set-<k>.parquet for every set; returns each set's sums per frame row, for the tables: before raking."""
     folder.mkdir(parents=True)
     frame, rows = release.frame, len(release.frame)
     sums = [Sums(*(np.zeros(rows) for _ in range(5))) for _ in release.sets]
+    rake = margins_of(release.job, frame)
+    factor = [factors(each.a, rake) for each in _sums(release)] if rake else [np.ones(rows)] * len(sums)
     with ExitStack() as stack:
         writers = [
             stack.enter_context(pq.ParquetWriter(folder / f"set-{k + 1}.parquet", _schema(release), compression="zstd"))
             for k in range(len(release.sets))
         ]
-        for stratum, label in enumerate(frame.stratum_labels):
+        for stratum in range(len(frame.stratum_labels)):
             model = release.model(stratum)
-            own = frame.rows_of(stratum)
-            frame_row = np.repeat(np.arange(own.start, own.stop, dtype=np.int32), frame.count[own])
             for k, writer in enumerate(writers):
-                theta = release.theta(model, stratum, k)
-                for block, start in enumerate(range(0, len(frame_row), BATCH)):
-                    part = frame_row[start : start + BATCH]
-                    if isinstance(model, Presampled):
-                        outcome, weight = (values[start : start + BATCH] for values in model.presampled(theta))
-                    else:
-                        assert isinstance(model, Synthesizer)
-                        rng = release.seed.generator("synthesis", label, block, k + 1)
-                        outcome, weight = model.simulate(theta, part, rng)
+                for part, outcome, weight in _blocks(release, model, stratum, k):
                     sums[k] = sums[k].plus(record_sums(part, weight, outcome, rows))
-                    writer.write_table(_table(release, part, outcome, weight))
+                    writer.write_table(_table(release, part, outcome, weight * factor[k][part]))
             tick(1)
+    return sums
+
+
+def _blocks(release: Release, model: StratumModel, stratum: int, k: int) -> Iterator[tuple[Codes, Floats, Floats]]:
+    """Frame row, outcome and weight of a stratum's synthetic records in set k + 1, the same whenever they are made."""
+    frame, own = release.frame, release.frame.rows_of(stratum)
+    frame_row = np.repeat(np.arange(own.start, own.stop, dtype=np.int32), frame.count[own])
+    theta = release.theta(model, stratum, k)
+    for block, start in enumerate(range(0, len(frame_row), BATCH)):
+        part = frame_row[start : start + BATCH]
+        if isinstance(model, Presampled):
+            outcome, weight = (values[start : start + BATCH] for values in model.presampled(theta))
+        else:
+            assert isinstance(model, Synthesizer)
+            rng = release.seed.generator("synthesis", frame.stratum_labels[stratum], block, k + 1)
+            outcome, weight = model.simulate(theta, part, rng)
+        yield part, outcome, weight
+
+
+def _sums(release: Release) -> list[Sums]:
+    """Sums of every set before raking: the factors need the whole file's."""
+    rows = len(release.frame)
+    sums = [Sums(*(np.zeros(rows) for _ in range(5))) for _ in release.sets]
+    for stratum in range(len(release.frame.stratum_labels)):
+        model = release.model(stratum)
+        for k in range(len(sums)):
+            for part, outcome, weight in _blocks(release, model, stratum, k):
+                sums[k] = sums[k].plus(record_sums(part, weight, outcome, rows))
     return sums
 
 

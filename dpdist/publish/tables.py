@@ -8,12 +8,14 @@ import numpy as np
 import pyarrow as pa
 
 from dpdist.cells import Cells, cross
-from dpdist.estimates import Interval, Sums, combine_sets, counts_and_means, t_interval
+from dpdist.estimates import STATISTICS, Interval, Sums, combine_sets, counts_and_means, stratum_sizes, t_interval
 from dpdist.job import Table
 from dpdist.models.protocol import Expectation
 from dpdist.publish.precision import Spreads, cell_estimates, variances
 from dpdist.publish.released import Release
+from dpdist.raking import factors, margins_of, raked_counts_and_means
 from dpdist.records import Floats
+from dpdist.variances import Stage
 
 
 def expectations(release: Release) -> list[tuple[Floats, Floats]] | None:
@@ -28,6 +30,10 @@ def expectations(release: Release) -> list[tuple[Floats, Floats]] | None:
         for k, (weight, product) in enumerate(found):
             drawn = model.expect(release.theta(model, stratum, k))
             weight[own], product[own] = drawn[0][0], drawn[1][0]
+    if rake := margins_of(release.job, release.frame):
+        n = release.frame.count.astype(float)
+        factor = [factors(n * weight, rake) for weight, _ in found]
+        found = [(weight * g, product * g) for (weight, product), g in zip(found, factor, strict=True)]
     return found
 
 
@@ -41,11 +47,13 @@ def table(
     """One row per cell × statistic × estimator, cells in the declared order of levels."""
     cells = cross(release.frame, said.by, said.margins)
     parameters = None if expected is None else _from_parameters(release, cells, expected, spread)
-    floor = parameters if release.job.model.synthesis == "fbp" else None
+    model = release.job.model
+    fixed = model.synthesis == "fbp" or model.synthetic_weights == "expected" or model.family == "cell_sums"
+    floor = parameters if fixed else None
     estimates = {"records": _from_records(release, cells, sums, floor)}
     if parameters is not None:
         estimates = {"parameters": parameters, **estimates}
-    names = {"count": 0, "mean": 1}
+    names = {name: k for k, name in enumerate(STATISTICS)}
     columns: dict[str, list[object]] = {name: [] for name in said.by}
     figures: dict[str, list[object]] = {
         name: []
@@ -81,28 +89,30 @@ def table(
 
 def _from_parameters(
     release: Release, cells: Cells, expected: Sequence[tuple[Floats, Floats]], spread: Spreads | None
-) -> tuple[Interval, Interval]:
+) -> list[Interval]:
     n = release.frame.count.astype(float)
     weight, product = (np.array([pair[i] for pair in expected]) for i in range(2))
     points = [values.mean(axis=0) for values in cell_estimates(cells, n, weight, product)]
     spreads = variances(release, cells, expected, spread)
     df = np.full(len(cells), np.inf if spread is not None else len(release.sets) - 1)
-    count, mean = (t_interval(p, v, df) for p, v in zip(points, spreads, strict=True))
-    return count, mean
+    return [t_interval(p, v, df) for p, v in zip(points, spreads, strict=True)]
 
 
-def _from_records(
-    release: Release, cells: Cells, sums: Sequence[Sums], floor: tuple[Interval, Interval] | None
-) -> tuple[Interval, Interval]:
+def _from_records(release: Release, cells: Cells, sums: Sequence[Sums], floor: Sequence[Interval] | None) -> list[Interval]:
     """T = B/m + W; under FBP weights are constant given x and W misses the error of E(w|x): T is at least `floor`'s."""
     frame = release.frame
     df = float(frame.count.sum() - len(np.unique(frame.design_stratum)))
-    per_set = [counts_and_means(each, frame, cells) for each in sums]
+    stage = Stage.of(stratum_sizes(frame), lonely=release.job.survey.lonely_record)
+    rake = margins_of(release.job, frame)
+    per_set = [
+        raked_counts_and_means(each, frame, cells, rake, stage) if rake else counts_and_means(each, frame, cells, stage)
+        for each in sums
+    ]
     found = []
-    for i in range(2):
+    for i in range(len(STATISTICS)):
         combined = combine_sets(np.array([p[i].value for p in per_set]), np.array([p[i].variance for p in per_set]), df)
         if floor is not None:
             larger = np.fmax(combined.standard_error, floor[i].standard_error) ** 2
             combined = t_interval(combined.value, larger, np.full(len(cells), np.inf))
         found.append(combined)
-    return found[0], found[1]
+    return found

@@ -64,9 +64,10 @@ def violins(said: Figure, material: Material) -> Canvas:
     canvas, axes = _rows(len(panels), len(labels), 3, one_case=len(material.cases(said)) == 1)
     for axis, (case, epsilon) in zip(axes, panels, strict=True):
         for place, label in enumerate(labels):
-            _violin(axis, place, material.values(case, label, epsilon, measure), material.colour(label), sideways=True)
+            values, colour = material.values(case, label, epsilon, measure), material.colour(label)
+            _violin(axis, place, values, colour, sideways=True, points="_ratio_" not in measure)
         _reference(axis, material, case, epsilon, measure)
-        _row_labels(axis, labels, TITLES.get(measure, measure), said.log)
+        _row_labels(axis, labels, "ratio of RMSE" if "_ratio_" in measure else TITLES.get(measure, measure), said.log)
         axis.set_title(_panel_title(case if len(material.cases(said)) > 1 else "", epsilon))
     return canvas
 
@@ -213,7 +214,7 @@ def _reference(axis: Axes, material: Material, case: str, epsilon: str, measure:
     laws = {c.name: c.generator.generator() for c in study.cases} if isinstance(study, Simulation) else {}
     if case in laws and measure in (truth := laws[case].truth()):
         _line(axis, truth[measure])
-    elif measure == WORST_LOSS:
+    elif measure == WORST_LOSS or "_ratio_" in measure:
         _line(axis, 1.0)
     elif epsilon and measure == "database_bound":
         _line(axis, as_number(epsilon) / 2.0)

@@ -11,6 +11,7 @@ import pandas as pd
 from dpdist.records import Floats
 from dpdist.studies.settings import DATA, WORST_LOSS, Guarantees, Simulation
 from dpdist.studies.shown import Figure
+from dpdist.studies.tabulated import STATISTICS, Tabulated
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#6A3D9A")
 """Okabe and Ito's colours, which most colour-blind readers tell apart; the data are grey."""
@@ -32,13 +33,18 @@ TITLES: Mapping[str, str] = {
     "q90": "90th percentile",
     "fits": "fits",
     WORST_LOSS: "worst-case loss / promised ε",
+    **{f"{name}_ratio_direct": f"RMSE of {name}s over the direct estimate's" for name in STATISTICS},
+    **{f"{name}_ratio_laplace": f"RMSE of {name}s over Laplace's, all of ε in every figure" for name in STATISTICS},
+    **{f"{name}_ratio_laplace_composed": f"RMSE of {name}s over Laplace's, ε shared" for name in STATISTICS},
+    **{f"{name}_ratio_laplace_strict": f"RMSE of {name}s over strict Laplace tables'" for name in STATISTICS},
+    **{f"{name}_coverage": f"share of cells whose 90 % interval holds the true {name}" for name in STATISTICS},
 }
 
 
 class Material(NamedTuple):
     """What figures are drawn from: the long table of results, and record-level by-products of the first replicates."""
 
-    study: Simulation | Guarantees
+    study: Simulation | Guarantees | Tabulated
     results: pd.DataFrame
     records: pd.DataFrame
 

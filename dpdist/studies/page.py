@@ -14,11 +14,19 @@ from dpdist.job import NOISY, budget_text
 from dpdist.records import Floats
 from dpdist.studies.figures import drawn
 from dpdist.studies.material import TITLES, Material
+from dpdist.studies.ratios import MONTE_CARLO
 from dpdist.studies.replicate import ANY, job_of, mechanism_of
 from dpdist.studies.results import as_number
 from dpdist.studies.settings import WORST_LOSS, Arm, FiniteArm, FiniteCase, Guarantees, Simulation
 from dpdist.studies.shown import Beside
+from dpdist.studies.tabulated import STATISTICS, YARDSTICKS, Synthetic, Tabulated
 
+AnyStudy = Simulation | Guarantees | Tabulated
+
+RATIO = (
+    "Root mean squared error against the truth over replicates, cell by cell, over the yardstick's; means and standard "
+    "deviations here are over the 27 cells. Below 1 the synthetic table is the better one."
+)
 READINGS: Mapping[str, str] = {
     "database_bound": "Δ, the largest weighted record bound max |α_i f_i(θ_s)| over records and draws of the final fit; "
     "for clamped mechanisms the largest clamped value. ε = 2Δ is local to the file unless the mechanism is strict.",
@@ -40,6 +48,8 @@ READINGS: Mapping[str, str] = {
     WORST_LOSS: "Largest |log p(θ | D) − log p(θ | D′)| over all neighbouring files D, D′ and all θ, over the promised ε: "
     "at most 1 where the promise is kept.",
     "fits": "Posterior fits that a run took, the unweighted one included.",
+    **{f"{name}_ratio_{other}": RATIO for name in STATISTICS for other in YARDSTICKS},
+    **{f"{name}_coverage": "Nominal .90, from T = B/m + W; with m = 1 from W alone." for name in STATISTICS},
 }
 WIDE = 5
 """Columns of (case, ε) that a table of results has at most."""
@@ -47,6 +57,17 @@ RANDOMNESS = (
     "NumPy generators keyed by seed {}, case and replicate, noise included; a study, not a release: its noise is not "
     "safe in floating point"
 )
+TABLE_HEADS = ("Label", "Model", "Weight rule", "Estimated from")
+NOISED = {
+    "direct": ("survey-weighted estimates of the sample, not protected", "–", "none"),
+    "laplace": ("direct + Laplace noise of the sample's own sensitivity, all of ε in every figure", "–", "none"),
+    "laplace_strict": (
+        "clipped sums of the 16 finest cells + Laplace noise at public bounds, margins added",
+        "–",
+        "strict",
+    ),
+    "laplace_composed": ("the same, ε shared by the 8 figures that one record enters", "–", "none"),
+}
 HEADS = ("Label", "Mechanism", "Weights", "Guarantee class, or target")
 FINITE_HEADS = ("Label", "Clamp M", "Weights", "Neighbours")
 INTERVALS = (
@@ -56,7 +77,7 @@ INTERVALS = (
 )
 
 
-def page(study: Simulation | Guarantees, results: pd.DataFrame, records: pd.DataFrame, versions: Mapping[str, str]) -> str:
+def page(study: AnyStudy, results: pd.DataFrame, records: pd.DataFrame, versions: Mapping[str, str]) -> str:
     """The page as one HTML document without any external resource. Results are long, with text ε; see `results`."""
     material = Material(study, results, records)
     environment = jinja2.Environment(
@@ -65,8 +86,8 @@ def page(study: Simulation | Guarantees, results: pd.DataFrame, records: pd.Data
     measured = [name for name in study.asked if name in set(results.measure)]
     return environment.get_template("page.html").render(
         study=study,
-        facts=_finite_facts(study, versions) if isinstance(study, Guarantees) else _facts(study, versions),
-        heads=FINITE_HEADS if isinstance(study, Guarantees) else HEADS,
+        facts=_facts_of(study, versions),
+        heads={Guarantees: FINITE_HEADS, Tabulated: TABLE_HEADS}.get(type(study), HEADS),
         arms=_arms(study),
         findings="Findings" if isinstance(study, Guarantees) else "What reproduces, and what does not",
         beside_title="Beside the promises" if isinstance(study, Guarantees) else "Beside the published figures",
@@ -76,6 +97,35 @@ def page(study: Simulation | Guarantees, results: pd.DataFrame, records: pd.Data
         intervals=INTERVALS if any(name.endswith("_lower") for name in set(results.measure)) else "",
         refused=int((results.measure == "refused").sum()),
     )
+
+
+def _facts_of(study: AnyStudy, versions: Mapping[str, str]) -> list[tuple[str, list[str]]]:
+    if isinstance(study, Guarantees):
+        return _finite_facts(study, versions)
+    return _table_facts(study, versions) if isinstance(study, Tabulated) else _facts(study, versions)
+
+
+def _table_facts(study: Tabulated, versions: Mapping[str, str]) -> list[tuple[str, list[str]]]:
+    cases = [
+        f"{c.name}: stratified systematic PPS samples of {c.sample:,} from {c.population:,}, {c.noise} noise in log π"
+        for c in study.cases
+    ]
+    sets = [f"ε = {e} for m = {m}" for m, e in zip(study.sets, study.grid, strict=True)]
+    return [
+        ("Data", ["simulated doctorates; counts and mean salaries by field × sex with margins, 27 cells", *cases]),
+        ("Replicates", [f"R = {study.replicates}, each with a population and a sample of its own in every case"]),
+        ("ε", [f"{budget_text(study.epsilon_per_set)} per synthetic set, zero_out; noised tables have the total", *sets]),
+        ("Posterior draws", [f"S = {study.draws:,}, independent, one pooled fit"]),
+        ("Randomness", [RANDOMNESS.format(study.seed)]),
+        ("Versions", [", ".join(f"{name} {version}" for name, version in versions.items())]),
+    ]
+
+
+def _tabulated(arm: Synthetic) -> tuple[str, str, str, str]:
+    weights = {"inverse_inclusion": "1/E(π|x)", "proportional": "N/n"}[arm.population_weights]
+    law = arm.synthesis.upper() + (f", weights {weights}" if arm.synthesis == "fbp" else "")
+    estimated = {"records": "synthetic records", "expected_weights": "synthetic records, w* replaced by E(w|y*, x)"}
+    return arm.label, law, arm.weights.rule, estimated.get(arm.estimator, "released parameters")
 
 
 def _facts(study: Simulation, versions: Mapping[str, str]) -> list[tuple[str, list[str]]]:
@@ -132,9 +182,12 @@ def _space(case: FiniteCase) -> str:
     return f"random densities of {case.values} values under {case.parameters} parameters"
 
 
-def _arms(study: Simulation | Guarantees) -> list[tuple[str, str, str, str]]:
+def _arms(study: AnyStudy) -> list[tuple[str, str, str, str]]:
     if isinstance(study, Simulation):
         return [_described(study, arm) for arm in study.mechanisms]
+    if isinstance(study, Tabulated):
+        noised = [(name, *said[:2], f"guarantee: {said[2]}") for name, said in NOISED.items()]
+        return [*noised, *map(_tabulated, study.mechanisms)]
     return [_finite(arm) for arm in study.mechanisms]
 
 
@@ -169,6 +222,9 @@ def _statistic(said: Beside, material: Material, case: str, mechanism: str, epsi
     if said.statistic == "range":
         least, most = number(values.min()), number(values.max())
         return least if least == most else f"{least} – {most}"
+    if said.statistic == "median":
+        error = material.values(case, mechanism, epsilon, said.measure + MONTE_CARLO)
+        return number(float(np.nanmedian(values))) + (f" ± {error[0]:.2f}" if len(error) else "")
     if said.statistic == "five_numbers":
         return " · ".join(number(value) for value in np.quantile(values, [0.0, 0.25, 0.5, 0.75, 1.0]))
     if said.statistic == "interval":

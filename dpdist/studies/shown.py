@@ -25,7 +25,7 @@ class Beside(Frozen):
     title: str
     measure: str
     case: str | None = None
-    statistic: Literal["mean", "mean_sd", "five_numbers", "range", "interval"] = "mean"
+    statistic: Literal["mean", "mean_sd", "median", "five_numbers", "range", "interval"] = "mean"
     columns: dict[str, str] = Field(description="key of a published column and its heading")
     rows: tuple[Row, ...] = Field(min_length=1)
     reading: str = ""

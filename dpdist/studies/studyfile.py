@@ -10,21 +10,24 @@ from dpdist.job_consistency import contradictions
 from dpdist.jobfile import find_shipped, mapping, read_yaml, validated
 from dpdist.studies.replicate import ANY, job_of
 from dpdist.studies.settings import Guarantees, Simulation
+from dpdist.studies.tabulated import Tabulated
 
 NOT_A_MAPPING = Problem("study", "not a mapping of keys", "study:, seed:, cases:, …", "see jobs/studies for examples")
 
 
-def load_study(name: str | Path) -> Simulation | Guarantees:
+def load_study(name: str | Path) -> Simulation | Guarantees | Tabulated:
     """Read and validate a study file; a name without a folder is also looked up among the studies shipped with dpdist."""
     path = find_shipped(name, "studies", StudyError)
     return parse_study(read_yaml(path, StudyError), str(path))
 
 
-def parse_study(text: str, source: str = "study") -> Simulation | Guarantees:
+def parse_study(text: str, source: str = "study") -> Simulation | Guarantees | Tabulated:
     """Validate a study given as YAML text. Raises `StudyError` with line, path, what is allowed and the remedy."""
     said, lines = mapping(text, source, StudyError, NOT_A_MAPPING)
     if said.get("kind") == "guarantees":
         return validated(Guarantees, said, source, lines, StudyError)
+    if said.get("kind") == "tables":
+        return validated(Tabulated, said, source, lines, StudyError)
     study = validated(Simulation, said, source, lines, StudyError)
     problems = [
         Problem(f"mechanisms.{place}", found, "what a release of this family may say", remedy, 1, (f"line {line}",))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dpdist.errors import Problem
-from dpdist.families import FAMILIES
+from dpdist.families import FAMILIES, families_for
 from dpdist.job import Column, Job
 from dpdist.records import Codes, Floats, Ints, Level
 
@@ -29,6 +29,10 @@ class Checked(NamedTuple):
     outcome: Floats
     weight: Floats
     psu: pa.Array | None
+    population: Floats
+    """Units of the population that each stage sampled from, (record, column of survey.fpc)."""
+    replicates: Floats
+    """(record, replicate), float64; without a column unless asked for."""
 
 
 @dataclass
@@ -38,6 +42,8 @@ class Findings:
     problems: dict[tuple[str, str], Problem] = field(default_factory=dict)
     removed: dict[str, int] = field(default_factory=dict)
     seen: int = 0
+    units: set[tuple[int | str, ...]] = field(default_factory=set)
+    """PSUs of the whole file with their design strata's codes: those without a record in the universe were sampled too."""
 
     def add(self, where: str, found: str, allowed: str, remedy: str, rows: Ints, values: list[str]) -> None:
         old = self.problems.get((where, found))
@@ -94,6 +100,15 @@ class Batch:
         numbers = np.asarray(pc.cast(values, pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=np.float64)
         return numbers, np.isnan(numbers)
 
+    def coded(self, column: str, codes: Mapping[str, float]) -> tuple[Floats, Mask]:
+        """The numbers that texts stand for and where they are missing."""
+        values = self.text(column)
+        missing = np.asarray(pc.is_null(values))
+        position = _positions(values, list(codes), exact=False)
+        remedy = f"add the text to columns.{column}.codes, or correct the file"
+        self.wrong((position < 0) & ~missing, column, "texts without a code", ", ".join(codes), remedy)
+        return np.where(position < 0, np.nan, np.array(list(codes.values()))[position]), missing
+
 
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 
@@ -102,7 +117,26 @@ def needed_columns(job: Job) -> tuple[str, ...]:
     """Columns of the file that a job reads."""
     universe = [keep.column for keep in job.universe]
     design = [name for name in (job.survey.weight, job.survey.psu) if name]
-    return tuple(dict.fromkeys([*universe, *job.categories, job.model.outcome, *design]))
+    return tuple(dict.fromkeys([*universe, *job.categories, job.model.outcome, *design, *job.survey.fpc, *replicates(job)]))
+
+
+def replicates(job: Job) -> tuple[str, ...]:
+    """Columns of replicate weights."""
+    said = job.survey.replicate_weights
+    return () if said is None else said.columns
+
+
+def check_replicates(job: Job, names: Sequence[str]) -> list[Problem]:
+    """Replicate weights of which the file has another number than the job says."""
+    said = job.survey.replicate_weights
+    if said is None:
+        return []
+    found = [name for name in names if name.startswith(said.prefix) and name[len(said.prefix) :].isdigit()]
+    if set(said.columns) == set(found):
+        return []
+    remedy = "correct survey.replicate_weights.number or prefix: a variance from part of the replicates is wrong"
+    what = f"{len(found)} columns {said.prefix}<number>, not {said.number} of them from {said.prefix}1"
+    return [Problem("survey.replicate_weights", what, f"{said.columns[0]} to {said.columns[-1]}, all of the file", remedy)]
 
 
 def check_schema(job: Job, schema: pa.Schema, text_only: bool) -> list[Problem]:
@@ -118,13 +152,18 @@ def check_schema(job: Job, schema: pa.Schema, text_only: bool) -> list[Problem]:
         kind = schema.field(name).type
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         column = job.columns.get(name)
-        numeric = name in (job.model.outcome, job.survey.weight)
+        numeric = name in (job.model.outcome, job.survey.weight, *job.survey.fpc, *replicates(job))
         if text_only:
             lost = [level for level in (column.levels or () if column else ()) if str(level) in CSV_NULLS]
             if lost and not numeric:
                 found = f"the level '{lost[0]}' reads as missing in a CSV file"
                 remedy = "give a Parquet file, or rename the level in the job and the file"
                 problems.append(Problem(name, found, f"levels other than {', '.join(filter(None, CSV_NULLS))}", remedy))
+            continue
+        if column is not None and column.codes is not None:
+            if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+                remedy = f"leave columns.{name}.codes out"
+                problems.append(Problem(name, f"wrong type: {kind}", "text, as its codes say", remedy))
             continue
         if numeric and not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
             problems.append(Problem(name, f"wrong type: {kind}", "numbers", "store the column as integers or floats"))
@@ -155,12 +194,16 @@ def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, t
     """Apply universe, rules and domains to a batch; problems go to `findings`."""
     b = Batch(batch, first_row, findings, text_only)
     findings.seen += batch.num_rows
+    if job.survey.psu:
+        findings.units |= _units(job, job.survey.psu, b)
     for keep in job.universe:
         allowed = _positions(b.text(keep.column), keep.keep, exact=False)
         b.drop(allowed < 0, f"{keep.column}: outside the universe")
     outcome = _outcome(job, b)
     codes = {name: _category(name, job.columns[name], b) for name in job.categories}
     weight = _weight(job, b)
+    population = _numbers(job.survey.fpc, b, "population sizes", "a finite size of at least 1", lambda v: v < 1)
+    again = _numbers(replicates(job), b, "replicate weights", "finite weights of at least 0", lambda v: v < 0)
     psu = None
     if job.survey.psu:
         psu = pc.cast(b.text(job.survey.psu), pa.string())
@@ -174,14 +217,39 @@ def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, t
         outcome[kept],
         weight[kept],
         None if psu is None else psu.filter(pa.array(kept)),
+        population[kept],
+        again[kept],
     )
+
+
+def _numbers(names: Sequence[str], b: Batch, what: str, allowed: str, wrong: Callable[[Floats], Mask]) -> Floats:
+    """Columns of a design, (record, column)."""
+    found = np.empty((len(b.row), len(names)))
+    for k, name in enumerate(names):
+        values, missing = b.numbers(name)
+        b.wrong(missing, name, f"missing {what}", allowed, "complete the column")
+        b.wrong(np.isinf(values) | wrong(values), name, f"{what} that cannot be", allowed, "correct the file")
+        found[:, k] = values
+    return found
+
+
+def _units(job: Job, psu: str, b: Batch) -> set[tuple[int | str, ...]]:
+    """(code of every design stratum column, PSU) of the records that have them all."""
+    levels = [(name, job.columns[name].levels or ()) for name in job.survey.design_strata]
+    codes = [_positions(b.text(name), known, exact=not b.text_only) for name, known in levels]
+    names = pc.cast(b.text(psu), pa.string())
+    there = np.array(pc.is_valid(names))
+    for code in codes:
+        there &= code >= 0
+    columns = [code[there].tolist() for code in codes]
+    return set(zip(*columns, names.filter(pa.array(there)).to_pylist(), strict=True))
 
 
 def _outcome(job: Job, b: Batch) -> Floats:
     name, column = job.model.outcome, job.outcome
     assert column.bounds is not None
     low, high = column.bounds
-    values, missing = b.numbers(name)
+    values, missing = b.numbers(name) if column.codes is None else b.coded(name, column.codes)
     if column.missing == "drop":
         b.drop(missing, f"{name}: missing, dropped")
     b.wrong(
@@ -210,7 +278,8 @@ def _supported(job: Job, b: Batch, values: Floats) -> None:
     outside = ~support.inside(values) & np.isfinite(values)
     zero, negative = outside & (values == 0), outside & (values < 0)
     b.wrong(negative, name, "negative values", allowed, "correct the file")
-    b.wrong(zero, name, "zeros", allowed, f"state columns.{name}.zeros: drop, or restrict the universe")
+    able = f"or take a family that has them: {families_for([0.0])}"
+    b.wrong(zero, name, "zeros", allowed, f"state columns.{name}.zeros: drop, or restrict the universe, {able}")
     b.wrong(
         outside & ~zero & ~negative,
         name,
@@ -235,7 +304,7 @@ def _weight(job: Job, b: Batch) -> Floats:
     b.wrong(values < 0, name, "negative weights", allowed, "correct the file")
     b.wrong(values == 0, name, "zero weights", allowed, "leave these records out by a universe")
     declared = job.columns.get(name)
-    if declared is not None and declared.bounds is not None:
+    if declared is not None and declared.bounds is not None and declared.outside == "error":
         low, high = declared.bounds
         remedy = f"widen columns.{name}.bounds"
         b.wrong((values < low) | (values > high), name, "weights outside the public bounds", f"[{low:g}, {high:g}]", remedy)

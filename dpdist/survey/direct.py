@@ -7,14 +7,52 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy.sparse import csr_array
 
 from dpdist.cells import Cells
-from dpdist.estimates import Estimate, Sums, clustered_counts_and_means, counts_and_means, record_sums
-from dpdist.records import Floats, Frame, Records
+from dpdist.estimates import (
+    Estimate,
+    Figures,
+    Sums,
+    clustered_counts_and_means,
+    counts_and_means,
+    group_sums,
+    record_sums,
+    stratum_sizes,
+)
+from dpdist.job import Lonely
+from dpdist.records import Codes, Floats, Frame, Records
+from dpdist.variances import Replication, Stage, Stages, met_units
+
+
+class Design(NamedTuple):
+    """What the file tells of its design beside the frame; arrays are empty where a job declares nothing of the kind.
+
+    `population`: units of every design stratum's population; `psu_population`: records in that of every PSU, by
+    (design stratum, psu code).
+    """
+
+    lonely: Lonely = "error"
+    population: Floats = np.empty(0)
+    psu_population: pd.Series[float] | None = None
+    psus: Floats = np.empty(0)
+    """PSUs of every design stratum; empty: those of the records at hand."""
+
+    def stage(self, size: Floats) -> Stage:
+        return Stage.of(size, self.population if len(self.population) else None, self.lonely)
+
+
+class Replicated(NamedTuple):
+    """Sums of replicate weights and of their products with the outcome per frame row, (row, replicate)."""
+
+    a: Floats
+    b: Floats
+    rule: Replication
+    df: float
 
 
 class Totals(NamedTuple):
-    """Sums and extremes per frame row, arrays (row,), and PSU totals (frame, psu, w, wy) where PSUs are declared."""
+    """Sums and extremes per frame row, arrays (row,), and PSU totals (frame, psu, records, a … bb) if PSUs are declared."""
 
     sums: Sums
     weight: tuple[Floats, Floats]
@@ -36,26 +74,61 @@ def totals(blocks: Iterable[Records], frame: Frame, clustered: bool) -> Totals:
         np.minimum.at(low_p, block.frame, product)
         np.maximum.at(high_p, block.frame, product)
         if clustered:
-            part = pd.DataFrame({"frame": block.frame, "psu": block.psu, "w": block.weight, "wy": product})
+            part = pd.DataFrame({"frame": block.frame, "psu": block.psu, "records": 1, "a": block.weight, "b": product})
+            part = part.assign(aa=part.a**2, ab=part.a * part.b, bb=part.b**2)
             clusters.append(part.groupby(["frame", "psu"], as_index=False).sum())
     psu = pd.concat(clusters).groupby(["frame", "psu"], as_index=False).sum() if clustered else None
     return Totals(sums, (low_w, high_w), (low_p, high_p), psu)
 
 
-def direct(found: Totals, frame: Frame, cells: Cells) -> tuple[Estimate, Estimate]:
-    """Weighted counts and means per cell with linearised variances."""
+def direct(
+    found: Totals, frame: Frame, cells: Cells, design: Design | None = None, replicated: Replicated | None = None
+) -> Figures:
+    """Weighted counts, means and totals per cell with linearised variances, or with those of the replicates."""
+    design = Design() if design is None else design
+    if replicated is not None:
+        return _replicated(found.sums, replicated, cells)
     if found.psu is None:
-        return counts_and_means(found.sums, frame, cells)
-    rows = found.psu["frame"].to_numpy()
-    stratum = frame.design_stratum[rows]
-    labels, code = np.unique(np.column_stack([stratum, found.psu["psu"].to_numpy()]), axis=0, return_inverse=True)
-    per_stratum = np.bincount(labels[:, 0], minlength=int(frame.design_stratum.max()) + 1).astype(np.int64)
-    return clustered_counts_and_means(
-        rows,
-        code.reshape(-1).astype(np.int32),
-        found.psu["w"].to_numpy(),
-        found.psu["wy"].to_numpy(),
-        per_stratum,
-        frame,
-        cells,
-    )
+        return counts_and_means(found.sums, frame, cells, design.stage(stratum_sizes(frame)))
+    psu, stages = _stages(found.psu, frame, design)
+    sums = Sums(*(found.psu[name].to_numpy(dtype=float) for name in Sums._fields))
+    return clustered_counts_and_means(found.psu["frame"].to_numpy(), psu, sums, stages, frame, cells)
+
+
+def degrees_of_freedom(
+    found: Totals, frame: Frame, cells: Cells, design: Design, replicated: Replicated | None = None
+) -> Floats:
+    """PSUs minus strata met in every cell (cell,), or the replicates' own."""
+    if replicated is not None:
+        return np.full(len(cells), replicated.df)
+    if found.psu is not None:
+        psu, stages = _stages(found.psu, frame, design)
+        return met_units(csr_array(cells.membership.tocsc()[:, found.psu["frame"].to_numpy()]), psu, stages)
+    records = cells.membership @ frame.count.astype(float)
+    met = cells.membership.tocoo()
+    strata = np.unique(met.row.astype(np.int64) * len(frame) + frame.design_stratum[met.col]) // max(len(frame), 1)
+    return np.asarray(records - np.bincount(strata, minlength=len(cells)))
+
+
+def _stages(psu: pd.DataFrame, frame: Frame, design: Design) -> tuple[Codes, Stages]:
+    """PSUs numbered through the strata, (row of `psu`,), and the stages they were sampled in."""
+    stratum = frame.design_stratum[psu["frame"].to_numpy()]
+    labels, code = np.unique(np.column_stack([stratum, psu["psu"].to_numpy()]), axis=0, return_inverse=True)
+    numbers: Codes = np.asarray(code.reshape(-1), dtype=np.int32)
+    here = group_sums(labels[:, 0], np.ones(len(labels)), int(labels[:, 0].max()) + 1)
+    first = design.stage(design.psus if len(design.psus) else here)
+    second = None
+    if design.psu_population is not None:
+        records: Floats = group_sums(code, psu["records"].to_numpy(dtype=float), len(labels))
+        sizes = design.psu_population.loc[list(map(tuple, labels))]
+        second = Stage.of(records, np.asarray(sizes, dtype=np.float64))
+    return numbers, Stages(labels[:, 0].astype(np.int32), first, second)
+
+
+def _replicated(sums: Sums, replicated: Replicated, cells: Cells) -> Figures:
+    a, b = (cells.membership @ values for values in (sums.a, sums.b))
+    again_a, again_b = ((cells.membership @ values).T for values in (replicated.a, replicated.b))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean, again = b / a, again_b / again_a
+        variance = replicated.rule.variance
+        return (Estimate(a, variance(a, again_a)), Estimate(mean, variance(mean, again)), Estimate(b, variance(b, again_b)))

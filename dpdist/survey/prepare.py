@@ -19,11 +19,22 @@ import pyarrow.compute as pc
 
 from dpdist.errors import DataError, Problem
 from dpdist.job import Job
-from dpdist.records import Codes, Frame, Ints, Level, Records
-from dpdist.survey.check import Checked, Findings, check, check_schema, needed_columns
+from dpdist.records import Codes, Floats, Frame, Ints, Level, Records
+from dpdist.survey.check import Checked, Findings, check, check_replicates, check_schema, needed_columns
+from dpdist.survey.direct import Design, Replicated
 from dpdist.survey.source import Source
+from dpdist.survey.statistics import replication
 
 Tick = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Populations:
+    """What the columns of survey.fpc say: units a design stratum (stratum,), and of PSUs: stratum, psu,
+    second (records of its population), records (of the sample)."""
+
+    strata: Floats
+    psus: pd.DataFrame | None
 
 
 @dataclass(frozen=True)
@@ -38,13 +49,14 @@ class Census:
     """PSUs per design stratum; empty where none are declared."""
     constant: tuple[str, ...]
     """Strata in which outcome or weight (lognormal: their logs) does not vary."""
+    populations: Populations | None = None
 
 
 def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Census:
     """Check every record and count the frame. Raises `DataError` with every problem found; writes nothing."""
-    names = job.categories
-    levels: dict[str, tuple[Level, ...]] = {name: job.columns[name].levels or () for name in names}
-    findings, psus, tallies = Findings(), list[pd.DataFrame](), list[pd.DataFrame]()
+    columns = job.categories
+    levels: dict[str, tuple[Level, ...]] = {name: job.columns[name].levels or () for name in columns}
+    findings, psus, tallies, sizes = Findings(), list[pd.DataFrame](), list[pd.DataFrame](), list[pd.DataFrame]()
     scale = np.log if job.model.family == "lognormal" else np.asarray
     for checked in checked_batches(job, source, findings, tick):
         scaled = {"y": scale(checked.outcome), "w": scale(checked.weight)}
@@ -52,6 +64,11 @@ def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Cen
         tallies.append(_tally(pd.DataFrame({"key": key, "records": 1, **scaled})))
         if checked.psu is not None:
             psus.append(pd.DataFrame({"key": key, "psu": checked.psu.to_pylist()}).drop_duplicates())
+        if job.survey.fpc:
+            unit = "" if checked.psu is None else checked.psu.to_pylist()
+            told = pd.DataFrame(checked.population, columns=["first", "second"][: len(job.survey.fpc)])
+            told = told.assign(key=key, psu=unit, records=1)
+            sizes.append(told.groupby([name for name in told if name != "records"], as_index=False).sum())
     if findings.problems:
         raise DataError(source.name, list(findings.problems.values()))
     if not tallies:
@@ -62,17 +79,47 @@ def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Cen
     tally = pd.concat(tallies).groupby(level=0).agg(_AGAIN)
     keys = tally.index.to_numpy()
     strides = _strides(levels)
-    codes = {name: ((keys // strides[name]) % len(levels[name])).astype(np.int32) for name in names}
+    codes = {name: ((keys // strides[name]) % len(levels[name])).astype(np.int32) for name in columns}
     frame = Frame(codes, levels, tally["records"].to_numpy(dtype=np.int64), job.strata, job.survey.design_strata)
     extent = tally.groupby(frame.stratum).agg(_AGAIN)
     flat = (extent["y_low"] == extent["y_high"]) | (extent["w_low"] == extent["w_high"])
     constant = tuple(label for label, same in zip(frame.stratum_labels, flat, strict=True) if same)
+    populations = _populations(job, source, frame, keys, sizes) if sizes else None
     if not psus:
-        return Census(frame, findings.removed, findings.seen, (), np.empty(0, dtype=np.int64), constant)
+        return Census(frame, findings.removed, findings.seen, (), np.empty(0, dtype=np.int64), constant, populations)
     met = pd.concat(psus).drop_duplicates()
-    stratum = frame.design_stratum[np.searchsorted(keys, met["key"])]
-    number: Ints = np.asarray(met.groupby(stratum)["psu"].nunique(), dtype=np.int64)
-    return Census(frame, findings.removed, findings.seen, tuple(sorted(set(met["psu"]))), number, constant)
+    number = _psus(frame, findings.units)
+    names = tuple(sorted(set(met["psu"])))
+    return Census(frame, findings.removed, findings.seen, names, number, constant, populations)
+
+
+def _psus(frame: Frame, units: set[tuple[int | str, ...]]) -> Ints:
+    """PSUs of every design stratum, those outside the universe too (stratum,)."""
+    names = frame.design_strata
+    codes = np.column_stack([np.zeros(len(frame), dtype=np.int32), *(frame.codes[name] for name in names)])
+    stratum = dict(zip(map(tuple, codes[:, 1:].tolist()), frame.design_stratum.tolist(), strict=True))
+    found = np.array([stratum[unit[:-1]] for unit in units if unit[:-1] in stratum], dtype=np.int64)
+    return np.bincount(found, minlength=int(frame.design_stratum.max()) + 1)
+
+
+def _populations(job: Job, source: Source, frame: Frame, keys: Ints, sizes: list[pd.DataFrame]) -> Populations:
+    """Population sizes, each the same for all records of its stratum or PSU. Raises `DataError`."""
+    told = pd.concat(sizes)
+    told["stratum"] = frame.design_stratum[np.searchsorted(keys, told["key"])]
+    problems = []
+    remedy = "correct the column: it holds the size of the population that the record's stratum or PSU was sampled from"
+    for column, name, by in zip(("first", "second"), job.survey.fpc, (["stratum"], ["stratum", "psu"]), strict=False):
+        several = int((told.groupby(by)[column].nunique() > 1).sum())
+        if several:
+            which = "design stratum" if column == "first" else "PSU"
+            problems.append(Problem(name, f"different sizes in one {which}", f"one size a {which}", remedy, several))
+    if problems:
+        raise DataError(source.name, problems)
+    strata = told.groupby("stratum")["first"].first().to_numpy(dtype=float)
+    if len(job.survey.fpc) == 1:
+        return Populations(strata, None)
+    psus = told.groupby(["stratum", "psu"], as_index=False).agg(second=("second", "first"), records=("records", "sum"))
+    return Populations(strata, psus)
 
 
 _AGAIN = {"records": "sum", "y_low": "min", "y_high": "max", "w_low": "min", "w_high": "max"}
@@ -128,6 +175,30 @@ def place(job: Job, source: Source, census: Census, scratch: Path, tick: Tick = 
     return Records(**maps)
 
 
+def replicate_sums(job: Job, source: Source, frame: Frame) -> Replicated | None:
+    """Sums of the replicate weights per frame row, in one more pass over the file; None where the job names none."""
+    said = job.survey.replicate_weights
+    if said is None:
+        return None
+    a, b = (np.zeros((len(frame), said.number)) for _ in range(2))
+    known = _key(frame.codes, frame.levels, len(frame))
+    for checked in checked_batches(job, source):
+        row = np.searchsorted(known, _key(checked.codes, frame.levels, len(checked.row)))
+        np.add.at(a, row, checked.replicates)
+        np.add.at(b, row, checked.replicates * checked.outcome[:, None])
+    return Replicated(a, b, replication(said), said.df or said.number - 1.0)
+
+
+def design_of(job: Job, census: Census) -> Design:
+    """The design beside the frame: population sizes by stratum and by (stratum, PSU code)."""
+    told, none = census.populations, np.empty(0)
+    psus = None
+    if told is not None and told.psus is not None:
+        code = pd.Index(census.psu_levels).get_indexer(pd.Index(told.psus["psu"]))
+        psus = told.psus.assign(psu=code).set_index(["stratum", "psu"])["second"]
+    return Design(job.survey.lonely_psu, none if told is None else told.strata, psus, census.psus.astype(np.float64))
+
+
 def _map(path: Path, kind: type, rows: int) -> np.memmap[Any, Any]:
     """A memory map whose space is taken at once: on a full disk a write to a map would kill the process without a word."""
     made = np.lib.format.open_memmap(path, "w+", kind, (rows,))
@@ -153,6 +224,8 @@ def checked_batches(
     if twice:
         remedy = "rename or delete one"
         raise DataError(source.name, [Problem(n, "stands twice in the file", "each column once", remedy) for n in twice])
+    if problems := check_replicates(job, columns):
+        raise DataError(source.name, problems)
     missing = [name for name in needed if name not in columns]
     if source.text_only and len(missing) == len(needed):
         found, remedy = "its first line names none of the job's columns", "give a header line, names separated by commas"

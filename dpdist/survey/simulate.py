@@ -59,7 +59,8 @@ class Doctorates:
             field = np.minimum(field, len(FIELDS) - 1).astype(np.int32)
             sex = (rng.random(units) < FEMALE[field]).astype(np.int32)
             log_salary = np.log(MEN_SALARY[field]) - LOG_GAP[field] * sex + said.sd * rng.standard_normal(units)
-            size = np.exp(log_salary + said.noise_sd * rng.standard_normal(units))
+            noise = said.noise_sd * rng.standard_normal(units)
+            size = np.exp(log_salary + (noise if said.noise == "normal" else np.exp(noise)))
             yield field, sex, np.exp(log_salary), size
 
     @cached_property

@@ -1,0 +1,54 @@
+"""Ratios of root mean squared errors by cell, from the errors of all replicates of a study of tables."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from dpdist.records import Floats
+from dpdist.studies.tabulated import STATISTICS, YARDSTICKS, Tabulated
+
+BATCHES = 50
+MONTE_CARLO = "_monte_carlo"
+"""Suffix of the measure that holds a median's standard error over resampled replicates."""
+
+
+def ratios(study: Tabulated, results: pd.DataFrame) -> pd.DataFrame:
+    """RMSE of every arm over that of every yardstick: case, mechanism, epsilon, cell, measure, value.
+
+    The rows of a measure with the suffix `_monte_carlo` hold the standard error of the median over cells.
+    """
+    errors = results[results["measure"].str.contains(" error ")]
+    split = errors["measure"].str.split(" error ", n=1, expand=True)
+    errors = errors.assign(statistic=split[0], cell=split[1])
+    rng = np.random.default_rng(study.seed)
+    found: list[pd.DataFrame] = []
+    for (case, epsilon), part in errors.groupby(["case", "epsilon"], sort=False):
+        drawn = rng.integers(0, study.replicates, (BATCHES, study.replicates))
+        for statistic in STATISTICS:
+            mine = part[part["statistic"] == statistic]
+            squares = {
+                str(label): own.pivot(index="replicate", columns="cell", values="value") ** 2
+                for label, own in mine.groupby("mechanism", sort=False)
+            }
+            for other in YARDSTICKS:
+                for label, square in squares.items():
+                    if label == other:
+                        continue
+                    both = square.align(squares[other])
+                    ratio, error = _ratio(both[0].to_numpy(), both[1].to_numpy(), drawn)
+                    rows = pd.DataFrame({"cell": both[0].columns, "value": ratio})
+                    rows = rows.assign(measure=f"{statistic}_ratio_{other}")
+                    again = pd.DataFrame({"cell": ["median"], "value": [error]})
+                    again = again.assign(measure=f"{statistic}_ratio_{other}{MONTE_CARLO}")
+                    found.append(pd.concat([rows, again]).assign(case=str(case), mechanism=label, epsilon=str(epsilon)))
+    return pd.concat(found, ignore_index=True)[["case", "mechanism", "epsilon", "cell", "measure", "value"]]
+
+
+def _ratio(square: Floats, other: Floats, drawn: np.ndarray[tuple[int, int], np.dtype[np.int64]]) -> tuple[Floats, float]:
+    """Ratio per cell from squared errors (replicate, cell), and the standard error of its median over cells."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio = np.sqrt(np.nanmean(square, axis=0) / np.nanmean(other, axis=0))
+        rows = drawn % len(square)
+        medians = [np.nanmedian(np.sqrt(np.nanmean(square[k], axis=0) / np.nanmean(other[k], axis=0))) for k in rows]
+    return ratio, float(np.std(medians, ddof=1))

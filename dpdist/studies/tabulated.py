@@ -1,0 +1,89 @@
+"""What a study of tables may say: synthetic tables beside noised ones, cell by cell against the truth (METHODS §7)."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from dpdist.job import Budget, Frozen, Name, RuleOrName, Synthesis, budget_text
+from dpdist.studies.settings import Study
+
+Yardstick = Literal["direct", "laplace", "laplace_composed", "laplace_strict"]
+YARDSTICKS: tuple[Yardstick, ...] = ("direct", "laplace", "laplace_composed", "laplace_strict")
+STATISTICS = ("count", "mean")
+
+
+class TableCase(Frozen):
+    """A simulated survey of doctorates, a new population and sample in every replicate."""
+
+    name: Name
+    population: int = Field(gt=0)
+    sample: int = Field(gt=0)
+    noise: Literal["normal", "lognormal"] = "normal"
+    weight_bound: float = Field(default=500.0, gt=0, description="public, of the strict table: larger weights are clipped")
+    outcome_bound: float = Field(default=400_000.0, gt=0, description="public, likewise")
+
+    @property
+    def n(self) -> int:
+        return self.sample
+
+
+class Synthetic(Frozen):
+    """Tables from m synthetic sets: FBS or FBP under a weight rule, estimated from records or from parameters.
+
+    `expected_weights` estimates from synthetic records with w* replaced by E(w|y*, x).
+    """
+
+    label: Name
+    weights: RuleOrName
+    synthesis: Synthesis = "fbs"
+    population_weights: Literal["inverse_inclusion", "proportional"] = "inverse_inclusion"
+    estimator: Literal["records", "expected_weights", "parameters"] = "records"
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if self.synthesis == "fbs" and self.population_weights == "proportional":
+            raise ValueError("population_weights are of synthesis: fbp")
+        if self.synthesis == "fbp" and self.estimator == "expected_weights":
+            raise ValueError("fbp has no synthetic weights to replace: take estimator: records")
+        return self
+
+
+class Tabulated(Study):
+    """RMSE against the truth, over replicates, of every cell of field × sex with margins; ratios to the yardsticks'."""
+
+    kind: Literal["tables"]
+    cases: tuple[TableCase, ...] = Field(min_length=1)
+    mechanisms: tuple[Synthetic, ...] = Field(min_length=1)
+    sets: tuple[Annotated[int, Field(ge=1, le=20)], ...] = Field(min_length=1, description="numbers m of synthetic sets")
+    epsilon_per_set: Budget
+    draws: int = Field(default=1000, ge=100)
+
+    @model_validator(mode="after")
+    def _numbers(self) -> Self:
+        if self.epsilons:
+            raise ValueError("epsilons follow from sets and epsilon_per_set: leave them out")
+        if len(set(self.sets)) < len(self.sets):
+            raise ValueError("numbers of sets must differ")
+        return self
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return (*YARDSTICKS, *(arm.label for arm in self.mechanisms))
+
+    @property
+    def case_names(self) -> tuple[str, ...]:
+        return tuple(case.name for case in self.cases)
+
+    @property
+    def grid(self) -> tuple[str, ...]:
+        """Total ε of m sets, which the noised tables are given too."""
+        return tuple(budget_text(self.epsilon_per_set * Fraction(m)) for m in self.sets)
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        order: tuple[Yardstick, ...] = ("laplace", "laplace_composed", "direct", "laplace_strict")
+        ratios = tuple(f"{statistic}_ratio_{other}" for other in order for statistic in STATISTICS)
+        return (*ratios, "count_coverage", "mean_coverage", "database_bound")
