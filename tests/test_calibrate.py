@@ -139,7 +139,7 @@ def test_a_calibration_on_the_current_file_is_refused_before_anything_is_written
     assert not (tmp_path / "work").exists()
 
 
-@pytest.mark.parametrize("mechanism", ["weighted, weights: linear", "weighted_e"])
+@pytest.mark.parametrize("mechanism", [pytest.param("weighted, weights: linear", marks=pytest.mark.slow), "weighted_e"])
 def test_constants_of_weights_meet_the_target_on_another_sample(mechanism: str, files: Path, tmp_path: Path) -> None:
     """Without a reference in the job: c leaves headroom, and the current file's own bound is under Δ*."""
     said = text(files, mechanism, reference=False, epsilon="6")
