@@ -433,9 +433,9 @@ def test_the_list_of_what_changes_the_identity_names_every_top_level_key_but_run
 
 def test_simulated_surveys_with_other_settings_are_other_inputs() -> None:
     said = {"kind": "doctorates", "population": 100, "sample": 50, "seed": 1}
-    others = [{"population": 101}, {"sample": 51}, {"seed": 2}, {"sd": 0.5}, {"noise_sd": 0.5}]
+    others = [{"population": 101}, {"sample": 51}, {"seed": 2}, {"sd": 0.5}, {"noise_sd": 0.5}, {"noise": "lognormal"}]
     identities = {str(job_with("input", to={"simulate": said | other}).identity) for other in ({}, *others)}
-    assert len(identities) == 6
+    assert len(identities) == 7
 
 
 @pytest.mark.parametrize(

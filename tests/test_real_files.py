@@ -105,11 +105,14 @@ def vote_job(**edits: str) -> str:
     return text
 
 
+SERIAL = ("executor: dask, workers: 2", "executor: serial")
 LATEST = ("strata: [year", "universe: [{column: year, keep: [2022, 2024]}]\nstrata: [year")
 
 
 @pytest.mark.real_data
-@pytest.mark.parametrize("edits", [{"latest": LATEST}, pytest.param({}, marks=pytest.mark.slow)], ids=["102", "816"])
+@pytest.mark.parametrize(
+    "edits", [{"latest": LATEST, "serial": SERIAL}, pytest.param({}, marks=pytest.mark.slow)], ids=["102", "816"]
+)
 def test_turnout_is_released_by_state_and_year(data: Path, tmp_path: Path, edits: dict[str, tuple[str, str]]) -> None:
     (tmp_path / "job.yaml").write_text(vote_job(**edits), encoding="utf-8")
     command = ["run", str(tmp_path / "job.yaml"), "--workspace", str(tmp_path / "ws")]

@@ -662,3 +662,35 @@ def test_a_pooled_fit_keeps_the_strata_as_predictors():
     own = Frame(EVERYWHERE.codes, LEVELS, EVERYWHERE.count, ("field",), ())
     names = [Lognormal.build(stratified, f, slice(0, 2)).design.names for f in (own, own.pooled())]
     assert names == [("(Intercept)", "sex[female]"), ("(Intercept)", "field[physics]", "field[health]", "sex[female]")]
+
+
+def test_an_expected_weight_is_the_mean_of_drawn_ones_under_the_same_outcome():
+    """E(w | y, x) by quadrature of the joint density; a slope of the other sign is seen (control)."""
+    frame = frame_of({(0, 0): 5, (1, 1): 5})
+    model = Lognormal.build(job(), frame, slice(0, 2))
+    covariance = np.array([[0.25, -0.2], [-0.2, 0.5]])
+    coefficients = np.array([[11.0, 4.0], [0.3, -0.1], [0.0, 0.0], [np.nan, np.nan]])[: len(model.design.names)]
+    theta = of(coefficients[None], covariance[None])
+    rows, outcome = np.array([0, 1, 1], dtype=np.int32), np.array([5e4, 9e4, 2e5])
+    found = model.expected_weight(theta, rows, outcome)
+    means = model._means(theta)[0][model.design.pattern[rows]]
+    for value, y, mean in zip(found, outcome, means, strict=True):
+        law = stats.multivariate_normal(mean, covariance)
+        u = np.linspace(mean[1] - 8.0, mean[1] + 8.0, 4001)
+        density = law.pdf(np.column_stack([np.full_like(u, np.log(y)), u]))
+        expected = integrate.simpson(density * np.exp(u), x=u) / integrate.simpson(density, x=u)
+        assert value == pytest.approx(expected, rel=1e-8)
+    assert found[2] < found[1], "control: the weight falls with the outcome"
+
+
+def test_records_with_expected_weights_have_the_same_outcomes_and_less_spread():
+    frame = frame_of({(0, 0): 4000})
+    drawn, expected = (
+        Lognormal.build(job(predictors=(), synthetic_weights=how), frame, slice(0, 1)) for how in ("drawn", "expected")
+    )
+    theta = of(np.array([[[11.0, 4.0]]]), np.array([[[0.25, -0.2], [-0.2, 0.5]]]))
+    rows = frame.expand()
+    (y, w), (again, e) = (model.simulate(theta, rows, KEY.generator("expected")) for model in (drawn, expected))
+    np.testing.assert_array_equal(y, again)
+    assert np.log(e).std() < 0.7 * np.log(w).std()
+    assert e.mean() == pytest.approx(w.mean(), abs=Z_LIMIT * w.std() / np.sqrt(len(w)))

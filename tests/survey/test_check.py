@@ -338,3 +338,33 @@ def test_a_level_that_csv_reads_as_missing_is_refused_rather_than_lost(level: st
     assert problem.where == "sex"
     assert f"'{level}'" in problem.found
     assert check_schema(job, batch().schema, False) == []
+
+
+CODED = {"bounds": [0, 1], "codes": {"No": 0, "Yes": 1}}
+
+
+def coded(**rules: str) -> Job:
+    model = {"family": "bernoulli", "outcome": "salary"}
+    return make_job(columns={"salary": CODED | rules}, model=model, survey={})
+
+
+@pytest.mark.parametrize("stored", [pa.array(["Yes", "No", "Yes"]), pa.array(["Yes", "No", "Yes"]).dictionary_encode()])
+def test_texts_stand_for_the_numbers_that_the_job_codes(stored: pa.Array) -> None:
+    job = coded()
+    found, findings = checked(job, batch(salary=stored))
+    assert findings.problems == {}
+    assert found.outcome.tolist() == [1.0, 0.0, 1.0]
+
+
+def test_a_text_without_a_code_is_told_and_a_missing_one_follows_its_rule() -> None:
+    job = coded(missing="drop")
+    found, findings = checked(job, batch(salary=pa.array(["Yes", None, "Perhaps"])))
+    assert told(findings) == [("salary", "texts without a code", 1, ("row 2",), ("Perhaps",))]
+    assert findings.removed == {"salary: missing, dropped": 1}
+    assert found.outcome.tolist() == [1.0]
+
+
+def test_a_coded_column_of_numbers_is_refused_by_its_type() -> None:
+    job = coded()
+    (problem,) = check_schema(job, batch().schema, False)
+    assert (problem.where, problem.allowed) == ("salary", "text, as its codes say")

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from scipy import stats
 
 from dpdist.job import Simulate
 from dpdist.records import Floats
@@ -19,7 +20,7 @@ FALSE_ALARM_Z = 5.0
 """Every comparison with the population below rejects a correct simulator for one seed in 1.7 million (two-sided normal)."""
 
 
-def doctorates(population: int = 20_000, sample: int = 2_000, seed: int = 7, **more: float) -> Doctorates:
+def doctorates(population: int = 20_000, sample: int = 2_000, seed: int = 7, **more: float | str) -> Doctorates:
     return Doctorates(
         Simulate.model_validate({"kind": "doctorates", "population": population, "sample": sample, "seed": seed} | more)
     )
@@ -173,3 +174,13 @@ def test_weights_sum_to_the_population_over_many_seeds() -> None:
     assert abs(sums.mean() - 2_000) < FALSE_ALARM_Z * error
     assert abs(1.1 * sums.mean() - 2_000) > FALSE_ALARM_Z * error, "the check must see a wrong scale"
     assert error < 0.02 * 2_000
+
+
+def test_the_literal_noise_of_the_slides_is_lognormal() -> None:
+    """log(size / salary) is N(0, .4) or, literally, its exponential: its log is N(0, .4). Kolmogorov–Smirnov at 1e-6."""
+    literal = population_of(doctorates(noise="lognormal"))
+    noise = np.log(literal["size"] / literal["salary"])
+    assert stats.kstest(np.log(noise) / 0.4, "norm").pvalue > 1e-6
+    normal = np.log(POPULATION["size"] / POPULATION["salary"])
+    assert stats.kstest(normal / 0.4, "norm").pvalue > 1e-6
+    assert stats.kstest(noise / 0.4, "norm").pvalue < 1e-6
