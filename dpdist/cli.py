@@ -18,7 +18,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from dpdist import cli_stan, reporting
+from dpdist import cli_cluster, cli_stan, reporting
 from dpdist.console import err, guarded, out
 from dpdist.job import Job
 from dpdist.jobfile import load_job
@@ -39,6 +39,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
+app.add_typer(cli_cluster.app, name="cluster")
 app.add_typer(cli_stan.app, name="stan")
 
 JobFile = Annotated[str, typer.Argument(metavar="JOB", help="A YAML job file, or the name of a shipped job (doctorates).")]
@@ -92,6 +93,8 @@ def run(
     workspace: Annotated[Path, typer.Option("--workspace", "-w", help="Folder for everything the run leaves.")],
     input: InputFile = None,
     replay: Replay = None,
+    scheduler: cli_cluster.Scheduler = None,
+    tls: cli_cluster.Tls = None,
     quiet: Quiet = False,
     as_json: Json = False,
     show_values: ShowValues = False,
@@ -100,7 +103,7 @@ def run(
 
     def act() -> None:
         with _listening(quiet, as_json) as listener:
-            said: Job = load_job(job)
+            said: Job = cli_cluster.placed(load_job(job), scheduler, tls)
             public = run_job(said, workspace, input, replay, listener)
         if as_json:
             print(json.dumps({"event": "done", "public": str(public)}))

@@ -9,12 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 
 @contextmanager
 def replaced(path: Path) -> Iterator[Path]:
-    """A temporary sibling to write to; renamed to `path` (after fsync) if the block succeeds, removed if not."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    """A temporary sibling to write to; renamed to `path` (after fsync) if the block succeeds, removed if not.
+
+    Its name is unique among all machines that share the folder: processes of two containers have the same number.
+    """
+    temporary = path.with_name(f".{path.name}.{uuid4().hex[:12]}.part")
     try:
         yield temporary
         with temporary.open("rb") as handle:
