@@ -22,7 +22,8 @@ from dpdist import cli_cluster, cli_stan, reporting
 from dpdist.console import err, guarded, out
 from dpdist.job import Job
 from dpdist.jobfile import load_job
-from dpdist.progress import Event, Listener, silent
+from dpdist.observing import observed, read_status, status_lines
+from dpdist.progress import SHOWN, Event, Listener, silent
 from dpdist.release import publish as publish_workspace
 from dpdist.release import run as run_job
 from dpdist.release import validate as validate_job
@@ -52,6 +53,13 @@ Replay = Annotated[
     Path | None, typer.Option("--replay", help="WORKSPACE/confidential of a run to reproduce, byte for byte.")
 ]
 Replicates = Annotated[int | None, typer.Option("--replicates", min=1, help="Number of replicates; unset: the study's.")]
+Log = Annotated[
+    str | None,
+    typer.Option("--log", envvar="DPDIST_LOG", help="File for one JSON line an event and task; - for standard error."),
+]
+Metrics = Annotated[
+    str | None, typer.Option("--metrics", envvar="DPDIST_METRICS", help="host:port to serve Prometheus figures on.")
+]
 WithEvaluation = Annotated[bool, typer.Option("--confidential", help="Add the evaluation, for the custodian's eyes only.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON event a line on standard output.")]
@@ -95,6 +103,8 @@ def run(
     replay: Replay = None,
     scheduler: cli_cluster.Scheduler = None,
     tls: cli_cluster.Tls = None,
+    log: Log = None,
+    metrics: Metrics = None,
     quiet: Quiet = False,
     as_json: Json = False,
     show_values: ShowValues = False,
@@ -102,7 +112,7 @@ def run(
     """Protect, then publish. Spends the job's budget; killed, the same command resumes."""
 
     def act() -> None:
-        with _listening(quiet, as_json) as listener:
+        with _listening(quiet, as_json) as shown, observed(workspace, log, metrics, shown) as listener:
             said: Job = cli_cluster.placed(load_job(job), scheduler, tls)
             public = run_job(said, workspace, input, replay, listener)
         if as_json:
@@ -134,6 +144,17 @@ def report(workspace: WorkspaceFolder, confidential: WithEvaluation = False) -> 
 
     def act() -> None:
         out.print(reporting.report_text(workspace, confidential))
+
+    guarded(act)
+
+
+@app.command()
+def status(workspace: WorkspaceFolder, as_json: Json = False) -> None:
+    """Show how far a run is, or how it ended; may be asked from another machine. Tells nothing confidential."""
+
+    def act() -> None:
+        said = read_status(workspace)
+        out.print_json(data=said) if as_json else out.print(reporting.facts_text(status_lines(said)))
 
     guarded(act)
 
@@ -174,6 +195,8 @@ class _JsonLines:
 
     def __enter__(self) -> Listener:
         def say(event: Event) -> None:
+            if event.kind not in SHOWN:
+                return
             said: dict[str, Any] = {"event": event.kind, "stage": event.stage, "done": event.done, "total": event.total}
             if event.note:
                 said["note"] = event.note
@@ -211,6 +234,8 @@ class _Bars:
         return self._say
 
     def _say(self, event: Event) -> None:
+        if event.kind not in SHOWN:
+            return
         if event.note:
             self._progress.console.print(event.note)
             return

@@ -36,6 +36,7 @@ RoleFolder = Annotated[
     Path, typer.Option("--tls", envvar="DPDIST_TLS", help="Folder with ca.crt, tls.crt and tls.key of this role.")
 ]
 Http = Annotated[str, typer.Option("--http", help="host:port for /health and /metrics; unset: loopback, any port.")]
+JsonLogs = Annotated[bool, typer.Option("--json", help="Log one JSON object a line.")]
 
 
 def placed(job: Job, scheduler: str | None, tls: Path | None) -> Job:
@@ -83,9 +84,10 @@ def scheduler(
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "0.0.0.0",
     port: Annotated[int, typer.Option("--port", min=1, max=65535)] = serve.PORT,
     http: Http = serve.HTTP,
+    as_json: JsonLogs = False,
 ) -> None:
     """Run the scheduler until it is told to end (SIGTERM). It keeps nothing: restarted, drivers submit again."""
-    guarded(lambda: serve.serve_scheduler(host, port, tls, http))
+    guarded(lambda: serve.serve_scheduler(host, port, tls, http, as_json))
 
 
 @app.command()
@@ -98,9 +100,10 @@ def worker(
     ] = None,
     http: Http = serve.HTTP,
     patience: Annotated[float, typer.Option("--patience", min=0, help="Seconds to look for a scheduler.")] = serve.PATIENCE,
+    as_json: JsonLogs = False,
 ) -> None:
     """Run one worker (one process, one thread) until it is told to end (SIGTERM); it looks again for a lost scheduler."""
-    guarded(lambda: serve.serve_worker(scheduler, tls, host, _bytes(memory), http, patience))
+    guarded(lambda: serve.serve_worker(scheduler, tls, host, _bytes(memory), http, patience, as_json))
 
 
 def _bytes(said: str | None) -> int | None:

@@ -12,8 +12,9 @@ from uuid import uuid4
 
 from dpdist.errors import ClusterError, DpdistError, TaskError
 from dpdist.job import Runtime
+from dpdist.progress import Event, Listener, silent
 from dpdist.runtime import remote
-from dpdist.runtime.attempts import attempt, one_thread
+from dpdist.runtime.attempts import attempt, one_thread, unit_of
 from dpdist.runtime.interrupts import interrupts_kept
 from dpdist.runtime.remote import ALLOWED_DEATHS
 
@@ -44,15 +45,18 @@ class Serial:
     """In this process, in order."""
 
     runtime: Runtime
+    listener: Listener = silent
 
     def map(self, task: Callable[[int], R], keys: Sequence[int]) -> Iterator[R]:
         failures: list[Exception] = []
         for key in keys:
+            began = time.perf_counter()
             try:
                 result = one_thread(task, key)
             except Exception as error:
                 _stop_or_note(self.runtime, error, failures)
             else:
+                self.listener(Event("task", "", unit=unit_of(task, key), seconds=time.perf_counter() - began))
                 yield result
         _raise_together(failures)
 
@@ -69,8 +73,7 @@ class Dask:
     client: Any
     needs: Mapping[str, float] = field(default_factory=dict)
     connect: Callable[[], Any] | None = None
-    retries: int = 0
-    """Tasks submitted again because the scheduler was lost."""
+    listener: Listener = silent
 
     def map(self, task: Callable[[int], R], keys: Sequence[int]) -> Iterator[R]:
         from distributed.scheduler import KilledWorker
@@ -85,7 +88,7 @@ class Dask:
                 except remote.Lost:
                     done, losses = set(), losses + 1
                     waiting += list(pending.values())
-                    self.retries += len(pending)
+                    self.listener(Event("retry", "", done=len(pending)))
                     pending.clear()
                     self._reconnect(losses)
                 for future in done:
@@ -97,9 +100,10 @@ class Dask:
                         continue
                     except remote.lost_results():
                         waiting.append(key)
-                        self.retries += 1
+                        self.listener(Event("retry", "", done=1))
                         continue
                     losses = 0
+                    self.listener(Event("task", "", unit=unit_of(task, key), seconds=result.seconds))
                     if result.error is None:
                         yield result.value
                     else:
@@ -130,6 +134,7 @@ class Dask:
 
         deadline = time.monotonic() + self.runtime.stall_timeout
         while (left := deadline - time.monotonic()) > 0:
+            self.listener(Event("alive", ""))
             self.start_missing()
             if self.connect is not None and self.client.status != "running":
                 raise remote.Lost
@@ -189,30 +194,32 @@ async def _open_missing(cluster: Any, workers: int) -> None:
 
 
 @contextmanager
-def executor(runtime: Runtime, stan: bool = False, shared: Path | None = None) -> Iterator[Executor]:
+def executor(
+    runtime: Runtime, stan: bool = False, shared: Path | None = None, listener: Listener = silent
+) -> Iterator[Executor]:
     """The executor a job asks for; a local cluster lives as long as the block, its workers no longer than this process.
 
     `stan`: tasks start subprocesses of Stan. `shared`: a folder that workers elsewhere must see as this process does.
     """
     needs = STAN if stan else {}
     if runtime.executor == "serial":
-        yield Serial(runtime)
+        yield Serial(runtime, listener)
     elif runtime.scheduler is None:
-        with _local(runtime, needs) as workers:
+        with _local(runtime, needs, listener) as workers:
             yield workers
     else:
-        with _elsewhere(runtime, needs, shared) as workers:
+        with _elsewhere(runtime, needs, shared, listener) as workers:
             yield workers
 
 
 @contextmanager
-def _elsewhere(runtime: Runtime, needs: Mapping[str, float], shared: Path | None) -> Iterator[Dask]:
+def _elsewhere(runtime: Runtime, needs: Mapping[str, float], shared: Path | None, listener: Listener) -> Iterator[Dask]:
     """On a scheduler that somebody else runs."""
     from distributed.utils import silence_logging_cmgr
 
     place = remote.Place.of(runtime)
     with silence_logging_cmgr(level=50):
-        workers = Dask(runtime, place.connect(), needs, place.connect)
+        workers = Dask(runtime, place.connect(), needs, place.connect, listener)
         try:
             remote.check_workers(workers.client, runtime.start_timeout, needs, shared)
             yield workers
@@ -221,7 +228,7 @@ def _elsewhere(runtime: Runtime, needs: Mapping[str, float], shared: Path | None
 
 
 @contextmanager
-def _local(runtime: Runtime, needs: Mapping[str, float]) -> Iterator[Dask]:
+def _local(runtime: Runtime, needs: Mapping[str, float], listener: Listener) -> Iterator[Dask]:
     import dask
     from distributed import Client, LocalCluster
 
@@ -247,7 +254,7 @@ def _local(runtime: Runtime, needs: Mapping[str, float]) -> Iterator[Dask]:
         ) as cluster,
         Client(cluster) as client,
     ):
-        workers = Dask(runtime, client, needs)
+        workers = Dask(runtime, client, needs, None, listener)
         workers.start_missing()
         let_through()
         yield workers

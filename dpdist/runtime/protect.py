@@ -44,6 +44,10 @@ class ProtectBin:
         fit = self.address.open()
         return [protect_small(fit, stratum) for stratum in fit.layout.bins[number] if not fit.done(stratum)]
 
+    def unit(self, number: int) -> dict[str, int | str]:
+        strata = self.address.open().layout.bins[number]
+        return {"fit": self.address.name, "stratum": strata[0], "strata": len(strata)}
+
 
 @dataclass(frozen=True)
 class ProtectOne:
@@ -54,6 +58,9 @@ class ProtectOne:
     def __call__(self, stratum: int) -> list[Outcome]:
         fit = self.address.open()
         return [] if fit.done(stratum) else [protect_small(fit, stratum)]
+
+    def unit(self, stratum: int) -> dict[str, int | str]:
+        return {"fit": self.address.name, "stratum": stratum, "strata": 1}
 
 
 def protect_small(fit: Fit, stratum: int) -> Outcome:
@@ -137,6 +144,10 @@ class VisitSpan:
         with replaced(journal.span(self.round, span)) as temporary, temporary.open("wb") as handle:
             np.savez(handle, partial=partial, recorded=recorded, **left)
         return span
+
+    def unit(self, span: int) -> dict[str, int | str]:
+        blocks = self.address.open().layout.spans(self.stratum)[span]
+        return {"fit": self.address.name, "stratum": self.stratum, "block": blocks.start, "blocks": len(blocks)}
 
 
 def protect_giant(fit: Fit, stratum: int, workers: Executor, tick: Callable[[int], None]) -> Outcome:

@@ -14,6 +14,7 @@ from typing import Any
 
 from dpdist.errors import ClusterError
 from dpdist.runtime import remote
+from dpdist.runtime.json_logs import log_as_json
 from dpdist.runtime.links import Credentials, reach
 
 PORT = 8786
@@ -26,13 +27,15 @@ _HTTP_ROUTES = {
 }
 
 
-def serve_scheduler(host: str, port: int, tls: Path, http: str = HTTP) -> None:
+def serve_scheduler(host: str, port: int, tls: Path, http: str = HTTP, json_logs: bool = False) -> None:
     """Run a scheduler until SIGTERM or SIGINT."""
     import dask
     import distributed
 
     security = Credentials(tls.absolute()).security()
     place = f"tls://{host}:{port}"
+    if json_logs:
+        log_as_json()
 
     async def run() -> None:
         try:
@@ -56,6 +59,7 @@ def serve_worker(
     memory: int | None = None,
     http: str = HTTP,
     patience: float = PATIENCE,
+    json_logs: bool = False,
 ) -> None:
     """Run one worker of one thread until SIGTERM or SIGINT; a lost scheduler is looked for again for `patience` seconds.
 
@@ -65,6 +69,8 @@ def serve_worker(
     import distributed
 
     security = Credentials(tls.absolute()).security()
+    if json_logs:
+        log_as_json()
 
     async def run() -> None:
         while True:
@@ -85,7 +91,7 @@ def serve_worker(
                 return
             await asyncio.to_thread(reach, address, security, patience)
 
-    with dask.config.set({**remote.settings(60.0), **_HTTP_ROUTES}):
+    with dask.config.set({**remote.settings(60.0), **_HTTP_ROUTES, "dpdist.json-logs": json_logs}):
         reach(address, security, patience)
         asyncio.run(run())
 

@@ -44,7 +44,9 @@ class Cluster:
 
     def start_scheduler(self) -> None:
         http = f"127.0.0.1:{self.http}"
-        self._start("scheduler", "--tls", self.tls("scheduler"), "--host", self.host, "--port", self.port, "--http", http)
+        self._start(
+            "scheduler", "--tls", self.tls("scheduler"), "--host", self.host, "--port", self.port, "--http", http, "--json"
+        )
 
     def start_worker(self, name: str, host: str = "127.0.0.1") -> None:
         self._start(name, self.address, "--tls", self.tls("worker"), "--memory", "2GiB", "--host", host)
