@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -12,8 +13,11 @@ from dpdist.console import guarded, out
 from dpdist.errors import JobError, Problem
 from dpdist.job import Job
 from dpdist.job_consistency import scheduler_contradictions
+from dpdist.jobfile import load_job
+from dpdist.release import validate
 from dpdist.runtime import serve
 from dpdist.runtime.certificates import AUTHORITY, make_certificates
+from dpdist.sizing import worker_patch
 
 app = typer.Typer(
     help="Run a cluster: make its certificates ([bold]certs[/]), start a [bold]scheduler[/] and [bold]worker[/]s on "
@@ -95,6 +99,8 @@ def worker(
     scheduler: Annotated[str, typer.Argument(envvar="DPDIST_SCHEDULER", help="tls://host:port of the scheduler.")],
     tls: RoleFolder,
     host: Annotated[str | None, typer.Option("--host", help="Address to listen on; unset: towards the scheduler.")] = None,
+    port: Annotated[int, typer.Option("--port", min=0, max=65534, help="Port, and the next one; 0: any.")] = 0,
+    name: Annotated[str | None, typer.Option("--name", envvar="DASK_WORKER_NAME", help="Unset: the address.")] = None,
     memory: Annotated[
         str | None, typer.Option("--memory", help="Memory of tasks, as 2GiB; unset: the container's.")
     ] = None,
@@ -103,7 +109,17 @@ def worker(
     as_json: JsonLogs = False,
 ) -> None:
     """Run one worker (one process, one thread) until it is told to end (SIGTERM); it looks again for a lost scheduler."""
-    guarded(lambda: serve.serve_worker(scheduler, tls, host, _bytes(memory), http, patience, as_json))
+    guarded(lambda: serve.serve_worker(scheduler, tls, host, port, name, _bytes(memory), http, patience, as_json))
+
+
+@app.command()
+def size(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="A YAML job file, or the name of a shipped job.")],
+    input: Annotated[Path | None, typer.Option("--input", help="File to read instead of the job's input.")] = None,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Workers at most; fewer where tasks are fewer.")] = 32,
+) -> None:
+    """Print requests and limits of a job's workers, from its plan, as a patch for deploy/base (JSON is YAML)."""
+    guarded(lambda: print(json.dumps(worker_patch(validate(load_job(job), input), workers), indent=2)))
 
 
 def _bytes(said: str | None) -> int | None:

@@ -56,6 +56,8 @@ def serve_worker(
     address: str,
     tls: Path,
     host: str | None = None,
+    port: int = 0,
+    name: str | None = None,
     memory: int | None = None,
     http: str = HTTP,
     patience: float = PATIENCE,
@@ -63,7 +65,8 @@ def serve_worker(
 ) -> None:
     """Run one worker of one thread until SIGTERM or SIGINT; a lost scheduler is looked for again for `patience` seconds.
 
-    It listens on `host`, or on the address from which this machine speaks to the scheduler.
+    It listens on `host`, or on the address from which this machine speaks to the scheduler; the worker on `port`, the
+    process that restarts it when it dies on the next one.
     """
     import dask
     import distributed
@@ -77,6 +80,9 @@ def serve_worker(
             nanny = await distributed.Nanny(
                 address,
                 host=host,
+                name=name,
+                worker_port=port,
+                port=port + 1 if port else 0,
                 nthreads=1,
                 memory_limit=memory or "auto",
                 security=security,
