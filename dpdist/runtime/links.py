@@ -83,12 +83,27 @@ def reach(address: str, security: Any, timeout: float, who: str = "the scheduler
         time.sleep(_RETRY_INTERVAL)
 
 
+def own_address(address: str) -> str:
+    """The address from which this machine speaks to a scheduler; nothing is sent.
+
+    Dask would ask for its way to the internet, and take loopback where there is none.
+    """
+    host, port = _place(address)
+    family, kind, number, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, number) as asked:
+        asked.connect(target)
+        return str(asked.getsockname()[0])
+
+
+def _place(address: str) -> tuple[str, int]:
+    host, _, port = address.partition("://")[2].rpartition(":")
+    return host.strip("[]"), int(port)
+
+
 def _greeted(address: str, security: Any) -> None:
     """A scheduler speaks first, once it has accepted the other side's certificate."""
-    scheme, _, place = address.partition("://")
-    host, _, port = place.rpartition(":")
-    with socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_TIMEOUT) as plain:
-        if scheme == "tcp":
+    with socket.create_connection(_place(address), timeout=ANSWER_TIMEOUT) as plain:
+        if address.startswith("tcp://"):
             greeting = plain.recv(1)
         else:
             context: ssl.SSLContext = security.get_connection_args("client")["ssl_context"]

@@ -36,13 +36,14 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class ProtectBin:
-    """Task: all rounds of the small strata of one bin, those already finished left out."""
+    """Task: all rounds of the small strata of one bin, those already finished left out: by an earlier run, or by a worker
+    that was lost before it told."""
 
     address: Address
 
     def __call__(self, number: int) -> list[Outcome]:
         fit = self.address.open()
-        return [protect_small(fit, stratum) for stratum in fit.layout.bins[number] if not fit.done(stratum)]
+        return [protect_unfinished(fit, stratum) for stratum in fit.layout.bins[number]]
 
     def unit(self, number: int) -> dict[str, int | str]:
         strata = self.address.open().layout.bins[number]
@@ -57,10 +58,14 @@ class ProtectOne:
 
     def __call__(self, stratum: int) -> list[Outcome]:
         fit = self.address.open()
-        return [] if fit.done(stratum) else [protect_small(fit, stratum)]
+        return [protect_unfinished(fit, stratum)]
 
     def unit(self, stratum: int) -> dict[str, int | str]:
         return {"fit": self.address.name, "stratum": stratum, "strata": 1}
+
+
+def protect_unfinished(fit: Fit, stratum: int) -> Outcome:
+    return Outcome(stratum, None) if fit.done(stratum) else protect_small(fit, stratum)
 
 
 def protect_small(fit: Fit, stratum: int) -> Outcome:

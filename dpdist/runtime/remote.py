@@ -111,6 +111,10 @@ def check_workers(client: Any, timeout: float, needs: Mapping[str, float], share
         info = client.scheduler_info()["workers"]
     except ModuleNotFoundError:
         raise ClusterError("the workers have no dpdist", f"{_START_WORKERS} of the same version") from None
+    except OSError:
+        listed = ", ".join(sorted(workers_of(client))[:3])
+        found = f"the scheduler cannot reach a worker that has registered ({listed})"
+        raise ClusterError(found, "look at the workers' --host and ports, and at network policies") from None
     for worker, facts in sorted(said.items()):
         _check_worker(worker, facts, needs, shared, info.get(worker, {}))
 

@@ -15,7 +15,7 @@ from typing import Any
 from dpdist.errors import ClusterError
 from dpdist.runtime import remote
 from dpdist.runtime.json_logs import log_as_json
-from dpdist.runtime.links import Credentials, reach
+from dpdist.runtime.links import Credentials, own_address, reach
 
 PORT = 8786
 HTTP = "127.0.0.1:0"
@@ -76,10 +76,11 @@ def serve_worker(
         log_as_json()
 
     async def run() -> None:
+        """The address of this machine may be another one after a network is back."""
         while True:
             nanny = await distributed.Nanny(
                 address,
-                host=host,
+                host=host or own_address(address),
                 name=name,
                 worker_port=port,
                 port=port + 1 if port else 0,

@@ -119,18 +119,9 @@ class Containers:
         for path in (own, scratch):
             path.mkdir(exist_ok=True)
         os.chown(scratch, USER, USER)
-        env = {
-            "PATH": f"{sys.prefix}/bin:/usr/bin:/bin",
-            "HOME": "/tmp",
-            "OMP_NUM_THREADS": "1",
-            "OPENBLAS_NUM_THREADS": "1",
-        }
-        env |= {
-            "PYTHONPATH": str(_source()),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "MPLCONFIGDIR": "/tmp",
-            "NUMBA_CACHE_DIR": "/tmp",
-        }
+        env = {"PATH": f"{sys.prefix}/bin:/usr/bin:/bin", "PYTHONPATH": str(_source()), "PYTHONDONTWRITEBYTECODE": "1"}
+        env |= dict.fromkeys(("HOME", "MPLCONFIGDIR", "NUMBA_CACHE_DIR"), "/tmp")
+        env |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
         env |= {entry["name"]: entry["value"] for entry in container.get("env", [])}
         mounts = [f"chmod a+x {own}/root{folder}" for folder in Path(sys.base_prefix).parents]  # of the overlay alone
         mounts.append(_bind(own, scratch, "/tmp"))

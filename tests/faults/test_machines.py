@@ -42,6 +42,11 @@ class Release:
         self.containers = Containers(folder, self.machines, {"dpdist-scheduler": "scheduler"})
         self.drivers = 0
 
+    def limit_storage(self, size: str) -> None:
+        """The shared folder on a file system of its own."""
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", self.shared], check=True)
+        os.chown(self.shared, USER, USER)
+
     @property
     def workspace(self) -> Path:
         return self.shared / "release"
@@ -91,6 +96,8 @@ class Release:
     def close(self) -> None:
         self.containers.close()
         self.machines.close()
+        if self.shared.is_mount():
+            subprocess.run(["umount", "--lazy", self.shared], check=True)
 
 
 def serial(release: Release, dpdist: Server, tmp_path: Path) -> Path:
@@ -110,7 +117,7 @@ def readable(survey: Survey) -> Survey:
 def test_a_small_cluster_survives_a_killed_worker_a_restarted_scheduler_and_a_cut_link(
     dpdist: Server, tmp_path: Path
 ) -> None:
-    survey = readable(Survey(_open(tmp_path / "survey"), (30,) * 200, draws=100, log_lik="never"))
+    survey = readable(Survey(_open(tmp_path / "survey"), (30,) * 130, draws=100, log_lik="never"))
     release = Release(_open(tmp_path / "cluster"), survey, workers=2)
     try:
         for machine in ("scheduler", *release.workers, "driver"):
@@ -122,14 +129,14 @@ def test_a_small_cluster_survives_a_killed_worker_a_restarted_scheduler_and_a_cu
         victim.kill()
         release.machines.cut("worker-2")
         release.containers.kill("scheduler")
-        assert strata_done(release.workspace) < 200, "control: there was work left"
+        assert strata_done(release.workspace) < 130, "control: there was work left"
         release.start("scheduler")
         time.sleep(2)  # the time that the link is cut
         release.machines.join("worker-2")
         assert release.until_done(120) == 0, release.containers.log("driver")
         assert public_bytes(release.workspace) == public_bytes(serial(release, dpdist, tmp_path))
         status = json.loads((release.workspace / "status.json").read_text())
-        assert status["state"] == "finished"
+        assert (status["state"], status["stages"]["protect"]["done"]) == ("finished", 130)
         assert status["retries"] > 0, "control: the driver lost the scheduler"
         assert {"begin", "task", "summary"} <= {event["event"] for event in release.containers.events("driver")}
     finally:
@@ -160,3 +167,95 @@ def assert_confined(release: Release) -> None:
 def namespaces_left() -> list[str]:
     said = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
     return [line for line in said.splitlines() if line.startswith(f"dpd{os.getpid()}-")]
+
+
+class Fault(NamedTuple):
+    """What is done to a release, step by step; each step gives the seconds until the next."""
+
+    name: str
+    steps: Callable[[Release, random.Random], Iterator[float]]
+
+
+def killed_workers(release: Release, rng: random.Random) -> Iterator[float]:
+    while True:
+        machine = rng.choice(release.workers)
+        if rng.random() < 0.3 and machine in release.containers.processes:
+            release.containers.kill(machine)
+            yield rng.uniform(3, 6)
+        else:
+            for process in release.processes_of(machine):
+                process.kill()
+                yield rng.uniform(3, 6)
+        yield 0.1
+
+
+def restarted_scheduler(release: Release, rng: random.Random) -> Iterator[float]:
+    for _ in range(2):
+        release.containers.kill("scheduler")
+        yield rng.uniform(12, 18)
+
+
+def cut_link(release: Release, rng: random.Random) -> Iterator[float]:
+    machine = rng.choice(release.workers)
+    release.machines.cut(machine)
+    yield 60.0
+    release.machines.join(machine)
+
+
+def killed_driver(release: Release, rng: random.Random) -> Iterator[float]:
+    for _ in range(3):
+        release.containers.kill("driver")
+        yield rng.uniform(10, 15)
+
+
+def full_disk(release: Release, rng: random.Random) -> Iterator[float]:
+    filler = release.shared / "filler"
+    with filler.open("wb") as file:
+        try:
+            while True:
+                file.write(b"x" * 2**16)
+                file.flush()
+        except OSError:
+            yield 10.0
+    filler.unlink()
+
+
+CAMPAIGN = [
+    Fault(steps.__name__, steps) for steps in (killed_workers, restarted_scheduler, cut_link, killed_driver, full_disk)
+]
+STRATA = 1000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", CAMPAIGN, ids=lambda fault: fault.name)
+def test_a_release_of_a_thousand_strata_ends_with_the_serial_bytes(
+    fault: Fault, dpdist: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The campaign: `python -m pytest -m slow tests/faults/test_machines.py`; a line a fault on the screen."""
+    survey = readable(Survey(_open(tmp_path / "survey"), (60,) * STRATA, draws=200, log_lik="never"))
+    release, rng, injected = Release(_open(tmp_path / "cluster"), survey, workers=4), random.Random(fault.name), 0
+    try:
+        release.limit_storage("400m")
+        for machine in ("scheduler", *release.workers, "driver"):
+            release.start(machine)
+        wait_until(lambda: strata_done(release.workspace) >= 20 or not release.running("driver"))
+        began, next_step, steps, done = time.monotonic(), 0.0, fault.steps(release, rng), strata_done(release.workspace)
+        assert done < STRATA, "control: there was work left"
+        while (code := release.tend()) is None:
+            assert time.monotonic() - began < 900, release.containers.log("driver")[-2000:]
+            if time.monotonic() >= next_step and (left := next(steps, None)) is not None:
+                next_step, injected = time.monotonic() + left, injected + 1
+            time.sleep(0.1)
+        seconds = time.monotonic() - began
+        for machine in release.workers:
+            release.machines.join(machine)
+        assert code == 0, release.containers.log("driver")
+        same = public_bytes(release.workspace) == public_bytes(serial(release, dpdist, tmp_path))
+        said = json.loads((release.workspace / "status.json").read_text())
+        with capsys.disabled():
+            facts = {"injected": injected, "drivers": release.drivers, "tasks": said["tasks"], "again": said["retries"]}
+            print(f"\n{fault.name}: {facts}, {seconds:.0f} s after {done} strata, identical {same}")
+        assert same
+        assert injected > 0
+    finally:
+        release.close()
