@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -187,7 +189,16 @@ def schema() -> None:
 
 
 def main() -> None:
+    """SIGTERM ends a command as Ctrl-C does, also the first process of a container, which would not hear it otherwise."""
+    signal.signal(signal.SIGTERM, _as_interrupt)
     app()
+
+
+def _as_interrupt(number: int, frame: FrameType | None) -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler):
+        raise KeyboardInterrupt
+    handler(signal.SIGINT, frame)
 
 
 class _JsonLines:

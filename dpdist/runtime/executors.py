@@ -74,6 +74,8 @@ class Dask:
     needs: Mapping[str, float] = field(default_factory=dict)
     connect: Callable[[], Any] | None = None
     listener: Listener = silent
+    _workers: tuple[float, int] = (-1e9, 1)
+    """When the scheduler was last asked for its workers, and their number."""
 
     def map(self, task: Callable[[int], R], keys: Sequence[int]) -> Iterator[R]:
         from distributed.scheduler import KilledWorker
@@ -117,16 +119,27 @@ class Dask:
         """Submit as many tasks as the window takes."""
         window = TASKS_IN_FLIGHT * self._width() if waiting else 0
         while waiting and len(pending) < window:
-            key = waiting.pop()
-            name = f"{type(task).__name__}-{call}-{key}"
-            future = self.client.submit(attempt, task, key, key=name, pure=False, resources=dict(self.needs) or None)
-            pending[future] = key
+            name = f"{type(task).__name__}-{call}-{waiting[-1]}"
+            future = self._submitted(task, waiting[-1], name)
+            pending[future] = waiting.pop()
+
+    def _submitted(self, task: Callable[[int], R], key: int, name: str) -> Any:
+        try:
+            return self.client.submit(attempt, task, key, key=name, pure=False, resources=dict(self.needs) or None)
+        except (OSError, RuntimeError, ValueError):  # of a client that was closed meanwhile
+            if self.connect is None or self.client.status == "running":
+                raise
+            raise remote.Lost from None
 
     def _width(self) -> int:
-        """Workers: of a local cluster those asked for, elsewhere those that are there."""
+        """Workers: of a local cluster those asked for, elsewhere those that were there a moment ago."""
         if self.connect is None:
             return self.runtime.workers
-        return max(1, len(remote.workers_of(self.client)))
+        asked, workers = self._workers
+        if time.monotonic() - asked > _CHECK_INTERVAL:
+            workers = max(1, len(remote.workers_of(self.client)))
+            self._workers = time.monotonic(), workers
+        return workers
 
     def _finished(self, pending: set[Any]) -> set[Any]:
         """Those that have finished, at least one; workers that are missing meanwhile are started."""

@@ -13,6 +13,7 @@ from typing import Any
 import jsonschema
 import kubernetes_validate
 import manifest_checks as checks
+import manifest_security as security
 import pytest
 import yaml
 from manifest_network import network
@@ -28,7 +29,14 @@ CHECKS: dict[str, Callable[[Objects], Iterator[str]]] = {
     check.__name__: check
     for check in (
         *(checks.restarts, checks.final_exits, checks.quantities, checks.selectors, checks.ports, checks.probes),
-        *(checks.mounts, checks.roles_secrets, checks.no_secret_in_the_open, checks.hardened, checks.images, checks.rights),
+        *(
+            checks.mounts,
+            security.roles_secrets,
+            security.no_secret_in_the_open,
+            security.hardened,
+            security.images,
+            security.rights,
+        ),
         network,
     )
 }

@@ -176,6 +176,7 @@ def test_causes_of_a_scheduler_that_cannot_be_reached_are_named(tmp_path: Path) 
     security = Credentials(tmp_path / "driver").security()
     with pytest.raises(ClusterError, match=r"did not answer for 0 s: nobody listens there \(connection refused\)"):
         reach(f"tls://127.0.0.1:{free_port()}", security, 0)
+    assert links.own_address("tls://127.0.0.1:8786") == "127.0.0.1"
     with pytest.raises(ClusterError, match="its name cannot be resolved"):
         reach("tls://scheduler.invalid:8786", security, 0)
 
@@ -213,6 +214,15 @@ def test_dasks_own_configuration_names_the_scheduler(cluster: Cluster) -> None:
         assert list(workers.map(abs, [-3])) == [3]
     with dask.config.set({"scheduler-address": "tcp://10.0.0.1:8786"}), pytest.raises(ClusterError, match="not encrypted"):
         Place.of(said)
+
+
+def test_sigterm_ends_a_driver_as_ctrl_c_does(cluster: Cluster, tmp_path: Path) -> None:
+    many = Survey(tmp_path, (30,) * 120, draws=100)
+    started = Run(many.job(), tmp_path / "work", *cluster.driver)
+    assert started.until(lambda: (tmp_path / "work" / "confidential").exists())
+    started.process.terminate()
+    ended = started.end()
+    assert (ended.code, ended.text) == (130, "Interrupted; the same command resumes.\n")
 
 
 def test_a_scheduler_lost_for_good_ends_a_run_with_a_message_and_the_same_command_resumes(
