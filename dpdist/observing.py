@@ -26,6 +26,8 @@ STATUS = "status.json"
 """In the workspace, beside the public and the confidential folder."""
 STATUS_INTERVAL = 2.0
 """Seconds between writes of the status within a stage."""
+CHECKING = "check records"
+"""The stage before a run owns its workspace, which may be another run's."""
 FALLBACK = "protect again"
 """The stage in which strata that could not be released take the proper prior."""
 SILENT_AFTER = 120.0
@@ -110,6 +112,7 @@ class Status:
         }
         self._began: dict[str, float] = {}
         self._written = 0.0
+        self._owned = False
 
     def hear(self, event: Event) -> None:
         if event.kind in ("begin", "advance", "end"):
@@ -121,6 +124,7 @@ class Status:
             self._said["tasks"] += 1
         elif event.kind == "retry":
             self._said["retries"] += event.done
+        self._owned = self._owned or event.stage != CHECKING
         if event.kind in ("begin", "end", "retry") or time.monotonic() - self._written > STATUS_INTERVAL:
             self._write()
 
@@ -132,7 +136,7 @@ class Status:
 
     def _write(self) -> None:
         """Nothing before the workspace is the run's, nothing on a full disk: a run does not fail for its status."""
-        if (self._root / "confidential" / "identity.json").exists():
+        if self._owned:
             with suppress(OSError):
                 write_json(self._root / STATUS, {**self._said, "updated": now()})
                 self._written = time.monotonic()

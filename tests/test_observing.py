@@ -40,6 +40,17 @@ def test_lines_status_and_screen_of_a_run_say_how_far_it_is_and_quote_no_record(
     assert len(set(spelled(rows.to_csv()))) >= 2, "control: inside, these spellings occur"
 
 
+def test_a_run_that_is_refused_leaves_the_status_of_the_workspace_alone(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    assert CliRunner().invoke(app, ["run", str(survey(tmp_path)), "-w", str(work), "-q"]).exit_code == 0
+    before = (work / "status.json").read_bytes()
+    other = survey(tmp_path, fallback="pool")
+    assert CliRunner().invoke(app, ["run", str(other), "-w", str(work), "-q"]).exit_code == 2
+    assert (work / "status.json").read_bytes() == before
+    again = CliRunner().invoke(app, ["run", str(survey(tmp_path)), "-w", str(work), "-q"])
+    assert (again.exit_code, read_status(work)["starts"]) == (0, 2)
+
+
 def test_a_run_that_fails_tells_the_kind_of_error_and_not_its_words(tmp_path: Path) -> None:
     work, log = tmp_path / "work", tmp_path / "log"
     ended = CliRunner().invoke(app, ["run", str(survey(tmp_path, bad=True)), "-w", str(work), "--log", str(log)])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -14,7 +16,7 @@ from campaign import Run, Server, Survey, arguments, public_bytes, strata_done, 
 from canaries import spelled, survey
 from cluster import Cluster, free_port
 
-from dpdist.errors import ClusterError
+from dpdist.errors import ClusterError, TaskError
 from dpdist.job import Runtime
 from dpdist.runtime import links
 from dpdist.runtime.certificates import make_certificates
@@ -214,6 +216,26 @@ def test_dasks_own_configuration_names_the_scheduler(cluster: Cluster) -> None:
         assert list(workers.map(abs, [-3])) == [3]
     with dask.config.set({"scheduler-address": "tcp://10.0.0.1:8786"}), pytest.raises(ClusterError, match="not encrypted"):
         Place.of(said)
+
+
+@pytest.mark.slow
+def test_a_task_that_hangs_is_cut_with_its_worker_and_the_cluster_goes_on(cluster: Cluster, tmp_path: Path) -> None:
+    import cloudpickle
+
+    def hang(key: int) -> int:
+        while key == 1:
+            time.sleep(0.1)
+        return key
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    with executor(runtime(cluster, stall_timeout=5), shared=tmp_path) as workers:
+        assert isinstance(workers, Dask)
+        workers.client.wait_for_workers(2, timeout=60)
+        before = set(workers.client.run(os.getpid).values())
+        with pytest.raises(TaskError, match=r"no task finished for 5 s \(function-\w+-1\)"):
+            list(workers.map(hang, range(6)))
+        wait_until(lambda: len(set(workers.client.run(os.getpid).values()) - before) == 1)
+        assert sorted(workers.map(hang, [2, 3, 4])) == [2, 3, 4]
 
 
 def test_sigterm_ends_a_driver_as_ctrl_c_does(cluster: Cluster, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ class Release:
             os.chown(path, USER, USER)
         self.machines = Machines(["scheduler", "driver", *self.workers])
         self.containers = Containers(folder, self.machines, {"dpdist-scheduler": "scheduler"})
-        self.drivers = 0
+        self.drivers = self.injected = 0
 
     def limit_storage(self, size: str) -> None:
         """The shared folder on a file system of its own."""
@@ -184,23 +184,26 @@ def killed_workers(release: Release, rng: random.Random) -> Iterator[float]:
         machine = rng.choice(release.workers)
         if rng.random() < 0.3 and machine in release.containers.processes:
             release.containers.kill(machine)
+            release.injected += 1
             yield rng.uniform(3, 6)
-        else:
-            for process in release.processes_of(machine):
-                process.kill()
-                yield rng.uniform(3, 6)
-        yield 0.1
+            continue
+        for process in release.processes_of(machine):
+            process.kill()
+            release.injected += 1
+        yield rng.uniform(3, 6)
 
 
 def restarted_scheduler(release: Release, rng: random.Random) -> Iterator[float]:
     for _ in range(2):
         release.containers.kill("scheduler")
+        release.injected += 1
         yield rng.uniform(12, 18)
 
 
 def cut_link(release: Release, rng: random.Random) -> Iterator[float]:
     machine = rng.choice(release.workers)
     release.machines.cut(machine)
+    release.injected += 1
     yield 60.0
     release.machines.join(machine)
 
@@ -208,6 +211,7 @@ def cut_link(release: Release, rng: random.Random) -> Iterator[float]:
 def killed_driver(release: Release, rng: random.Random) -> Iterator[float]:
     for _ in range(3):
         release.containers.kill("driver")
+        release.injected += 1
         yield rng.uniform(10, 15)
 
 
@@ -219,6 +223,7 @@ def full_disk(release: Release, rng: random.Random) -> Iterator[float]:
                 file.write(b"x" * 2**16)
                 file.flush()
         except OSError:
+            release.injected += 1
             yield 10.0
     filler.unlink()
 
@@ -236,7 +241,7 @@ def test_a_release_of_a_thousand_strata_ends_with_the_serial_bytes(
 ) -> None:
     """The campaign: `python -m pytest -m slow tests/faults/test_machines.py`; a line a fault on the screen."""
     survey = readable(Survey(_open(tmp_path / "survey"), (60,) * STRATA, draws=200, log_lik="never"))
-    release, rng, injected = Release(_open(tmp_path / "cluster"), survey, workers=4), random.Random(fault.name), 0
+    release, rng = Release(_open(tmp_path / "cluster"), survey, workers=4), random.Random(fault.name)
     try:
         release.limit_storage("400m")
         for machine in ("scheduler", *release.workers, "driver"):
@@ -247,7 +252,7 @@ def test_a_release_of_a_thousand_strata_ends_with_the_serial_bytes(
         while (code := release.tend()) is None:
             assert time.monotonic() - began < 900, release.containers.log("driver")[-2000:]
             if time.monotonic() >= next_step and (left := next(steps, None)) is not None:
-                next_step, injected = time.monotonic() + left, injected + 1
+                next_step = time.monotonic() + left
             time.sleep(0.1)
         seconds = time.monotonic() - began
         for machine in release.workers:
@@ -256,9 +261,14 @@ def test_a_release_of_a_thousand_strata_ends_with_the_serial_bytes(
         same = public_bytes(release.workspace) == public_bytes(serial(release, dpdist, tmp_path))
         said = json.loads((release.workspace / "status.json").read_text())
         with capsys.disabled():
-            facts = {"injected": injected, "drivers": release.drivers, "tasks": said["tasks"], "again": said["retries"]}
+            facts = {
+                "injected": release.injected,
+                "drivers": release.drivers,
+                "tasks": said["tasks"],
+                "again": said["retries"],
+            }
             print(f"\n{fault.name}: {facts}, {seconds:.0f} s after {done} strata, identical {same}")
         assert same
-        assert injected > 0
+        assert release.injected > 0
     finally:
         release.close()
