@@ -106,17 +106,28 @@ def check_workers(client: Any, timeout: float, needs: Mapping[str, float], share
         found = f"the scheduler at {client.scheduler.address} has no workers after {timeout:g} s"
         remedy = f"{_START_WORKERS}, or look at their logs: a worker with another authority's certificate is refused"
         raise ClusterError(found, f"{remedy}; the same command resumes") from None
+    except (*lost_results(), OSError, RuntimeError):
+        raise _lost_at_the_start() from None
     try:
-        said = client.run(_facts, str(shared) if shared else None)
+        said = client.run(_facts, str(shared) if shared else None, on_error="return")
         info = client.scheduler_info()["workers"]
-    except ModuleNotFoundError:
-        raise ClusterError("the workers have no dpdist", f"{_START_WORKERS} of the same version") from None
-    except OSError:
-        listed = ", ".join(sorted(workers_of(client))[:3])
-        found = f"the scheduler cannot reach a worker that has registered ({listed})"
-        raise ClusterError(found, "look at the workers' --host and ports, and at network policies") from None
-    for worker, facts in sorted(said.items()):
+    except (*lost_results(), OSError, RuntimeError):
+        raise _lost_at_the_start() from None
+    reached = {worker: facts for worker, facts in said.items() if not isinstance(facts, Exception)}
+    if any(isinstance(facts, ModuleNotFoundError) for facts in said.values()):
+        raise ClusterError("the workers have no dpdist", f"{_START_WORKERS} of the same version")
+    if not reached:  # some may die at any time
+        found = f"the scheduler cannot reach the workers that have registered ({', '.join(sorted(said)[:3])})"
+        raise ClusterError(
+            found, "look at the workers' --host and ports, and at network policies; the same command resumes"
+        )
+    for worker, facts in sorted(reached.items()):
         _check_worker(worker, facts, needs, shared, info.get(worker, {}))
+
+
+def _lost_at_the_start() -> ClusterError:
+    found = "the scheduler was lost while its workers were asked for"
+    return ClusterError(found, "look at its log; the same command resumes")
 
 
 def _check_worker(

@@ -43,7 +43,7 @@ def serve_scheduler(host: str, port: int, tls: Path, http: str = HTTP, json_logs
                 host=host, port=port, protocol="tls://", security=security, dashboard=False, dashboard_address=http
             )
         except OSError as error:
-            found = f"the scheduler cannot listen on {place} ({os.strerror(error.errno or 0)})"
+            found = f"the scheduler cannot listen on {place}, or not on {http} ({os.strerror(error.errno or 0)})"
             raise ClusterError(found, "choose another --host or --port, or end what listens there") from None
         await _until_told(scheduler.finished())
         await scheduler.close(reason="told to end")
