@@ -111,7 +111,7 @@ class Dask:
                     else:
                         _stop_or_note(self.runtime, result.error, failures)
         finally:
-            with suppress(*remote.lost_results(), OSError, ValueError, RuntimeError):
+            with suppress(*remote.broken_links()):
                 self.client.cancel(list(pending), force=True)
         _raise_together(failures)
 
@@ -126,7 +126,7 @@ class Dask:
     def _submitted(self, task: Callable[[int], R], key: int, name: str) -> Any:
         try:
             return self.client.submit(attempt, task, key, key=name, pure=False, resources=dict(self.needs) or None)
-        except (OSError, RuntimeError, ValueError):  # of a client that was closed meanwhile
+        except remote.broken_links():
             if self.connect is None or self.client.status == "running":
                 raise
             raise remote.Lost from None

@@ -34,6 +34,11 @@ def lost_results() -> tuple[type[Exception], ...]:
     return FutureCancelledError, FuturesCancelledError, CommClosedError
 
 
+def broken_links() -> tuple[type[Exception], ...]:
+    """What a client raises whose scheduler is gone, or that was closed."""
+    return (*lost_results(), OSError, ValueError, RuntimeError)
+
+
 def settings(start_timeout: float) -> dict[str, Any]:
     """Dask's settings on every side of a cluster."""
     return {
@@ -92,9 +97,7 @@ def workers_of(client: Any) -> dict[str, int]:
     """Threads of each worker that is there, by address. Raises `Lost`."""
     try:
         return dict(client.nthreads())
-    except lost_results() as error:
-        raise Lost from error
-    except (OSError, ValueError, RuntimeError) as error:
+    except broken_links() as error:
         raise Lost from error
 
 
@@ -106,12 +109,12 @@ def check_workers(client: Any, timeout: float, needs: Mapping[str, float], share
         found = f"the scheduler at {client.scheduler.address} has no workers after {timeout:g} s"
         remedy = f"{_START_WORKERS}, or look at their logs: a worker with another authority's certificate is refused"
         raise ClusterError(found, f"{remedy}; the same command resumes") from None
-    except (*lost_results(), OSError, RuntimeError):
+    except broken_links():
         raise _lost_at_the_start() from None
     try:
         said = client.run(_facts, str(shared) if shared else None, on_error="return")
         info = client.scheduler_info()["workers"]
-    except (*lost_results(), OSError, RuntimeError):
+    except broken_links():
         raise _lost_at_the_start() from None
     reached = {worker: facts for worker, facts in said.items() if not isinstance(facts, Exception)}
     if any(isinstance(facts, ModuleNotFoundError) for facts in said.values()):
@@ -158,7 +161,7 @@ def _facts(shared: str | None) -> dict[str, Any]:
 
 def cut(client: Any, keys: set[str]) -> None:
     """Restart the workers that hold one of the tasks."""
-    with suppress(*lost_results(), OSError, RuntimeError):
+    with suppress(*broken_links()):
         holding = [worker for worker, held in client.processing().items() if keys & set(held)]
         if holding:
             client.restart_workers(holding, timeout=CLOSE_TIMEOUT, raise_for_error=False)
@@ -166,5 +169,5 @@ def cut(client: Any, keys: set[str]) -> None:
 
 def close(client: Any) -> None:
     """Leave the scheduler, also if it is gone."""
-    with suppress(*lost_results(), OSError, RuntimeError):
+    with suppress(*broken_links()):
         client.close(timeout=CLOSE_TIMEOUT)
