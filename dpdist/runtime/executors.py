@@ -166,7 +166,7 @@ class Dask:
         if self.connect is not None:
             if not remote.workers_of(self.client):
                 found = f"{found}: the scheduler has no workers"
-            remote.cut(self.client, {future.key for future in pending})
+            remote.cut(self.client, pending)
         remedy = "look at the machine's load and storage, or raise runtime.stall_timeout; the same command resumes"
         return TaskError(found, remedy)
 

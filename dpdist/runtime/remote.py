@@ -159,10 +159,12 @@ def _facts(shared: str | None) -> dict[str, Any]:
     return {"dpdist": version("dpdist"), "Python": ".".join(platform.python_version_tuple()[:2]), "sees": sees}
 
 
-def cut(client: Any, keys: set[str]) -> None:
-    """Restart the workers that hold one of the tasks."""
+def cut(client: Any, pending: set[Any]) -> None:
+    """Give up tasks, then restart the workers that hold one: in the other order another worker would take it over."""
+    keys = {future.key for future in pending}
     with suppress(*broken_links()):
         holding = [worker for worker, held in client.processing().items() if keys & set(held)]
+        client.cancel(list(pending), force=True)
         if holding:
             client.restart_workers(holding, timeout=CLOSE_TIMEOUT, raise_for_error=False)
 
