@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any, cast, get_args
 
 import typer
@@ -18,14 +20,15 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from dpdist import cli_stan, reporting
+from dpdist import cli_cluster, cli_stan, reporting
 from dpdist.auditing import audit as audit_workspace
 from dpdist.calibrate import calibrate as calibrate_job
 from dpdist.console import err, guarded, out
 from dpdist.errors import JobError, Problem
 from dpdist.job import Job, Measure
 from dpdist.jobfile import load_job
-from dpdist.progress import Event, Listener, silent
+from dpdist.observing import observed, read_status, status_lines
+from dpdist.progress import SHOWN, Event, Listener, silent
 from dpdist.release import publish as publish_workspace
 from dpdist.release import run as run_job
 from dpdist.release import validate as validate_job
@@ -42,6 +45,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
+app.add_typer(cli_cluster.app, name="cluster")
 app.add_typer(cli_stan.app, name="stan")
 
 JobFile = Annotated[str, typer.Argument(metavar="JOB", help="A YAML job file, or the name of a shipped job (doctorates).")]
@@ -54,6 +58,13 @@ Replay = Annotated[
     Path | None, typer.Option("--replay", help="WORKSPACE/confidential of a run to reproduce, byte for byte.")
 ]
 Replicates = Annotated[int | None, typer.Option("--replicates", min=1, help="Number of replicates; unset: the study's.")]
+Log = Annotated[
+    str | None,
+    typer.Option("--log", envvar="DPDIST_LOG", help="File for one JSON line an event and task; - for standard error."),
+]
+Metrics = Annotated[
+    str | None, typer.Option("--metrics", envvar="DPDIST_METRICS", help="host:port to serve Prometheus figures on.")
+]
 WithEvaluation = Annotated[bool, typer.Option("--confidential", help="Add the evaluation, for the custodian's eyes only.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON event a line on standard output.")]
@@ -95,6 +106,10 @@ def run(
     workspace: Annotated[Path, typer.Option("--workspace", "-w", help="Folder for everything the run leaves.")],
     input: InputFile = None,
     replay: Replay = None,
+    scheduler: cli_cluster.Scheduler = None,
+    tls: cli_cluster.Tls = None,
+    log: Log = None,
+    metrics: Metrics = None,
     quiet: Quiet = False,
     as_json: Json = False,
     show_values: ShowValues = False,
@@ -102,8 +117,8 @@ def run(
     """Protect, then publish. Spends the job's budget; killed, the same command resumes."""
 
     def act() -> None:
-        with _listening(quiet, as_json) as listener:
-            said: Job = load_job(job)
+        with _listening(quiet, as_json) as shown, observed(workspace, log, metrics, shown) as listener:
+            said: Job = cli_cluster.placed(load_job(job), scheduler, tls)
             public = run_job(said, workspace, input, replay, listener)
         if as_json:
             print(json.dumps({"event": "done", "public": str(public)}))
@@ -134,6 +149,17 @@ def report(workspace: WorkspaceFolder, confidential: WithEvaluation = False) -> 
 
     def act() -> None:
         out.print(reporting.report_text(workspace, confidential))
+
+    guarded(act)
+
+
+@app.command()
+def status(workspace: WorkspaceFolder, as_json: Json = False) -> None:
+    """Show how far a run is, or how it ended; may be asked from another machine. Tells nothing confidential."""
+
+    def act() -> None:
+        said = read_status(workspace)
+        out.print_json(data=said) if as_json else out.print(reporting.facts_text(status_lines(said)))
 
     guarded(act)
 
@@ -220,7 +246,16 @@ def schema() -> None:
 
 
 def main() -> None:
+    """SIGTERM ends a command as Ctrl-C does, also the first process of a container, which would not hear it otherwise."""
+    signal.signal(signal.SIGTERM, _as_interrupt)
     app()
+
+
+def _as_interrupt(number: int, frame: FrameType | None) -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler):
+        raise KeyboardInterrupt
+    handler(signal.SIGINT, frame)
 
 
 class _JsonLines:
@@ -228,6 +263,8 @@ class _JsonLines:
 
     def __enter__(self) -> Listener:
         def say(event: Event) -> None:
+            if event.kind not in SHOWN:
+                return
             said: dict[str, Any] = {"event": event.kind, "stage": event.stage, "done": event.done, "total": event.total}
             if event.note:
                 said["note"] = event.note
@@ -265,6 +302,8 @@ class _Bars:
         return self._say
 
     def _say(self, event: Event) -> None:
+        if event.kind not in SHOWN:
+            return
         if event.note:
             self._progress.console.print(event.note)
             return

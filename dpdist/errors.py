@@ -99,6 +99,17 @@ class TaskError(DpdistError):
         return type(self), (self.found, self.remedy)
 
 
+class ClusterError(DpdistError):
+    """A scheduler or its workers cannot be reached or used, or the certificates for that are not in order."""
+
+    def __init__(self, found: str, remedy: str, exit_code: int = 1):
+        self.found, self.remedy, self.exit_code = found, remedy, exit_code
+        super().__init__(f"cluster: {found}\n    remedy:  {remedy}")
+
+    def __reduce__(self) -> tuple[type, tuple[str, str, int]]:
+        return type(self), (self.found, self.remedy, self.exit_code)
+
+
 class WorkspaceError(DpdistError):
     """The workspace cannot be used: another job's, in use, damaged, or not writable."""
 

@@ -9,16 +9,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 
 @contextmanager
 def replaced(path: Path, durable: bool = True) -> Iterator[Path]:
     """A temporary sibling to write to; renamed to `path` if the block succeeds, removed if not.
 
+    Its name is unique among all machines that share the folder: processes of two containers have the same number.
     `durable`: after fsync, so that the name never stands for less than the file even if the machine stops; without it
     something else must vouch for what the file holds.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary = path.with_name(f".{path.name}.{uuid4().hex[:12]}.part")
     try:
         yield temporary
         if durable:

@@ -482,6 +482,10 @@ class Runtime(Frozen):
     memory_per_worker: ByteSize = ByteSize(2 * 2**30)
     on_failure: Literal["stop", "report"] = "stop"
     stall_timeout: float = Field(default=1800.0, gt=0, description="seconds without a finished task before a run is ended")
+    scheduler: str | None = Field(default=None, description="tls://host:port, tcp://host:port, or config")
+    tls: str | None = Field(default=None, description="folder with ca.crt, tls.crt and tls.key")
+    start_timeout: float = Field(default=60.0, gt=0, description="seconds for a scheduler and a first worker to answer")
+    allow_plain: bool = Field(default=False, description="let a tcp:// scheduler beyond this machine see tasks and results")
 
 
 class Job(Frozen):

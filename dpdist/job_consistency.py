@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 from itertools import product
@@ -10,12 +11,13 @@ from math import isfinite, prod
 import numpy as np
 
 from dpdist.families import FAMILIES, families_for
-from dpdist.job import CLAMPED, FIXED_WEIGHTS, REFERRING, Job, Mechanism, Prior, Sampler, Weights
+from dpdist.job import CLAMPED, FIXED_WEIGHTS, REFERRING, Job, Mechanism, Prior, Runtime, Sampler, Weights
 
 Path_ = tuple[str | int, ...]
 Contradiction = tuple[Path_, str]
 """Path in the job, and "what is wrong: how to mend it"."""
 
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 WRITTEN = {
     *("count", "statistic", "variable", "estimator", "estimate", "standard_error", "df", "lower", "upper", "suppressed"),
     *("direct", "direct_se", "direct_df", "direct_cv"),
@@ -41,6 +43,7 @@ def contradictions(job: Job) -> list[Contradiction]:
         *_reference(job),
         *_calibration(job),
         *_histogram(job),
+        *scheduler_contradictions(job.runtime),
     ]
 
 
@@ -353,3 +356,25 @@ def _strict(job: Job) -> Iterator[Contradiction]:
     for rule in job.outcome_dependent_rules if job.model.outcome in job.columns else ():
         found = f"'{name}' is strict, and the number of records left after '{rule}' is not public"
         yield ("columns", job.model.outcome), f"{found}: clean the file first, or take another mechanism"
+
+
+def scheduler_contradictions(runtime: Runtime) -> Iterator[Contradiction]:
+    """A running scheduler is named in full, and its links are encrypted or stay on this machine."""
+    said, path = runtime.scheduler, ("runtime", "scheduler")
+    if said is None:
+        if runtime.tls is not None:
+            yield ("runtime", "tls"), "certificates are for a running scheduler: name it in runtime.scheduler"
+        return
+    if runtime.executor != "dask":
+        yield ("runtime", "executor"), "a running scheduler needs executor: dask"
+    if said == "config":
+        return
+    match = re.fullmatch(r"(tls|tcp)://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):(\d{1,5})", said)
+    if match is None:
+        yield path, "not an address: write tls://host:port, tcp://host:port, or config for what Dask's configuration says"
+    elif match[1] == "tls" and runtime.tls is None:
+        yield ("runtime", "tls"), "a tls:// scheduler needs certificates: name a folder with ca.crt, tls.crt and tls.key"
+    elif match[1] == "tcp" and runtime.tls is not None:
+        yield path, "certificates and a tcp:// address: write tls://"
+    elif match[1] == "tcp" and match[2] not in LOOPBACK and not runtime.allow_plain:
+        yield path, "tcp:// is open to everybody on its network: use tls://, or say runtime.allow_plain: true"

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
+NOTHING: Mapping[str, int | str] = {}
+
 
 class Event(NamedTuple):
-    """`done` of `total` units (total None: unknown) of a stage; a note is a finished sentence."""
+    """`done` of `total` units (total None: unknown) of a stage; a note is a finished sentence.
 
-    kind: Literal["begin", "advance", "end", "note"]
+    A `task` is one finished task of `seconds`, its `unit` says of which strata or blocks; a `retry` counts tasks submitted
+    again; `alive` says that the run waits for tasks.
+    """
+
+    kind: Literal["begin", "advance", "end", "note", "task", "retry", "alive"]
     stage: str
     done: int = 0
     total: int | None = None
     note: str = ""
+    unit: Mapping[str, int | str] = NOTHING
+    seconds: float = 0.0
+
+
+SHOWN = ("begin", "advance", "end", "note")
+"""Kinds of events that a person waits for."""
 
 
 Listener = Callable[[Event], None]

@@ -130,7 +130,7 @@ def protect(space: Workspace, plan: Plan, key: Key, sampled_by: Mapping[str, Any
     job, fallback = plan.job, plan.job.mechanism.fallback
     pooled = finished(space.marks, POOLING, space.confidential)
     fit = open_fit(space, key, "pooled" if pooled else "strata")
-    with executor(job.runtime) as workers:
+    with executor(job.runtime, job.sampler.name == "stan", space.confidential, listener) as workers:
         create_stores(fit)
         unlearned = learn(fit, fit.strata, workers, listener)
         if unlearned and (fallback == "refuse" or pooled):

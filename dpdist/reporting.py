@@ -41,14 +41,14 @@ def plan_text(plan: Plan) -> RenderableType:
     }
     if plan.promise.total.name == "none":
         facts["cost"] = "nothing is promised: for comparison only"
-    return _facts(facts)
+    return facts_text(facts)
 
 
 def run_text(workspace: Path) -> RenderableType:
     """The end of a run: what may be published and what must not."""
     space = Workspace(workspace)
     said = _statement(space)
-    return _facts(
+    return facts_text(
         {
             "public": str(space.public),
             "confidential": f"{space.confidential} (guard it)",
@@ -65,7 +65,7 @@ def report_text(workspace: Path, confidential: bool) -> RenderableType:
     said = _statement(space)
     parts: list[RenderableType] = [
         Text(f"{said['dataset']} {said['period']}", style="bold"),
-        _facts({"guarantee": _guarantee(said), "composition": said["composition"]}),
+        facts_text({"guarantee": _guarantee(said), "composition": said["composition"]}),
     ]
     for path in sorted((space.public / "tables").glob("*.parquet")):
         parts.append(_table(path.stem, _wide(pd.read_parquet(path))))
@@ -115,7 +115,8 @@ def _guarantee(said: dict[str, Any]) -> str:
     )
 
 
-def _facts(facts: dict[str, str]) -> Table:
+def facts_text(facts: dict[str, str]) -> Table:
+    """Facts under their headings, a line each."""
     grid = Table.grid(padding=(0, 2))
     for name, value in facts.items():
         grid.add_row(Text(name, style="dim"), Text(value))

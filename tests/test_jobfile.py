@@ -17,8 +17,8 @@ from pydantic import BaseModel, ValidationError
 
 from dpdist import job as vocabulary
 from dpdist.errors import JobError, Problem
-from dpdist.job import Job, ReleaseBudget, budget_text
-from dpdist.job_consistency import contradictions
+from dpdist.job import Job, ReleaseBudget, Runtime, budget_text
+from dpdist.job_consistency import contradictions, scheduler_contradictions
 from dpdist.jobfile import find_job, load_job, parse_job
 from dpdist.mechanisms.presets import MECHANISMS
 from dpdist.models import MODELS
@@ -445,3 +445,32 @@ def test_simulated_surveys_with_other_settings_are_other_inputs() -> None:
 )
 def test_a_name_that_a_job_may_use_is_registered_and_the_other_way_round(literal: Any, registry: dict[str, object]) -> None:
     assert set(typing.get_args(literal)) == set(registry)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "told"),
+    [
+        ({"scheduler": "tls://s:8786", "tls": "c"}, "needs executor: dask"),
+        ({"executor": "dask", "scheduler": "s:8786"}, "not an address"),
+        ({"executor": "dask", "scheduler": "tls://s:8786"}, "needs certificates"),
+        ({"executor": "dask", "scheduler": "tcp://s:8786"}, "open to everybody"),
+        ({"executor": "dask", "scheduler": "tcp://s:8786", "tls": "c"}, "write tls://"),
+        ({"executor": "dask", "tls": "c"}, "name it in runtime.scheduler"),
+    ],
+)
+def test_a_scheduler_is_named_in_full_and_its_links_are_encrypted(runtime: dict[str, object], told: str) -> None:
+    assert any(told in text for _, text in scheduler_contradictions(Runtime.model_validate(runtime)))
+
+
+@pytest.mark.parametrize(
+    "runtime",
+    [
+        {"executor": "dask"},
+        {"executor": "dask", "scheduler": "config"},
+        {"executor": "dask", "scheduler": "tls://[fd00::1]:8786", "tls": "c"},
+        {"executor": "dask", "scheduler": "tcp://127.0.0.1:8786"},
+        {"executor": "dask", "scheduler": "tcp://s:8786", "allow_plain": True},
+    ],
+)
+def test_a_scheduler_that_is_named_in_full_is_allowed(runtime: dict[str, object]) -> None:
+    assert list(scheduler_contradictions(Runtime.model_validate(runtime))) == []

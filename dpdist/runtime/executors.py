@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from multiprocessing import resource_tracker
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
-from threadpoolctl import threadpool_limits
-
-from dpdist.errors import DpdistError, TaskError
+from dpdist.errors import ClusterError, DpdistError, TaskError
 from dpdist.job import Runtime
+from dpdist.progress import Event, Listener, silent
+from dpdist.runtime import remote
+from dpdist.runtime.attempts import attempt, one_thread, unit_of
+from dpdist.runtime.interrupts import interrupts_kept
+from dpdist.runtime.remote import ALLOWED_DEATHS
 
 R = TypeVar("R")
 
-START_TIMEOUT = "60s"
 TASKS_IN_FLIGHT = 3
 """Submitted tasks per worker: enough that none waits, few enough that the scheduler stays idle."""
-ALLOWED_DEATHS = 20
-"""Workers that may die under one task before it is given up: a killed worker is no fault of the task."""
 START_ATTEMPTS = 3
 """Times in a row that the start of missing workers may fail."""
+LOSSES = 5
+"""Times in a row that the link to the scheduler may be lost before a task has finished."""
+STAN = {"stan": 1.0}
+"""What a worker offers to one subprocess fit at a time."""
 _CHECK_INTERVAL = 1.0
 _NEVER = 1e9
 _PRELOAD = ["dpdist.runtime.worker"]
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 class Executor(Protocol):
@@ -44,51 +45,101 @@ class Serial:
     """In this process, in order."""
 
     runtime: Runtime
+    listener: Listener = silent
 
     def map(self, task: Callable[[int], R], keys: Sequence[int]) -> Iterator[R]:
         failures: list[Exception] = []
         for key in keys:
+            began = time.perf_counter()
             try:
                 result = one_thread(task, key)
             except Exception as error:
                 _stop_or_note(self.runtime, error, failures)
             else:
+                self.listener(Event("task", "", unit=unit_of(task, key), seconds=time.perf_counter() - began))
                 yield result
         _raise_together(failures)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Dask:
-    """On the workers of a Dask client, each a process with one thread; a window of tasks is in flight at a time."""
+    """On the workers of a Dask client, each a process with one thread; a window of tasks is in flight at a time.
+
+    A scheduler elsewhere may be lost and come back: `connect` gives a client of it anew, and tasks without a result are
+    submitted again under their old names. Tasks leave the same bytes however often they run.
+    """
 
     runtime: Runtime
     client: Any
+    needs: Mapping[str, float] = field(default_factory=dict)
+    connect: Callable[[], Any] | None = None
+    listener: Listener = silent
+    _workers: tuple[float, int] = (-1e9, 1)
+    """When the scheduler was last asked for its workers, and their number."""
 
     def map(self, task: Callable[[int], R], keys: Sequence[int]) -> Iterator[R]:
         from distributed.scheduler import KilledWorker
 
-        call, waiting, failures = uuid4().hex[:8], list(reversed(keys)), list[Exception]()
-        pending: set[Any] = set()
+        call, waiting, failures, losses = uuid4().hex[:8], list(reversed(keys)), list[Exception](), 0
+        pending: dict[Any, int] = {}
         try:
             while waiting or pending:
-                while waiting and len(pending) < TASKS_IN_FLIGHT * self.runtime.workers:
-                    key = waiting.pop()
-                    name = f"{type(task).__name__}-{call}-{key}"
-                    pending.add(self.client.submit(one_thread, task, key, key=name, pure=False))
-                done = self._finished(pending)
-                pending -= done
+                try:
+                    self._fill(pending, waiting, task, call)
+                    done = self._finished(set(pending))
+                except remote.Lost:
+                    done, losses = set(), losses + 1
+                    waiting += list(pending.values())
+                    self.listener(Event("retry", "", done=len(pending)))
+                    pending.clear()
+                    self._reconnect(losses)
                 for future in done:
+                    key = pending.pop(future)
                     try:
                         result = future.result()
                     except KilledWorker:
                         _stop_or_note(self.runtime, _killed(self.runtime, future.key), failures)
-                    except Exception as error:
-                        _stop_or_note(self.runtime, error, failures)
+                        continue
+                    except remote.lost_results():
+                        waiting.append(key)
+                        self.listener(Event("retry", "", done=1))
+                        continue
+                    losses = 0
+                    self.listener(Event("task", "", unit=unit_of(task, key), seconds=result.seconds))
+                    if result.error is None:
+                        yield result.value
                     else:
-                        yield result
+                        _stop_or_note(self.runtime, result.error, failures)
         finally:
-            self.client.cancel(list(pending), force=True)
+            with suppress(*remote.broken_links()):
+                self.client.cancel(list(pending), force=True)
         _raise_together(failures)
+
+    def _fill(self, pending: dict[Any, int], waiting: list[int], task: Callable[[int], R], call: str) -> None:
+        """Submit as many tasks as the window takes."""
+        window = TASKS_IN_FLIGHT * self._width() if waiting else 0
+        while waiting and len(pending) < window:
+            name = f"{type(task).__name__}-{call}-{waiting[-1]}"
+            future = self._submitted(task, waiting[-1], name)
+            pending[future] = waiting.pop()
+
+    def _submitted(self, task: Callable[[int], R], key: int, name: str) -> Any:
+        try:
+            return self.client.submit(attempt, task, key, key=name, pure=False, resources=dict(self.needs) or None)
+        except remote.broken_links():
+            if self.connect is None or self.client.status == "running":
+                raise
+            raise remote.Lost from None
+
+    def _width(self) -> int:
+        """Workers: of a local cluster those asked for, elsewhere those that were there a moment ago."""
+        if self.connect is None:
+            return self.runtime.workers
+        asked, workers = self._workers
+        if time.monotonic() - asked > _CHECK_INTERVAL:
+            workers = max(1, len(remote.workers_of(self.client)))
+            self._workers = time.monotonic(), workers
+        return workers
 
     def _finished(self, pending: set[Any]) -> set[Any]:
         """Those that have finished, at least one; workers that are missing meanwhile are started."""
@@ -96,16 +147,42 @@ class Dask:
 
         deadline = time.monotonic() + self.runtime.stall_timeout
         while (left := deadline - time.monotonic()) > 0:
+            self.listener(Event("alive", ""))
             self.start_missing()
+            if self.connect is not None and self.client.status != "running":
+                raise remote.Lost
             try:
                 return set(wait(pending, timeout=min(left, _CHECK_INTERVAL), return_when="FIRST_COMPLETED").done)
             except TimeoutError:
                 continue
-        raise _stalled(self.runtime, pending)
+            except remote.lost_results():
+                raise remote.Lost from None
+        raise self._stalled(pending)
+
+    def _stalled(self, pending: set[Any]) -> TaskError:
+        """The error of a stall; workers elsewhere that hold a stalled task are restarted, for a task cannot be cut."""
+        names = ", ".join(sorted(future.key for future in pending)[:3])
+        found = f"no task finished for {self.runtime.stall_timeout:g} s ({names})"
+        if self.connect is not None:
+            if not remote.workers_of(self.client):
+                found = f"{found}: the scheduler has no workers"
+            remote.cut(self.client, pending)
+        remedy = "look at the machine's load and storage, or raise runtime.stall_timeout; the same command resumes"
+        return TaskError(found, remedy)
+
+    def _reconnect(self, losses: int) -> None:
+        """A new client of the scheduler, which may be another one by now at the same address."""
+        if self.connect is None or losses > LOSSES:
+            raise ClusterError(
+                f"the link to the scheduler was lost {losses} times before a task finished",
+                "look at the scheduler's log, its memory and the network; the same command resumes",
+            )
+        remote.close(self.client)
+        self.client = self.connect()
 
     def start_missing(self) -> None:
         """Start the workers that a local cluster lacks; whoever runs a scheduler elsewhere sees to its workers."""
-        cluster, failures = self.client.cluster, list[Exception]()
+        cluster, failures = self.client.cluster if self.connect is None else None, list[Exception]()
         while cluster is not None and len(cluster.workers) - len(_given_up(cluster)) < self.runtime.workers:
             try:
                 cluster.sync(_open_missing, cluster, self.runtime.workers)
@@ -129,33 +206,52 @@ async def _open_missing(cluster: Any, workers: int) -> None:
     await cluster._correct_state()
 
 
-def one_thread(task: Callable[[int], R], key: int) -> R:
-    """BLAS on one thread: results must not depend on the number of cores."""
-    with threadpool_limits(1):
-        return task(key)
+@contextmanager
+def executor(
+    runtime: Runtime, stan: bool = False, shared: Path | None = None, listener: Listener = silent
+) -> Iterator[Executor]:
+    """The executor a job asks for; a local cluster lives as long as the block, its workers no longer than this process.
+
+    `stan`: tasks start subprocesses of Stan. `shared`: a folder that workers elsewhere must see as this process does.
+    """
+    needs = STAN if stan else {}
+    if runtime.executor == "serial":
+        yield Serial(runtime, listener)
+    elif runtime.scheduler is None:
+        with _local(runtime, needs, listener) as workers:
+            yield workers
+    else:
+        with _elsewhere(runtime, needs, shared, listener) as workers:
+            yield workers
 
 
 @contextmanager
-def executor(runtime: Runtime) -> Iterator[Executor]:
-    """The executor a job asks for; a local cluster lives as long as the block, its workers no longer than this process."""
-    if runtime.executor == "serial":
-        yield Serial(runtime)
-        return
+def _elsewhere(runtime: Runtime, needs: Mapping[str, float], shared: Path | None, listener: Listener) -> Iterator[Dask]:
+    """On a scheduler that somebody else runs."""
+    from distributed.utils import silence_logging_cmgr
+
+    place = remote.Place.of(runtime)
+    with silence_logging_cmgr(level=50):
+        workers = Dask(runtime, place.connect(), needs, place.connect, listener)
+        try:
+            remote.check_workers(workers.client, runtime.start_timeout, needs, shared)
+            yield workers
+        finally:
+            remote.close(workers.client)
+
+
+@contextmanager
+def _local(runtime: Runtime, needs: Mapping[str, float], listener: Listener) -> Iterator[Dask]:
     import dask
     from distributed import Client, LocalCluster
 
     settings = {
-        "distributed.nanny.pre-spawn-environ": {**_ONE_THREAD, "MALLOC_TRIM_THRESHOLD_": "65536"},
-        "distributed.comm.timeouts.connect": START_TIMEOUT,
-        "distributed.scheduler.allowed-failures": ALLOWED_DEATHS,
+        **remote.settings(runtime.start_timeout),
         # a cluster closes the nanny of a worker that is not there this long after *any* of its deaths, and starts no other
         "distributed.deploy.lost-worker-timeout": _NEVER,
-        "distributed.worker.memory.spill": False,
-        "distributed.worker.memory.target": False,
-        "distributed.worker.memory.pause": False,
     }
     with (
-        _interrupts_kept() as let_through,
+        interrupts_kept() as let_through,
         dask.config.set(settings),
         LocalCluster(
             n_workers=0,
@@ -167,43 +263,14 @@ def executor(runtime: Runtime) -> Iterator[Executor]:
             scheduler_kwargs={"dashboard": False},
             silence_logs=50,
             preload=_PRELOAD,
+            resources=STAN,
         ) as cluster,
         Client(cluster) as client,
     ):
-        workers = Dask(runtime, client)
+        workers = Dask(runtime, client, needs, None, listener)
         workers.start_missing()
         let_through()
         yield workers
-
-
-@contextmanager
-def _interrupts_kept() -> Iterator[Callable[[], None]]:
-    """Ctrl-C waits until it is let through, and processes started before that never see it: a driver ends its workers."""
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: None
-        return
-    resource_tracker.ensure_running()  # whoever starts it lets interrupts through to what is started next
-    kept: list[int] = []
-    handler = signal.signal(signal.SIGINT, lambda number, frame: kept.append(number))
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-
-    def restore() -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        signal.signal(signal.SIGINT, handler)
-
-    def let_through() -> None:
-        restore()
-        if kept:
-            raise KeyboardInterrupt
-
-    try:
-        yield let_through
-    except Exception as error:
-        if kept:
-            raise KeyboardInterrupt from error
-        raise
-    finally:
-        restore()
 
 
 def _stop_or_note(runtime: Runtime, error: Exception, failures: list[Exception]) -> None:
@@ -219,14 +286,6 @@ def _raise_together(failures: list[Exception]) -> None:
         first = str(failures[0]) if isinstance(failures[0], DpdistError) else type(failures[0]).__name__
         found = f"{len(failures)} tasks failed; the first: {first}"
         raise TaskError(found, "mend the cause; the same command resumes") from failures[0]
-
-
-def _stalled(runtime: Runtime, pending: set[Any]) -> TaskError:
-    names = ", ".join(sorted(future.key for future in pending)[:3])
-    return TaskError(
-        f"no task finished for {runtime.stall_timeout:g} s ({names})",
-        "look at the machine's load and storage, or raise runtime.stall_timeout; the same command resumes",
-    )
 
 
 def _not_started(failure: BaseException) -> TaskError:

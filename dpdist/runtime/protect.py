@@ -36,13 +36,18 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class ProtectBin:
-    """Task: all rounds of the small strata of one bin, those already finished left out."""
+    """Task: all rounds of the small strata of one bin, those already finished left out: by an earlier run, or by a worker
+    that was lost before it told."""
 
     address: Address
 
     def __call__(self, number: int) -> list[Outcome]:
         fit = self.address.open()
-        return [protect_small(fit, stratum) for stratum in fit.layout.bins[number] if not fit.done(stratum)]
+        return [protect_unfinished(fit, stratum) for stratum in fit.layout.bins[number]]
+
+    def unit(self, number: int) -> dict[str, int | str]:
+        strata = self.address.open().layout.bins[number]
+        return {"fit": self.address.name, "stratum": strata[0], "strata": len(strata)}
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,14 @@ class ProtectOne:
 
     def __call__(self, stratum: int) -> list[Outcome]:
         fit = self.address.open()
-        return [] if fit.done(stratum) else [protect_small(fit, stratum)]
+        return [protect_unfinished(fit, stratum)]
+
+    def unit(self, stratum: int) -> dict[str, int | str]:
+        return {"fit": self.address.name, "stratum": stratum, "strata": 1}
+
+
+def protect_unfinished(fit: Fit, stratum: int) -> Outcome:
+    return Outcome(stratum, None) if fit.done(stratum) else protect_small(fit, stratum)
 
 
 def protect_small(fit: Fit, stratum: int) -> Outcome:
@@ -144,6 +156,10 @@ class VisitSpan:
         with replaced(journal.result(self.round, span)) as temporary, temporary.open("wb") as handle:
             np.savez(handle, partial=partial, names=names, left=json.dumps(left))
         return span
+
+    def unit(self, span: int) -> dict[str, int | str]:
+        blocks = self.address.open().layout.spans(self.stratum)[span]
+        return {"fit": self.address.name, "stratum": self.stratum, "block": blocks.start, "blocks": len(blocks)}
 
 
 def protect_giant(fit: Fit, stratum: int, workers: Executor, tick: Callable[[int], None]) -> Outcome:

@@ -52,7 +52,7 @@ def protect_all(fit: Fit, workers: Executor, listener: Listener) -> list[Outcome
                 tick(1)
         for found in workers.map(ProtectBin(fit.address), bins):
             outcomes += found
-            tick(len(found))
+            tick(sum(outcome.stratum in left for outcome in found))
     return _failures(outcomes)
 
 

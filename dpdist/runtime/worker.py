@@ -6,7 +6,10 @@ import ctypes
 import signal
 import sys
 
+import dask
+
 import dpdist.runtime.protect  # noqa: F401 - imported once, at start-up
+from dpdist.runtime.json_logs import log_as_json
 
 PR_SET_PDEATHSIG = 1
 
@@ -14,5 +17,7 @@ PR_SET_PDEATHSIG = 1
 def dask_setup(worker: object) -> None:
     """Leave Ctrl-C to the driver, and ask the kernel for SIGKILL when the driver ends, however it ends (Linux only)."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if dask.config.get("dpdist.json-logs", False):
+        log_as_json()
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Makes requirements.lock and build.lock anew: every dependency with version and SHA-256 of its files, and no package index's name
+# (it is given at installation). Run it with the Python version of the image, on Linux.
+set -euo pipefail
+cd "$(dirname "$0")"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+python3 -m venv "$work/venv"
+"$work/venv/bin/pip" install --quiet 'pip-tools>=7.4'
+options=(--quiet --generate-hashes --strip-extras --no-header --no-annotate --no-emit-index-url --no-emit-trusted-host
+  --no-emit-find-links --no-emit-options)
+"$work/venv/bin/pip-compile" "${options[@]}" --extra stan --output-file requirements.lock ../pyproject.toml
+echo 'hatchling>=1.25' > "$work/build.in"
+"$work/venv/bin/pip-compile" "${options[@]}" --output-file build.lock "$work/build.in"

@@ -1,0 +1,56 @@
+"""A task run on a worker. Its exception comes back as a value: Dask would write its words into logs and keep them at the
+scheduler, and the words of a library may quote a record."""
+
+from __future__ import annotations
+
+import pickle
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from threadpoolctl import threadpool_limits
+
+from dpdist.errors import DpdistError, TaskError
+
+R = TypeVar("R")
+
+
+class Attempt(NamedTuple):
+    """What became of a task: a value, or an exception; and the seconds that it took."""
+
+    value: Any
+    error: Exception | None
+    seconds: float
+
+
+def one_thread(task: Callable[[int], R], key: int) -> R:
+    """BLAS on one thread: results must not depend on the number of cores."""
+    with threadpool_limits(1):
+        return task(key)
+
+
+def attempt(task: Callable[[int], Any], key: int) -> Attempt:
+    """Run a task; what it raises travels to the driver alone, with the worker's traceback as a note."""
+    began = time.perf_counter()
+    try:
+        return Attempt(one_thread(task, key), None, time.perf_counter() - began)
+    except Exception as error:
+        if not isinstance(error, DpdistError):
+            error.add_note("on a worker: " + "".join(traceback.format_exception(error)))
+        return Attempt(None, _sendable(error), time.perf_counter() - began)
+
+
+def unit_of(task: object, key: int) -> Mapping[str, int | str]:
+    """What a task works on, in its own words."""
+    said: Callable[[int], Mapping[str, int | str]] | None = getattr(task, "unit", None)
+    return {"task": type(task).__name__, **(said(key) if said else {"key": key})}
+
+
+def _sendable(error: Exception) -> Exception:
+    """The exception, or its type by name where it cannot be sent."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return TaskError(f"a task failed with {type(error).__name__}", "report it; the same command resumes")
+    return error

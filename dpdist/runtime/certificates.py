@@ -1,0 +1,142 @@
+"""Certificates of one cluster: an authority of its own, and a certificate for each role signed by it.
+
+Dask compares no host names, so whatever the authority has signed may take part: it signs nothing but these roles. A
+driver's certificate cannot pose as a scheduler (extended key usage).
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from dpdist.errors import ClusterError
+from dpdist.files import write_text
+
+CA, CERTIFICATE, PRIVATE_KEY = "ca.crt", "tls.crt", "tls.key"
+"""Files of a role's folder, named as in a Kubernetes secret of type kubernetes.io/tls."""
+ROLES = {
+    "scheduler": (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH),
+    "worker": (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH),
+    "driver": (ExtendedKeyUsageOID.CLIENT_AUTH,),
+}
+AUTHORITY = "authority"
+"""Folder of the authority's own certificate and key: it goes to no machine of the cluster."""
+AUTHORITY_DAYS = 3650
+CLOCK_SKEW = timedelta(minutes=5)
+
+
+def make_certificates(folder: Path, days: float = 365.0, new_authority: bool = False) -> list[Path]:
+    """New certificates for every role in folder/ROLE; the authority is made once, or again on demand.
+
+    After a new authority each role trusts the earlier ones as well, as long as they are valid: machines can be given their
+    new files one after the other.
+    """
+    own = folder / AUTHORITY
+    for path in (folder, own, *(folder / role for role in ROLES)):
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if new_authority or not (own / PRIVATE_KEY).exists():
+        _make_authority(own)
+    trusted = load_certificates(own / CA)
+    try:
+        key = serialization.load_pem_private_key((own / PRIVATE_KEY).read_bytes(), None)
+    except (OSError, ValueError):
+        raise ClusterError(f"{own / PRIVATE_KEY} is missing or damaged", "restore it, or say --new-authority", 2) from None
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    for role, usage in ROLES.items():
+        made, private = _signed(role, usage, trusted[0], key, days)
+        write_text(folder / role / CA, "".join(map(_pem, trusted)))
+        write_text(folder / role / CERTIFICATE, _pem(made))
+        _write_key(folder / role / PRIVATE_KEY, private)
+    return [folder / role for role in ROLES]
+
+
+def load_certificates(path: Path) -> list[x509.Certificate]:
+    """The certificates of a PEM file. Raises `ClusterError` that names the file."""
+    try:
+        return x509.load_pem_x509_certificates(path.read_bytes())
+    except OSError as error:
+        raise ClusterError(f"{path} cannot be read ({error.strerror})", _REMEDY, 2) from None
+    except ValueError:
+        raise ClusterError(f"{path} holds no certificate", _REMEDY, 2) from None
+
+
+_REMEDY = "make certificates with `dpdist cluster certs DIR` and give each machine the folder of its role"
+
+
+def _make_authority(own: Path) -> None:
+    now = datetime.now(UTC)
+    earlier = load_certificates(own / CA) if (own / CA).exists() else []
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"dpdist cluster {now:%Y-%m-%d %H:%M:%S}")])
+    made = (
+        _builder(name, name, key, now, AUTHORITY_DAYS)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    _write_key(own / PRIVATE_KEY, key)
+    trusted = [made, *(one for one in earlier if one.not_valid_after_utc > now)]
+    write_text(own / CA, "".join(map(_pem, trusted)))
+
+
+def _signed(
+    role: str,
+    usage: tuple[x509.ObjectIdentifier, ...],
+    authority: x509.Certificate,
+    authority_key: ec.EllipticCurvePrivateKey,
+    days: float,
+) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, role)])
+    made = (
+        _builder(name, authority.subject, key, datetime.now(UTC), days)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage(usage), critical=False)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(role)]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
+        .sign(authority_key, hashes.SHA256())
+    )
+    return made, key
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime, days: float
+) -> x509.CertificateBuilder:
+    """Negative days make a certificate that has expired."""
+    ends = now + timedelta(days=days)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(min(now, ends) - CLOCK_SKEW)
+        .not_valid_after(ends)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+
+
+def _usage(signs_certificates: bool) -> x509.KeyUsage:
+    no = dict.fromkeys(
+        ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only"),
+        False,
+    )
+    own = not signs_certificates
+    return x509.KeyUsage(digital_signature=own, key_cert_sign=signs_certificates, crl_sign=signs_certificates, **no)
+
+
+def _pem(certificate: x509.Certificate) -> str:
+    return certificate.public_bytes(serialization.Encoding.PEM).decode("ascii")
+
+
+def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
+    plain = serialization.NoEncryption()
+    text = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain).decode("ascii")
+    write_text(path, text, mode=0o600)

@@ -1,0 +1,84 @@
+"""The image: a lock that covers every dependency by hash and names no index; a Dockerfile whose sources exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from rendering import DEPLOY
+
+TOP = DEPLOY.parent
+PINNED = re.compile(r"([A-Za-z0-9._-]+)==(\S+?)(?: ; (.+?))? \\")
+
+
+def locked(name: str) -> dict[str, tuple[str, int]]:
+    """Version and number of hashes of each package."""
+    found: dict[str, tuple[str, int]] = {}
+    last = ""
+    for line in (DEPLOY / name).read_text().splitlines():
+        if (match := PINNED.match(line)) is not None:
+            last = canonicalize_name(match[1])
+            found[last] = (match[2], 0)
+        elif re.fullmatch(r"    --hash=sha256:[0-9a-f]{64}(?: \\)?", line):
+            found[last] = (found[last][0], found[last][1] + 1)
+        elif line.strip() and not line.startswith("#"):
+            raise AssertionError(f"{name}: {line}")
+    return found
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "build.lock"])
+def test_the_lock_pins_every_package_by_hash_and_names_no_index(name: str) -> None:
+    assert all(hashes for _, hashes in locked(name).values())
+    assert "://" not in (DEPLOY / name).read_text()
+    assert len(locked("requirements.lock")) > 40
+
+
+def test_every_dependency_is_locked_within_its_range() -> None:
+    said = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
+    pinned = locked("requirements.lock")
+    environment = {"python_version": "3.11", "sys_platform": "linux", "platform_machine": "x86_64"}
+    wanted = [Requirement(one) for one in (*said["dependencies"], *said["optional-dependencies"]["stan"])]
+    for one in wanted:
+        if one.marker is None or one.marker.evaluate(environment):
+            assert one.specifier.contains(pinned[canonicalize_name(one.name)][0], prereleases=True), one
+
+
+def instructions() -> list[tuple[str, list[str]]]:
+    text = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    return [(line.split()[0], shlex.split(line)[1:]) for line in lines]
+
+
+def test_what_is_copied_exists_and_is_let_through() -> None:
+    ignored = (TOP / ".dockerignore").read_text().splitlines()
+    allowed = [line[1:] for line in ignored if line.startswith("!")]
+    for verb, said in instructions():
+        if verb == "COPY" and not said[0].startswith("--from"):
+            for source in said[:-1]:
+                assert (TOP / source).exists(), source
+                assert any(Path(source).match(pattern) for pattern in allowed), source
+
+
+def test_the_image_runs_as_its_own_user_with_no_compiler_and_prebuilt_programs() -> None:
+    stages = [k for k, (verb, _) in enumerate(instructions()) if verb == "FROM"]
+    assert len(stages) == 2
+    build, final = instructions()[stages[0] : stages[1]], instructions()[stages[1] :]
+    assert ("USER", ["10001:10001"]) in final
+    assert "g++" in str(build)
+    assert "g++" not in str(final)
+    assert any(verb == "RUN" and said[:3] == ["dpdist", "stan", "build"] for verb, said in build)
+    caches = [entry for _, said in (*build, *final) for entry in said if entry.startswith("DPDIST_CACHE=")]
+    assert len(caches) == 2
+    assert len(set(caches)) == 1
+    assert all("latest" not in said[0] for verb, said in instructions() if verb == "FROM")
+    assert [said for verb, said in final if verb == "ENTRYPOINT"] == [["[dpdist]"]]
+
+
+def test_the_source_distribution_holds_deploy() -> None:
+    said = tomllib.loads((TOP / "pyproject.toml").read_text())
+    assert "deploy" in said["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]

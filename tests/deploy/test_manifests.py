@@ -1,0 +1,303 @@
+"""The manifests in deploy/, rendered: valid by schema, sound by meaning; every check fails when its fault is planted."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable, Iterator
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import manifest_checks as checks
+import manifest_security as security
+import pytest
+import yaml
+from manifest_network import network
+from rendering import DEPLOY, OVERLAYS, Objects, render
+from typer.main import get_command
+
+from dpdist.cli import app
+from dpdist.jobfile import load_job
+from dpdist.release import validate
+from dpdist.sizing import worker_memory, worker_patch
+
+CHECKS: dict[str, Callable[[Objects], Iterator[str]]] = {
+    check.__name__: check
+    for check in (
+        *(checks.restarts, checks.final_exits, checks.quantities, checks.selectors, checks.ports, checks.probes),
+        *(
+            checks.mounts,
+            security.roles_secrets,
+            security.no_secret_in_the_open,
+            security.hardened,
+            security.images,
+            security.rights,
+        ),
+        network,
+    )
+}
+CUSTOM = "kubernetes.dask.org/v1"
+
+
+@cache
+def _rendered(overlay: str) -> str:
+    return json.dumps(render(DEPLOY / "overlays" / overlay))
+
+
+def rendered(overlay: str) -> Objects:
+    """The objects of an overlay, this caller's own."""
+    objects: Objects = json.loads(_rendered(overlay))
+    return objects
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_object_is_valid_by_its_schema(overlay: str) -> None:
+    for found in rendered(overlay):
+        if found["apiVersion"] == CUSTOM:
+            jsonschema.Draft202012Validator(custom_schema(found["kind"])).validate({"spec": found["spec"]})
+        else:
+            kubernetes_validate.validate(found, kubernetes_validate.latest_version(), strict=True)
+
+
+def custom_schema(kind: str) -> dict[str, Any]:
+    """Of the CRD in the wheel dask-kubernetes; a key that it does not know is refused, as by `kubectl --validate`."""
+    (package,) = importlib.util.find_spec("dask_kubernetes").submodule_search_locations
+    folder = Path(package) / "operator" / "deployment" / "helm" / "dask-kubernetes-operator" / "crds"
+    crd = yaml.safe_load((folder / f"{kind.lower()}.yaml").read_text())
+    (served,) = [v for v in crd["spec"]["versions"] if v["name"] == "v1"]
+    schema: dict[str, Any] = closed(served["schema"]["openAPIV3Schema"])
+    return schema
+
+
+def closed(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [closed(entry) for entry in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: closed(value) for key, value in schema.items()}
+    if (
+        "properties" in made
+        and not made.get("x-kubernetes-preserve-unknown-fields")
+        and isinstance(made["properties"], dict)
+    ):
+        made.setdefault("additionalProperties", False)
+    if made.pop("x-kubernetes-int-or-string", False):
+        made.pop("anyOf", None)
+        made.pop("type", None)
+    return made
+
+
+def test_the_schemas_refuse_what_is_wrong() -> None:
+    (job,) = [o for o in rendered("operator") if o["kind"] == "DaskJob"]
+    job["spec"]["cluster"]["spec"]["worker"]["replica"] = 3
+    with pytest.raises(jsonschema.ValidationError, match="replica"):
+        jsonschema.Draft202012Validator(custom_schema("DaskJob")).validate({"spec": job["spec"]})
+    (deployment,) = [
+        o for o in rendered("release") if o["metadata"]["name"] == "dpdist-worker" and o["kind"] == "Deployment"
+    ]
+    deployment["spec"]["replica"] = 3
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(deployment, kubernetes_validate.latest_version(), strict=True)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+@pytest.mark.parametrize("name", CHECKS)
+def test_nothing_is_wrong_by_meaning(overlay: str, name: str) -> None:
+    assert list(CHECKS[name](rendered(overlay))) == []
+
+
+def pick(objects: Objects, kind: str, name: str) -> dict[str, Any]:
+    (found,) = [o for o in objects if o["kind"] == kind and o["metadata"]["name"] == name]
+    return found
+
+
+def worker(objects: Objects) -> dict[str, Any]:
+    spec: dict[str, Any] = pick(objects, "Deployment", "dpdist-worker")["spec"]["template"]["spec"]
+    return spec
+
+
+def scheduler(objects: Objects) -> dict[str, Any]:
+    spec: dict[str, Any] = pick(objects, "Deployment", "dpdist-scheduler")["spec"]["template"]["spec"]
+    return spec
+
+
+def driver(objects: Objects) -> dict[str, Any]:
+    spec: dict[str, Any] = pick(objects, "Job", "dpdist-release")["spec"]["template"]["spec"]
+    return spec
+
+
+def first(spec: dict[str, Any]) -> dict[str, Any]:
+    container: dict[str, Any] = spec["containers"][0]
+    return container
+
+
+def policy(objects: Objects, name: str) -> dict[str, Any]:
+    spec: dict[str, Any] = pick(objects, "NetworkPolicy", name)["spec"]
+    return spec
+
+
+def remove(objects: Objects, kind: str, name: str) -> None:
+    objects.remove(pick(objects, kind, name))
+
+
+FAULTS: list[tuple[str, str, Callable[[Objects], object]]] = [
+    ("restarts", "a job that is always restarted", lambda o: driver(o).update(restartPolicy="Always")),
+    ("restarts", "a deployment that is not", lambda o: worker(o).update(restartPolicy="Never")),
+    (
+        "final_exits",
+        "a refused budget tried again",
+        lambda o: pick(o, "Job", "dpdist-release")["spec"].pop("podFailurePolicy"),
+    ),
+    ("final_exits", "two drivers", lambda o: pick(o, "Job", "dpdist-release")["spec"].update(parallelism=2)),
+    ("quantities", "2Gib", lambda o: first(worker(o))["resources"]["limits"].update(memory="2Gib")),
+    ("quantities", "no limit", lambda o: first(driver(o))["resources"]["limits"].pop("memory")),
+    ("quantities", "request above limit", lambda o: first(scheduler(o))["resources"]["requests"].update(memory="3Gi")),
+    ("quantities", "a scratch volume without end", lambda o: worker(o)["volumes"][-1].update(emptyDir={})),
+    (
+        "selectors",
+        "labels changed",
+        lambda o: pick(o, "Deployment", "dpdist-worker")["spec"]["selector"]["matchLabels"].update(a="b"),
+    ),
+    (
+        "selectors",
+        "a service for nobody",
+        lambda o: pick(o, "Service", "dpdist-scheduler")["spec"]["selector"].update(a="b"),
+    ),
+    (
+        "selectors",
+        "a budget for nobody",
+        lambda o: pick(o, "PodDisruptionBudget", "dpdist-worker")["spec"].update(selector={"matchLabels": {"a": "b"}}),
+    ),
+    ("selectors", "a policy for nobody", lambda o: policy(o, "worker").update(podSelector={"matchLabels": {"a": "b"}})),
+    ("ports", "the scheduler on another port", lambda o: first(scheduler(o))["args"].__setitem__(5, "8785")),
+    (
+        "ports",
+        "a service's target",
+        lambda o: pick(o, "Service", "dpdist-scheduler")["spec"]["ports"][0].update(targetPort="tls"),
+    ),
+    ("ports", "a probe's port", lambda o: first(worker(o))["livenessProbe"]["httpGet"].update(port="health")),
+    ("ports", "a worker that asks elsewhere", lambda o: first(worker(o))["env"][0].update(value="tls://scheduler:8786")),
+    ("ports", "a plain scheduler", lambda o: first(driver(o))["env"][0].update(value="tcp://dpdist-scheduler:8786")),
+    ("probes", "an unwatched worker", lambda o: first(worker(o)).pop("livenessProbe")),
+    ("mounts", "no such volume", lambda o: first(worker(o))["volumeMounts"][0].update(name="certificates")),
+    ("mounts", "a volume for nothing", lambda o: first(driver(o))["volumeMounts"].pop(3)),
+    ("mounts", "no such secret", lambda o: scheduler(o)["volumes"][0]["secret"].update(secretName="tls")),
+    ("mounts", "no such claim", lambda o: remove(o, "PersistentVolumeClaim", "dpdist-workspace")),
+    ("mounts", "no job file", lambda o: remove(o, "ConfigMap", "dpdist-job")),
+    ("mounts", "a path beside its mount", lambda o: first(driver(o))["args"].__setitem__(1, "/etc/job/job.yaml")),
+    (
+        "roles_secrets",
+        "the driver's certificate at a worker",
+        lambda o: worker(o)["volumes"][0]["secret"].update(secretName="dpdist-tls-driver"),
+    ),
+    ("roles_secrets", "a key for everybody", lambda o: scheduler(o)["volumes"][0]["secret"].update(defaultMode=0o644)),
+    (
+        "roles_secrets",
+        "the input at a worker",
+        lambda o: worker(o)["volumes"][1]["persistentVolumeClaim"].update(claimName="dpdist-input"),
+    ),
+    (
+        "no_secret_in_the_open",
+        "a password in an environment",
+        lambda o: first(driver(o))["env"].append({"name": "LEDGER", "value": "postgresql://me:pw@db/ledger"}),
+    ),
+    (
+        "no_secret_in_the_open",
+        "a secret in an environment",
+        lambda o: first(driver(o))["env"].append(
+            {"name": "LEDGER", "valueFrom": {"secretKeyRef": {"name": "dpdist-ledger", "key": "url"}}}
+        ),
+    ),
+    (
+        "no_secret_in_the_open",
+        "a secret in a manifest",
+        lambda o: o.append({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "x"}}),
+    ),
+    ("hardened", "root", lambda o: worker(o)["securityContext"].update(runAsNonRoot=False)),
+    (
+        "hardened",
+        "a root that can be written",
+        lambda o: first(driver(o))["securityContext"].update(readOnlyRootFilesystem=False),
+    ),
+    ("hardened", "capabilities", lambda o: first(scheduler(o))["securityContext"].pop("capabilities")),
+    ("hardened", "a token", lambda o: driver(o).pop("automountServiceAccountToken")),
+    ("hardened", "the host's network", lambda o: worker(o).update(hostNetwork=True)),
+    ("hardened", "the host's files", lambda o: worker(o)["volumes"].append({"name": "h", "hostPath": {"path": "/"}})),
+    (
+        "images",
+        "latest",
+        lambda o: [first(s).update(image="registry.example/dpdist:latest") for s in (worker(o), driver(o), scheduler(o))],
+    ),
+    ("images", "another image", lambda o: first(worker(o)).update(image="registry.example/dpdist:0.0.9")),
+    ("rights", "everything", lambda o: pick(o, "Role", "dpdist-operator")["rules"][0].update(verbs=["*"])),
+    ("rights", "secrets", lambda o: pick(o, "Role", "dpdist-operator")["rules"][2]["resources"].append("secrets")),
+    ("rights", "no such role", lambda o: pick(o, "RoleBinding", "dpdist-operator")["roleRef"].update(name="operator")),
+    ("network", "nothing denied", lambda o: remove(o, "NetworkPolicy", "deny-all")),
+    ("network", "no link to the scheduler", lambda o: policy(o, "scheduler")["ingress"].clear()),
+    (
+        "network",
+        "the driver reached",
+        lambda o: policy(o, "driver").update(
+            ingress=[{"from": [{"podSelector": {}}], "ports": [{"port": 8786}]}], podSelector={"matchLabels": {}}
+        ),
+    ),
+    ("network", "the world reached", lambda o: policy(o, "driver")["egress"].append({})),
+    ("network", "no names", lambda o: remove(o, "NetworkPolicy", "names")),
+    ("network", "figures for everybody", lambda o: policy(o, "figures")["ingress"][0].pop("from")),
+    ("network", "the nanny out of reach", lambda o: [r["ports"].pop() for r in policy(o, "worker")["ingress"]]),
+]
+
+
+@pytest.mark.parametrize(("name", "what", "fault"), FAULTS, ids=[f"{name}: {what}" for name, what, _ in FAULTS])
+def test_each_check_fails_when_its_fault_is_planted(name: str, what: str, fault: Callable[[Objects], object]) -> None:
+    objects = rendered("release")
+    fault(objects)
+    assert list(CHECKS[name](objects)) != []
+
+
+def test_every_check_has_a_fault() -> None:
+    assert {name for name, _, _ in FAULTS} == set(CHECKS)
+
+
+def test_an_autoscaler_needs_its_deployment() -> None:
+    objects = rendered("hpa")
+    pick(objects, "HorizontalPodAutoscaler", "dpdist-worker")["spec"]["scaleTargetRef"]["name"] = "workers"
+    assert list(checks.selectors(objects)) != []
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_commands_of_the_containers_are_commands_of_dpdist(overlay: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for pod in checks.pods(rendered(overlay)):
+        for entry in pod.container.get("env", []):
+            monkeypatch.setenv(entry["name"], entry["value"])
+        assert parsed(pod.container["args"])
+        with pytest.raises(Exception, match="No such option"):
+            parsed([*pod.container["args"], "--certificates"])
+
+
+def parsed(args: list[str]) -> str:
+    """The verb that the arguments are for; raises what the command line would print."""
+    command, left = get_command(app), list(args)
+    while hasattr(command, "commands"):
+        command, left = command.commands[left[0]], left[1:]
+    return str(command.make_context("dpdist", left).info_name)
+
+
+def test_the_size_of_the_workers_is_that_of_the_plan_of_the_job() -> None:
+    folder = DEPLOY / "overlays" / "release"
+    plan = validate(load_job(folder / "job.yaml"))
+    said = json.loads((folder / "size.json").read_text())
+    assert said == worker_patch(plan, 8)
+    assert worker_memory(plan) > plan.layout.largest_task_bytes
+    spec = worker(rendered("release"))
+    assert first(spec)["resources"] == said["spec"]["template"]["spec"]["containers"][0]["resources"]
+
+
+def test_the_image_is_this_version() -> None:
+    for overlay in OVERLAYS:
+        for pod in checks.pods(rendered(overlay)):
+            assert pod.container["image"].rpartition(":")[2] == version("dpdist")

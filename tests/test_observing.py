@@ -1,0 +1,113 @@
+"""A run seen from outside: its lines, figures and status say how far it is, and never a value of a record."""
+
+from __future__ import annotations
+
+import json
+import socket
+import urllib.request
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from canaries import spelled, survey
+from typer.testing import CliRunner
+
+from dpdist.cli import app
+from dpdist.errors import ClusterError, FitError, TaskError, WorkspaceError
+from dpdist.observing import cause, observed, outward, read_status, status_lines
+from dpdist.progress import Event, silent, stage
+
+
+def test_lines_status_and_screen_of_a_run_say_how_far_it_is_and_quote_no_record(tmp_path: Path) -> None:
+    work, log = tmp_path / "work", tmp_path / "log"
+    ended = CliRunner().invoke(
+        app, ["run", str(survey(tmp_path)), "-w", str(work), "--log", str(log), "--metrics", "127.0.0.1:0", "--json"]
+    )
+    assert ended.exit_code == 0, ended.output
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert len({line["run"] for line in lines}) == 1
+    protected = [line for line in lines if line["event"] == "task"]
+    assert sum(line["strata"] for line in protected) == 3
+    assert all(line["seconds"] > 0 and line["fit"] == "strata" for line in protected)
+    assert lines[-1]["event"] == "summary"
+    assert (lines[-1]["state"], lines[-1]["starts"]) == ("finished", 1)
+    assert lines[-1]["stages"]["protect"]["done"] == 3
+    asked = CliRunner().invoke(app, ["status", str(work)])
+    assert "3 of 3" in asked.output
+    told = log.read_text() + (work / "status.json").read_text() + ended.output + asked.output
+    assert spelled(told) == []
+    rows = pq.read_table(work / "confidential" / "records" / "records.parquet").to_pandas()
+    assert len(set(spelled(rows.to_csv()))) >= 2, "control: inside, these spellings occur"
+
+
+def test_a_run_that_is_refused_leaves_the_status_of_the_workspace_alone(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    assert CliRunner().invoke(app, ["run", str(survey(tmp_path)), "-w", str(work), "-q"]).exit_code == 0
+    before = (work / "status.json").read_bytes()
+    other = survey(tmp_path, fallback="pool")
+    assert CliRunner().invoke(app, ["run", str(other), "-w", str(work), "-q"]).exit_code == 2
+    assert (work / "status.json").read_bytes() == before
+    again = CliRunner().invoke(app, ["run", str(survey(tmp_path)), "-w", str(work), "-q"])
+    assert (again.exit_code, read_status(work)["starts"]) == (0, 2)
+
+
+def test_a_run_that_fails_tells_the_kind_of_error_and_not_its_words(tmp_path: Path) -> None:
+    work, log = tmp_path / "work", tmp_path / "log"
+    ended = CliRunner().invoke(app, ["run", str(survey(tmp_path, bad=True)), "-w", str(work), "--log", str(log)])
+    assert ended.exit_code == 2
+    last = json.loads(log.read_text().splitlines()[-1])
+    assert (last["state"], last["why"]) == ("failed", "DataError")
+    assert spelled(log.read_text() + ended.output) == []
+    shown = CliRunner().invoke(app, ["validate", str(tmp_path / "job.yaml"), "--show-values"])
+    assert spelled(shown.output), "control: asked for, the value is shown on this screen"
+
+
+def test_figures_follow_the_run_over_http(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with observed(tmp_path, None, f"127.0.0.1:{port}", silent) as listener, stage(listener, "protect", 10) as tick:
+        tick(4)
+        listener(Event("task", "", unit={"fit": "strata", "stratum": 3}, seconds=0.2))
+        listener(Event("retry", "", done=2))
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+            text = page.read().decode()
+    assert 'dpdist_stage_done{stage="protect"} 4.0' in text
+    assert 'dpdist_stage_total{stage="protect"} 10.0' in text
+    assert "dpdist_task_seconds_count 1.0" in text
+    assert "dpdist_task_retries_total 2.0" in text
+    assert 'dpdist_run_state{state="running"} 1.0' in text
+
+
+def test_which_strata_took_a_fallback_stays_inside() -> None:
+    assert outward(Event("note", "protect", note="2 strata take the proper prior")) is None
+    assert outward(Event("task", "", unit={"fit": "proper", "stratum": 3}, seconds=1.0)) is None
+    assert outward(Event("advance", "protect again", 1, 2)) == Event("advance", "protect again", 0, None)
+    assert outward(Event("advance", "protect", 1, 2)) == Event("advance", "protect", 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ValueError("731234.56789"), "ValueError"),
+        (FitError("a", "731234.56789", "none"), "FitError"),
+        (ClusterError("nobody listens there", "look"), "ClusterError: cluster: nobody listens there"),
+        (TaskError("no task finished for 5 s", "look"), "TaskError: no task finished for 5 s"),
+        (OSError(28, "No space left on device", "/x/731234"), "OSError: No space left on device"),
+    ],
+)
+def test_causes_quote_only_what_speaks_of_machines(error: Exception, told: str) -> None:
+    assert cause(error) == told
+
+
+def test_a_task_error_that_repeats_another_is_named_only() -> None:
+    with pytest.raises(TaskError) as found:
+        raise TaskError("2 tasks failed; the first: stratum a: its bound", "mend") from FitError("a", "its bound", "none")
+    assert cause(found.value) == "TaskError"
+
+
+def test_a_silent_run_may_be_dead_and_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(WorkspaceError, match="no run has left a status"):
+        read_status(tmp_path)
+    said = {"state": "running", "began": "x", "starts": 2, "stages": {}, "tasks": 0, "retries": 0, "silent": 500.0}
+    assert "or dead" in status_lines(said)["state"]
+    assert status_lines({**said, "silent": 3.0})["state"] == "running"
