@@ -13,12 +13,13 @@ from threadpoolctl import threadpool_limits
 from dpdist.confidential import Confidential
 from dpdist.errors import WorkspaceError
 from dpdist.evaluation.audit import keep_audit, leave_one_out
-from dpdist.job import Job, WeightRule, Weights
+from dpdist.job import WeightRule, Weights
 from dpdist.keys import Key
 from dpdist.mechanisms.presets import target_of
+from dpdist.mechanisms.tilted import Weighings, settled
 from dpdist.models.lognormal import Lognormal
 from dpdist.models.protocol import Improper
-from dpdist.privacy.weights import NotReached, Search, search, search_of
+from dpdist.privacy.weights import NotReached, search, search_of
 from dpdist.progress import Listener, silent, stage
 from dpdist.records import Floats, Ints
 from dpdist.runtime.fit import Fit, open_fit
@@ -64,7 +65,9 @@ def audit(
                 largest = pd.read_parquet(bounds, columns=["unweighted_record_bound"], filters=[("stratum", "==", label)])
                 which = _chosen(largest.to_numpy()[:, 0], records, fits[name].key.generator("audit", label))
                 try:
-                    tables.append(_of_stratum(fits[name], number, search_for(job, rule), which).assign(stratum=label))
+                    tables.append(
+                        _of_stratum(fits[name], number, search_for(fits[name], number, rule), which).assign(stratum=label)
+                    )
                 except (Improper, NotReached, _TooLarge):
                     left_out += 1
                 tick(1)
@@ -75,9 +78,12 @@ def audit(
     return Confidential(pd.DataFrame(rows, columns=list(SUMMARY)))
 
 
-def search_for(job: Job, rule: WeightRule) -> Callable[[], Search]:
-    """The release's own search, or that of another rule at the same target, its constant tuned."""
+def search_for(fit: Fit, stratum: int, rule: WeightRule) -> Callable[[], Weighings]:
+    """What weighted a stratum of the release (a search, or its reference); or another rule's search at the same target."""
+    job = fit.job
     if rule == job.mechanism.weights.rule:
+        if (frozen := fit.learned(stratum).frozen if job.frozen else None) is not None:
+            return lambda: settled(frozen)
         return lambda: search_of(job.mechanism, target_of(job))
     return lambda: search(Weights(rule=rule), target_of(job))
 
@@ -86,7 +92,7 @@ class _TooLarge(Exception):
     """More records × draws than an audit holds in memory."""
 
 
-def _of_stratum(fit: Fit, stratum: int, steps: Callable[[], Search], which: Ints) -> pd.DataFrame:
+def _of_stratum(fit: Fit, stratum: int, steps: Callable[[], Weighings], which: Ints) -> pd.DataFrame:
     blocks, model = fit.layout.blocks, fit.model(stratum)
     numbers = blocks.of_stratum(stratum)
     first, last = blocks.edges[numbers.start], blocks.edges[numbers.stop]

@@ -120,7 +120,8 @@ def _design_problems(job: Job, census: Census) -> list[Problem]:
     problems = _population_problems(job, census, size, labels, unit[1])
     sampled = np.ones(len(size)) if census.populations is None else size / census.populations.strata
     alone = [labels[k] for k in np.flatnonzero((size < 2) & ((census.populations is None) | (sampled < 1)))]
-    told_by_the_fit = frame.count.sum() < 2 and job.model.prior.name == "improper"
+    improper = MODELS[job.model.family].build(job, frame, frame.rows_of(0)).improper
+    told_by_the_fit = frame.count.sum() < 2 and improper
     if not alone or told_by_the_fit or job.survey.lonely_psu != "error" or job.survey.replicate_weights is not None:
         return problems
     merge = "merge design strata, or state survey.lonely_psu: certainty, average or centred"

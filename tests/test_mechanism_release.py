@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpdist
-from dpdist.errors import JobError
+from dpdist.errors import DataError, JobError
 from dpdist.jobfile import parse_job
 
 REGIONS, N, SETS = ("north", "south"), 200, 2
@@ -119,6 +119,16 @@ def test_bounds_by_record_are_those_of_the_recorded_log_likelihood(release: tupl
     if mechanism in CLAMPED:
         assert counted == (weighted > 3).sum()
         assert counted > 0 or mechanism != "censor_uw"
+
+
+@pytest.mark.parametrize("mechanism", CLASSES)
+def test_a_file_of_one_record_is_refused_before_anything_is_written(mechanism: str, tmp_path: Path) -> None:
+    """It has no variance, so no table of it has a standard error."""
+    path = tmp_path / "one.parquet"
+    pq.write_table(pa.table({"region": np.array(["north"], dtype=object), "y": [0.3]}), path)
+    with pytest.raises(DataError, match="a single record"):
+        dpdist.run(parse_job(text(mechanism, path)), tmp_path / "work")
+    assert not (tmp_path / "work").exists()
 
 
 def test_the_synthetic_file_has_the_public_counts_and_tables_have_errors(release: tuple[str, Path]) -> None:

@@ -6,13 +6,20 @@ approximation. OpenDP cannot be seeded, so the test may fail by chance: with pro
 
 from __future__ import annotations
 
+import itertools
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
+import dpdist
+from dpdist.job import Adjacency
 from dpdist.noise import laplace, whole_laplace
+from dpdist.privacy.guarantees import count_scale
 
 SIZE, FALSE_ALARM = 20_000, 1e-9
 
@@ -41,20 +48,71 @@ def test_a_scale_of_zero_is_refused() -> None:
         laplace(Fraction(0), 1)
 
 
+def whole_fits(noise: np.ndarray, b: float) -> bool:
+    """|η| > 0 has probability 2q/(1 + q), q = e^(−1/b), and |η| − 1 is geometric given that."""
+    size, q = np.abs(noise), np.exp(-1 / b)
+    some = int((size > 0).sum())
+    low, high = stats.binom.ppf([FALSE_ALARM / 4, 1 - FALSE_ALARM / 4], len(size), 2 * q / (1 + q))
+    rest = (size[size > 0] - 1).sum()
+    least, most = stats.nbinom.ppf([FALSE_ALARM / 4, 1 - FALSE_ALARM / 4], some, 1 - q)
+    return bool(low <= some <= high and least <= rest <= most)
+
+
 @pytest.mark.parametrize("scale", [Fraction(1, 5), Fraction(2), Fraction(40)])
 def test_whole_noise_has_the_stated_law_and_no_other(scale: Fraction) -> None:
-    """|η| > 0 has probability 2q/(1 + q), q = e^(−1/b), and |η| − 1 is geometric given that."""
-    noise = np.abs(whole_laplace(scale, SIZE))
+    noise = whole_laplace(scale, SIZE)
     np.testing.assert_array_equal(noise, np.round(noise))
+    assert whole_fits(noise, float(scale))
+    assert not whole_fits(noise, 0.8 * float(scale))
+    assert not whole_fits(noise, 1.25 * float(scale))
 
-    def fits(b: float) -> bool:
-        q = np.exp(-1 / b)
-        some = int((noise > 0).sum())
-        low, high = stats.binom.ppf([FALSE_ALARM / 4, 1 - FALSE_ALARM / 4], SIZE, 2 * q / (1 + q))
-        rest = (noise[noise > 0] - 1).sum()
-        least, most = stats.nbinom.ppf([FALSE_ALARM / 4, 1 - FALSE_ALARM / 4], some, 1 - q)
-        return bool(low <= some <= high and least <= rest <= most)
 
-    assert fits(float(scale))
-    assert not fits(0.8 * float(scale))
-    assert not fits(1.25 * float(scale))
+HISTOGRAM = """
+dataset: shares
+period: "2021"
+input: {path: shares.parquet}
+columns: {y: {bounds: [0, 1]}}
+model: {family: histogram, outcome: y}
+mechanism: {name: perturbed_histogram, bins: 2500}
+budget: {epsilon: "1", adjacency: ADJACENCY}
+synthetic_sets: 2
+tables: [{name: all, statistics: [count]}]
+"""
+
+
+@pytest.mark.parametrize(("adjacency", "scale"), [("zero_out", 2.0), ("substitution", 4.0)])
+def test_a_histogram_is_released_with_noise_of_the_scale_that_its_budget_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, adjacency: str, scale: float
+) -> None:
+    """ε = .5 a set: scale 1/ε where a record moves one count, 2/ε where it moves two; controls: half and twice that."""
+    monkeypatch.chdir(tmp_path)
+    y = np.random.default_rng(5).beta(0.5, 3.0, 300)
+    pq.write_table(pa.table({"y": y}), "shares.parquet")
+    dpdist.run(dpdist.parse_job(HISTOGRAM.replace("ADJACENCY", adjacency)), "work")
+    kept = [np.load(path) for path in sorted((tmp_path / "work" / "confidential" / "noise").glob("*.npy"))]
+    assert [len(noise) for noise in kept] == [2500, 2500]
+    noise = np.concatenate(kept)
+    assert whole_fits(noise, scale)
+    assert not whole_fits(noise, 0.5 * scale)
+    assert not whole_fits(noise, 2.0 * scale)
+
+
+@pytest.mark.parametrize("adjacency", ["zero_out", "substitution"])
+def test_counts_under_that_noise_keep_their_promise_on_every_pair_of_neighbours(adjacency: Adjacency) -> None:
+    """All files of at most 3 records in 3 bins: the worst log ratio of probabilities is ε; control: half the noise."""
+    epsilon = Fraction(1, 2)
+    files = [np.bincount(bins, minlength=3) for n in range(4) for bins in itertools.product(range(3), repeat=n)]
+    unit = np.eye(3, dtype=int)
+    if adjacency == "zero_out":
+        pairs = [(counts, counts - unit[i]) for counts in files for i in range(3) if counts[i]]
+    else:
+        pairs = [(c, c - unit[i] + unit[j]) for c in files for i, j in itertools.permutations(range(3), 2) if c[i]]
+    seen = np.array(list(itertools.product(range(-2, 6), repeat=3)))
+
+    def worst(scale: float) -> float:
+        losses = [np.abs(seen - one).sum(axis=1) - np.abs(seen - other).sum(axis=1) for one, other in pairs]
+        return float(np.abs(losses).max()) / scale
+
+    scale = float(count_scale(epsilon, adjacency))
+    assert worst(scale) == pytest.approx(float(epsilon), rel=1e-12)
+    assert worst(scale / 2.0) > 1.5 * float(epsilon)

@@ -7,7 +7,7 @@ import socket
 import urllib.request
 from pathlib import Path
 
-import pyarrow.parquet as pq
+import pandas as pd
 import pytest
 from canaries import spelled, survey
 from typer.testing import CliRunner
@@ -36,7 +36,7 @@ def test_lines_status_and_screen_of_a_run_say_how_far_it_is_and_quote_no_record(
     assert "3 of 3" in asked.output
     told = log.read_text() + (work / "status.json").read_text() + ended.output + asked.output
     assert spelled(told) == []
-    rows = pq.read_table(work / "confidential" / "records" / "records.parquet").to_pandas()
+    rows = pd.read_feather(work / "confidential" / "records" / "records.arrow")
     assert len(set(spelled(rows.to_csv()))) >= 2, "control: inside, these spellings occur"
 
 

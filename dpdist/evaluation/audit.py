@@ -18,9 +18,8 @@ import pyarrow as pa
 from dpdist.confidential import Confidential
 from dpdist.keys import Key
 from dpdist.mechanisms.protocol import Carry, Pass
-from dpdist.mechanisms.tilted import Fit, fits
+from dpdist.mechanisms.tilted import Fit, Weighings, fits
 from dpdist.models.lognormal import Lognormal
-from dpdist.privacy.weights import Search
 from dpdist.records import Floats, Records
 from dpdist.sampling.exact import ExactSampler
 from dpdist.storage.tables import write_table
@@ -34,7 +33,7 @@ class Weighting(NamedTuple):
     log_evidence: float
 
 
-def weighting(model: Lognormal, records: Records, steps: Search, draws: int, key: Key, stratum: str = "") -> Weighting:
+def weighting(model: Lognormal, records: Records, steps: Weighings, draws: int, key: Key, stratum: str = "") -> Weighting:
     """A weight search over records in memory, with the random numbers of a stratum; raises `Improper` or `NotReached`."""
     rounds, carry, sampler = fits(model, steps), Carry(), ExactSampler(draws)
     reply: Any = None
@@ -53,7 +52,7 @@ def weighting(model: Lognormal, records: Records, steps: Search, draws: int, key
 def leave_one_out(
     model: Lognormal,
     records: Records,
-    search: Callable[[], Search],
+    search: Callable[[], Weighings],
     which: Sequence[int],
     draws: int,
     key: Key,

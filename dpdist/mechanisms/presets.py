@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal
 
 from dpdist.job import CLAMPED as CLAMPED_NAMES
@@ -225,7 +226,7 @@ class LaplaceStrict:
     scope: Literal["stratum"] = "stratum"
 
     def promise(self, job: Job) -> Promise:
-        return promise_of(job, Strict(job.budget.adjacency, job.epsilon_per_set), SUMS)
+        return promise_of(job, Strict(job.budget.adjacency, job.epsilon_per_set, exchange=Fraction(1)), SUMS)
 
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:
         assert isinstance(model, CellSums)

@@ -54,6 +54,12 @@ class Strict(_Composable):
     """
 
     delta: Fraction | None = Fraction(0)
+    exchange: Fraction = Fraction(2)
+    """ε against exchanging one record for another, over ε: 2, two zero-outs, unless a mechanism's own proof gives less."""
+
+    @property
+    def substitution_epsilon(self) -> Fraction:
+        return self.epsilon if self.adjacency == "substitution" else self.exchange * self.epsilon
 
     @property
     def name(self) -> GuaranteeName:
@@ -63,10 +69,17 @@ class Strict(_Composable):
         return replace(super().sets(number), delta=_known(lambda delta: number * delta, self.delta))
 
     def __add__(self, other: object) -> Self:
-        return replace(super().__add__(other), delta=_known(add, self.delta, self._alike(other).delta))
+        return self._with(other, add, super().__add__(other))
 
     def beside(self, other: object) -> Self:
-        return replace(super().beside(other), delta=_known(max, self.delta, self._alike(other).delta))
+        return self._with(other, max, super().beside(other))
+
+    def _with(self, other: object, combine: Callable[..., Fraction], composed: Self) -> Self:
+        """δ and the ε against substitution, composed as ε was."""
+        alike = self._alike(other)
+        exchanged = combine(self.substitution_epsilon, alike.substitution_epsilon)
+        exchange = exchanged / composed.epsilon if composed.epsilon else composed.exchange
+        return replace(composed, delta=_known(combine, self.delta, alike.delta), exchange=exchange)
 
 
 def _known(combine: Callable[..., Fraction], *deltas: Fraction | None) -> Fraction | None:

@@ -76,7 +76,7 @@ def _model(release: Release) -> dict[str, Any]:
 
 def _not_its_own(job: Job) -> set[str]:
     """Constants that the job's mechanism does not have."""
-    has = {"bins": job.mechanism.name in NOISY, "drift": job.mechanism.name == "centred"}
+    has = {"bins": job.mechanism.name == "perturbed_histogram", "drift": job.mechanism.name == "centred"}
     has["aim"] = job.frozen and job.mechanism.name == "weighted"
     return {name for name, own in has.items() if not own}
 

@@ -230,6 +230,9 @@ class Workspace:
         """Remove what a killed run was in the middle of writing."""
         for folder in self.confidential.glob(f"{SCRATCH}*"):
             shutil.rmtree(folder)
+        for left in self.root.glob(".*.part"):
+            if left.is_file():
+                left.unlink()
         for path, _, names in os.walk(self.confidential):
             for name in names:
                 if name.endswith((".part", ".partial")):

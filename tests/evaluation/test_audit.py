@@ -139,7 +139,7 @@ def test_an_audit_weights_the_records_as_the_release_did(released):
         records, edges = fit.records(fit.layout.blocks.of_stratum(number))[0], fit.frame.stratum_count
         assert len(records) == edges[number]
         with threadpool_limits(1):
-            found = weighting(fit.model(number), records, search_for(fit.job, "fixed_point")(), 200, fit.key, label)
+            found = weighting(fit.model(number), records, search_for(fit, number, "fixed_point")(), 200, fit.key, label)
         np.testing.assert_allclose(found.alpha, own["privacy_weight"], rtol=1e-12)
 
 
@@ -156,6 +156,38 @@ def test_a_finished_release_is_audited_rule_by_rule(released):
         largest = bounds.loc[label, "unweighted_record_bound"].nlargest(2).index
         assert set(largest) <= set(own["record"])
     assert not list((released / "public").rglob("*audit*"))
+
+
+def survey(path, seed):
+    """Two fields of 250 records, salaries and weights lognormal."""
+    rng = np.random.default_rng(seed)
+    log_y = 11.0 + 0.3 * rng.standard_normal(500)
+    pd.DataFrame(
+        {
+            "field": np.repeat(["biology", "engineering"], 250),
+            "sex": rng.choice(["male", "female"], 500),
+            "salary": np.exp(log_y),
+            "weight": np.exp(4.0 - 0.2 * (log_y - 11.0) + 0.3 * rng.standard_normal(500)),
+        }
+    ).to_parquet(path)
+
+
+def test_weights_that_a_reference_fixed_are_audited_as_they_are(tmp_path):
+    """Leaving a record out moves no other weight: its loss is that at given weights. Control: learned weights do move."""
+    for year, seed in (("2016", 1), ("2017", 2)):
+        survey(tmp_path / f"{year}.parquet", seed)
+    simulated = "input: {simulate: {kind: doctorates, population: 6000, sample: 700, seed: 7}}"
+    text = JOB.replace("FAMILY", "lognormal").replace("{name: weighted}", "{name: weighted, weights: linear}")
+    text = text.replace(simulated, f"input: {{path: {tmp_path}/2017.parquet}}").replace('"3.6"', '"8"')
+    job = dpdist.parse_job(text + f"reference: {{path: {tmp_path}/2016.parquet}}\n")
+    dpdist.run(job, tmp_path / "work")
+    audit(tmp_path / "work", records=4, all_rules=True)
+    kept = tmp_path / "work" / "confidential"
+    fixed, learned = (pd.read_parquet(kept / "evaluation" / f"audit-{rule}.parquet") for rule in ("linear", "inverse"))
+    np.testing.assert_allclose(fixed["loss"], fixed["loss_at_given_weights"], rtol=1e-6, atol=1e-9)
+    assert (np.abs(learned["loss"] / learned["loss_at_given_weights"] - 1.0) > 1e-3).any()
+    bound = pd.read_parquet(kept / "strata.parquet").set_index("stratum")["database_bound"]
+    np.testing.assert_allclose(fixed["epsilon_local"], 2.0 * bound.loc[fixed["stratum"]], rtol=1e-9)
 
 
 def test_what_has_no_closed_form_is_not_audited(released, tmp_path):

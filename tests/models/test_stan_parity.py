@@ -24,7 +24,8 @@ from scipy import stats
 from scipy.special import betaln
 
 from dpdist.keys import Key
-from dpdist.models.protocol import Draws
+from dpdist.models.protocol import Clamped, Draws
+from dpdist.sampling.markov import data_of
 from dpdist.sampling.stan import StanSettings, fit, generate, log_density
 from dpdist.sampling.toolchain import executable
 
@@ -168,6 +169,32 @@ def test_a_program_states_our_densities(program, tmp_path):
     assert spread(stan - target + clamped[:, 3], target) > 1e-9
     if program != "bernoulli":
         assert spread(stan - target + prior, target) > 1e-9
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_clamped_posterior_reaches_its_program_clamped(program, tmp_path):
+    """What the sampler hands over of clamped records, some of weight 0: prior + Σ clip(α(f − g), ±M), to 1e-9.
+
+    Controls: a clamp that is a tenth wider, no offset, no weights.
+    """
+    family, model, records = case(program)
+    some, clamp = records.take(slice(0, 25)), 0.3
+    plain = model.stan_data(model.statistics(records, np.full(len(records), 0.05)))
+    alpha = np.where(np.arange(25) % 5 == 0, 0.0, some_alpha(25))
+    offset = model.log_lik(Draws(model.from_stan(wide_draws(program, plain, tmp_path)[1])).one(0), some)[0]
+    data = data_of(model, Clamped(np.column_stack([some.frame, some.outcome, some.weight, alpha, offset]), clamp))
+    points, drawn = wide_draws(program, data, tmp_path)
+    theta = Draws(model.from_stan(drawn))
+    f = lognormal_density(theta, some) if family == "lognormal" else density(family, theta, some)
+    stan = log_density(executable(model.program), data, {k: v[0] for k, v in points.items()}, tmp_path)
+    prior = log_prior(program, model, drawn)
+
+    def apart(alpha, offset, clamp):
+        target = prior + np.clip(alpha * (f - offset), -clamp, clamp).sum(axis=1)
+        return spread(stan - target, target)
+
+    assert apart(alpha, offset, clamp) < 1e-9
+    assert min(apart(alpha, offset, 1.1 * clamp), apart(alpha, 0.0, clamp), apart(1.0, offset, clamp)) > 1e-9
 
 
 CHAINS, DRAWS, INDEPENDENT = 4, 1000, 40_000

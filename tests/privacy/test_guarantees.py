@@ -47,6 +47,11 @@ def test_exchanging_a_record_costs_two_zero_outs(epsilon):
     assert Asymptotic("zero_out", epsilon).substitution_epsilon == 2 * epsilon
     assert Asymptotic("add_remove", epsilon).substitution_epsilon == 2 * epsilon
     assert Asymptotic("substitution", epsilon).substitution_epsilon == epsilon
+    table = Strict("zero_out", epsilon, exchange=Fraction(1))
+    assert table.substitution_epsilon == table.sets(3).substitution_epsilon / 3 == epsilon
+    both = table + Strict("zero_out", 2 * epsilon)
+    assert (both.epsilon, both.substitution_epsilon) == (3 * epsilon, 5 * epsilon)
+    assert table.beside(Strict("zero_out", epsilon)).substitution_epsilon == 2 * epsilon
 
 
 @fixed
