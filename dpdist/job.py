@@ -269,6 +269,9 @@ class Program(Frozen):
 
 
 def _outcomes(value: Any) -> Any:
+    names = value if isinstance(value, list | tuple) else [value]
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ValueError("a column's name is expected, or a list of names, as in [salary, hours]")
     return value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
 
 
@@ -277,7 +280,7 @@ class Model(Frozen):
 
     family: Family
     outcome: Annotated[
-        str | Annotated[tuple[str, ...], Field(min_length=1)],
+        str | tuple[str, ...],
         BeforeValidator(_outcomes),
         Field(description="a column; or several, as in [salary, hours], that the lognormal model takes together"),
     ]

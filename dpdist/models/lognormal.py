@@ -219,7 +219,8 @@ class Lognormal:
         """Outcomes within their public bounds."""
         if self.dimension == 2:
             return np.clip(outcomes[:, 0], *self.outcome_bounds)
-        return np.clip(outcomes, *np.transpose([self.outcome_bounds, *self.other_bounds]))
+        low, high = np.transpose([self.outcome_bounds, *self.other_bounds])
+        return np.asarray(np.clip(outcomes, low, high))
 
     def expected_weight(self, theta: Draws, frame_row: Codes, outcome: Floats) -> Floats:
         """E(w | y*, x) in the sample, (record,), for outcomes (record, outcome): less noise than w* in the same means."""
@@ -338,9 +339,9 @@ class Lognormal:
     def _factors(self, draws: Draws, records: Records) -> Iterator[tuple[Ints, Floats, Floats, Floats]]:
         """Log likelihood per pattern as a product of two factors: f = φ(u)·T with u = z − centre of the pattern.
 
-        Yields the pattern's records, φ (feature, record), T (feature, draw) and, per record, a bound on the error of its values: in
-        proportion to its terms, to log 2π (the log determinant may cancel it), and to the means times f's slope (their own
-        error matters where Σ is small). Centring at the draws' mean keeps the terms of the order of f.
+        Yields the pattern's records, φ (feature, record), T (feature, draw) and, per record, a bound on the error of its
+        values: in proportion to its terms, to log 2π (the log determinant may cancel it), and to the means times f's slope
+        (their own error matters where Σ is small). Centring at the draws' mean keeps the terms of the order of f.
         """
         if self.dimension > 2:
             yield from normal.factors(self._means(draws), draws["covariance"], _logs(records), self._pattern(records))

@@ -10,6 +10,7 @@ from dpdist.job import Job
 from dpdist.models.design import Design
 from dpdist.records import Floats
 
+
 @dataclass(frozen=True)
 class ConjugatePrior:
     """B | Σ ~ MN(location, precision⁻¹, Σ), Σ ~ IW(records, scale); improper when records = 0."""
