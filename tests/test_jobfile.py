@@ -280,6 +280,7 @@ def test_the_shipped_jobs_are_there() -> None:
         "doctorates",
         "doctorates_pooling",
         "doctorates_stan",
+        "doctorates_hours",
         "nhanes_bmi",
         "nscg_salaries",
         "tax_wages",
