@@ -75,8 +75,9 @@ def factors(
     """Log densities per pattern as a product of two factors: f = φ(u)·T with u = z − centre of the pattern.
 
     `means` (draw, pattern, D), `z` D arrays (record,). Yields the pattern's records, φ (feature, record), T (feature, draw)
-    and, per record, a bound on the error of its values. An entry (i, j) of the precision P errs in proportion to
-    √(P_ii P_jj) and to the condition of the correlation matrix; the rest is as with one outcome.
+    and, per record, a bound on the error of its values. With R the correlation matrix, an entry (i, j) of the precision
+    errs by no more than its size, |R⁻¹|/(sd_i sd_j) in the spectral norm, times R's condition and a few units in the last
+    place; the rest is as with one outcome.
     """
     d = covariance.shape[1]
     upper = np.triu_indices(d)
@@ -85,9 +86,9 @@ def factors(
     inverse = np.linalg.inv(correlation)
     precision = (inverse + inverse.transpose(0, 2, 1)) / 2.0 / (sd[:, :, None] * sd[:, None, :])
     peak = -0.5 * (d * LOG_2PI + np.linalg.slogdet(correlation)[1]) - np.log(sd).sum(axis=1)
-    size = np.sqrt(np.diagonal(precision, axis1=1, axis2=2))
-    entries = (size[:, :, None] * size[:, None, :]).max(axis=0)
     eigenvalues = np.linalg.eigvalsh(correlation)
+    size = 1.0 / (sd * np.sqrt(eigenvalues[:, :1]))
+    entries = (size[:, :, None] * size[:, None, :]).max(axis=0)
     rounding = d * UNIT * float((eigenvalues[:, -1] / eigenvalues[:, 0]).max())
     doubled = np.where(upper[0] == upper[1], 0.5, 1.0)
     logs = float(np.abs(np.log(sd)).sum(axis=1).max())

@@ -96,28 +96,59 @@ def test_log_lik_is_scipys_multivariate_normal_density(d):
     np.testing.assert_allclose(model.log_lik(theta, records_of(EVERYWHERE, z)), oracle, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("d", [2, 3])
-def test_bounds_are_the_largest_log_likelihoods_and_never_too_small_in_extended_precision(d):
-    model, z = model_of(d), logs_of(EVERYWHERE, d, 7)
-    theta = theta_at_random(model, 300, 3, d)
-    mean, sigma = (np.asarray(v, dtype=np.longdouble) for v in (theta["coefficients"], theta["covariance"]))
-    x = np.asarray(indicators(EVERYWHERE, NAMES), dtype=np.longdouble)
-    away = np.log(np.exp(z)).astype(np.longdouble) - (mean[:, None] * x[None, :, :, None]).sum(axis=2)
-    root = np.zeros_like(sigma)
-    for i in range(d + 1):
+def precise(theta, x, z):
+    """The density by a Cholesky root in extended precision after the float64 inputs, (draw, record)."""
+    mean, sigma, x, z = (np.asarray(v, dtype=np.longdouble) for v in (*theta.values.values(), x, z))
+    away = z - (mean[:, None] * x[None, :, :, None]).sum(axis=2)
+    root, half, size = np.zeros_like(sigma), np.zeros_like(away), z.shape[1]
+    for i in range(size):
         for j in range(i + 1):
             left = sigma[:, i, j] - (root[:, i, :j] * root[:, j, :j]).sum(axis=1)
             root[:, i, j] = np.sqrt(left) if i == j else left / root[:, j, j]
-    half = np.zeros_like(away)
-    for i in range(d + 1):
         half[..., i] = (away[..., i] - (root[:, None, i, :i] * half[..., :i]).sum(axis=-1)) / root[:, None, i, i]
     diagonal = np.log(np.diagonal(root, axis1=1, axis2=2)).sum(axis=1)
-    exact = -(d + 1) * np.log(2 * np.longdouble(np.pi)) / 2 - diagonal[:, None] - (half**2).sum(axis=-1) / 2
-    found = model.extremes(theta, records_of(EVERYWHERE, z))
+    return -size * np.log(2 * np.longdouble(np.pi)) / 2 - diagonal[:, None] - (half**2).sum(axis=-1) / 2
+
+
+@pytest.mark.parametrize("apart", [None, 1e-1, 1e-2, 1e-3])
+@pytest.mark.parametrize("d", [2, 3])
+def test_bounds_are_the_largest_log_likelihoods_and_never_too_small_in_extended_precision(d, apart):
+    """Also where two outcomes are all but one: apart by this sd of logs."""
+    model, z = model_of(d), logs_of(EVERYWHERE, d, 7)
+    if apart is not None:
+        z[:, 1] = z[:, 0] + apart * np.random.default_rng(3).standard_normal(len(z))
+    records = records_of(EVERYWHERE, z)
+    theta = model.draw(model.statistics(records, some_alpha(len(z))), 300, KEY.generator("bounds", block=d))
+    logs = np.column_stack([np.log(values) for values in (*records.outcomes, records.weight)])
+    exact = precise(theta, indicators(EVERYWHERE, NAMES), logs)
+    found = model.extremes(theta, records)
     assert np.all(found.highest >= exact.max(axis=0))
     assert np.all(found.lowest <= exact.min(axis=0))
-    np.testing.assert_allclose(found.highest, exact.max(axis=0).astype(float), rtol=1e-7, atol=1e-7)
-    np.testing.assert_allclose(found.lowest, exact.min(axis=0).astype(float), rtol=1e-7, atol=1e-7)
+    if apart is None:
+        np.testing.assert_allclose(found.highest, exact.max(axis=0).astype(float), rtol=1e-7, atol=1e-7)
+        np.testing.assert_allclose(found.lowest, exact.min(axis=0).astype(float), rtol=1e-7, atol=1e-7)
+
+
+def test_a_record_without_a_finite_log_likelihood_has_no_finite_bound_and_others_have_theirs():
+    model, records = model_of(2), records_of(EVERYWHERE, logs_of(EVERYWHERE))
+    theta = theta_at_random(model, 31, 1)
+    for value in (0.0, np.inf, np.nan):
+        others = np.where(records.record[:, None] == 3, value, records.others)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found = model.extremes(theta, replace(records, others=others))
+        fine = records.record != 3
+        np.testing.assert_array_equal(np.isfinite(found.bound), fine)
+        np.testing.assert_array_equal(found.bound[fine], model.extremes(theta, records).bound[fine])
+
+
+@pytest.mark.parametrize("records", [1, 127, 128, 129, 300])
+def test_extremes_do_not_depend_on_tiles(records):
+    rng = np.random.default_rng(records)
+    features, table = rng.standard_normal((10, records)), rng.standard_normal((10, 1000))
+    values = features.T @ table
+    high, low = normal.extremes(features, table)
+    np.testing.assert_allclose(high, values.max(axis=1), rtol=1e-13)
+    np.testing.assert_allclose(low, values.min(axis=1), rtol=1e-13)
 
 
 def worst_z(draws, b, k, s, nu):
