@@ -78,6 +78,9 @@ def calibrate(
     `JobError` where nothing can be tuned or nothing meets the target, `DataError` for a reference that does not fit.
     """
     knobs = knobs_of(job)
+    if len(job.model.outcomes) > 1:
+        found = f"utility is measured on one outcome, and {len(job.model.outcomes)} are named"
+        raise JobError(job.dataset, [Problem("model.outcome", found, "one outcome", "calibrate a job of one outcome")])
     if not knobs:
         found = f"'{job.mechanism.name}' has no constants that could be tuned"
         allowed = "weighted with a weight rule, weighted_e, censor_w, centred or perturbed_histogram"

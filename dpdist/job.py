@@ -268,11 +268,22 @@ class Program(Frozen):
     text: str
 
 
+def _outcomes(value: Any) -> Any:
+    names = value if isinstance(value, list | tuple) else [value]
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ValueError("a column's name is expected, or a list of names, as in [salary, hours]")
+    return value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
+
+
 class Model(Frozen):
     """The model of a stratum; `program` to `log_lik` are those of a user's Stan program."""
 
     family: Family
-    outcome: str
+    outcome: Annotated[
+        str | tuple[str, ...],
+        BeforeValidator(_outcomes),
+        Field(description="a column; or several, as in [salary, hours], that the lognormal model takes together"),
+    ]
     predictors: tuple[str, ...] = ()
     synthesis: Synthesis = "fbs"
     population_weights: Literal["inverse_inclusion", "proportional"] = "inverse_inclusion"
@@ -288,6 +299,11 @@ class Model(Frozen):
     log_lik: str | None = Field(
         default=None, description="module:function or entry point; unset: log_lik in the program's generated quantities"
     )
+
+    @property
+    def outcomes(self) -> tuple[str, ...]:
+        """Every outcome's column, in order."""
+        return (self.outcome,) if isinstance(self.outcome, str) else self.outcome
 
 
 class Weights(Frozen):
@@ -520,12 +536,18 @@ class Job(Frozen):
 
     @property
     def outcome(self) -> Column:
-        return self.columns[self.model.outcome]
+        """The column of the first outcome: the only one of every family but lognormal."""
+        return self.columns[self.model.outcomes[0]]
+
+    @property
+    def outcome_columns(self) -> dict[str, Column]:
+        """The column of every outcome, by name."""
+        return {name: self.columns[name] for name in self.model.outcomes}
 
     @property
     def components(self) -> tuple[str, ...]:
-        """Columns that are modelled: the outcome, and the weight where there is one."""
-        return tuple(name for name in (self.model.outcome, self.survey.weight) if name is not None)
+        """Columns that are modelled: the outcomes, and the weight where there is one."""
+        return tuple(name for name in (*self.model.outcomes, self.survey.weight) if name is not None)
 
     @property
     def epsilon_per_set(self) -> Fraction:
@@ -545,8 +567,12 @@ class Job(Frozen):
     @property
     def outcome_dependent_rules(self) -> tuple[str, ...]:
         """Rules that drop records by their outcome: the number left is then no longer a public fact."""
-        column, name = self.outcome, self.model.outcome
-        return tuple(f"{name}: {what} dropped" for what in ("missing", "zeros") if getattr(column, what) == "drop")
+        return tuple(
+            f"{name}: {what} dropped"
+            for name, column in self.outcome_columns.items()
+            for what in ("missing", "zeros")
+            if getattr(column, what) == "drop"
+        )
 
     @cached_property
     def public(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from math import isfinite, prod
 import numpy as np
 
 from dpdist.families import FAMILIES, families_for
-from dpdist.job import CLAMPED, FIXED_WEIGHTS, REFERRING, Job, Mechanism, Prior, Runtime, Sampler, Weights
+from dpdist.job import CLAMPED, FIXED_WEIGHTS, NOISY, REFERRING, Job, Mechanism, Prior, Runtime, Sampler, Weights
 
 Path_ = tuple[str | int, ...]
 Contradiction = tuple[Path_, str]
@@ -32,6 +32,7 @@ def contradictions(job: Job) -> list[Contradiction]:
         *_categories(job),
         *_roles(job),
         *_universe(job),
+        *_outcomes(job),
         *_family(job),
         *_sampler(job),
         *_tables(job),
@@ -76,16 +77,17 @@ def _categories(job: Job) -> Iterator[Contradiction]:
 
 def _roles(job: Job) -> Iterator[Contradiction]:
     """Outcome, weight and PSU are different columns, each with what its role needs."""
-    outcome, weight, psu = job.model.outcome, job.survey.weight, job.survey.psu
-    if outcome not in job.columns or job.columns[outcome].bounds is None:
-        yield ("model", "outcome"), f"column '{outcome}' needs public bounds in columns"
-    if weight is not None and weight in (outcome, *job.categories):
+    outcomes, weight, psu = job.model.outcomes, job.survey.weight, job.survey.psu
+    for outcome in outcomes:
+        if outcome not in job.columns or job.columns[outcome].bounds is None:
+            yield ("model", "outcome"), f"column '{outcome}' needs public bounds in columns"
+    if weight is not None and weight in (*outcomes, *job.categories):
         yield ("survey", "weight"), f"'{weight}' is used as outcome or category as well"
     declared = job.columns.get(weight) if weight is not None else None
     clipped = declared is not None and declared.outside == "clip" and job.mechanism.name != "laplace_strict"
     if declared is not None and ((declared.missing, declared.zeros) != ("error", "error") or clipped):
         yield ("columns", str(weight)), "a weight has no rules: leave records without a weight out by a universe"
-    if psu is not None and psu in (outcome, weight):
+    if psu is not None and psu in (*outcomes, weight):
         yield ("survey", "psu"), f"'{psu}' is used as outcome or weight as well"
     replicated = job.survey.replicate_weights
     if replicated is not None and weight is None:
@@ -95,14 +97,15 @@ def _roles(job: Job) -> Iterator[Contradiction]:
     if len(job.survey.fpc) == 2 and psu is None:
         yield ("survey", "fpc"), "a second population size is that of a PSU: name survey.psu, or one column"
     for i, name in enumerate(job.survey.fpc):
-        if name in (outcome, weight, psu, *job.categories) or name in job.survey.fpc[:i]:
+        if name in (*outcomes, weight, psu, *job.categories) or name in job.survey.fpc[:i]:
             yield ("survey", "fpc", i), f"'{name}' is used as outcome, weight, PSU or category as well: name another column"
-    used = set() if replicated is None else {outcome, weight, *job.categories} & set(replicated.columns)
+    used = set() if replicated is None else {*outcomes, weight, *job.categories} & set(replicated.columns)
     for clash in used:
         yield ("survey", "replicate_weights"), f"'{clash}' is used as outcome, weight or category as well: rename it"
     for name in job.model.prior.location:
-        if name not in (outcome, weight):
-            yield ("model", "prior", "location", name), f"'{name}' is not modelled: name {outcome} or {weight}"
+        if name not in (*outcomes, weight):
+            known = " or ".join(map(str, (*outcomes, weight)))
+            yield ("model", "prior", "location", name), f"'{name}' is not modelled: name {known}"
 
 
 def _universe(job: Job) -> Iterator[Contradiction]:
@@ -111,8 +114,33 @@ def _universe(job: Job) -> Iterator[Contradiction]:
         unknown = set(map(str, keep.keep)) - set(map(str, domain.levels or ())) if domain else set()
         if unknown:
             yield ("universe", i, "keep"), f"{sorted(unknown)} are not levels of '{keep.column}'"
-        if keep.column in (job.model.outcome, job.survey.weight or ""):
+        if keep.column in (*job.model.outcomes, job.survey.weight or ""):
             yield ("universe", i, "column"), "a universe may not depend on the outcome or the weight"
+
+
+def _outcomes(job: Job) -> Iterator[Contradiction]:
+    """Several outcomes go with what takes several."""
+    names, family, mechanism = job.model.outcomes, job.model.family, job.mechanism
+    if len(names) == 1:
+        return
+    if len(set(names)) < len(names):
+        yield ("model", "outcome"), "an outcome is named twice: delete one"
+    if family != "lognormal":
+        found = f"'{family}' models one outcome, and {len(names)} are named"
+        yield ("model", "outcome"), f"{found}: name one, or take family: lognormal, which models several together"
+    if job.sampler.name != "exact":
+        found = f"the program of 'lognormal' models one outcome, and {len(names)} are named"
+        yield ("sampler", "name"), f"{found}: take exact, or name one outcome"
+    if mechanism.name in (*CLAMPED, *NOISY):
+        known = " or ".join(("weighted", "weighted_e", "unweighted"))
+        yield ("mechanism", "name"), f"'{mechanism.name}' takes one outcome, and {len(names)} are named: take {known}"
+    proper = job.model.prior.name == "proper" or mechanism.fallback == "proper_prior"
+    if proper and job.model.prior.records <= len(names):
+        found = f"with {len(names)} outcomes a prior worth {job.model.prior.records:g} records is improper"
+        yield ("model", "prior", "records"), f"{found}: give more than {len(names)} records"
+    if mechanism.weights.rule == "cluster":
+        found = "'cluster' weights by the neighbours of one outcome"
+        yield ("mechanism", "weights"), f"{found}: take fixed_point, linear or inverse, or name one outcome"
 
 
 def _family(job: Job) -> Iterator[Contradiction]:
@@ -128,16 +156,17 @@ def _family(job: Job) -> Iterator[Contradiction]:
             f": {family}_regression" if f"{family}_regression" in FAMILIES else ""
         )
         yield ("model", "predictors"), f"'{family}' has no predictors: {remedy}"
-    if model.outcome in job.columns and (bounds := job.outcome.bounds) is not None:
-        support = facts.support
-        if bounds[0] < support.low or bounds[1] > support.high:
-            found = f"bounds outside what '{family}' takes, {support.text}"
-            yield ("columns", model.outcome, "bounds"), f"{found}: narrow them"
-    codes = job.columns[model.outcome].codes if model.outcome in job.columns else None
-    wrong = [text for text, code in (codes or {}).items() if not facts.support.inside(np.array([code]))[0]]
-    if codes is not None and wrong:
-        found = f"'{family}' takes {facts.support.text}, and '{wrong[0]}' is coded {codes[wrong[0]]:g}"
-        yield ("model", "family"), f"{found}: families that can take it are {families_for(codes.values())}"
+    for outcome in _declared(job):
+        if (bounds := job.columns[outcome].bounds) is not None:
+            support = facts.support
+            if bounds[0] < support.low or bounds[1] > support.high:
+                found = f"bounds outside what '{family}' takes, {support.text}"
+                yield ("columns", outcome, "bounds"), f"{found}: narrow them"
+        codes = job.columns[outcome].codes
+        wrong = [text for text, code in (codes or {}).items() if not facts.support.inside(np.array([code]))[0]]
+        if codes is not None and wrong:
+            found = f"'{family}' takes {facts.support.text}, and '{wrong[0]}' is coded {codes[wrong[0]]:g}"
+            yield ("model", "family"), f"{found}: families that can take it are {families_for(codes.values())}"
     if family != "lognormal":
         if model.synthesis != "fbs":
             yield ("model", "synthesis"), f"only 'lognormal' has {model.synthesis}: write fbs"
@@ -192,13 +221,13 @@ def _sampler(job: Job) -> Iterator[Contradiction]:
 
 
 def _tables(job: Job) -> Iterator[Contradiction]:
-    names, outcome = [table.name for table in job.tables], job.model.outcome
+    names, outcomes = [table.name for table in job.tables], job.model.outcomes
     for i, table in enumerate(job.tables):
         if names.index(table.name) != i:
             yield ("tables", i, "name"), f"table '{table.name}' is named twice"
         for j, statistic in enumerate(table.statistics):
-            if statistic.name != "count" and statistic.variable != outcome:
-                remedy = f"write {{{statistic.name}: {outcome}}}"
+            if statistic.name != "count" and statistic.variable not in outcomes:
+                remedy = "write " + " or ".join(f"{{{statistic.name}: {outcome}}}" for outcome in outcomes)
                 yield ("tables", i, "statistics", j), f"a {statistic.name} is of the modelled outcome: {remedy}"
             if statistic.name == "count" and statistic.variable is not None:
                 yield ("tables", i, "statistics", j), "a count has no variable: write count"
@@ -300,15 +329,17 @@ def _histogram(job: Job) -> Iterator[Contradiction]:
         elif job.columns[weight].outside != "clip":
             found = f"'{name}' is strict, and whether a weight lies outside its bounds depends on the records"
             yield ("columns", weight, "outside"), f"{found}: state outside: clip"
-    if name == "laplace_strict" and job.model.outcome in job.columns and job.outcome.outside != "clip":
-        found = f"'{name}' is strict, and whether an outcome lies outside its bounds depends on the records"
-        yield ("columns", job.model.outcome, "outside"), f"{found}: state outside: clip"
+    for outcome in _declared(job):
+        if name == "laplace_strict" and job.columns[outcome].outside != "clip":
+            found = f"'{name}' is strict, and whether an outcome lies outside its bounds depends on the records"
+            yield ("columns", outcome, "outside"), f"{found}: state outside: clip"
     if name != "perturbed_histogram" and job.mechanism.bins is not None:
         yield ("mechanism", "bins"), f"'{name}' has no bins: leave them out"
     if name in pairs and job.record.log_lik == "always":
         yield ("record", "log_lik"), f"'{name}' has no posterior: write never or auto"
-    if family == "histogram" and job.model.outcome in job.columns and job.outcome.whole:
-        yield ("columns", job.model.outcome, "whole"), "a histogram is uniform within its bins: leave whole out"
+    for outcome in _declared(job):
+        if family == "histogram" and job.columns[outcome].whole:
+            yield ("columns", outcome, "whole"), "a histogram is uniform within its bins: leave whole out"
 
 
 def _reference(job: Job) -> Iterator[Contradiction]:
@@ -353,9 +384,14 @@ def _strict(job: Job) -> Iterator[Contradiction]:
     if job.mechanism.fallback != "refuse":
         found = f"'{name}' is strict, and whether a fallback is taken depends on the records"
         yield ("mechanism", "fallback"), f"{found}: take refuse"
-    for rule in job.outcome_dependent_rules if job.model.outcome in job.columns else ():
+    for rule in job.outcome_dependent_rules if len(_declared(job)) == len(job.model.outcomes) else ():
         found = f"'{name}' is strict, and the number of records left after '{rule}' is not public"
-        yield ("columns", job.model.outcome), f"{found}: clean the file first, or take another mechanism"
+        yield ("columns", rule.partition(":")[0]), f"{found}: clean the file first, or take another mechanism"
+
+
+def _declared(job: Job) -> tuple[str, ...]:
+    """Outcomes that stand in columns."""
+    return tuple(name for name in job.model.outcomes if name in job.columns)
 
 
 def scheduler_contradictions(runtime: Runtime) -> Iterator[Contradiction]:

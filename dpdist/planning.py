@@ -97,8 +97,9 @@ def _check_reference(job: Job, layout: Layout, reference: ReferenceFile) -> None
     counts = np.bincount(frame.stratum, weights=reference.counts(frame), minlength=len(frame.stratum_labels)).astype(int)
     for stratum, (label, n) in enumerate(zip(frame.stratum_labels, counts.tolist(), strict=True)):
         p = MODELS[job.model.family].build(job, frame, frame.rows_of(stratum)).identified
-        if n <= p + 1:
-            found, allowed = f"{n} records, too few for p = {p} predictors", f"n > p + 1 = {p + 1}"
+        least = len(job.model.outcomes)
+        if n <= p + least:
+            found, allowed = f"{n} records, too few for p = {p} predictors", f"n > p + {least} = {p + least}"
             problems.append(Problem(f"stratum {label}", found, allowed, "pool strata, or take a larger reference"))
     if problems:
         raise DataError(reference.source.name, problems)
@@ -185,9 +186,10 @@ def _fit_problems(job: Job, census: Census) -> list[Problem]:
         p = model.identified
         if not model.improper:
             continue
-        if n <= p + 1:
+        least = len(job.model.outcomes)
+        if n <= p + least:
             found = f"{n} records, too few for p = {p} predictors"
-            problems.append(Problem(f"stratum {label}", found, f"n > p + 1 = {p + 1}", remedy))
+            problems.append(Problem(f"stratum {label}", found, f"n > p + {least} = {p + least}", remedy))
         elif label in census.constant:
             allowed = f"{' and '.join(job.components)} that vary"
             problems.append(Problem(f"stratum {label}", "outcome or weight is the same for all records", allowed, remedy))

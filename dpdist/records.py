@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -20,7 +20,7 @@ TOTAL = "Total"
 
 @dataclass(frozen=True)
 class Records:
-    """Confidential records, in frame order; every array has shape (record,)."""
+    """Confidential records, in frame order; every array but `others` has shape (record,)."""
 
     record: Ints
     """Row number in the input file."""
@@ -29,13 +29,27 @@ class Records:
     outcome: Floats
     weight: Floats
     psu: Codes
+    others: Floats | None = None
+    """Outcomes after the first, (record, outcome − 1), where the job models several."""
 
     def __len__(self) -> int:
         return len(self.record)
 
     def take(self, which: slice | Ints | NDArray[np.bool_]) -> Records:
         """A selection of records: a slice, positions or a mask."""
-        return Records(self.record[which], self.frame[which], self.outcome[which], self.weight[which], self.psu[which])
+        others = None if self.others is None else self.others[which]
+        return Records(
+            self.record[which], self.frame[which], self.outcome[which], self.weight[which], self.psu[which], others
+        )
+
+    @property
+    def outcomes(self) -> tuple[Floats, ...]:
+        """Every outcome, (record,) each."""
+        return (self.outcome, *(() if self.others is None else self.others.T))
+
+    def about(self, outcome: int) -> Records:
+        """The same records with one of their outcomes alone."""
+        return replace(self, outcome=self.outcomes[outcome], others=None)
 
     def part(self, start: int, stop: int) -> Records:
         return self.take(slice(start, stop))

@@ -331,7 +331,8 @@ def test_an_unknown_job_is_refused_with_the_names_of_the_shipped_ones(tmp_path: 
     assert done.exit_code == 2
     assert "no such file" in done.stderr
     assert (
-        "doctorates, doctorates_pooling, doctorates_stan, nhanes_bmi, nscg_salaries, tax_wages, vote_turnout" in done.stderr
+        "doctorates, doctorates_hours, doctorates_pooling, doctorates_stan, nhanes_bmi, nscg_salaries, tax_wages, "
+        "vote_turnout" in done.stderr
     )
     assert list(tmp_path.iterdir()) == []
 

@@ -278,6 +278,7 @@ def test_a_shipped_job_is_valid_and_found_by_its_name(path: Path) -> None:
 def test_the_shipped_jobs_are_there() -> None:
     assert [path.stem for path in JOBS] == [
         "doctorates",
+        "doctorates_hours",
         "doctorates_pooling",
         "doctorates_stan",
         "nhanes_bmi",

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from dpdist.cells import Cells, cross
-from dpdist.estimates import STATISTICS
+from dpdist.estimates import STATISTICS, Estimate
 from dpdist.evaluation.laplace import noised
-from dpdist.job import Job, Table
+from dpdist.job import Comparator, Job, StatisticName, Table
 from dpdist.keys import Key
 from dpdist.records import Floats, Frame
 from dpdist.survey.direct import Design, Replicated, Totals, degrees_of_freedom, direct
@@ -26,7 +27,13 @@ class Yardstick(NamedTuple):
 
 
 def compare(
-    job: Job, said: Table, frame: Frame, yardstick: Yardstick, published: pd.DataFrame, truth: Truth | None, key: Key
+    job: Job,
+    said: Table,
+    frame: Frame,
+    yardsticks: Mapping[str, Yardstick],
+    published: pd.DataFrame,
+    truth: Truth | None,
+    key: Key,
 ) -> pd.DataFrame:
     """One row per cell × statistic: direct estimate, standard error, df and CV, what was published, comparators, errors.
 
@@ -35,32 +42,61 @@ def compare(
     direct_se, none where direct_se is 0 (a cell without variance) or unknown; ratios are of absolute errors.
     """
     cells = cross(frame, said.by, said.margins)
-    found = yardstick.found
-    estimate = dict(zip(STATISTICS, direct(found, frame, cells, *yardstick[1:]), strict=True))
-    df = degrees_of_freedom(found, frame, cells, *yardstick[1:])
-    wanted = [statistic.name for statistic in said.statistics]
-    values: dict[str, Floats] = {name: estimate[name].value for name in wanted}
-    epsilon = float(job.budget.epsilon)
-    figures = sum(cross(frame, table.by, table.margins).per_record * len(table.statistics) for table in job.tables)
-    columns = {how: noised(values, found, cells, epsilon, how, key, said.name, figures) for how in job.compare}
-    true = truth_in_cells(truth, job, said, frame) if truth is not None else None
+    outcomes = job.model.outcomes
+    first = yardsticks[outcomes[0]]
+    df = degrees_of_freedom(first.found, frame, cells, *first[1:])
+    estimates = {
+        name: dict(zip(STATISTICS, direct(each.found, frame, cells, *each[1:]), strict=True))
+        for name, each in yardsticks.items()
+    }
+    columns = {how: _noised(job, said, frame, cells, yardsticks, estimates, how, key) for how in job.compare}
     frames = []
     for statistic in said.statistics:
+        outcome = statistic.variable or outcomes[0]
+        estimate = estimates[outcome][statistic.name]
         rows = pd.DataFrame(list(cells.labels), columns=list(said.by), index=range(len(cells)))
         rows["statistic"], rows["variable"] = statistic.name, statistic.variable
-        rows["direct"] = values[statistic.name]
-        rows["direct_se"] = np.sqrt(estimate[statistic.name].variance)
+        rows["direct"] = estimate.value
+        rows["direct_se"] = np.sqrt(estimate.variance)
         rows["direct_df"] = df
         rows["direct_cv"] = (rows["direct_se"] / rows["direct"]).abs().where(rows["direct"] != 0)
         default = "parameters" if (published["estimator"] == "parameters").any() else "records"
         for column, estimator in (("synthetic", default), ("synthetic_records", "records")):
-            mine = published[(published["statistic"] == statistic.name) & (published["estimator"] == estimator)]
-            rows[column] = mine["estimate"].to_numpy(dtype=float)
+            mine = (published["statistic"] == statistic.name) & (published["estimator"] == estimator)
+            mine &= published["variable"].isna() if statistic.variable is None else published["variable"] == outcome
+            rows[column] = published.loc[mine, "estimate"].to_numpy(dtype=float)
         for how in job.compare:
-            rows[how] = columns[how][statistic.name]
+            rows[how] = columns[how][outcome][statistic.name]
+        true = None if truth is None else truth_in_cells(truth, job, said, frame, outcome)
         rows["truth"] = np.nan if true is None else true[statistic.name]
         frames.append(rows)
     return _with_errors(pd.concat(frames, ignore_index=True), job)
+
+
+def _noised(
+    job: Job,
+    said: Table,
+    frame: Frame,
+    cells: Cells,
+    yardsticks: Mapping[str, Yardstick],
+    estimates: Mapping[str, Mapping[StatisticName, Estimate]],
+    how: Comparator,
+    key: Key,
+) -> dict[str, dict[str, Floats]]:
+    """Noised statistics by outcome; counts are noised once, among the first outcome's."""
+    figures = sum(cross(frame, table.by, table.margins).per_record * len(table.statistics) for table in job.tables)
+    epsilon, found = float(job.budget.epsilon), dict[str, dict[str, Floats]]()
+    for number, (outcome, estimate) in enumerate(estimates.items()):
+        wanted = [s.name for s in said.statistics if s.variable == outcome or (s.variable is None and number == 0)]
+        own = key if number == 0 else key.child(f"outcome {number + 1}")
+        values: dict[str, Floats] = {name: estimate[name].value for name in wanted}
+        mine = noised(values, yardsticks[outcome].found, cells, epsilon, how, own, said.name, figures)
+        count = next(iter(found.values()), mine).get("count")
+        if how == "laplace_consistent" and number and count is not None and {"mean", "total"} <= set(mine):
+            with np.errstate(divide="ignore", invalid="ignore"):
+                mine["mean"] = mine["total"] / count
+        found[outcome] = mine
+    return found
 
 
 def _with_errors(rows: pd.DataFrame, job: Job) -> pd.DataFrame:
@@ -75,9 +111,9 @@ def _with_errors(rows: pd.DataFrame, job: Job) -> pd.DataFrame:
     return rows
 
 
-def truth_in_cells(truth: Truth, job: Job, said: Table, frame: Frame) -> dict[str, Floats]:
-    """Population counts, means and totals of the simulated survey in the table's cells."""
-    population = _population(truth, job, frame)
+def truth_in_cells(truth: Truth, job: Job, said: Table, frame: Frame, outcome: str = "salary") -> dict[str, Floats]:
+    """Population counts, and means and totals of an outcome, of the simulated survey in the table's cells."""
+    population = _population(truth, job, frame, outcome)
     cells: Cells = cross(population[0], said.by, said.margins)
     count = cells.membership @ population[0].count.astype(float)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -85,18 +121,18 @@ def truth_in_cells(truth: Truth, job: Job, said: Table, frame: Frame) -> dict[st
         return {"count": count, "mean": total / count, "total": total}
 
 
-def _population(truth: Truth, job: Job, frame: Frame) -> tuple[Frame, Floats]:
+def _population(truth: Truth, job: Job, frame: Frame, outcome: str) -> tuple[Frame, Floats]:
     names = {"field": FIELDS, "sex": SEXES}
     position = {name: {str(level): code for code, level in enumerate(levels)} for name, levels in frame.levels.items()}
     kept = {keep.column: set(map(str, keep.keep)) for keep in job.universe}
-    rows, totals, counts = [], [], []
+    rows, totals, counts, total = [], [], [], truth.of(outcome)
     for i, field in enumerate(FIELDS):
         for j, sex in enumerate(SEXES):
             said = {"field": field, "sex": sex}
             if all(said[name] in values for name, values in kept.items()):
                 rows.append([position[name][said[name]] for name in frame.levels])
                 counts.append(int(truth.count[i, j]))
-                totals.append(truth.total[i, j])
+                totals.append(total[i, j])
     assert set(frame.levels) <= set(names)
     table = np.array(rows, dtype=np.int32).reshape(len(rows), len(frame.levels))
     codes = {name: table[:, k] for k, name in enumerate(frame.levels)}

@@ -21,11 +21,14 @@ def evaluate(space: Workspace, plan: Plan, key: Key, listener: Listener) -> None
     """What was published beside direct estimates, comparators and the truth."""
     job, frame, source = plan.job, plan.frame, plan.source
     with stage(listener, "evaluate", len(job.tables)) as tick:
-        found = totals(each_block(space.records), frame, job.survey.psu is not None)
-        yardstick = Yardstick(found, design_of(job, plan.census), replicate_sums(job, source, frame))
+        yardsticks = {}
+        for j, outcome in enumerate(job.model.outcomes):
+            blocks = (block.about(j) for block in each_block(space.records))
+            found = totals(blocks, frame, job.survey.psu is not None)
+            yardsticks[outcome] = Yardstick(found, design_of(job, plan.census), replicate_sums(job, source, frame, j))
         for said in job.tables:
             published = pq.read_table(space.public / "tables" / f"{said.name}.parquet").to_pandas()
-            _keep(space, said.name, Confidential(compare(job, said, frame, yardstick, published, source.truth, key)))
+            _keep(space, said.name, Confidential(compare(job, said, frame, yardsticks, published, source.truth, key)))
             tick(1)
 
 

@@ -10,9 +10,6 @@ from dpdist.job import Job
 from dpdist.models.design import Design
 from dpdist.records import Floats
 
-D = 2
-"""Components: log outcome and log weight."""
-
 
 @dataclass(frozen=True)
 class ConjugatePrior:
@@ -30,13 +27,13 @@ def conjugate_prior(job: Job, matrix: Design, proper: bool) -> ConjugatePrior:
     The proper prior is worth `records` records with the stated sd of logs; its location weighs as much only where the job
     states typical values of both columns, and next to nothing where it does not.
     """
-    p = len(matrix.kept)
-    location, precision, said = np.zeros((p, D)), np.zeros((p, p)), job.model.prior
+    p, d = len(matrix.kept), len(job.components)
+    location, precision, said = np.zeros((p, d)), np.zeros((p, p)), job.model.prior
     if not proper:
-        return ConjugatePrior(0.0, np.zeros((D, D)), location, precision)
+        return ConjugatePrior(0.0, np.zeros((d, d)), location, precision)
     known = [c in said.location for c in job.components]
     for component, column in enumerate(job.components):
         location[0, component] = np.log(said.location.get(column, 1.0))
     np.fill_diagonal(precision, 1.0)
     precision[0, 0] = said.records if all(known) else 1e-4
-    return ConjugatePrior(said.records, said.records * said.log_sd**2 * np.eye(D), location, precision)
+    return ConjugatePrior(said.records, said.records * said.log_sd**2 * np.eye(d), location, precision)

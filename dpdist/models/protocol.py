@@ -197,7 +197,10 @@ class StanData(Protocol):
 @runtime_checkable
 class Synthesizer(Protocol):
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """Outcome and weight of one synthetic record per entry of frame_row, under the first draw of θ."""
+        """Outcome and weight of one synthetic record per entry of frame_row, under the first draw of θ.
+
+        Several outcomes are (record, outcome).
+        """
         ...
 
 
@@ -215,6 +218,23 @@ class Expectation(Protocol):
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         """E(w | x) and E(w y | x) of every frame row of the stratum, each of shape (draw, row)."""
         ...
+
+
+@runtime_checkable
+class Expectations(Expectation, Protocol):
+    """The expectations of a model of several outcomes."""
+
+    def expect(self, theta: Draws, outcome: int = 0) -> tuple[Floats, Floats]:
+        """The same, y being one of several outcomes."""
+        ...
+
+
+def expected_of(model: Expectation, theta: Draws, outcome: int) -> tuple[Floats, Floats]:
+    """E(w | x) and E(w y | x) of an outcome, by its number."""
+    if outcome == 0:
+        return model.expect(theta)
+    assert isinstance(model, Expectations)
+    return model.expect(theta, outcome)
 
 
 @runtime_checkable

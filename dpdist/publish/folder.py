@@ -18,7 +18,7 @@ from dpdist.publish.precision import spreads
 from dpdist.publish.released import Release, write_release
 from dpdist.publish.statement import manifest, statement
 from dpdist.publish.synthesis import synthesize
-from dpdist.publish.tables import expectations, table
+from dpdist.publish.tables import Grounds, expectations, table
 
 
 def publish(release: Release, public: Path, listener: Listener = silent) -> None:
@@ -33,10 +33,14 @@ def publish(release: Release, public: Path, listener: Listener = silent) -> None
         sums = synthesize(release, building / "synthetic", tick)
     (building / "tables").mkdir()
     with stage(listener, "standard errors", strata) as tick:
-        expected, spread = expectations(release), spreads(release, tick)
+        outcomes, spread = release.job.model.outcomes, spreads(release, tick)
+        grounds = {
+            name: Grounds(expectations(release, j), sums[j], None if spread is None else spread[j])
+            for j, name in enumerate(outcomes)
+        }
     with stage(listener, "tables", len(release.job.tables)) as tick:
         for said in release.job.tables:
-            made = table(release, said, expected, sums, spread)
+            made = table(release, said, grounds)
             pq.write_table(made, building / "tables" / f"{said.name}.parquet")
             pa_csv.write_csv(made, building / "tables" / f"{said.name}.csv")
             tick(1)

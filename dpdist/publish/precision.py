@@ -19,7 +19,7 @@ from dpdist.cells import Cells
 from dpdist.estimates import Sums, counts_and_means, stratum_sizes
 from dpdist.job import CLAMPED
 from dpdist.keys import Key
-from dpdist.models.protocol import Draws, Exact, Expectation, Improper, StratumModel, Synthesizer
+from dpdist.models.protocol import Draws, Exact, Expectation, Improper, StratumModel, Synthesizer, expected_of
 from dpdist.privacy.weights import NotReached, Summary, among, at, search_of
 from dpdist.publish.released import Release
 from dpdist.raking import Margin, factors, margins_of, raked_counts_and_means
@@ -81,24 +81,28 @@ class Spreads(NamedTuple):
     unweighted: Spread
 
 
-def spreads(release: Release, tick: Callable[[int], None]) -> Spreads | None:
-    """Spreads of the expectations for every frame row, stratum by stratum; None where the model cannot tell them.
-
-    Those of a clamped fit, which has no sufficient statistics, no model can.
+def spreads(release: Release, tick: Callable[[int], None]) -> list[Spreads] | None:
+    """Spreads of every outcome's expectations for every frame row, stratum by stratum; None where the model cannot tell
+    them. Those of a clamped fit, which has no sufficient statistics, no model can.
     """
     if release.job.mechanism.name in CLAMPED or not isinstance(release.model(0), Recentred | Resampled):
         return None
     rows = len(release.frame)
-    found = Spreads(*(Spread(np.full((n, rows), np.nan), np.full((n, rows), np.nan)) for n in (DRAWS, DRAWS, 1, 1)))
+    found = [
+        Spreads(*(Spread(np.full((n, rows), np.nan), np.full((n, rows), np.nan)) for n in (DRAWS, DRAWS, 1, 1)))
+        for _ in release.job.model.outcomes
+    ]
     for stratum in range(len(release.frame.stratum_labels)):
         own = release.frame.rows_of(stratum)
         with np.errstate(all="ignore"):
-            told = _simulated(release, stratum) or _expectations(release, stratum)
-            for spread, expected in zip(found, told, strict=True):
-                spread.weight[:, own], spread.product[:, own] = expected
+            simulated = _simulated(release, stratum)
+            told = [simulated] if simulated is not None else _expectations(release, stratum)
+            for outcome, of_outcome in zip(found, told, strict=True):
+                for spread, expected in zip(outcome, of_outcome, strict=True):
+                    spread.weight[:, own], spread.product[:, own] = expected
         tick(1)
     rake = margins_of(release.job, release.frame)
-    return Spreads(*(_raked(spread, release, rake) for spread in found)) if rake else found
+    return [Spreads(*(_raked(spread, release, rake) for spread in each)) for each in found] if rake else found
 
 
 def _raked(spread: Spread, release: Release, rake: Sequence[Margin]) -> Spread:
@@ -154,32 +158,39 @@ def _variance(drawn: Floats) -> Floats:
         return np.asarray(((high - low) / (2.0 * ndtri(0.95))) ** 2)
 
 
-def _expectations(release: Release, stratum: int) -> list[tuple[Floats, Floats]]:
-    """E(w|x), E(wy|x) under redrawn centres, posterior draws, and the centres of the weighted and the unweighted fit."""
+def _expectations(release: Release, stratum: int) -> list[list[tuple[Floats, Floats]]]:
+    """For every outcome: E(w|x), E(wy|x) under redrawn centres, posterior draws, and the centres of the weighted and the
+    unweighted fit."""
     model, own = release.model(stratum), release.frame.rows_of(stratum)
     assert isinstance(model, Recentred)
     key = release.seed.child(f"precision {release.frame.stratum_labels[stratum]}")
     frame_row, shrink = _subsample(release, own)
     outcome, weight = model.as_sampled().simulate(release.theta(model, stratum, 0), frame_row, key.generator("sample"))
-    number = np.arange(len(frame_row), dtype=np.int64)
-    records = Records(number, frame_row, outcome, weight, np.full(len(frame_row), -1, dtype=np.int32))
+    number, outcomes = np.arange(len(frame_row), dtype=np.int64), range(len(release.job.model.outcomes))
+    first, others = (outcome, None) if outcome.ndim == 1 else (outcome[:, 0], outcome[:, 1:])
+    records = Records(number, frame_row, first, weight, np.full(len(frame_row), -1, dtype=np.int32), others)
     ones = np.ones(len(records))
     try:
         alpha = _weights(release, model, records, key.child("search"))
         weighted = model.statistics(records, alpha)
-        centre = model.expect(model.centre(weighted[None]))
-        unweighted = model.expect(model.centre(model.statistics(records, ones)[None]))
-        redrawn = model.expect(model.centre(_redrawn(model, records, alpha, key.generator("centres"))))
-        drawn = model.expect(model.draw(weighted, DRAWS, key.generator("draws")))
+        centre = model.centre(weighted[None])
+        unweighted = model.centre(model.statistics(records, ones)[None])
+        redrawn = model.centre(_redrawn(model, records, alpha, key.generator("centres")))
+        drawn = model.draw(weighted, DRAWS, key.generator("draws"))
     except (Improper, np.linalg.LinAlgError):
         missing = np.full((1, own.stop - own.start), np.nan)
-        return [(missing, missing)] * 4
+        return [[(missing, missing)] * 4 for _ in outcomes]
 
     def scaled(values: Floats, about: Floats) -> Floats:
         return about + (values - about) * shrink
 
-    spread = [tuple(scaled(values, about) for values, about in zip(pair, centre, strict=True)) for pair in (redrawn, drawn)]
-    return [(spread[0][0], spread[0][1]), (spread[1][0], spread[1][1]), centre, unweighted]
+    found = []
+    for j in outcomes:
+        told = [expected_of(model, theta, j) for theta in (redrawn, drawn, centre, unweighted)]
+        weights, products = told[2]
+        shrunk = [(scaled(w, weights), scaled(wy, products)) for w, wy in told[:2]]
+        found.append([*shrunk, *told[2:]])
+    return found
 
 
 def _simulated(release: Release, stratum: int) -> list[tuple[Floats, Floats]] | None:
@@ -226,7 +237,7 @@ def _weights(release: Release, model: Recentred, records: Records, key: Key) -> 
 
 
 def _redrawn(model: Recentred, records: Records, alpha: Floats, rng: np.random.Generator) -> Floats:
-    """The weighted statistics as they would vary over samples with the same x, (DRAWS, pattern, 6)."""
+    """The weighted statistics as they would vary over samples with the same x, (DRAWS, pattern, statistic)."""
     statistics = model.statistics(records, alpha)
     noise = rng.standard_normal((DRAWS, *statistics.shape))
     for pattern, covariance in enumerate(model.scatter(records, alpha)):

@@ -83,7 +83,8 @@ def _not_its_own(job: Job) -> set[str]:
 
 def _density(release: Release) -> str:
     job = release.job
-    density = FAMILIES[job.model.family].density.format(outcome=job.model.outcome, weight=job.survey.weight)
+    outcomes = ", log ".join(job.model.outcomes)
+    density = FAMILIES[job.model.family].density.format(outcome=outcomes, weight=job.survey.weight)
     given = ", given the predictors" if job.model.predictors else ""
     return f"{density}, natural logarithm{given}, in the observed sample"
 
@@ -106,11 +107,13 @@ def _public(release: Release) -> list[str]:
 
 def _post_processing(release: Release) -> list[str]:
     job = release.job
-    low, high = job.outcome.bounds or (0.0, 0.0)
-    steps = [
-        f"synthetic {job.model.outcome} beyond the public bounds [{low:,.10g}, {high:,.10g}] is set to the nearest bound, "
-        "and the model's means are means of the so limited variable"
-    ]
+    steps = []
+    for name, column in job.outcome_columns.items():
+        low, high = column.bounds or (0.0, 0.0)
+        steps.append(
+            f"synthetic {name} beyond the public bounds [{low:,.10g}, {high:,.10g}] is set to the nearest bound, "
+            "and the model's means are means of the so limited variable"
+        )
     if job.model.family == "cell_sums":
         steps.append(
             "a cell's mean weight and mean outcome are set into their public bounds; a synthetic record has its cell's "

@@ -19,13 +19,13 @@ from dpdist.records import Codes, Floats
 BATCH = 65_536
 
 
-def synthesize(release: Release, folder: Path, tick: Callable[[int], None]) -> list[Sums]:
-    """Write set-<k>.parquet for every set; returns each set's sums per frame row, for the tables: before raking."""
+def synthesize(release: Release, folder: Path, tick: Callable[[int], None]) -> list[list[Sums]]:
+    """Write set-<k>.parquet for every set; returns for every outcome each set's sums per frame row, before raking."""
     folder.mkdir(parents=True)
     frame, rows = release.frame, len(release.frame)
-    sums = [Sums(*(np.zeros(rows) for _ in range(5))) for _ in release.sets]
+    sums = [[Sums(*(np.zeros(rows) for _ in range(5))) for _ in release.sets] for _ in release.job.model.outcomes]
     rake = margins_of(release.job, frame)
-    factor = [factors(each.a, rake) for each in _sums(release)] if rake else [np.ones(rows)] * len(sums)
+    factor = [factors(each.a, rake) for each in _sums(release)] if rake else [np.ones(rows)] * len(release.sets)
     with ExitStack() as stack:
         writers = [
             stack.enter_context(pq.ParquetWriter(folder / f"set-{k + 1}.parquet", _schema(release), compression="zstd"))
@@ -35,14 +35,20 @@ def synthesize(release: Release, folder: Path, tick: Callable[[int], None]) -> l
             model = release.model(stratum)
             for k, writer in enumerate(writers):
                 for part, outcome, weight in _blocks(release, model, stratum, k):
-                    sums[k] = sums[k].plus(record_sums(part, weight, outcome, rows))
+                    for own, values in zip(sums, columns(outcome), strict=True):
+                        own[k] = own[k].plus(record_sums(part, weight, values, rows))
                     writer.write_table(_table(release, part, outcome, weight * factor[k][part]))
             tick(1)
     return sums
 
 
+def columns(outcome: Floats) -> tuple[Floats, ...]:
+    """Every outcome of synthetic records, (record,) each."""
+    return (outcome,) if outcome.ndim == 1 else tuple(outcome.T)
+
+
 def _blocks(release: Release, model: StratumModel, stratum: int, k: int) -> Iterator[tuple[Codes, Floats, Floats]]:
-    """Frame row, outcome and weight of a stratum's synthetic records in set k + 1, the same whenever they are made."""
+    """Frame row, outcomes and weight of a stratum's synthetic records in set k + 1, the same whenever they are made."""
     frame, own = release.frame, release.frame.rows_of(stratum)
     frame_row = np.repeat(np.arange(own.start, own.stop, dtype=np.int32), frame.count[own])
     theta = release.theta(model, stratum, k)
@@ -65,7 +71,7 @@ def _sums(release: Release) -> list[Sums]:
         model = release.model(stratum)
         for k in range(len(sums)):
             for part, outcome, weight in _blocks(release, model, stratum, k):
-                sums[k] = sums[k].plus(record_sums(part, weight, outcome, rows))
+                sums[k] = sums[k].plus(record_sums(part, weight, columns(outcome)[0], rows))
     return sums
 
 
@@ -81,5 +87,5 @@ def _table(release: Release, frame_row: Codes, outcome: Floats, weight: Floats) 
         pa.DictionaryArray.from_arrays(pa.array(frame.codes[name][frame_row]), pa.array(list(levels)))
         for name, levels in frame.levels.items()
     ]
-    numbers = [outcome, weight][: len(release.job.components)]
+    numbers = [*columns(outcome), weight][: len(release.job.components)]
     return pa.Table.from_arrays([*categories, *map(pa.array, numbers)], schema=_schema(release))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pyarrow as pa
 from dpdist.cells import Cells, cross
 from dpdist.estimates import STATISTICS, Interval, Sums, combine_sets, counts_and_means, stratum_sizes, t_interval
 from dpdist.job import Table
-from dpdist.models.protocol import Expectation
+from dpdist.models.protocol import Expectation, expected_of
 from dpdist.publish.precision import Spreads, cell_estimates, variances
 from dpdist.publish.released import Release
 from dpdist.raking import factors, margins_of, raked_counts_and_means
@@ -18,8 +19,8 @@ from dpdist.records import Floats
 from dpdist.variances import Stage
 
 
-def expectations(release: Release) -> list[tuple[Floats, Floats]] | None:
-    """E(w|x) and E(wy|x) per frame row, one pair a set; None where the model does not tell them."""
+def expectations(release: Release, outcome: int = 0) -> list[tuple[Floats, Floats]] | None:
+    """E(w|x) and E(wy|x) of an outcome per frame row, one pair a set; None where the model does not tell them."""
     if not isinstance(release.model(0), Expectation):
         return None
     rows = len(release.frame)
@@ -28,7 +29,7 @@ def expectations(release: Release) -> list[tuple[Floats, Floats]] | None:
         model, own = release.model(stratum), release.frame.rows_of(stratum)
         assert isinstance(model, Expectation)
         for k, (weight, product) in enumerate(found):
-            drawn = model.expect(release.theta(model, stratum, k))
+            drawn = expected_of(model, release.theta(model, stratum, k), outcome)
             weight[own], product[own] = drawn[0][0], drawn[1][0]
     if rake := margins_of(release.job, release.frame):
         n = release.frame.count.astype(float)
@@ -37,15 +38,17 @@ def expectations(release: Release) -> list[tuple[Floats, Floats]] | None:
     return found
 
 
-def table(
-    release: Release,
-    said: Table,
-    expected: Sequence[tuple[Floats, Floats]] | None,
-    sums: Sequence[Sums],
-    spread: Spreads | None,
-) -> pa.Table:
-    """One row per cell × statistic × estimator, cells in the declared order of levels."""
-    cells = cross(release.frame, said.by, said.margins)
+class Grounds(NamedTuple):
+    """What an outcome's estimates are made of: expectations and sums of every set, and the expectations' spreads."""
+
+    expected: Sequence[tuple[Floats, Floats]] | None
+    sums: Sequence[Sums]
+    spread: Spreads | None
+
+
+def _estimates(release: Release, cells: Cells, grounds: Grounds) -> dict[str, list[Interval]]:
+    """Counts, means and totals by estimator, the default one first."""
+    expected, sums, spread = grounds
     parameters = None if expected is None else _from_parameters(release, cells, expected, spread)
     model = release.job.model
     fixed = model.synthesis == "fbp" or model.synthetic_weights == "expected" or model.family == "cell_sums"
@@ -53,6 +56,15 @@ def table(
     estimates = {"records": _from_records(release, cells, sums, floor)}
     if parameters is not None:
         estimates = {"parameters": parameters, **estimates}
+    return estimates
+
+
+def table(release: Release, said: Table, grounds: Mapping[str, Grounds]) -> pa.Table:
+    """One row per cell × statistic × estimator, cells in the declared order of levels; `grounds` by outcome."""
+    cells = cross(release.frame, said.by, said.margins)
+    first = release.job.model.outcomes[0]
+    wanted = {statistic.variable or first for statistic in said.statistics}
+    estimates = {outcome: _estimates(release, cells, each) for outcome, each in grounds.items() if outcome in wanted}
     names = {name: k for k, name in enumerate(STATISTICS)}
     columns: dict[str, list[object]] = {name: [] for name in said.by}
     figures: dict[str, list[object]] = {
@@ -71,7 +83,7 @@ def table(
     }
     for cell, label in enumerate(cells.labels):
         for statistic in said.statistics:
-            for estimator, found in estimates.items():
+            for estimator, found in estimates[statistic.variable or first].items():
                 interval = found[names[statistic.name]]
                 row = [float(values[cell]) for values in interval]
                 empty = not np.isfinite(row[0])

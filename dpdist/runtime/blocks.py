@@ -88,6 +88,8 @@ class Layout:
     gathered: int = 0
     """Bytes per record of a stratum that a fit gathers from all its blocks."""
     bin_strata: int = BIN_STRATA
+    record_bytes: int = BYTES_PER_RECORD
+    """A record in a kernel."""
 
     @classmethod
     def of(cls, job: Job, frame: Frame) -> Layout:
@@ -100,7 +102,10 @@ class Layout:
         first = model.build(job, frame, frame.rows_of(0))
         gathered = GATHERED_BYTES if first.combine == "concat" else 0
         bin_strata = 1 if job.sampler.name == "stan" else BIN_STRATA
-        return cls(frame, job.sampler.total, max(parameters), kept, process, gathered, bin_strata)
+        further = len(job.model.outcomes) - 1
+        largest = max(parameters) * (2 + further) // 2 + further
+        record = BYTES_PER_RECORD * (3 + further) * (4 + further) // 12
+        return cls(frame, job.sampler.total, largest, kept, process, gathered, bin_strata, record)
 
     @cached_property
     def blocks(self) -> Blocks:
@@ -150,7 +155,7 @@ class Layout:
         tensor = 3 * 8 * self.draws * block if self.log_lik else 0
         draws = 8 * self.draws * (16 * self.parameters + 100)
         gathered = self.gathered * int(self.frame.stratum_count[stratum])
-        return self.process + BYTES_PER_RECORD * count + tensor + draws + gathered
+        return self.process + self.record_bytes * count + tensor + draws + gathered
 
     @cached_property
     def largest_task_bytes(self) -> int:

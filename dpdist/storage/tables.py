@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from dpdist.files import replaced
 from dpdist.records import Ints, Records
@@ -26,12 +29,22 @@ RECORD_SCHEMA = pa.schema(
 
 
 def write_records(path: Path, records: Records, edges: Sequence[int]) -> None:
-    """Write sorted records as they lie in memory (Arrow IPC); rows edges[k]:edges[k+1] are a batch, mapped by tasks."""
-    with replaced(path) as temporary, pa.ipc.new_file(str(temporary), RECORD_SCHEMA) as writer:
+    """Write sorted records as they lie in memory (Arrow IPC); rows edges[k]:edges[k+1] are a batch, mapped by tasks.
+
+    Outcomes after the first are columns outcome_2, ….
+    """
+    schema = RECORD_SCHEMA
+    for number in range(2, len(records.outcomes) + 1):
+        schema = schema.append(pa.field(f"outcome_{number}", pa.float64()))
+    with replaced(path) as temporary, pa.ipc.new_file(str(temporary), schema) as writer:
         for start, stop in pairwise(edges):
             part = records.part(start, stop)
-            arrays = [pa.array(np.ascontiguousarray(getattr(part, name))) for name in RECORD_SCHEMA.names]
-            writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=RECORD_SCHEMA))
+            columns = [*(getattr(part, name) for name in RECORD_SCHEMA.names), *part.outcomes[1:]]
+            writer.write_batch(pa.RecordBatch.from_arrays(list(map(_array, columns)), schema=schema))
+
+
+def _array(values: NDArray[Any]) -> pa.Array:
+    return pa.array(np.ascontiguousarray(values))
 
 
 def read_rows(path: Path, start: int, stop: int) -> Records:
@@ -40,7 +53,7 @@ def read_rows(path: Path, start: int, stop: int) -> Records:
     reader, edges = _batches(path, (said.st_ino, said.st_mtime_ns))
     first, last = int(np.searchsorted(edges, start, side="right")) - 1, int(np.searchsorted(edges, stop))
     batches = [reader.get_batch(k) for k in range(first, last)]
-    return _records(pa.Table.from_batches(batches, RECORD_SCHEMA).slice(start - edges[first], stop - start))
+    return _records(pa.Table.from_batches(batches, reader.schema).slice(start - edges[first], stop - start))
 
 
 @lru_cache(maxsize=4)
@@ -59,7 +72,9 @@ def each_block(path: Path) -> Iterator[Records]:
 
 
 def _records(table: pa.Table | pa.RecordBatch) -> Records:
-    return Records(*(table.column(name).to_numpy() for name in RECORD_SCHEMA.names))
+    further = [table.column(name).to_numpy() for name in table.schema.names[len(RECORD_SCHEMA.names) :]]
+    others = np.column_stack(further) if further else None
+    return replace(Records(*(table.column(name).to_numpy() for name in RECORD_SCHEMA.names)), others=others)
 
 
 def gather(path: Path, parts: Iterable[pa.Table]) -> None:

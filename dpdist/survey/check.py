@@ -33,6 +33,13 @@ class Checked(NamedTuple):
     """Units of the population that each stage sampled from, (record, column of survey.fpc)."""
     replicates: Floats
     """(record, replicate), float64; without a column unless asked for."""
+    others: Floats | None = None
+    """Outcomes after the first, (record, outcome − 1), where the job names several."""
+
+    @property
+    def outcomes(self) -> tuple[Floats, ...]:
+        """Every outcome, (record,) each."""
+        return (self.outcome, *(() if self.others is None else self.others.T))
 
 
 @dataclass
@@ -117,7 +124,9 @@ def needed_columns(job: Job) -> tuple[str, ...]:
     """Columns of the file that a job reads."""
     universe = [keep.column for keep in job.universe]
     design = [name for name in (job.survey.weight, job.survey.psu) if name]
-    return tuple(dict.fromkeys([*universe, *job.categories, job.model.outcome, *design, *job.survey.fpc, *replicates(job)]))
+    return tuple(
+        dict.fromkeys([*universe, *job.categories, *job.model.outcomes, *design, *job.survey.fpc, *replicates(job)])
+    )
 
 
 def replicates(job: Job) -> tuple[str, ...]:
@@ -152,7 +161,7 @@ def check_schema(job: Job, schema: pa.Schema, text_only: bool) -> list[Problem]:
         kind = schema.field(name).type
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         column = job.columns.get(name)
-        numeric = name in (job.model.outcome, job.survey.weight, *job.survey.fpc, *replicates(job))
+        numeric = name in (*job.model.outcomes, job.survey.weight, *job.survey.fpc, *replicates(job))
         if text_only:
             lost = [level for level in (column.levels or () if column else ()) if str(level) in CSV_NULLS]
             if lost and not numeric:
@@ -199,7 +208,7 @@ def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, t
     for keep in job.universe:
         allowed = _positions(b.text(keep.column), keep.keep, exact=False)
         b.drop(allowed < 0, f"{keep.column}: outside the universe")
-    outcome = _outcome(job, b)
+    outcome, *others = [_outcome(job, b, name) for name in job.model.outcomes]
     codes = {name: _category(name, job.columns[name], b) for name in job.categories}
     weight = _weight(job, b)
     population = _numbers(job.survey.fpc, b, "population sizes", "a finite size of at least 1", lambda v: v < 1)
@@ -219,6 +228,7 @@ def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, t
         None if psu is None else psu.filter(pa.array(kept)),
         population[kept],
         again[kept],
+        np.column_stack(others)[kept] if others else None,
     )
 
 
@@ -245,8 +255,8 @@ def _units(job: Job, psu: str, b: Batch) -> set[tuple[int | str, ...]]:
     return set(zip(*columns, names.filter(pa.array(there)).to_pylist(), strict=True))
 
 
-def _outcome(job: Job, b: Batch) -> Floats:
-    name, column = job.model.outcome, job.outcome
+def _outcome(job: Job, b: Batch, name: str) -> Floats:
+    column = job.columns[name]
     assert column.bounds is not None
     low, high = column.bounds
     values, missing = b.numbers(name) if column.codes is None else b.coded(name, column.codes)
@@ -262,18 +272,18 @@ def _outcome(job: Job, b: Batch) -> Floats:
     if column.outside == "clip":
         b.findings.rule(f"{name}: outside its bounds, clipped", int((outside & b.keep).sum()))
         support, clipped = FAMILIES[job.model.family].support, np.clip(values, low, high)
-        _supported(job, b, np.where((values < support.low) | (values > support.high), values, clipped))
+        _supported(job, b, name, np.where((values < support.low) | (values > support.high), values, clipped))
         values = clipped
     else:
-        _supported(job, b, values)
+        _supported(job, b, name, values)
         remedy = f"widen columns.{name}.bounds, or state columns.{name}.outside: clip"
         b.wrong(outside, name, "values outside the public bounds", f"[{low:g}, {high:g}]", remedy)
     return values
 
 
-def _supported(job: Job, b: Batch, values: Floats) -> None:
+def _supported(job: Job, b: Batch, name: str, values: Floats) -> None:
     """Values that the family cannot take."""
-    name, support = job.model.outcome, FAMILIES[job.model.family].support
+    support = FAMILIES[job.model.family].support
     allowed = f"{support.text} for a {job.model.family} model"
     outside = ~support.inside(values) & np.isfinite(values)
     zero, negative = outside & (values == 0), outside & (values < 0)
@@ -287,7 +297,7 @@ def _supported(job: Job, b: Batch, values: Floats) -> None:
         allowed,
         "rescale the column, or restrict the universe",
     )
-    if support.whole or job.outcome.whole:
+    if support.whole or job.columns[name].whole:
         broken = np.isfinite(values) & (values != np.floor(values))
         b.wrong(broken, name, "values that are not whole numbers", "whole numbers", "correct the file")
 

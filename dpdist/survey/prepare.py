@@ -48,7 +48,7 @@ class Census:
     psus: Ints
     """PSUs per design stratum; empty where none are declared."""
     constant: tuple[str, ...]
-    """Strata in which outcome or weight (lognormal: their logs) does not vary."""
+    """Strata in which an outcome or the weight (lognormal: their logs) does not vary."""
     populations: Populations | None = None
 
 
@@ -59,7 +59,7 @@ def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Cen
     findings, psus, tallies, sizes = Findings(), list[pd.DataFrame](), list[pd.DataFrame](), list[pd.DataFrame]()
     scale = np.log if job.model.family == "lognormal" else np.asarray
     for checked in checked_batches(job, source, findings, tick):
-        scaled = {"y": scale(checked.outcome), "w": scale(checked.weight)}
+        scaled = {f"y{j}": scale(outcome) for j, outcome in enumerate(checked.outcomes)} | {"w": scale(checked.weight)}
         key = _key(checked.codes, levels, len(checked.row))
         tallies.append(_tally(pd.DataFrame({"key": key, "records": 1, **scaled})))
         if checked.psu is not None:
@@ -76,13 +76,14 @@ def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Cen
         raise DataError(
             source.name, [Problem("file", found, "at least one record", "check the file and the job's universe")]
         )
-    tally = pd.concat(tallies).groupby(level=0).agg(_AGAIN)
+    tally = _added(pd.concat(tallies).groupby(level=0))
     keys = tally.index.to_numpy()
     strides = _strides(levels)
     codes = {name: ((keys // strides[name]) % len(levels[name])).astype(np.int32) for name in columns}
     frame = Frame(codes, levels, tally["records"].to_numpy(dtype=np.int64), job.strata, job.survey.design_strata)
-    extent = tally.groupby(frame.stratum).agg(_AGAIN)
-    flat = (extent["y_low"] == extent["y_high"]) | (extent["w_low"] == extent["w_high"])
+    extent = _added(tally.groupby(frame.stratum))
+    varying = [extent[f"{name}_low"] < extent[f"{name}_high"] for name in scaled]
+    flat = ~np.logical_and.reduce(varying)
     constant = tuple(label for label, same in zip(frame.stratum_labels, flat, strict=True) if same)
     populations = _populations(job, source, frame, keys, sizes) if sizes else None
     if not psus:
@@ -122,14 +123,18 @@ def _populations(job: Job, source: Source, frame: Frame, keys: Ints, sizes: list
     return Populations(strata, psus)
 
 
-_AGAIN = {"records": "sum", "y_low": "min", "y_high": "max", "w_low": "min", "w_high": "max"}
-
-
 def _tally(records: pd.DataFrame) -> pd.DataFrame:
-    """Number of records and extent of outcome and weight (lognormal: their logs) per combination."""
-    return records.groupby("key").agg(
-        records=("records", "sum"), y_low=("y", "min"), y_high=("y", "max"), w_low=("w", "min"), w_high=("w", "max")
-    )
+    """Number of records and extent of outcomes and weight (lognormal: their logs) per combination."""
+    names = [name for name in records if name not in ("key", "records")]
+    extent = {f"{name}_{end}": (name, how) for name in names for end, how in (("low", "min"), ("high", "max"))}
+    return records.groupby("key").agg(records=("records", "sum"), **extent)
+
+
+def _added(groups: Any) -> pd.DataFrame:
+    """The tally of groups of tallies."""
+    hows = {"records": "sum", "low": "min", "high": "max"}
+    tally: pd.DataFrame = groups.agg({name: hows[name.rpartition("_")[2]] for name in groups.obj})
+    return tally
 
 
 def place(job: Job, source: Source, census: Census, scratch: Path, tick: Tick = lambda rows: None) -> Records:
@@ -141,6 +146,8 @@ def place(job: Job, source: Source, census: Census, scratch: Path, tick: Tick = 
     total = int(frame.count.sum())
     kinds = {"record": np.int64, "frame": np.int32, "outcome": np.float64, "weight": np.float64, "psu": np.int32}
     maps = {name: _map(scratch / f"{name}.npy", kind, total) for name, kind in kinds.items()}
+    if (further := len(job.model.outcomes) - 1) > 0:
+        maps["others"] = _map(scratch / "others.npy", np.float64, total, further)
     known = _key(frame.codes, frame.levels, len(frame))
     changed = changed_while_read(source)
     start = np.concatenate([[0], np.cumsum(frame.count)])
@@ -163,6 +170,8 @@ def place(job: Job, source: Source, census: Census, scratch: Path, tick: Tick = 
         maps["frame"][position] = sorted_row
         maps["outcome"][position] = checked.outcome[order]
         maps["weight"][position] = checked.weight[order]
+        if checked.others is not None:
+            maps["others"][position] = checked.others[order]
         if checked.psu is None:
             maps["psu"][position] = -1
         else:
@@ -175,8 +184,9 @@ def place(job: Job, source: Source, census: Census, scratch: Path, tick: Tick = 
     return Records(**maps)
 
 
-def replicate_sums(job: Job, source: Source, frame: Frame) -> Replicated | None:
-    """Sums of the replicate weights per frame row, in one more pass over the file; None where the job names none."""
+def replicate_sums(job: Job, source: Source, frame: Frame, outcome: int = 0) -> Replicated | None:
+    """Sums of the replicate weights and of their products with an outcome per frame row, in one more pass over the file;
+    None where the job names none."""
     said = job.survey.replicate_weights
     if said is None:
         return None
@@ -185,7 +195,7 @@ def replicate_sums(job: Job, source: Source, frame: Frame) -> Replicated | None:
     for checked in checked_batches(job, source):
         row = np.searchsorted(known, _key(checked.codes, frame.levels, len(checked.row)))
         np.add.at(a, row, checked.replicates)
-        np.add.at(b, row, checked.replicates * checked.outcome[:, None])
+        np.add.at(b, row, checked.replicates * checked.outcomes[outcome][:, None])
     return Replicated(a, b, replication(said), said.df or said.number - 1.0)
 
 
@@ -199,9 +209,9 @@ def design_of(job: Job, census: Census) -> Design:
     return Design(job.survey.lonely_psu, none if told is None else told.strata, psus, census.psus.astype(np.float64))
 
 
-def _map(path: Path, kind: type, rows: int) -> np.memmap[Any, Any]:
+def _map(path: Path, kind: type, *shape: int) -> np.memmap[Any, Any]:
     """A memory map whose space is taken at once: on a full disk a write to a map would kill the process without a word."""
-    made = np.lib.format.open_memmap(path, "w+", kind, (rows,))
+    made = np.lib.format.open_memmap(path, "w+", kind, shape)
     if hasattr(os, "posix_fallocate"):
         with path.open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)

@@ -6,7 +6,7 @@ name or format, is refused, and so is a file that most of the current records st
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -72,15 +72,15 @@ def place_reference(job: Job, reference: ReferenceFile, scratch: Path, tick: Tic
     order = np.argsort(row, kind="stable")
     kept = order[np.searchsorted(row[order], 0) :]
     records = placed.take(kept)
-    return Records(records.record, row[kept].astype(np.int32), records.outcome, records.weight, records.psu)
+    return replace(records, frame=row[kept].astype(np.int32))
 
 
 def record_hashes(job: Job, source: Source) -> NDArray[np.uint64]:
-    """A number per record of what the job reads of it (categories, outcome, weight), in any order of the file's."""
+    """A number per record of what the job reads of it (categories, outcomes, weight), in any order of the file's."""
     found = []
     for checked in checked_batches(job, source):
-        columns = {**checked.codes, "outcome": checked.outcome + 0.0, "weight": checked.weight + 0.0}
-        named = pd.DataFrame({f"{number}": values for number, values in enumerate(columns.values())})
+        columns = [*checked.codes.values(), *(values + 0.0 for values in (*checked.outcomes, checked.weight))]
+        named = pd.DataFrame({f"{number}": values for number, values in enumerate(columns)})
         found.append(pd.util.hash_pandas_object(named, index=False).to_numpy())
     return np.concatenate(found) if found else np.empty(0, dtype=np.uint64)
 

@@ -2,11 +2,12 @@
 
 `doctorates`: stand-ins for the 2017 Survey of Doctorate Recipients. Salary is lognormal around its group's figure,
 log inclusion probability = log salary + noise, stratified systematic PPS by field with n_f ∝ N_f, weight = 1/π.
+A second outcome, hours a week, is lognormal too and grows with salary; its noise has streams of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -32,15 +33,25 @@ FEMALE = np.array([0.45, 0.20, 0.24, 0.20, 0.65, 0.45, 0.15, 0.65])
 MEN_SALARY = np.array([95, 140, 110, 110, 90, 95, 130, 105]) * 1e3
 LOG_GAP = np.array([0.0, 0.10, 0.12, 0.14, 0.15, 0.18, 0.20, 0.22])
 CHUNK = 65_536
-SCHEMA = pa.schema([("field", pa.string()), ("sex", pa.string()), ("salary", pa.float64()), ("weight", pa.float64())])
+HOURS, HOURS_SLOPE, HOURS_SD = 42.0, 0.3, 0.15
+"""Hours a week at a group's figure of salary, slope of log hours on log salary, and the sd of log hours given salary."""
+OUTCOMES = ("salary", "hours")
+SCHEMA = pa.schema(
+    [("field", pa.string()), ("sex", pa.string()), *((name, pa.float64()) for name in (*OUTCOMES, "weight"))]
+)
 
 
 @dataclass(frozen=True)
 class Truth:
-    """Population counts and salary totals per (field, sex), both (8, 2)."""
+    """Population counts and salary totals per (field, sex), both (8, 2); totals of hours are added up when asked for."""
 
     count: Floats
     total: Floats
+    hours: Callable[[], Floats]
+
+    def of(self, outcome: str) -> Floats:
+        """Totals of an outcome."""
+        return self.hours() if outcome == "hours" else self.total
 
 
 @dataclass(frozen=True)
@@ -69,7 +80,20 @@ class Doctorates:
         for field, sex, salary, _ in self.population():
             np.add.at(count, (field, sex), 1.0)
             np.add.at(total, (field, sex), salary)
-        return Truth(count, total)
+        return Truth(count, total, lambda: self._hours_total)
+
+    @cached_property
+    def _hours_total(self) -> Floats:
+        total = np.zeros((len(FIELDS), 2))
+        for chunk, (field, sex, salary, _) in enumerate(self.population()):
+            np.add.at(total, (field, sex), self.hours(chunk, field, sex, salary))
+        return total
+
+    def hours(self, chunk: int, field: Codes, sex: Codes, salary: Floats) -> Floats:
+        """Hours a week of a chunk of the population, (unit,)."""
+        noise = np.random.default_rng([self.settings.seed, chunk, 1]).standard_normal(len(salary))
+        above = np.log(salary / MEN_SALARY[field]) + LOG_GAP[field] * sex
+        return np.asarray(HOURS * np.exp(HOURS_SLOPE * above + HOURS_SD * noise))
 
     @cached_property
     def allocation(self) -> Ints:
@@ -101,7 +125,7 @@ class Doctorates:
         """The sample, in population order."""
         rng = np.random.default_rng([self.settings.seed, 2**32])
         reached = rng.random(len(FIELDS))
-        for field, sex, salary, size in self.population():
+        for chunk, (field, sex, salary, size) in enumerate(self.population()):
             chance = np.minimum(1.0, self._rate[field] * size)
             taken = np.zeros(len(field), dtype=bool)
             for f in range(len(FIELDS)):
@@ -115,6 +139,7 @@ class Doctorates:
                     pa.array(np.array(FIELDS)[field[taken]]),
                     pa.array(np.array(SEXES)[sex[taken]]),
                     pa.array(salary[taken]),
+                    pa.array(self.hours(chunk, field, sex, salary)[taken]),
                     pa.array(1.0 / chance[taken]),
                 ],
                 schema=SCHEMA,
