@@ -154,6 +154,7 @@ def test_constants_of_weights_meet_the_target_on_another_sample(mechanism: str, 
 
 NOTHING = [
     ("censor_uw", {"reference": ""}, "has no constants that could be tuned"),
+    ("centred", {}, "halves of one file do not drift"),
     ("censor_w", {"reference": ""}, "no reference"),
     ("censor_w", {"reference": "reference: {path: before.parquet}"}, "period is not stated"),
     ("censor_w", {"period": "2020"}, "job's own period"),
