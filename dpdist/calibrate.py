@@ -38,7 +38,7 @@ from dpdist.survey.prepare import place, take_census
 from dpdist.survey.source import open_source
 
 HEADROOM = Fraction(9, 10)
-"""Constants of weights that are learned on the current file must leave the bound this far below Δ* on the reference."""
+"""Of Δ*: what constants of weights may leave of a bound on the reference; the rest is for later files."""
 PUBLIC = Key(b"dpdist calibrate: public numbers")
 
 
@@ -84,6 +84,7 @@ def calibrate(
         allowed = "weighted with a weight rule, weighted_e, censor_w or perturbed_histogram"
         raise JobError(job.dataset, [Problem("mechanism", found, allowed, "run the job as it is")])
     period, path = _reference(job, reference, period)
+    _check_out(job, Path(out))
     source = open_source(job, path)
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder, threadpool_limits(1):
         with stage(listener, "check records", source.rows) as tick:
@@ -96,12 +97,16 @@ def calibrate(
         prepare(job, plain, listener)
         strata = [stratum(job, frame, records, k, sampler) for k in range(len(frame.stratum_labels))]
         with stage(listener, "calibrate", None) as tick:
-            trials = Trials(lambda tried: loss(with_mechanism(job, tried), strata, sampler, measure, replicates), tick)
+            trials = Trials(
+                lambda m: loss(job.model_copy(update={"mechanism": m}), strata, sampler, measure, replicates), tick
+            )
             best, least = search(job.mechanism, knobs, trials)
     if not least < REFUSED:
         found = "no constants bring every stratum of the reference under the target"
         remedy = "raise the budget, pool strata, or take another mechanism or weight rule"
-        raise JobError(job.dataset, [Problem("mechanism", found, f"a bound of at most {target_of(job):g}", remedy)])
+        raise JobError(
+            job.dataset, [Problem("mechanism", found, f"a bound of at most {target_of(with_headroom(job)):g}", remedy)]
+        )
     facts = {"sha256": source.fingerprint(), "records": int(frame.count.sum())}
     provenance = job.reference.provenance if job.reference is not None else None
     own = {name: getattr(job, name) for name in Calibration.model_fields if name in Job.model_fields}
@@ -129,6 +134,13 @@ def _reference(job: Job, path: str | Path | None, period: str | None) -> tuple[s
     return period, chosen
 
 
+def _check_out(job: Job, out: Path) -> None:
+    """Tuning takes a while: whether its result can be written is asked before. Raises `JobError`."""
+    if out.is_dir() or not out.parent.is_dir():
+        found = "it is a folder" if out.is_dir() else "its folder does not exist"
+        raise JobError(job.dataset, [Problem(f"--out {out}", found, "a file in a folder that exists", "name another")])
+
+
 def stratum(job: Job, frame: Frame, records: Records, number: int, sampler: Sampler) -> Stratum:
     """Records of a stratum, whole, or in halves where the job fixes something on a reference."""
     rows = frame.rows_of(number)
@@ -147,18 +159,20 @@ def stratum(job: Job, frame: Frame, records: Records, number: int, sampler: Samp
     return Stratum(frame.stratum_labels[number], completed(model, sampler), ran, earlier)
 
 
-def with_mechanism(job: Job, mechanism: Mechanism) -> Job:
-    """The job with other constants; weights of a constant c that are learned on the file leave headroom."""
-    tried = job.model_copy(update={"mechanism": mechanism})
-    if job.reference is None and mechanism.name in ("weighted", "weighted_e"):
-        budget = job.budget.model_copy(update={"epsilon": HEADROOM * job.budget.epsilon})
-        return tried.model_copy(update={"budget": budget})
-    return tried
+def with_headroom(job: Job) -> Job:
+    """The job as it is run on the reference: where a bound is only observed, it must be below Δ* by more than chance."""
+    if job.mechanism.name not in ("weighted", "weighted_e"):
+        return job
+    budget = job.budget.model_copy(update={"epsilon": HEADROOM * job.budget.epsilon})
+    return job.model_copy(update={"budget": budget})
 
 
 def loss(job: Job, strata: list[Stratum], sampler: Sampler, measure: Measure, replicates: int) -> float:
-    """Mean loss over strata (by records), replicates and sets; infinite where the mechanism refuses a stratum."""
-    found = []
+    """Mean loss over strata (by records), replicates and sets; infinite where the mechanism refuses a stratum.
+
+    What is learned on a half is learned as by a run, at the whole Δ*; the other half's bound must leave headroom.
+    """
+    found, tried = [], with_headroom(job)
     for own in strata:
         key = PUBLIC.child(own.label)
         try:
@@ -169,7 +183,7 @@ def loss(job: Job, strata: list[Stratum], sampler: Sampler, measure: Measure, re
                 learned = learned_from(job, own.model, taught, key.child("reference"), own.label, own.earlier, size)
             for replicate in range(replicates):
                 drawn = key.child(str(replicate))
-                rounds = MECHANISMS[job.mechanism.name].protect(job, own.model, Unwatched(), learned)
+                rounds = MECHANISMS[job.mechanism.name].protect(tried, own.model, Unwatched(), learned)
                 blocks, recorders, noise = [own.records], [Unwatched()], noise_of(drawn)
                 released = run_rounds(rounds, own.model, sampler, drawn, own.label, blocks, recorders, noise)
                 for number, theta in enumerate(released.parameters, start=1):
