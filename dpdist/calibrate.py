@@ -103,10 +103,9 @@ def calibrate(
             best, least = search(job.mechanism, knobs, trials)
     if not least < REFUSED:
         found = "no constants bring every stratum of the reference under the target"
+        allowed = f"a bound of at most {target_of(with_headroom(job)):g}"
         remedy = "raise the budget, pool strata, or take another mechanism or weight rule"
-        raise JobError(
-            job.dataset, [Problem("mechanism", found, f"a bound of at most {target_of(with_headroom(job)):g}", remedy)]
-        )
+        raise JobError(job.dataset, [Problem("mechanism", found, allowed, remedy)])
     facts = {"sha256": source.fingerprint(), "records": int(frame.count.sum())}
     provenance = job.reference.provenance if job.reference is not None else None
     own = {name: getattr(job, name) for name in Calibration.model_fields if name in Job.model_fields}
@@ -157,6 +156,11 @@ def stratum(job: Job, frame: Frame, records: Records, number: int, sampler: Samp
         )
         raise DataError("reference", [problem])
     return Stratum(frame.stratum_labels[number], completed(model, sampler), ran, earlier)
+
+
+def with_mechanism(job: Job, mechanism: Mechanism) -> Job:
+    """The job with other constants."""
+    return job.model_copy(update={"mechanism": mechanism})
 
 
 def with_headroom(job: Job) -> Job:
