@@ -24,7 +24,6 @@ from dpdist.files import write_text
 from dpdist.job import Calibration, Job, Measure, Mechanism
 from dpdist.jobfile import calibration_text
 from dpdist.keys import Key
-from dpdist.mechanisms.learned import Spurious
 from dpdist.mechanisms.presets import MECHANISMS, target_of
 from dpdist.models import MODELS
 from dpdist.models.protocol import Draws, Improper, Presampled, StratumModel, Synthesizer
@@ -39,7 +38,7 @@ from dpdist.survey.prepare import place, take_census
 from dpdist.survey.source import open_source
 
 HEADROOM = Fraction(9, 10)
-"""Constants of weights that are learned on the current file must leave the bound this far below Δ* on the reference."""
+"""Of Δ*: what constants of weights may leave of a bound on the reference; the rest is for later files."""
 PUBLIC = Key(b"dpdist calibrate: public numbers")
 
 
@@ -83,9 +82,12 @@ def calibrate(
         raise JobError(job.dataset, [Problem("model.outcome", found, "one outcome", "calibrate a job of one outcome")])
     if not knobs:
         found = f"'{job.mechanism.name}' has no constants that could be tuned"
-        allowed = "weighted with a weight rule, weighted_e, censor_w, centred or perturbed_histogram"
+        if job.mechanism.name == "centred":
+            found = "'centred' has a planned drift between periods, and halves of one file do not drift"
+        allowed = "weighted with a weight rule, weighted_e, censor_w or perturbed_histogram"
         raise JobError(job.dataset, [Problem("mechanism", found, allowed, "run the job as it is")])
     period, path = _reference(job, reference, period)
+    _check_out(job, Path(out))
     source = open_source(job, path)
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder, threadpool_limits(1):
         with stage(listener, "check records", source.rows) as tick:
@@ -98,12 +100,15 @@ def calibrate(
         prepare(job, plain, listener)
         strata = [stratum(job, frame, records, k, sampler) for k in range(len(frame.stratum_labels))]
         with stage(listener, "calibrate", None) as tick:
-            trials = Trials(lambda tried: loss(with_mechanism(job, tried), strata, sampler, measure, replicates), tick)
+            trials = Trials(
+                lambda m: loss(job.model_copy(update={"mechanism": m}), strata, sampler, measure, replicates), tick
+            )
             best, least = search(job.mechanism, knobs, trials)
     if not least < REFUSED:
         found = "no constants bring every stratum of the reference under the target"
+        allowed = f"a bound of at most {target_of(with_headroom(job)):g}"
         remedy = "raise the budget, pool strata, or take another mechanism or weight rule"
-        raise JobError(job.dataset, [Problem("mechanism", found, f"a bound of at most {target_of(job):g}", remedy)])
+        raise JobError(job.dataset, [Problem("mechanism", found, allowed, remedy)])
     facts = {"sha256": source.fingerprint(), "records": int(frame.count.sum())}
     provenance = job.reference.provenance if job.reference is not None else None
     own = {name: getattr(job, name) for name in Calibration.model_fields if name in Job.model_fields}
@@ -131,6 +136,13 @@ def _reference(job: Job, path: str | Path | None, period: str | None) -> tuple[s
     return period, chosen
 
 
+def _check_out(job: Job, out: Path) -> None:
+    """Tuning takes a while: whether its result can be written is asked before. Raises `JobError`."""
+    if out.is_dir() or not out.parent.is_dir():
+        found = "it is a folder" if out.is_dir() else "its folder does not exist"
+        raise JobError(job.dataset, [Problem(f"--out {out}", found, "a file in a folder that exists", "name another")])
+
+
 def stratum(job: Job, frame: Frame, records: Records, number: int, sampler: Sampler) -> Stratum:
     """Records of a stratum, whole, or in halves where the job fixes something on a reference."""
     rows = frame.rows_of(number)
@@ -150,17 +162,24 @@ def stratum(job: Job, frame: Frame, records: Records, number: int, sampler: Samp
 
 
 def with_mechanism(job: Job, mechanism: Mechanism) -> Job:
-    """The job with other constants; weights of a constant c that are learned on the file leave headroom."""
-    tried = job.model_copy(update={"mechanism": mechanism})
-    if job.reference is None and mechanism.name in ("weighted", "weighted_e"):
-        budget = job.budget.model_copy(update={"epsilon": HEADROOM * job.budget.epsilon})
-        return tried.model_copy(update={"budget": budget})
-    return tried
+    """The job with other constants."""
+    return job.model_copy(update={"mechanism": mechanism})
+
+
+def with_headroom(job: Job) -> Job:
+    """The job as it is run on the reference: where a bound is only observed, it must be below Δ* by more than chance."""
+    if job.mechanism.name not in ("weighted", "weighted_e"):
+        return job
+    budget = job.budget.model_copy(update={"epsilon": HEADROOM * job.budget.epsilon})
+    return job.model_copy(update={"budget": budget})
 
 
 def loss(job: Job, strata: list[Stratum], sampler: Sampler, measure: Measure, replicates: int) -> float:
-    """Mean loss over strata (by records), replicates and sets; infinite where the mechanism refuses a stratum."""
-    found = []
+    """Mean loss over strata (by records), replicates and sets; infinite where the mechanism refuses a stratum.
+
+    What is learned on a half is learned as by a run, at the whole Δ*; the other half's bound must leave headroom.
+    """
+    found, tried = [], with_headroom(job)
     for own in strata:
         key = PUBLIC.child(own.label)
         try:
@@ -171,13 +190,13 @@ def loss(job: Job, strata: list[Stratum], sampler: Sampler, measure: Measure, re
                 learned = learned_from(job, own.model, taught, key.child("reference"), own.label, own.earlier, size)
             for replicate in range(replicates):
                 drawn = key.child(str(replicate))
-                rounds = MECHANISMS[job.mechanism.name].protect(job, own.model, Unwatched(), learned)
+                rounds = MECHANISMS[job.mechanism.name].protect(tried, own.model, Unwatched(), learned)
                 blocks, recorders, noise = [own.records], [Unwatched()], noise_of(drawn)
                 released = run_rounds(rounds, own.model, sampler, drawn, own.label, blocks, recorders, noise)
                 for number, theta in enumerate(released.parameters, start=1):
                     made = synthetic(own.model, theta, own.records, drawn.generator("synthesis", set=number))
                     found.append((len(own.records), MEASURES[measure](own.records, *made)))
-        except (Improper, NotReached, Unconverged, Spurious):
+        except (Improper, NotReached, Unconverged):
             return REFUSED
     records, losses = np.array(found, dtype=float).T
     return float(np.average(losses, weights=records))

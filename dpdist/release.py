@@ -133,7 +133,7 @@ def protect(space: Workspace, plan: Plan, key: Key, sampled_by: Mapping[str, Any
     with executor(job.runtime, job.sampler.name == "stan", space.confidential, listener) as workers:
         create_stores(fit)
         unlearned = learn(fit, fit.strata, workers, listener)
-        if unlearned and (fallback == "refuse" or pooled):
+        if unlearned and (fallback == "refuse" or (fallback == "pool" and (pooled or not job.strata))):
             raise refused(fit, unlearned)
         if unlearned:
             others = sorted(set(fit.strata) - {outcome.stratum for outcome in unlearned})

@@ -14,11 +14,19 @@ import yaml
 from typer.testing import CliRunner
 
 import dpdist
+from dpdist.calibrate import PUBLIC, Unwatched, stratum
 from dpdist.cli import app
-from dpdist.errors import DataError, JobError
+from dpdist.errors import DataError, FitError, JobError
 from dpdist.files import sha256
 from dpdist.job import Job
 from dpdist.jobfile import load_calibration, parse_job
+from dpdist.mechanisms.presets import MECHANISMS
+from dpdist.runtime.reference import learned_from
+from dpdist.runtime.rounds import run_rounds
+from dpdist.sampling import reference_sampler, sampler_of
+from dpdist.studies.replicate import noise_of
+from dpdist.survey.prepare import place, take_census
+from dpdist.survey.source import open_source
 
 N = 200
 JOB = """
@@ -152,8 +160,66 @@ def test_constants_of_weights_meet_the_target_on_another_sample(mechanism: str, 
     assert (tmp_path / "work" / "public" / "manifest.json").exists()
 
 
+class Bounds(Unwatched):
+    """Keeps a stratum's bound."""
+
+    def summary(self, values: Any) -> None:
+        self.bound = values.disclose_to_custodian()["database_bound"]
+
+
+@pytest.fixture(scope="module")
+def aimed(files: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, Path]:
+    """A job with weights that aim below the target on a reference, and the folder of its calibration."""
+    folder = tmp_path_factory.mktemp("aimed")
+    job = parse_job(text(files, "weighted"))
+    dpdist.calibrate(job, folder / "calibration.yaml", replicates=1)
+    return job, folder
+
+
+def test_weights_that_were_tuned_with_a_reference_leave_headroom_on_its_other_half(aimed: tuple[Job, Path]) -> None:
+    """Δ ≤ .9 Δ* = 1.8; learned at the whole Δ*, as a run does."""
+    job, folder = aimed
+    tuned = job.model_copy(update={"mechanism": load_calibration(folder / "calibration.yaml").mechanism})
+    source = open_source(tuned, tuned.reference.path if tuned.reference else None)
+    census = take_census(tuned, source)
+    sampler = sampler_of(tuned, folder)
+    own = stratum(tuned, census.frame, place(tuned, source, census, folder), 0, sampler)
+    key, watched = PUBLIC.child(own.label), Bounds()
+    taught = reference_sampler(tuned, sampler)
+    learned = learned_from(tuned, own.model, taught, key.child("reference"), own.label, own.earlier, len(own.records))
+    rounds = MECHANISMS["weighted"].protect(tuned, own.model, watched, learned)
+    drawn = key.child("0")
+    run_rounds(rounds, own.model, sampler, drawn, own.label, [own.records], [watched], noise_of(drawn))
+    assert 0.5 < watched.bound <= 1.8
+
+
+def test_a_bound_over_the_target_beside_a_calibration_has_a_remedy_that_is_allowed(
+    aimed: tuple[Job, Path], files: Path, tmp_path: Path
+) -> None:
+    """Records far from the reference's; the aim cannot be lowered beside a calibration."""
+    y = np.where(np.arange(N) % 2, 1e-9, 1 - 1e-9)
+    pq.write_table(pq.read_table(files / "now.parquet").set_column(1, "y", pa.array(y)), tmp_path / "far.parquet")
+    job = parse_job(text(files, "weighted", calibration=CALIBRATED), folder=aimed[1])
+    with pytest.raises(
+        FitError, match=r"leave calibration out and state its constants with a lower mechanism\.aim"
+    ) as told:
+        dpdist.run(job, tmp_path / "work", input=tmp_path / "far.parquet")
+    assert not any(nothing in str(told.value) for nothing in ("pool strata", "proper prior", "drop predictors"))
+
+
+@pytest.mark.parametrize("out", ["nowhere/calibration.yaml", "."])
+def test_a_calibration_that_cannot_be_written_is_refused_before_it_is_tuned(
+    out: str, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dpdist.evaluation.tuning.Trials.__call__", lambda *_: pytest.fail("it was tuned"))
+    job = parse_job(text(files, "perturbed_histogram", reference=False, family="histogram"))
+    with pytest.raises(JobError, match="--out"):
+        dpdist.calibrate(job, tmp_path / out, files / "before.parquet", period="2020")
+
+
 NOTHING = [
     ("censor_uw", {"reference": ""}, "has no constants that could be tuned"),
+    ("centred", {}, "halves of one file do not drift"),
     ("censor_w", {"reference": ""}, "no reference"),
     ("censor_w", {"reference": "reference: {path: before.parquet}"}, "period is not stated"),
     ("censor_w", {"period": "2020"}, "job's own period"),

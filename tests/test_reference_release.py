@@ -17,7 +17,7 @@ import pytest
 from scipy.special import betaln
 
 import dpdist
-from dpdist.errors import DataError, JobError, WorkspaceError
+from dpdist.errors import DataError, FitError, JobError, WorkspaceError
 from dpdist.files import sha256
 from dpdist.job import Job
 from dpdist.jobfile import parse_job
@@ -366,3 +366,42 @@ def test_a_stratum_that_the_reference_cannot_serve_takes_the_declared_fallback(
     assert (strata["database_bound"] <= 3.0).all()
     assert any("search on a synthetic sample" in text for text in statement(tmp_path / "work")["standard_errors"])
     dpdist.run(said, tmp_path / "work")
+
+
+@pytest.mark.parametrize("fallback", ["refuse", "pool"])
+def test_a_reference_that_serves_no_fit_is_bad_input_whatever_the_fallback(
+    fallback: str, small: Path, tmp_path: Path
+) -> None:
+    """Without strata there is nothing to pool, and nothing was fitted to the current file."""
+    pq.write_table(pq.read_table(small / "before.parquet").slice(0, 5), small / "five.parquet")
+    text = LOGNORMAL.format(folder=small, fallback=fallback).replace("strata: [region]", "strata: []")
+    with pytest.raises(DataError, match="stratum all") as told:
+        dpdist.run(parse_job(text.replace("before", "five")), tmp_path / "work")
+    assert told.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("fallback", "strata", "ways"),
+    [
+        ("refuse", "[region]", ("lower mechanism.aim", "fallback: pool", "fallback: proper_prior", "raise the budget")),
+        ("pool", "[region]", ("lower mechanism.aim", "fallback: proper_prior", "raise the budget")),
+        ("pool", "[]", ("lower mechanism.aim", "fallback: proper_prior", "raise the budget")),
+        ("proper_prior", "[region]", ("lower mechanism.aim", "fallback: pool", "raise the budget")),
+    ],
+)
+def test_an_error_proposes_no_fallback_that_the_job_has(
+    fallback: str, strata: str, ways: tuple[str, ...], small: Path, tmp_path: Path
+) -> None:
+    """Records far from the reference's: under weights that it fixed the bound is over the target in every fit."""
+    table = pq.read_table(small / "now.parquet").slice(0, 400)
+    region = np.where(np.arange(400) % 2, "north", "south").astype(object)
+    for name, shift in (("halves", 0.0), ("far", 4.0)):
+        y = np.exp(np.log(table.column("y").to_numpy()) * (1 + shift / 50) + np.random.default_rng(9).normal(0, 1e-3, 400))
+        pq.write_table(table.set_column(0, "region", pa.array(region)).set_column(1, "y", pa.array(y)),
+                       small / f"{name}.parquet")  # fmt: skip
+    text = LOGNORMAL.format(folder=small, fallback=fallback).replace("strata: [region]", f"strata: {strata}")
+    said = parse_job(text.replace("before", "halves").replace("now", "far").replace("aim: 0.5", "aim: 1.0"))
+    with pytest.raises(FitError) as told:
+        dpdist.run(said, tmp_path / "work")
+    known = ("lower mechanism.aim", "fallback: pool", "fallback: proper_prior", "raise the budget")
+    assert tuple(way for way in known if way in str(told.value)) == ways

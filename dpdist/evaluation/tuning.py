@@ -47,12 +47,13 @@ class Trials:
 
 
 def knobs_of(job: Job) -> tuple[Knob, ...]:
-    """The constants of the job's mechanism that no budget decides, the most telling first."""
+    """The constants of the job's mechanism that no budget decides, the most telling first.
+
+    The drift that `centred` plans is none of them: it is between periods, and halves of one file have none.
+    """
     name, weights = job.mechanism.name, job.mechanism.weights
     if name == "perturbed_histogram":
         return (Knob("bins", (2, 3, 5, 8, 13, 21, 34, 55, 89), whole=True, required=job.mechanism.bins is None),)
-    if name == "centred":
-        return (Knob("drift", (0.0, 0.1, 0.25, 0.4, 0.66)),)
     if weights.rule == "none" or name not in ("weighted", "weighted_e", "censor_w"):
         return ()
     tuned_on_reference = job.frozen and name == "weighted"

@@ -14,7 +14,7 @@ from dpdist.confidential import Confidential
 from dpdist.mechanisms.protocol import BlockRecorder, Carry, Pass, Rounds, Sample, StratumRecorder
 from dpdist.mechanisms.tilted import Byproducts, Fit, Weighing, release, weigh
 from dpdist.models.protocol import Clamped, Draws, StratumModel
-from dpdist.privacy.weights import Ones
+from dpdist.privacy.weights import Ones, product
 from dpdist.records import Floats, Records
 
 
@@ -48,7 +48,7 @@ class Censor(NamedTuple):
     def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
         extremes = self.model.extremes(self.draws, records)
         carry["bound"] = extremes.bound
-        high, low = (carry["alpha"] * (f - carry["offset"]) for f in (extremes.highest, extremes.lowest))
+        high, low = (product(carry["alpha"], f - carry["offset"]) for f in (extremes.highest, extremes.lowest))
         censored = int(((high > self.clamp) | (low < -self.clamp)).sum())
         high, low = np.clip(high, -self.clamp, self.clamp), np.clip(low, -self.clamp, self.clamp)
         carry["clamped"] = np.maximum(high, -low)

@@ -200,7 +200,7 @@ def _told(step: Step, tell: Callable[[Cluster], Step]) -> Step:
 
 
 def product(alpha: Floats, bound: Floats) -> Floats:
-    """α F, and 0 where α = 0 whatever F is."""
+    """α F, and 0 where α = 0 whatever F is, −∞ and ∞ included."""
     return np.multiply(alpha, bound, out=np.zeros_like(bound), where=alpha > 0)
 
 

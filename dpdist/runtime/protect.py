@@ -207,13 +207,28 @@ def released_by(fit: Fit, stratum: int) -> dict[str, object]:
 def fit_error(fit: Fit, outcome: Outcome) -> FitError:
     """The typed error of a stratum without a release: names it, its size, p, the reason and the remedies."""
     k = outcome.stratum
-    aim = "lower mechanism.aim, " if fit.job.frozen and fit.job.mechanism.name == "weighted" else ""
     return FitError(
         f"{fit.frame.stratum_labels[k]} (n = {int(fit.frame.stratum_count[k])}, p = {fit.model(k).identified})",
         outcome.failure or "failed",
-        f"{aim}pool strata (strata: [] or mechanism.fallback: pool), drop predictors, take a proper prior "
-        "(mechanism.fallback: proper_prior or model.prior: {name: proper}), or raise the budget",
+        _remedies(fit),
     )
+
+
+def _remedies(fit: Fit) -> str:
+    """What the job can still change: no fallback that it has, and none under a strict guarantee."""
+    job, own = fit.job, fit.job.mechanism.fallback
+    ways = []
+    if job.frozen and job.mechanism.name == "weighted":
+        calibrated = "" if job.calibration is None else "leave calibration out and state its constants with a "
+        ways.append(f"{calibrated}lower mechanism.aim")
+    if fit.frame.strata:
+        ways.append("pool strata (strata: []" + (")" if job.strict else " or mechanism.fallback: pool)"))
+    if job.model.predictors:
+        ways.append("drop predictors")
+    if own != "proper_prior" and fit.model(0).improper:
+        fallback = "" if job.strict else "mechanism.fallback: proper_prior or "
+        ways.append(f"take a proper prior ({fallback}model.prior: {{name: proper}})")
+    return ", ".join([*ways, "or raise the budget"]) if ways else "raise the budget"
 
 
 def _entry(path: Path, name: str) -> Floats:

@@ -28,7 +28,7 @@ KNOBS = [
     (job(name="unweighted"), []),
     (job(name="censor_uw"), []),
     (job(name="perturbed_histogram"), ["bins"]),
-    (job(name="centred", reference=True), ["drift"]),
+    (job(name="centred", reference=True), []),
     (job(name="weighted", weights="fixed_point"), ["weights.reweight", "weights.scale", "weights.shift"]),
     (job(name="weighted", reference=True), ["aim", "weights.reweight", "weights.scale", "weights.shift"]),
     (job(name="weighted_e"), ["weights.c", "weights.g", "weights.scale", "weights.shift"]),

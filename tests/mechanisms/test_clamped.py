@@ -13,11 +13,12 @@ from scipy.special import betaincinv, betaln
 from dpdist.confidential import Confidential
 from dpdist.job import Job
 from dpdist.keys import Key
+from dpdist.mechanisms.clamped import Censor
 from dpdist.mechanisms.learned import Learned
 from dpdist.mechanisms.presets import MECHANISMS, Centred, Weighted, WeightedE
 from dpdist.models.beta import Beta
 from dpdist.models.negative_binomial import NegativeBinomial
-from dpdist.models.protocol import Draws
+from dpdist.models.protocol import Draws, Extremes
 from dpdist.privacy.guarantees import Asymptotic, NoGuarantee, Strict
 from dpdist.privacy.reference import KAPPA, power
 from dpdist.privacy.weights import NotReached
@@ -285,3 +286,19 @@ def test_a_budget_that_no_weights_meet_is_refused_or_met(rule, meets):
         met.append(run(job("weighted", "1e-6", weights=rule), shares(60, law=(2, 3)))[1])
     assert all(notes["summary"]["database_bound"] <= 5e-7 for notes in met)
     assert bool(met) == meets
+
+
+class Unsupported:
+    """Three records; the first two cannot have been drawn under some parameters."""
+
+    def extremes(self, draws, records):
+        return Extremes(np.array([-1.0, -1.0, -2.0]), np.array([-np.inf, -np.inf, -3.0]))
+
+
+def test_a_record_without_weight_has_no_bound_even_where_its_likelihood_is_zero():
+    """By hand, M = 2: α = 0 with f = −∞ is no factor at all; α = 1 with f = −∞ is cut to −M."""
+    records = Records(np.arange(3), np.zeros(3, np.int32), np.ones(3), np.ones(3), np.full(3, -1, np.int32))
+    carry = {"alpha": np.array([0.0, 1.0, 0.5]), "offset": np.zeros(3)}
+    partial = Censor(Unsupported(), Draws({}), 2.0)(records, carry, Notes())
+    assert carry["clamped"].tolist() == [0.0, 2.0, 1.5]
+    assert partial.tolist() == [[1.0, 2.0, 1.0]]
