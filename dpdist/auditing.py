@@ -52,7 +52,8 @@ def audit(
     job = next(iter(fits.values())).job
     if job.model.family != "lognormal" or len(job.model.outcomes) > 1 or job.mechanism.name not in AUDITED:
         here = f"a release of {job.mechanism.name} with the family {job.model.family}"
-        raise WorkspaceError(str(workspace), here, f"audits know {' and '.join(AUDITED)} with the family lognormal and one outcome")
+        known = f"audits know {' and '.join(AUDITED)} with the family lognormal and one outcome"
+        raise WorkspaceError(str(workspace), here, known)
     bounds = space.confidential / "bounds.parquet"
     rules: list[WeightRule] = [job.mechanism.weights.rule]
     if all_rules:
