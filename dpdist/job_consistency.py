@@ -284,7 +284,7 @@ def _clamp(job: Job) -> Iterator[Contradiction]:
 def _histogram(job: Job) -> Iterator[Contradiction]:
     """Noisy statistics stand in for a model: family and mechanism go together."""
     name, family = job.mechanism.name, job.model.family
-    pairs = {"perturbed_histogram": "histogram", "laplace_strict": "cell_sums"}
+    pairs = {"perturbed_histogram": "histogram", "laplace_strict": "cell_sums", "reference_tables": "reference_cells"}
     if (name in pairs or family in pairs.values()) and pairs.get(name) != family:
         remedy = " and ".join(f"{mechanism} has family: {own}" for mechanism, own in pairs.items())
         yield ("model", "family"), f"'{name}' and '{family}' do not go together: {remedy}"
@@ -297,7 +297,13 @@ def _histogram(job: Job) -> Iterator[Contradiction]:
         elif job.columns[weight].outside != "clip":
             found = f"'{name}' is strict, and whether a weight lies outside its bounds depends on the records"
             yield ("columns", weight, "outside"), f"{found}: state outside: clip"
-    if name == "laplace_strict" and job.model.outcome in job.columns and job.outcome.outside != "clip":
+    if name == "reference_tables" and job.synthetic_sets != 1:
+        yield ("synthetic_sets",), "'reference_tables' releases one table, on which the whole budget is best spent: write 1"
+    if (
+        name in ("laplace_strict", "reference_tables")
+        and job.model.outcome in job.columns
+        and job.outcome.outside != "clip"
+    ):
         found = f"'{name}' is strict, and whether an outcome lies outside its bounds depends on the records"
         yield ("columns", job.model.outcome, "outside"), f"{found}: state outside: clip"
     if name != "perturbed_histogram" and job.mechanism.bins is not None:
@@ -311,8 +317,16 @@ def _histogram(job: Job) -> Iterator[Contradiction]:
 def _reference(job: Job) -> Iterator[Contradiction]:
     """A reference where the mechanism needs one, and none where nothing would be fixed on it."""
     name, said, unsaid = job.mechanism.name, job.reference, Mechanism(name="centred")
-    if name == "centred" and said is None:
-        yield ("reference",), "'centred' centres likelihoods at a fit of a public file: add reference: {path: …}"
+    if name in REFERRING[:2] and said is None:
+        why = "centres likelihoods at a fit" if name == "centred" else "clips where the records tell"
+        yield ("reference",), f"'{name}' {why} of a public file: add reference: {{path: …}}"
+    if said is None and any(how in job.compare for how in ("laplace_finest", "reference_only")):
+        yield (
+            ("compare",),
+            "laplace_finest and reference_only need a reference: add reference: {path: …}, or leave them out",
+        )
+    if not job.mechanism.shrinkage and name != "reference_tables":
+        yield ("mechanism", "shrinkage"), f"'{name}' shrinks nothing: leave it out, or take reference_tables"
     if said is not None and name not in REFERRING:
         yield ("reference",), f"'{name}' fixes nothing on a reference: leave it out, or take {' or '.join(REFERRING)}"
     elif said is not None and name == "weighted" and job.mechanism.weights.rule == "none":

@@ -10,6 +10,7 @@ import pandas as pd
 from dpdist.cells import Cells, cross
 from dpdist.estimates import STATISTICS
 from dpdist.evaluation.laplace import noised
+from dpdist.evaluation.referred import REFERRED, Referred
 from dpdist.job import Job, Table
 from dpdist.keys import Key
 from dpdist.records import Floats, Frame
@@ -26,7 +27,14 @@ class Yardstick(NamedTuple):
 
 
 def compare(
-    job: Job, said: Table, frame: Frame, yardstick: Yardstick, published: pd.DataFrame, truth: Truth | None, key: Key
+    job: Job,
+    said: Table,
+    frame: Frame,
+    yardstick: Yardstick,
+    published: pd.DataFrame,
+    truth: Truth | None,
+    key: Key,
+    others: Referred | None = None,
 ) -> pd.DataFrame:
     """One row per cell × statistic: direct estimate, standard error, df and CV, what was published, comparators, errors.
 
@@ -42,7 +50,12 @@ def compare(
     values: dict[str, Floats] = {name: estimate[name].value for name in wanted}
     epsilon = float(job.budget.epsilon)
     figures = sum(cross(frame, table.by, table.margins).per_record * len(table.statistics) for table in job.tables)
-    columns = {how: noised(values, found, cells, epsilon, how, key, said.name, figures) for how in job.compare}
+    columns = {
+        how: others.figures(how, cells)
+        if others is not None and how in REFERRED
+        else noised(values, found, cells, epsilon, how, key, said.name, figures)
+        for how in job.compare
+    }
     true = truth_in_cells(truth, job, said, frame) if truth is not None else None
     frames = []
     for statistic in said.statistics:

@@ -48,7 +48,11 @@ def table(
     cells = cross(release.frame, said.by, said.margins)
     parameters = None if expected is None else _from_parameters(release, cells, expected, spread)
     model = release.job.model
-    fixed = model.synthesis == "fbp" or model.synthetic_weights == "expected" or model.family == "cell_sums"
+    fixed = (
+        model.synthesis == "fbp"
+        or model.synthetic_weights == "expected"
+        or model.family in ("cell_sums", "reference_cells")
+    )
     floor = parameters if fixed else None
     estimates = {"records": _from_records(release, cells, sums, floor)}
     if parameters is not None:
