@@ -101,7 +101,7 @@ def with_margins(cell, weight, outcome):
 def own_cap(database):
     """U from the current file."""
     held = [record for record in database if record[0] >= 0]
-    cap = max((w for _, w, _ in held), default=1.0)
+    cap = max((w for _, w, _ in held), default=0.0) or 1.0
     return sums_of(LIMITS._replace(cap=np.full(2, cap)).cone)(database)
 
 

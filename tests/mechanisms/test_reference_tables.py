@@ -1,0 +1,289 @@
+"""Strict tables clipped where a reference tells: undoing the clip, releases end to end, bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dpdist
+from dpdist.errors import DataError, JobError
+from dpdist.job import Job
+from dpdist.jobfile import find_job, parse_job
+from dpdist.models.clipping import FEW, Cell, complete
+from dpdist.models.unclipping import unclip
+from dpdist.privacy.reference_cells import UNIT, Limits
+from dpdist.records import TOTAL
+
+JOB = """
+dataset: strict
+period: "2021"
+input: {{path: {folder}/{current}}}
+columns:
+  field: {{levels: [arts, law, medicine]}}
+  sex: {{levels: [f, m]}}
+  salary: {{bounds: [0, 150000], outside: clip}}
+survey: {{weight: weight}}
+model: {{family: reference_cells, outcome: salary}}
+mechanism: {{name: reference_tables}}
+budget: {{epsilon: "{epsilon}", adjacency: {adjacency}}}
+reference: {{path: {folder}/{reference}, period: "2020", provenance: public-use file of 2020}}
+tables:
+  - {{name: salaries, by: [field, sex], statistics: [count, {{mean: salary}}]}}
+compare: [laplace_composed, laplace_finest, reference_only]
+runtime: {{executor: serial}}
+"""
+
+
+def survey(seed: int, n: int = 6000, drift: float = 1.0) -> pd.DataFrame:
+    """Skewed weights, skewed outcomes with zeros and a top-code."""
+    rng = np.random.default_rng(seed)
+    field, sex = rng.choice(3, n, p=[0.2, 0.3, 0.5]), rng.choice(2, n)
+    salary = np.exp(rng.normal(10.6 + 0.2 * field + 0.1 * sex, 0.5, n)) * (rng.random(n) > 0.03) * drift
+    weight = np.exp(rng.normal(4.0 + 0.3 * field, 1.0, n)) * drift
+    return pd.DataFrame(
+        {
+            "field": np.array(["arts", "law", "medicine"])[field],
+            "sex": np.array(["f", "m"])[sex],
+            "salary": np.minimum(np.round(salary, -2), 150_000.0),
+            "weight": weight,
+        }
+    )
+
+
+def job(
+    folder: Path,
+    current: str = "now.parquet",
+    reference: str = "before.parquet",
+    edit: tuple[str, str] = ("", ""),
+    **said: str,
+) -> Job:
+    plain = {"epsilon": "1", "adjacency": "substitution"}
+    text = JOB.format(folder=folder, current=current, reference=reference, **(plain | said))
+    assert edit[0] in text
+    return parse_job(text.replace(*edit) if edit[0] else text)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("files")
+    survey(1, drift=1.1).to_parquet(folder / "now.parquet")
+    survey(2).to_parquet(folder / "before.parquet")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def workspace(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("strict") / "ws"
+    dpdist.run(job(files), folder)
+    return folder
+
+
+def test_under_drift_of_scale_the_clip_is_undone_exactly_and_a_fixed_clip_is_not() -> None:
+    """Current weights are the reference's times 1.4 and outcomes times .8: without noise the estimates are exact."""
+    rows = survey(3, 900)
+    w, y = rows["weight"].to_numpy(), rows["salary"].to_numpy()
+    cell, zero = Cell.of(w, y, (0.0, 1.5e5)), np.zeros(len(w), dtype=np.int32)
+    limits = Limits(*(np.array([value]) for value in cell.choose(len(w), 2.0)))
+    assert limits.cap[0] < 1.4 * w.max()
+    exact = limits.clipped(zero, 1.4 * w, 0.8 * y)
+    sums = UNIT * np.array([[(1 - exact[0]).sum(), (exact[0] * exact[1]).sum()]])
+    found = unclip([cell], limits, sums, np.array([float(len(w))]), 0.0, shrinkage=True)
+    assert found.estimate[0] == pytest.approx([1.4 * w.mean(), 0.8 * np.average(y, weights=w)], rel=1e-6)
+    clipped = limits.cap[0] * exact[0].mean()
+    assert abs(clipped / (1.4 * w.mean()) - 1) > 0.01, "control: the clipped mean itself is off"
+
+
+def test_shrinkage_goes_with_the_noise_and_not_with_the_sampling_error() -> None:
+    """Without noise nothing is shrunk; with much of it cells come together."""
+    cells = [Cell.of(*survey(k, 400)[["weight", "salary"]].to_numpy().T, (0.0, 1.5e5)) for k in range(6)]
+    limits = Limits(*np.array([cell.choose(400, 2.0) for cell in cells]).T)
+    sums = np.array(
+        [
+            cell.statistics(0.1 * k, 0.05 * k, own)
+            for k, (cell, own) in enumerate(zip(cells, zip(*limits, strict=True), strict=True))
+        ]
+    )
+    sums = UNIT * 400 * np.column_stack([1 - sums[:, 0], sums[:, 1]])
+    count = np.full(6, 400.0)
+
+    def spread(noise: float, shrinkage: bool) -> float:
+        found = unclip(cells, limits, sums, count, noise, shrinkage).estimate[:, 0]
+        return float(np.std(np.log(found / [cell.mean_weight for cell in cells])))
+
+    assert spread(0.0, True) == pytest.approx(spread(0.0, False), rel=1e-6)
+    assert spread(1e6, True) < 0.05 * spread(1e6, False)
+
+
+def test_a_release_is_strict_adds_up_and_lies_near_the_direct_estimate(workspace: Path) -> None:
+    """Counts and means within 4 direct standard errors in every cell, where half of one is the rule."""
+    said = json.loads((workspace / "public" / "statement.json").read_text())
+    kept = {name: said[name] for name in ("guarantee", "epsilon", "substitution_epsilon", "delta", "adjacency")}
+    assert kept == {
+        "guarantee": "strict",
+        "epsilon": "1",
+        "substitution_epsilon": "1",
+        "delta": "0",
+        "adjacency": "substitution",
+    }
+    assert said["reference"]["records"] == 6000
+    assert "power" not in said["reference"]
+    assert any("L1 norm is at most 1" in text for text in said["assumptions"])
+    table = pd.read_parquet(workspace / "public" / "tables" / "salaries.parquet")
+    mine = table[(table["estimator"] == "parameters") & (table["statistic"] == "count")].set_index(["field", "sex"])[
+        "estimate"
+    ]
+    for field in ("arts", "law", "medicine"):
+        assert mine[field, "f"] + mine[field, "m"] == pytest.approx(mine[field, TOTAL], rel=1e-9)
+    found = pd.read_parquet(workspace / "confidential" / "evaluation" / "salaries.parquet")
+    assert (found["synthetic_error_in_se"] < 4).all()
+    for statistic, rows in found.groupby("statistic"):
+        medians = rows[[f"{how}_error_in_se" for how in ("synthetic", "laplace_composed", "reference_only")]].median()
+        assert medians.iloc[0] < 1.2
+        assert rows["laplace_finest_error_in_se"].notna().all()
+        assert (medians.iloc[1:] > medians.iloc[0]).all(), statistic
+    assert (table["standard_error"] > 0).all()
+
+
+def test_zero_out_prints_what_exchanging_a_record_costs(files: Path, tmp_path: Path) -> None:
+    dpdist.run(job(files, adjacency="zero_out"), tmp_path / "ws")
+    said = json.loads((tmp_path / "ws" / "public" / "statement.json").read_text())
+    assert (said["epsilon"], said["substitution_epsilon"]) == ("1", "2")
+
+
+def test_publishing_again_needs_neither_the_records_nor_the_reference(workspace: Path) -> None:
+    before = {p: p.read_bytes() for p in (workspace / "public").rglob("*") if p.is_file()}
+    (workspace / "confidential").rename(workspace / "elsewhere")
+    try:
+        dpdist.publish(workspace)
+        assert {p: p.read_bytes() for p in (workspace / "public").rglob("*") if p.is_file()} == before
+    finally:
+        (workspace / "elsewhere").rename(workspace / "confidential")
+
+
+def test_limits_depend_on_the_reference_and_on_public_sizes_alone(files: Path, workspace: Path, tmp_path: Path) -> None:
+    """Another current file of the same cells: the same limits, to the last bit."""
+    rows = survey(1, drift=1.1)
+    rows["salary"], rows["weight"] = rows["salary"] * 0.1 + 7.0, rows["weight"] ** 2
+    rows.to_parquet(tmp_path / "other.parquet")
+    dpdist.run(job(files, edit=(f"{files}/now.parquet", f"{tmp_path}/other.parquet")), tmp_path / "ws")
+    one, other = (
+        json.loads((space / "public" / "released" / "set-1.json").read_text())["strata"]["all"]
+        for space in (workspace, tmp_path / "ws")
+    )
+    assert one["limits"] == other["limits"]
+    assert one["sums"] != other["sums"]
+
+
+def edited(files: Path, tmp_path: Path, **columns: object) -> Path:
+    rows = pd.read_parquet(files / "now.parquet")
+    for name, value in columns.items():
+        rows[name] = value
+    rows.to_parquet(tmp_path / "odd.parquet")
+    return tmp_path / "odd.parquet"
+
+
+@pytest.mark.parametrize("columns", [{"weight": 50.0}, {"salary": 4e4}, {"salary": 0.0}, {"salary": 1e9}, {"salary": -5.0}])
+def test_constant_and_outlying_current_values_have_a_defined_table(
+    files: Path, tmp_path: Path, columns: dict[str, float]
+) -> None:
+    """All weights equal, y constant, y outside its public bounds."""
+    path = edited(files, tmp_path, **columns)
+    dpdist.run(job(files, edit=(f"{files}/now.parquet", str(path))), tmp_path / "ws")
+    table = pd.read_parquet(tmp_path / "ws" / "public" / "tables" / "salaries.parquet")
+    assert np.isfinite(table[["estimate", "standard_error"]]).all(axis=None)
+    assert table[table["statistic"] == "mean"]["estimate"].between(0, 150_000).all()
+
+
+@pytest.mark.parametrize("columns", [{"weight": 50.0}, {"salary": 4e4}, {"salary": 0.0}])
+def test_a_constant_reference_has_a_defined_table(files: Path, tmp_path: Path, columns: dict[str, float]) -> None:
+    path = edited(files, tmp_path, **columns)
+    dpdist.run(job(files, edit=(f"{files}/before.parquet", str(path))), tmp_path / "ws")
+    table = pd.read_parquet(tmp_path / "ws" / "public" / "tables" / "salaries.parquet")
+    assert np.isfinite(table[["estimate", "standard_error"]]).all(axis=None)
+
+
+@pytest.mark.parametrize(
+    ("value", "told"), [(-1.0, "negative weights"), (np.nan, "missing weights"), (np.inf, "not finite")]
+)
+def test_weights_that_cannot_be_are_refused_before_anything_is_spent(
+    files: Path, tmp_path: Path, value: float, told: str
+) -> None:
+    rows = pd.read_parquet(files / "now.parquet")
+    rows.loc[7, "weight"] = value
+    rows.to_parquet(tmp_path / "odd.parquet")
+    with pytest.raises(DataError, match=told):
+        dpdist.run(job(files, edit=(f"{files}/now.parquet", f"{tmp_path}/odd.parquet")), tmp_path / "ws")
+    assert not (tmp_path / "ws").exists()
+
+
+def test_a_cell_without_reference_records_is_refused_by_name(files: Path, tmp_path: Path) -> None:
+    rows = pd.read_parquet(files / "before.parquet")
+    rows[(rows["field"] != "law") | (rows["sex"] != "m")].to_parquet(tmp_path / "odd.parquet")
+    with pytest.raises(DataError, match="no record of") as caught:
+        dpdist.run(job(files, edit=(f"{files}/before.parquet", f"{tmp_path}/odd.parquet")), tmp_path / "ws")
+    assert "field = law, sex = m" in str(caught.value)
+    assert not (tmp_path / "ws").exists()
+
+
+def test_the_current_file_is_no_reference(files: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="current file"):
+        dpdist.run(job(files, reference="now.parquet"), tmp_path / "ws")
+
+
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [
+        (("{bounds: [0, 150000], outside: clip}", "{bounds: [0, 150000]}"), "state outside: clip"),
+        (("outside: clip}", "outside: clip, zeros: drop}"), "'reference_tables' is strict"),
+        (("family: reference_cells", "family: cell_sums"), "do not go together"),
+        (("compare:", "synthetic_sets: 2\ncompare:"), "write 1"),
+        (("adjacency: substitution", "adjacency: add_remove"), "use zero_out or substitution"),
+        (("reference: {path", "rake: []\n#"), "add reference"),
+    ],
+)
+def test_jobs_that_cannot_be_strict_are_refused(files: Path, edit: tuple[str, str], told: str) -> None:
+    with pytest.raises(JobError, match=told):
+        job(files, edit=edit)
+
+
+def test_a_small_cell_borrows_the_shape_of_the_others_at_its_own_means() -> None:
+    rows = survey(5, 1500)
+    many = Cell.of(*rows[["weight", "salary"]].to_numpy().T, (0.0, 1.5e5))
+    few = Cell.of(many.weight[:5] * 2.0, many.outcome[:5] / 3.0, (0.0, 1.5e5))
+    assert few.records < FEW < many.records
+    same, lent = complete([many, few])
+    assert same is many
+    assert lent.records == 5
+    assert len(lent.weight) > FEW
+    assert lent.mean_weight == pytest.approx(few.mean_weight)
+    assert lent.mean == pytest.approx(few.mean, rel=0.02)
+
+
+HALVES = {
+    "nscg_strict": ("nscg2013", "nscg2010.parquet", "substitution", (0.45, 2.0, 0.55, 2.5)),
+    "nscg zero_out": ("nscg2013", "nscg2010.parquet", "zero_out", (0.3, 1.5, 0.45, 2.0)),
+}
+
+
+@pytest.mark.real_data
+@pytest.mark.parametrize("name", HALVES)
+def test_halves_of_a_real_file_are_within_half_a_direct_standard_error(name: str, data: Path, tmp_path: Path) -> None:
+    """|error| / direct SE over cells and margins, mean over six splits: median and largest, counts and means."""
+    file, old, adjacency, limits = HALVES[name]
+    rows, text = pd.read_parquet(data / f"{file}.parquet"), find_job("nscg_strict").read_text(encoding="utf-8")
+    assert "adjacency: substitution" in text
+    found = []
+    for split in range(6):
+        half = np.random.default_rng(split).random(len(rows)) < 0.5
+        rows[half].to_parquet(tmp_path / f"{split}-before.parquet")
+        rows[~half].to_parquet(tmp_path / f"{split}-now.parquet")
+        said = text.replace(old, str(tmp_path / f"{split}-before.parquet")).replace("substitution", adjacency)
+        dpdist.run(parse_job(said), tmp_path / f"{split}", input=tmp_path / f"{split}-now.parquet")
+        table = pd.read_parquet(tmp_path / f"{split}" / "confidential" / "evaluation" / "salaries.parquet")
+        errors = [table[table["statistic"] == one]["synthetic_error_in_se"] for one in ("count", "mean")]
+        found.append([figure for each in errors for figure in (each.median(), each.max())])
+    assert (np.mean(found, axis=0) <= limits).all(), np.mean(found, axis=0)
