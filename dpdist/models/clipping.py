@@ -78,7 +78,8 @@ class Cell:
     @property
     def unit(self) -> float:
         """Of a shift: a reference deviation of the outcome."""
-        return float(np.sqrt(np.average((self.outcome - self.mean) ** 2, weights=self.weight))) or (self.top - self.low)
+        deviation = float(np.sqrt(np.average((self.outcome - self.mean) ** 2, weights=self.weight)))
+        return deviation if deviation > 1e-6 * (self.top - self.low) else self.top - self.low
 
     def moved(self, g: float) -> Floats:
         """Outcomes under log scale g, or shifted by g units; never beyond the public bounds."""
@@ -86,7 +87,7 @@ class Cell:
         return np.clip(moved, self.low, self.top)
 
     def mean_at(self, g: float) -> float:
-        return float(np.average(self.moved(g), weights=self.weight))
+        return float(np.clip(np.average(self.moved(g), weights=self.weight), self.low, self.top))
 
     @property
     def rate(self) -> Floats:

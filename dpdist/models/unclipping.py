@@ -17,6 +17,8 @@ from dpdist.models.clipping import Cell
 from dpdist.privacy.reference_cells import UNIT, Limits
 from dpdist.records import Floats
 
+LEAST = 1e-12
+
 
 class Unclipped(NamedTuple):
     """Per cell: (mean weight, mean outcome), and covariances of (log mean weight, mean outcome) from sampling and noise."""
@@ -60,11 +62,11 @@ def unclip(
 
 def _shrunk(values: Floats, sampling: Floats, noise: Floats) -> tuple[Floats, Floats, float]:
     """Weights of the cells' own values, shrunken values, and A by moments (DerSimonian & Laird)."""
-    known = sampling + noise
-    weight = 1.0 / np.maximum(known, 1e-12)
-    mean = np.average(values, weights=weight)
-    q = float((weight * (values - mean) ** 2).sum())
-    drift = max(0.0, (q - (len(values) - 1)) / (weight.sum() - (weight**2).sum() / weight.sum()))
-    mean = np.average(values, weights=1.0 / np.maximum(known + drift, 1e-12))
-    kept = (drift + sampling) / np.maximum(drift + known, 1e-12)
+    known = np.maximum(sampling + noise, LEAST)
+    weight = 1.0 / known
+    share, excess = weight / weight.sum(), values - np.average(values, weights=weight)
+    room = float((weight * (1.0 - share)).sum())
+    drift = max(0.0, (float((weight * excess**2).sum()) - (len(values) - 1)) / room) if room > LEAST * weight.sum() else 0.0
+    mean = np.average(values, weights=1.0 / (drift + known))
+    kept = (drift + known - noise) / (drift + known)
     return kept, mean + kept * (values - mean), drift
