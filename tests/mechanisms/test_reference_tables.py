@@ -293,27 +293,46 @@ def test_a_small_cell_borrows_the_shape_of_the_others_at_its_own_means() -> None
     assert lent.mean == pytest.approx(few.mean, rel=0.02)
 
 
+NSCG, TAX = (
+    ("nscg_strict", "nscg2013", "nscg2010.parquet"),
+    ("tax_wages_strict", "cps_taxunits", "cps_taxunits_before.parquet"),
+)
 HALVES = {
-    "nscg_strict": ("nscg2013", "nscg2010.parquet", "substitution", (0.45, 2.0, 0.55, 2.5)),
-    "nscg zero_out": ("nscg2013", "nscg2010.parquet", "zero_out", (0.3, 1.5, 0.45, 2.0)),
+    "nscg under substitution": (*NSCG, "substitution", 1.0, 6, (0.45, 2.0, 0.55, 2.5)),
+    "nscg under zero_out": (*NSCG, "zero_out", 1.0, 6, (0.3, 1.5, 0.45, 2.0)),
+    "nscg after a drift of 10 %": (*NSCG, "substitution", 1.1, 6, (0.45, 2.0, 0.55, 2.5)),
+    "tax units under zero_out": (*TAX, "zero_out", 1.0, 1, (0.3, 2.5, 0.75, np.inf)),
 }
+"""Job, file, reference named there, adjacency, drift, splits, and limits. The largest error of a mean of heavy-tailed wages in
+a cell of a few dozen records has none: it is 3 to 11 (open)."""
+
+
+def drifted(rows: pd.DataFrame, file: str, drift: float) -> pd.DataFrame:
+    """Weights and salaries times a drift, salaries top-coded as before."""
+    if drift == 1.0:
+        return rows
+    assert file == "nscg2013"
+    return rows.assign(weight=rows["weight"] * drift, salary=np.minimum(rows["salary"] * drift, 150_000.0))
 
 
 @pytest.mark.real_data
-@pytest.mark.parametrize("name", HALVES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if "substitution" not in n else []) for n in HALVES]
+)
 def test_halves_of_a_real_file_are_within_half_a_direct_standard_error(name: str, data: Path, tmp_path: Path) -> None:
-    """|error| / direct SE over cells and margins, mean over six splits: median and largest, counts and means."""
-    file, old, adjacency, limits = HALVES[name]
-    rows, text = pd.read_parquet(data / f"{file}.parquet"), find_job("nscg_strict").read_text(encoding="utf-8")
-    assert "adjacency: substitution" in text
+    """|error| / direct SE over cells and margins, mean over splits: median and largest, counts and means."""
+    job_name, file, old, adjacency, drift, splits, limits = HALVES[name]
+    rows, text = pd.read_parquet(data / f"{file}.parquet"), find_job(job_name).read_text(encoding="utf-8")
     found = []
-    for split in range(6):
+    for split in range(splits):
         half = np.random.default_rng(split).random(len(rows)) < 0.5
         rows[half].to_parquet(tmp_path / f"{split}-before.parquet")
-        rows[~half].to_parquet(tmp_path / f"{split}-now.parquet")
-        said = text.replace(old, str(tmp_path / f"{split}-before.parquet")).replace("substitution", adjacency)
-        dpdist.run(parse_job(said), tmp_path / f"{split}", input=tmp_path / f"{split}-now.parquet")
-        table = pd.read_parquet(tmp_path / f"{split}" / "confidential" / "evaluation" / "salaries.parquet")
+        drifted(rows[~half], file, drift).to_parquet(tmp_path / f"{split}-now.parquet")
+        said = parse_job(text.replace(old, str(tmp_path / f"{split}-before.parquet")))
+        said = said.model_copy(update={"budget": said.budget.model_copy(update={"adjacency": adjacency}), "compare": ()})
+        dpdist.run(said, tmp_path / f"{split}", input=tmp_path / f"{split}-now.parquet")
+        (path,) = (tmp_path / f"{split}" / "confidential" / "evaluation").glob("*.parquet")
+        table = pd.read_parquet(path)
         errors = [table[table["statistic"] == one]["synthetic_error_in_se"] for one in ("count", "mean")]
         found.append([figure for each in errors for figure in (each.median(), each.max())])
     assert (np.mean(found, axis=0) <= limits).all(), np.mean(found, axis=0)
