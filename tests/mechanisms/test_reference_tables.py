@@ -303,8 +303,10 @@ HALVES = {
     "nscg after a drift of 10 %": (*NSCG, "substitution", 1.1, 6, (0.45, 2.0, 0.55, 2.5)),
     "tax units under zero_out": (*TAX, "zero_out", 1.0, 1, (0.3, 2.5, 0.75, np.inf)),
 }
-"""Job, file, reference named there, adjacency, drift, splits, and limits. The largest error of a mean of heavy-tailed wages in
-a cell of a few dozen records has none: it is 3 to 11 (open)."""
+"""Job, file, reference named there, adjacency, drift, splits, and limits.
+
+The largest error of a mean of heavy-tailed wages in a cell of a few dozen records has none: it is 3 to 11 (open).
+"""
 
 
 def drifted(rows: pd.DataFrame, file: str, drift: float) -> pd.DataFrame:
