@@ -67,5 +67,9 @@ FAMILIES: dict[Family, FamilyFacts] = {
     "cell_sums": FamilyFacts(
         "noisy sums of {weight} and of its product with {outcome} in every finest cell", Support("numbers"), None, False, ()
     ),
+    "reference_cells": FamilyFacts(
+        "noisy sums of {weight} and of its product with {outcome}, clipped where a reference tells, in every finest cell",
+        *(Support("numbers"), None, False, ()),
+    ),
     "user": FamilyFacts("log_lik of the user's program", Support("numbers"), None, True, ("stan",)),
 }

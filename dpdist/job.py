@@ -35,16 +35,25 @@ Family = Literal[
     "bernoulli",
     "histogram",
     "cell_sums",
+    "reference_cells",
     "user",
 ]
 Synthesis = Literal["fbs", "fbp"]
 MechanismName = Literal[
-    "weighted", "unweighted", "weighted_e", "censor_w", "censor_uw", "centred", "perturbed_histogram", "laplace_strict"
+    "weighted",
+    "unweighted",
+    "weighted_e",
+    "censor_w",
+    "censor_uw",
+    "centred",
+    "perturbed_histogram",
+    "laplace_strict",
+    "reference_tables",
 ]
 WeightRule = Literal["none", "linear", "inverse", "scalar", "fixed_point", "cluster"]
 Fallback = Literal["refuse", "pool", "proper_prior"]
 Adjacency = Literal["zero_out", "add_remove", "substitution"]
-Comparator = Literal["laplace", "laplace_composed", "laplace_consistent"]
+Comparator = Literal["laplace", "laplace_composed", "laplace_consistent", "laplace_finest", "reference_only"]
 SamplerName = Literal["exact", "grid", "stan"]
 Toolchain = Literal["auto", "cmdstan", "embedded"]
 ExecutorName = Literal["serial", "dask"]
@@ -327,10 +336,10 @@ FIXED_WEIGHTS: tuple[MechanismName, ...] = ("weighted_e", "censor_w")
 """Mechanisms whose weights follow from the rule's own constants: what they leave over the target is cut off ([G])."""
 CLAMPED: tuple[MechanismName, ...] = ("censor_w", "censor_uw", "centred")
 """Mechanisms that draw from ∏ exp(clamp(α(f − g), ±M))."""
-NOISY: tuple[MechanismName, ...] = ("perturbed_histogram", "laplace_strict")
+NOISY: tuple[MechanismName, ...] = ("perturbed_histogram", "laplace_strict", "reference_tables")
 """Mechanisms that release sums under noise: they have no posterior, no draws and no sampler."""
-REFERRING: tuple[MechanismName, ...] = ("centred", "censor_w", "weighted", "weighted_e")
-"""Mechanisms for which a reference fixes something; the first cannot do without."""
+REFERRING: tuple[MechanismName, ...] = ("centred", "reference_tables", "censor_w", "weighted", "weighted_e")
+"""Mechanisms for which a reference fixes something; the first two cannot do without."""
 LARGEST_DRIFT = 0.66
 """Of the current file's law from the reference's, in sd of a record: beyond it no κ serves (METHODS §4b)."""
 
@@ -346,6 +355,9 @@ class Mechanism(Frozen):
     )
     drift: float = Field(
         default=0.25, ge=0, le=LARGEST_DRIFT, description="planned, of centred, from the reference: in sd of a record"
+    )
+    shrinkage: bool = Field(
+        default=True, description="of reference_tables: cells towards each other, as far as noise moved them"
     )
     aim: float = Field(
         default=0.6,
@@ -535,6 +547,17 @@ class Job(Frozen):
         return tuple(dict.fromkeys([*self.strata, *self.model.predictors, *self.survey.design_strata, *by]))
 
     @property
+    def cell_columns(self) -> tuple[str, ...]:
+        """Columns of the tables: what they cross to is a finest cell."""
+        return tuple(dict.fromkeys(name for table in self.tables for name in table.by))
+
+    @property
+    def referred_columns(self) -> tuple[str, ...]:
+        """Columns whose combinations a reference must have records of."""
+        cells = self.cell_columns if self.mechanism.name == "reference_tables" else ()
+        return tuple(dict.fromkeys([*self.strata, *self.model.predictors, *cells]))
+
+    @property
     def outcome(self) -> Column:
         """The column of the first outcome: the only one of every family but lognormal."""
         return self.columns[self.model.outcomes[0]]
@@ -562,7 +585,7 @@ class Job(Frozen):
     @property
     def frozen(self) -> bool:
         """True if a record's privacy weight is fixed by the reference: a function of the record, whatever the file."""
-        return self.reference is not None and self.mechanism.name != "centred"
+        return self.reference is not None and self.mechanism.name not in ("centred", "reference_tables")
 
     @property
     def outcome_dependent_rules(self) -> tuple[str, ...]:

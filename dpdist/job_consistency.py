@@ -138,6 +138,9 @@ def _outcomes(job: Job) -> Iterator[Contradiction]:
     if proper and job.model.prior.records <= len(names):
         found = f"with {len(names)} outcomes a prior worth {job.model.prior.records:g} records is improper"
         yield ("model", "prior", "records"), f"{found}: give more than {len(names)} records"
+    if set(job.compare) & {"laplace_finest", "reference_only"}:
+        found = f"laplace_finest and reference_only compare one outcome, and {len(names)} are named"
+        yield ("compare",), f"{found}: leave them out, or name one outcome"
     if mechanism.weights.rule == "cluster":
         found = "'cluster' weights by the neighbours of one outcome"
         yield ("mechanism", "weights"), f"{found}: take fixed_point, linear or inverse, or name one outcome"
@@ -316,7 +319,7 @@ def _clamp(job: Job) -> Iterator[Contradiction]:
 def _histogram(job: Job) -> Iterator[Contradiction]:
     """Noisy statistics stand in for a model: family and mechanism go together."""
     name, family = job.mechanism.name, job.model.family
-    pairs = {"perturbed_histogram": "histogram", "laplace_strict": "cell_sums"}
+    pairs = {"perturbed_histogram": "histogram", "laplace_strict": "cell_sums", "reference_tables": "reference_cells"}
     if (name in pairs or family in pairs.values()) and pairs.get(name) != family:
         remedy = " and ".join(f"{mechanism} has family: {own}" for mechanism, own in pairs.items())
         yield ("model", "family"), f"'{name}' and '{family}' do not go together: {remedy}"
@@ -329,8 +332,10 @@ def _histogram(job: Job) -> Iterator[Contradiction]:
         elif job.columns[weight].outside != "clip":
             found = f"'{name}' is strict, and whether a weight lies outside its bounds depends on the records"
             yield ("columns", weight, "outside"), f"{found}: state outside: clip"
+    if name == "reference_tables" and job.synthetic_sets != 1:
+        yield ("synthetic_sets",), "'reference_tables' releases one table, on which the whole budget is best spent: write 1"
     for outcome in _declared(job):
-        if name == "laplace_strict" and job.columns[outcome].outside != "clip":
+        if name in ("laplace_strict", "reference_tables") and job.columns[outcome].outside != "clip":
             found = f"'{name}' is strict, and whether an outcome lies outside its bounds depends on the records"
             yield ("columns", outcome, "outside"), f"{found}: state outside: clip"
     if name != "perturbed_histogram" and job.mechanism.bins is not None:
@@ -345,8 +350,16 @@ def _histogram(job: Job) -> Iterator[Contradiction]:
 def _reference(job: Job) -> Iterator[Contradiction]:
     """A reference where the mechanism needs one, and none where nothing would be fixed on it."""
     name, said, unsaid = job.mechanism.name, job.reference, Mechanism(name="centred")
-    if name == "centred" and said is None:
-        yield ("reference",), "'centred' centres likelihoods at a fit of a public file: add reference: {path: …}"
+    if name in REFERRING[:2] and said is None:
+        why = "centres likelihoods at a fit" if name == "centred" else "clips where the records tell"
+        yield ("reference",), f"'{name}' {why} of a public file: add reference: {{path: …}}"
+    if said is None and any(how in job.compare for how in ("laplace_finest", "reference_only")):
+        yield (
+            ("compare",),
+            "laplace_finest and reference_only need a reference: add reference: {path: …}, or leave them out",
+        )
+    if not job.mechanism.shrinkage and name != "reference_tables":
+        yield ("mechanism", "shrinkage"), f"'{name}' shrinks nothing: leave it out, or take reference_tables"
     if said is not None and name not in REFERRING:
         yield ("reference",), f"'{name}' fixes nothing on a reference: leave it out, or take {' or '.join(REFERRING)}"
     elif said is not None and name == "weighted" and job.mechanism.weights.rule == "none":

@@ -170,7 +170,7 @@ def _referred(plan: Plan, fit: Fit) -> dict[str, Any] | None:
     if said is None or found is None:
         return None
     facts = {"sha256": found.sha256, "records": found.records, "period": said.period, "provenance": said.provenance}
-    return facts | ({} if plan.job.frozen else {"power": powers(fit)})
+    return facts | ({"power": powers(fit)} if plan.job.mechanism.name == "centred" else {})
 
 
 def publish(workspace: str | Path, listener: Listener = silent) -> Path:

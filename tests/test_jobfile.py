@@ -283,7 +283,9 @@ def test_the_shipped_jobs_are_there() -> None:
         "doctorates_stan",
         "nhanes_bmi",
         "nscg_salaries",
+        "nscg_strict",
         "tax_wages",
+        "tax_wages_strict",
         "vote_turnout",
     ]
 

@@ -11,6 +11,7 @@ import pandas as pd
 from dpdist.cells import Cells, cross
 from dpdist.estimates import STATISTICS, Estimate
 from dpdist.evaluation.laplace import noised
+from dpdist.evaluation.referred import REFERRED, Referred
 from dpdist.job import Comparator, Job, StatisticName, Table
 from dpdist.keys import Key
 from dpdist.records import Floats, Frame
@@ -34,6 +35,7 @@ def compare(
     published: pd.DataFrame,
     truth: Truth | None,
     key: Key,
+    others: Referred | None = None,
 ) -> pd.DataFrame:
     """One row per cell × statistic: direct estimate, standard error, df and CV, what was published, comparators, errors.
 
@@ -49,7 +51,12 @@ def compare(
         name: dict(zip(STATISTICS, direct(each.found, frame, cells, *each[1:]), strict=True))
         for name, each in yardsticks.items()
     }
-    columns = {how: _noised(job, said, frame, cells, yardsticks, estimates, how, key) for how in job.compare}
+    columns = {
+        how: {outcomes[0]: others.figures(how, cells)}
+        if others is not None and how in REFERRED
+        else _noised(job, said, frame, cells, yardsticks, estimates, how, key)
+        for how in job.compare
+    }
     frames = []
     for statistic in said.statistics:
         outcome = statistic.variable or outcomes[0]

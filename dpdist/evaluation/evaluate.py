@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 
 from dpdist.confidential import Confidential
 from dpdist.evaluation.compare import Yardstick, compare
+from dpdist.evaluation.referred import REFERRED, referred
 from dpdist.keys import Key
 from dpdist.planning import Plan
 from dpdist.progress import Listener, stage
@@ -26,9 +27,13 @@ def evaluate(space: Workspace, plan: Plan, key: Key, listener: Listener) -> None
             blocks = (block.about(j) for block in each_block(space.records))
             found = totals(blocks, frame, job.survey.psu is not None)
             yardsticks[outcome] = Yardstick(found, design_of(job, plan.census), replicate_sums(job, source, frame, j))
+        others = None
+        if set(job.compare) & set(REFERRED):
+            others = referred(job, frame, each_block(space.records), each_block(space.reference), key)
         for said in job.tables:
             published = pq.read_table(space.public / "tables" / f"{said.name}.parquet").to_pandas()
-            _keep(space, said.name, Confidential(compare(job, said, frame, yardsticks, published, source.truth, key)))
+            compared = compare(job, said, frame, yardsticks, published, source.truth, key, others)
+            _keep(space, said.name, Confidential(compared))
             tick(1)
 
 

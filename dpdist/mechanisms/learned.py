@@ -16,10 +16,13 @@ from dpdist.job import Job
 from dpdist.mechanisms.clamped import Gather
 from dpdist.mechanisms.protocol import BlockRecorder, Carry, Pass, Sample
 from dpdist.mechanisms.tilted import Frozen, Weigh, fits
+from dpdist.models.clipping import Cell
 from dpdist.models.protocol import Clamped, Draws, StratumModel
+from dpdist.models.reference_cells import ReferenceCells
 from dpdist.models.user import User
 from dpdist.privacy.guarantees import bound_target
 from dpdist.privacy.reference import kappa_of, power, spurious
+from dpdist.privacy.reference_cells import Limits
 from dpdist.privacy.weights import Constant, Ones, Reweight, Search, fixed, search
 from dpdist.records import Floats, Records
 
@@ -35,11 +38,14 @@ class Spurious(Exception):
 
 
 class Learned(NamedTuple):
-    """θ_ref (one draw) with the power a of the likelihood; or a record's privacy weight as a fixed function of it."""
+    """θ_ref (one draw) with the power a of the likelihood; or a record's privacy weight as a fixed function of it; or the
+    cells of a table with the limits that they are clipped at."""
 
     theta: Draws
     power: float
     frozen: Frozen | None = None
+    cells: list[Cell] | None = None
+    limits: Limits | None = None
 
 
 class Loss(NamedTuple):
@@ -62,6 +68,12 @@ def learn_centre(job: Job, model: StratumModel, records: int, reference: int) ->
     clamp = bound_target(job.epsilon_per_set, job.budget.adjacency)
     drift = job.mechanism.drift
     return Learned(theta, power(clamp, dimensions(theta), records, reference, drift, kappa_of(drift))), draws
+
+
+def learn_cells(model: ReferenceCells, records: Records) -> Learned:
+    """Cells and limits from the reference's records and public sizes."""
+    cells = model.told(records)
+    return Learned(Draws({}), 1.0, None, cells, model.limited(cells))
 
 
 def check_centre(job: Job, model: StratumModel, learned: Learned) -> Generator[Pass | Sample, Any, None]:

@@ -14,6 +14,7 @@ from dpdist.mechanisms.protocol import Mechanism, Rounds, StratumRecorder
 from dpdist.models.cell_sums import CellSums
 from dpdist.models.histogram import Histogram
 from dpdist.models.protocol import StratumModel
+from dpdist.models.reference_cells import ReferenceCells
 from dpdist.privacy.guarantees import Asymptotic, Guarantee, NoGuarantee, Promise, Strict, bound_target
 from dpdist.privacy.weights import Constant, Kept, Reweight, Search, fixed, search
 from dpdist.sampling.clamped import VARIATION
@@ -82,6 +83,16 @@ SUMS = (
     "weights and outcomes are clipped to public bounds; a record enters one finest cell, by a weight and a centred product "
     "whose L1 distance from any other record's, or from none, is at most 2 units of the bounds; both sums have discrete "
     "Laplace noise of scale 2/ε of a set's ε in these units, and margins are sums of cells"
+)
+
+CLIPPED = (
+    "a record enters one finest cell by 1 − v and vc, v its weight and c its centred outcome, clipped at limits that the "
+    "reference and public sizes fixed; their L1 norm is at most 1, so switching a record off moves both sums by at most 1 "
+    "and exchanging it by at most 2, and both have discrete Laplace noise of that scale over ε; margins are sums of cells"
+)
+FROM_REFERENCE = (
+    "limits, units, clipping's inverse and the tails beyond the limits come from the reference alone; where the current "
+    "file's shape is another, beyond a scale of weights and of outcomes, the estimates' bias is in no standard error"
 )
 
 
@@ -233,6 +244,21 @@ class LaplaceStrict:
         return statistics.cell_sums(model, float(job.epsilon_per_set), job.synthetic_sets, recorder)
 
 
+@dataclass(frozen=True)
+class ReferenceTables:
+    """Sums of the finest cells, clipped where the reference tells (METHODS §7b): strict, with δ = 0 and no model."""
+
+    scope: Literal["stratum"] = "stratum"
+
+    def promise(self, job: Job) -> Promise:
+        return promise_of(job, Strict(job.budget.adjacency, job.epsilon_per_set), CLIPPED, FROM_REFERENCE, *referred(job))
+
+    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:
+        assert isinstance(model, ReferenceCells)
+        assert learned is not None
+        return statistics.reference_tables(model, learned, float(job.epsilon_per_set), recorder)
+
+
 def exactness(job: Job) -> str:
     """What a strict guarantee of one exact draw stands on where draws are not proven exact."""
     return CHAINS if job.sampler.name == "stan" else REJECTION
@@ -261,4 +287,5 @@ MECHANISMS: dict[MechanismName, Mechanism] = {
     "centred": Centred(),
     "perturbed_histogram": PerturbedHistogram(),
     "laplace_strict": LaplaceStrict(),
+    "reference_tables": ReferenceTables(),
 }

@@ -7,17 +7,19 @@ from typing import NamedTuple
 import numpy as np
 
 from dpdist.confidential import Confidential
+from dpdist.mechanisms.learned import Learned
 from dpdist.mechanisms.protocol import BlockRecorder, Carry, Noise, Pass, Released, Rounds, StratumRecorder
 from dpdist.models.cell_sums import CellSums
 from dpdist.models.histogram import Histogram
 from dpdist.models.protocol import Draws
+from dpdist.models.reference_cells import ReferenceCells
 from dpdist.records import Floats, Records
 
 
 class Count(NamedTuple):
     """Kernel: statistics of the records, unweighted: records in each bin (1, bin), or sums of each cell (cell, 2)."""
 
-    model: Histogram | CellSums
+    model: Histogram | CellSums | ReferenceCells
 
     def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
         none, ones = np.full(len(records), np.nan), np.ones(len(records))
@@ -47,6 +49,18 @@ def cell_sums(model: CellSums, epsilon: float, sets: int, recorder: StratumRecor
     told = {"database_bound": None, "epsilon_local": epsilon, "epsilon_local_range": None}
     recorder.summary(Confidential({**told, "diagnostics": {"cells": float(len(sums))}}))
     return Released(tuple(released))
+
+
+def reference_tables(model: ReferenceCells, learned: Learned, epsilon: float, recorder: StratumRecorder) -> Rounds:
+    """Sums of every finest cell, clipped where the reference tells, under noise; the rest is post-processing (§7b)."""
+    assert learned.cells is not None
+    assert learned.limits is not None
+    model = model.within(learned.limits)
+    sums = yield Pass(Count(model), "sum")
+    noise = yield Noise(model.scale, sums.size, 1)
+    told = {"database_bound": None, "epsilon_local": epsilon, "epsilon_local_range": None}
+    recorder.summary(Confidential({**told, "diagnostics": {"cells": float(len(sums))}}))
+    return Released((model.unclipped(sums + noise.reshape(sums.shape), learned.cells),))
 
 
 def perturbed_histogram(model: Histogram, epsilon: float, sets: int, recorder: StratumRecorder) -> Rounds:

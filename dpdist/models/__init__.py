@@ -11,6 +11,7 @@ from dpdist.models.negative_binomial import NegativeBinomial
 from dpdist.models.poisson import Poisson
 from dpdist.models.poisson_regression import PoissonRegression
 from dpdist.models.protocol import Builder
+from dpdist.models.reference_cells import ReferenceCells
 from dpdist.models.user import User
 
 MODELS: dict[Family, Builder] = {
@@ -23,6 +24,7 @@ MODELS: dict[Family, Builder] = {
     "bernoulli": Bernoulli,
     "histogram": Histogram,
     "cell_sums": CellSums,
+    "reference_cells": ReferenceCells,
     "user": User,
 }
 
@@ -36,5 +38,6 @@ __all__ = [
     "NegativeBinomial",
     "Poisson",
     "PoissonRegression",
+    "ReferenceCells",
     "User",
 ]

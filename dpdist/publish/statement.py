@@ -29,6 +29,10 @@ NOISED_AGAIN = (
     "estimator `parameters`: composition of the sample over cells, and other noise, simulated; how records vary within a "
     "cell was not released and is not in it, nor is the bias of clipping and of setting cells into their bounds"
 )
+TAILS_BORROWED = (
+    "estimator `parameters`: composition of the sample over cells, sampling error of the clipped statistics, of the "
+    "reference's tails that complete them, and noise; a change of shape since the reference is not in it"
+)
 BETWEEN_SETS = (
     "estimator `parameters`: composition of the sample over x, and (1 + 1/m) times the variance between the m released "
     "draws, a released draw's spread being no less than its fit's sampling error; with one set there is none. The bias of "
@@ -76,7 +80,11 @@ def _model(release: Release) -> dict[str, Any]:
 
 def _not_its_own(job: Job) -> set[str]:
     """Constants that the job's mechanism does not have."""
-    has = {"bins": job.mechanism.name == "perturbed_histogram", "drift": job.mechanism.name == "centred"}
+    has = {
+        "bins": job.mechanism.name == "perturbed_histogram",
+        "shrinkage": job.mechanism.name == "reference_tables",
+        "drift": job.mechanism.name == "centred",
+    }
     has["aim"] = job.frozen and job.mechanism.name == "weighted"
     return {name for name, own in has.items() if not own}
 
@@ -114,6 +122,17 @@ def _post_processing(release: Release) -> list[str]:
             f"synthetic {name} beyond the public bounds [{low:,.10g}, {high:,.10g}] is set to the nearest bound, "
             "and the model's means are means of the so limited variable"
         )
+    if job.model.family == "reference_cells":
+        how = (
+            "are shrunk to the cells' common scale as far as noise moved them"
+            if job.mechanism.shrinkage
+            else "are not shrunk"
+        )
+        steps.append(
+            "clipping is undone by the scale of weights and of outcomes (the shift, if outcomes may be negative or are "
+            f"two-valued) under which the reference has a cell's noisy sums; these {how}; a synthetic record has its "
+            "cell's means, so that totals agree with the tables and nothing else is modelled"
+        )
     if job.model.family == "cell_sums":
         steps.append(
             "a cell's mean weight and mean outcome are set into their public bounds; a synthetic record has its cell's "
@@ -132,6 +151,8 @@ def _post_processing(release: Release) -> list[str]:
 
 def _of_parameters(release: Release) -> list[str]:
     if release.job.mechanism.name in NOISY:
+        if release.job.model.family == "reference_cells":
+            return [TAILS_BORROWED]
         return [NOISED_AGAIN if release.job.model.family == "cell_sums" else COUNTED_AGAIN]
     model = release.model(0)
     if not isinstance(model, Expectation):

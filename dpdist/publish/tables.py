@@ -51,7 +51,11 @@ def _estimates(release: Release, cells: Cells, grounds: Grounds) -> dict[str, li
     expected, sums, spread = grounds
     parameters = None if expected is None else _from_parameters(release, cells, expected, spread)
     model = release.job.model
-    fixed = model.synthesis == "fbp" or model.synthetic_weights == "expected" or model.family == "cell_sums"
+    fixed = (
+        model.synthesis == "fbp"
+        or model.synthetic_weights == "expected"
+        or model.family in ("cell_sums", "reference_cells")
+    )
     floor = parameters if fixed else None
     estimates = {"records": _from_records(release, cells, sums, floor)}
     if parameters is not None:

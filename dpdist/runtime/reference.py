@@ -12,9 +12,19 @@ from dpdist.errors import DataError, Problem
 from dpdist.files import replaced
 from dpdist.job import CLAMPED, Job
 from dpdist.keys import Key
-from dpdist.mechanisms.learned import CHECKED, Learned, Spurious, check_centre, evenly, learn_centre, learn_weights
+from dpdist.mechanisms.learned import (
+    CHECKED,
+    Learned,
+    Spurious,
+    check_centre,
+    evenly,
+    learn_cells,
+    learn_centre,
+    learn_weights,
+)
 from dpdist.mechanisms.protocol import Columns
 from dpdist.models.protocol import Improper, StratumModel
+from dpdist.models.reference_cells import ReferenceCells
 from dpdist.privacy.weights import NotReached
 from dpdist.progress import Listener, stage
 from dpdist.records import Floats, Records
@@ -53,6 +63,8 @@ def learned_from(
     Weights are learned on no more records than the current stratum has: the fewer a fit has, the wider it is and the larger
     its bounds. Raises `Improper`, `NotReached`, `Unconverged` or `Spurious`.
     """
+    if isinstance(model, ReferenceCells):
+        return learn_cells(model, records)
     if job.frozen:
         records = evenly(records, current)
     blocks = _blocks(records, job.sampler.total)

@@ -1,0 +1,72 @@
+"""From noisy clipped statistics to estimates: undo the clip, shrink what noise alone moved, and standard errors.
+
+Post-processing of the released sums with the reference. Cell c has (log s_c, log g_c); noise moves its estimate by a
+known variance ν², sampling of both files by a known σ², drift by an unknown one, A, common to cells. The estimate is
+shrunk to the cells' precision-weighted mean by (A + σ²)/(A + σ² + ν²): towards what the current file's own statistics
+would have told without noise, not towards the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dpdist.models.clipping import Cell
+from dpdist.privacy.reference_cells import UNIT, Limits
+from dpdist.records import Floats
+
+LEAST = 1e-12
+
+
+class Unclipped(NamedTuple):
+    """Per cell: (mean weight, mean outcome), and covariances of (log mean weight, mean outcome) from sampling and noise."""
+
+    estimate: Floats
+    sampling: Floats
+    noise: Floats
+
+
+def unclip(
+    cells: Sequence[Cell], limits: Limits, sums: Floats, count: Floats, noise_variance: float, shrinkage: bool
+) -> Unclipped:
+    """`sums` (cell, 2) in units, `count` (cell,), `noise_variance` of a sum in records."""
+    found, sampling, noise, told = [], [], [], []
+    for cell, own, total, n in zip(cells, zip(*limits, strict=True), sums / UNIT, count, strict=True):
+        slopes = cell.slopes(own)
+        found.append(cell.solve(1.0 - total[0] / n, total[1] / n, own))
+        sampling.append((slopes.influence.var(axis=0)) * (1.0 / n + 1.0 / cell.records))
+        flattest = max(slopes.inverse, cell.under(*found[-1]).slopes(own).inverse, key=lambda m: float(m[1, 1]))
+        noise.append(flattest @ flattest.T * noise_variance / n**2)
+        told.append(slopes)
+    raw, own_noise = np.array(found), np.array(noise)
+    kept, moved, spread = np.ones_like(raw), raw, np.zeros(2)
+    if shrinkage and len(cells) > 2:
+        parts = [_shrunk(raw[:, k], np.array(sampling)[:, k], own_noise[:, k, k]) for k in range(2)]
+        kept, moved = (np.column_stack([part[i] for part in parts]) for i in range(2))
+        spread = np.array([part[2] for part in parts])
+    estimate: list[tuple[float, float]] = []
+    covariances: tuple[list[Floats], list[Floats]] = ([], [])
+    for k, cell in enumerate(cells):
+        rates = np.diag([1.0, cell.mean_rate]) @ np.diag(kept[k])
+        influence = told[k].influence @ rates.T
+        tail = cell.direct_influence() - influence
+        own_sampling = influence.T @ influence / len(influence) / count[k] + tail.T @ tail / len(tail) / cell.records
+        left = np.diag([1.0, cell.mean_rate**2]) * ((1.0 - kept[k]) ** 2 * spread)
+        covariances[0].append(own_sampling + left)
+        covariances[1].append(rates @ own_noise[k] @ rates.T)
+        estimate.append((cell.mean_weight * np.exp(moved[k, 0]), cell.mean_at(moved[k, 1])))
+    return Unclipped(np.array(estimate), np.array(covariances[0]), np.array(covariances[1]))
+
+
+def _shrunk(values: Floats, sampling: Floats, noise: Floats) -> tuple[Floats, Floats, float]:
+    """Weights of the cells' own values, shrunken values, and A by moments (DerSimonian & Laird)."""
+    known = np.maximum(sampling + noise, LEAST)
+    weight = 1.0 / known
+    share, excess = weight / weight.sum(), values - np.average(values, weights=weight)
+    room = float((weight * (1.0 - share)).sum())
+    drift = max(0.0, (float((weight * excess**2).sum()) - (len(values) - 1)) / room) if room > LEAST * weight.sum() else 0.0
+    mean = np.average(values, weights=1.0 / (drift + known))
+    kept = (drift + known - noise) / (drift + known)
+    return kept, mean + kept * (values - mean), drift

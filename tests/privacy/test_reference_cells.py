@@ -1,0 +1,161 @@
+"""Clipped cell statistics: every database of at most three records on a public grid, each adjacency, and what breaks it.
+
+The exact loss of Laplace noise of scale b on sums is their L1 distance over b; the supremum over outputs is attained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from itertools import combinations_with_replacement, product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.spatial.distance import cdist
+from scipy.stats import beta
+
+from dpdist.noise import whole_laplace
+from dpdist.privacy.reference_cells import SENSITIVITY, UNIT, Limits, noise_scale
+from dpdist.records import Floats
+
+LIMITS = Limits(np.array([50.0, 20.0]), np.array([8.0, 3.0]), np.array([30.0, 10.0]))
+"""Two cells, with limits inside and outside the grid."""
+WEIGHTS, OUTCOMES, CELLS = (0.0, 2.0, 40.0), (0.0, 20.0, 50.0, 200.0), (0, 1)
+GRID = [(k, w, y) for k, w, y in product(CELLS, WEIGHTS, OUTCOMES)]
+EPSILON = Fraction(1)
+
+Record = tuple[int, float, float]
+Sums = Callable[[tuple[Record, ...]], Floats]
+
+
+def sums_of(pairs: Callable[..., Floats]) -> Sums:
+    """Sums of the records' statistics by cell, in units; a switched-off record (cell −1) leaves nothing."""
+
+    def sums(database: tuple[Record, ...]) -> Floats:
+        held = np.array([record for record in database if record[0] >= 0], dtype=float).reshape(-1, 3)
+        cell = held[:, 0].astype(np.int64)
+        found = pairs(cell, held[:, 1], held[:, 2])
+        return np.array([[column[cell == k].sum() for column in found.T] for k in CELLS])
+
+    return sums
+
+
+cone, simplex = sums_of(LIMITS.cone), sums_of(LIMITS.simplex)
+OFF: Record = (-1, 0.0, 0.0)
+
+
+def largest_loss(sums: Sums, adjacency: str, scale: float | None = None) -> float:
+    """The exact largest |log density ratio| over all neighbours of at most three records, as a share of ε."""
+    b = float(noise_scale(EPSILON, adjacency)) if scale is None else scale  # type: ignore[arg-type]
+    known: dict[tuple[Record, ...], Floats] = {}
+    worst = 0.0
+    for rest in (rest for size in range(3) for rest in combinations_with_replacement(GRID, size)):
+        own = [tuple(sorted((*rest, one))) for one in GRID]
+        for database in own:
+            if database not in known:
+                known[database] = sums(database).reshape(-1)
+        held = np.array([known[database] for database in own])
+        if adjacency == "substitution":
+            others = held
+        else:
+            others = sums((*rest, OFF) if adjacency == "zero_out" else rest).reshape(1, -1)
+        worst = max(worst, float(cdist(held, others, "cityblock").max()))
+    return worst / b / float(EPSILON)
+
+
+@pytest.mark.parametrize(("sums", "adjacency"), [(cone, "zero_out"), (cone, "substitution"), (simplex, "add_remove")])
+def test_the_bound_holds_for_every_small_database_and_is_attained(sums: Sums, adjacency: str) -> None:
+    loss = largest_loss(sums, adjacency)
+    assert loss <= 1.0 + 1e-12
+    assert loss >= 0.95
+
+
+def test_zero_out_costs_twice_as_much_against_another_record() -> None:
+    """What every zero_out statement prints beside its ε."""
+    assert largest_loss(cone, "substitution", float(noise_scale(EPSILON, "zero_out"))) == pytest.approx(2.0, abs=0.1)
+
+
+def uncentred(cell, weight, outcome):
+    """(w/U, wy/(UR)) with y as it is."""
+    v, _ = LIMITS.clipped(cell, weight, outcome)
+    return UNIT * np.column_stack([v, v * outcome / LIMITS.reach[cell]])
+
+
+def unclipped(cell, weight, outcome):
+    return UNIT * np.column_stack([1.0 - weight / LIMITS.cap[cell], weight / LIMITS.cap[cell]])
+
+
+def positive(cell, weight, outcome):
+    """v in place of 1 − v: together with vc twice the cone's norm."""
+    v, c = LIMITS.clipped(cell, weight, outcome)
+    return UNIT * np.column_stack([v, v * c])
+
+
+def with_margins(cell, weight, outcome):
+    """A cell's sums and, with noise of its own, the margin's: a record enters twice."""
+    return np.tile(LIMITS.cone(cell, weight, outcome), 2)
+
+
+def own_cap(database):
+    """U from the current file."""
+    held = [record for record in database if record[0] >= 0]
+    cap = max((w for _, w, _ in held), default=0.0) or 1.0
+    return sums_of(LIMITS._replace(cap=np.full(2, cap)).cone)(database)
+
+
+CONTROLS: dict[str, tuple[Sums, str, float]] = {
+    "uncentred": (sums_of(uncentred), "zero_out", 1.5),
+    "unclipped": (sums_of(unclipped), "zero_out", 1.5),
+    "v in place of 1 - v": (sums_of(positive), "zero_out", 1.5),
+    "margins released separately": (sums_of(with_margins), "zero_out", 1.9),
+    "cap from the current file": (own_cap, "zero_out", 1.5),
+    "the cone under a secret size": (lambda d: np.append(cone(d), len(d) * UNIT), "add_remove", 1.5),
+}
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+def test_a_broken_statistic_is_caught(control: str) -> None:
+    sums, adjacency, loss = CONTROLS[control]
+    assert largest_loss(sums, adjacency) > loss
+
+
+@pytest.mark.parametrize(("sums", "adjacency"), [(cone, "zero_out"), (cone, "substitution"), (simplex, "add_remove")])
+def test_noise_a_fifth_too_small_is_caught(sums: Sums, adjacency: str) -> None:
+    assert largest_loss(sums, adjacency, 0.8 * float(noise_scale(EPSILON, adjacency))) > 1.15  # type: ignore[arg-type]
+
+
+@given(st.sampled_from(CELLS), st.floats(0.0, 1e9), st.floats(-1e12, 1e12), st.floats(0.0, 1e9), st.floats(-1e12, 1e12))
+def test_statistics_are_whole_and_within_their_bodies(k: int, w: float, y: float, w2: float, y2: float) -> None:
+    cell = np.array([k, k])
+    pairs = LIMITS.cone(cell, np.array([w, w2]), np.array([y, y2]))
+    triples = LIMITS.simplex(cell, np.array([w, w2]), np.array([y, y2]))
+    assert (np.abs(pairs).sum(axis=1) <= UNIT).all()
+    assert np.abs(pairs[0] - pairs[1]).sum() <= SENSITIVITY["substitution"] * UNIT
+    assert (triples >= 0).all()
+    assert (triples.sum(axis=1) == UNIT).all()
+    assert pairs.tolist() == np.rint(pairs).tolist()
+
+
+def epsilon_at_least(scale: Fraction, draws: int = 60_000) -> float:
+    """A lower bound of ε of the real sampler at the worst neighbours, by events {output ≥ t}: Clopper–Pearson at 1e-6."""
+    one, other = cone(((0, 40.0, 200.0),)), cone(((0, 40.0, 0.0),))
+    difference = (one - other)[0]
+    assert np.abs(difference).sum() == SENSITIVITY["substitution"] * UNIT
+    axis = int(np.abs(difference).argmax())
+    noise = whole_laplace(scale, 2 * draws)
+    near, far = one[0, axis] + noise[:draws], other[0, axis] + noise[draws:]
+    best = 0.0
+    for t in np.linspace(other[0, axis], one[0, axis], 5):
+        high, low = int((near >= t).sum()), int((far >= t).sum())
+        bounds = beta.ppf(1e-6 / 10, high, draws - high + 1), beta.ppf(1 - 1e-6 / 10, low + 1, draws - low)
+        best = max(best, float(np.log(bounds[0] / bounds[1])))
+    return best
+
+
+def test_the_black_box_lower_bound_of_epsilon_stays_below_it_and_noise_a_fifth_too_small_does_not() -> None:
+    """False alarm 1e-6; the control's ε is 1.25, and its lower bound over 1 on all but a vanishing share of runs."""
+    scale = noise_scale(EPSILON, "substitution")
+    assert 0.85 < epsilon_at_least(scale) <= 1.0
+    assert epsilon_at_least(scale * Fraction(4, 5)) > 1.0
