@@ -114,3 +114,22 @@ def test_likeness_of_records_that_are_alike_anyway_is_no_reason_to_refuse(tmp_pa
     shared = np.isin(hashed(said, now).record, hashed(said, before).record).mean()
     assert shared > 0.9
     assert open_reference(said, now, frame).records == 6000
+
+
+@pytest.mark.parametrize("kept", ["all but the last", "all but one within", "shuffled, all but eight"])
+def test_a_reference_that_is_the_current_file_but_for_a_few_coarse_records_is_refused(kept: str, tmp_path: Path) -> None:
+    """Records of 50 values in four combinations, unlike no others: only how often each stands in both files tells."""
+    rng = np.random.default_rng(0)
+    rows = ", ".join(NOW.split(", ")[k % 6] for k in range(600))
+    whole = table(rows).set_column(4, "y", pa.array(rng.integers(1, 51, 600) * 1.0)).set_column(
+        5, "w", pa.array(np.ones(600))
+    )  # fmt: skip
+    which = {
+        "all but the last": np.arange(599),
+        "all but one within": np.delete(np.arange(600), 200),
+        "shuffled, all but eight": rng.permutation(600)[:592],
+    }
+    now, before = source(tmp_path / "now.parquet", whole), source(tmp_path / "before.parquet", whole.take(which[kept]))
+    said = job(before.path)
+    with pytest.raises(DataError, match="it is the current file"):
+        open_reference(said, now, take_census(said, now).frame)
