@@ -34,6 +34,7 @@ from dpdist.runtime.reference import Unrecorded, learned_from
 from dpdist.runtime.rounds import run_rounds
 from dpdist.sampling import Sampler, Unconverged, check, completed, prepare, reference_sampler, sampler_of
 from dpdist.studies.replicate import noise_of
+from dpdist.survey.likeness import content
 from dpdist.survey.prepare import place, take_census
 from dpdist.survey.source import open_source
 
@@ -109,7 +110,7 @@ def calibrate(
         allowed = f"a bound of at most {target_of(with_headroom(job)):g}"
         remedy = "raise the budget, pool strata, or take another mechanism or weight rule"
         raise JobError(job.dataset, [Problem("mechanism", found, allowed, remedy)])
-    facts = {"sha256": source.fingerprint(), "records": int(frame.count.sum())}
+    facts = {"sha256": source.fingerprint(), "content": content(job, source), "records": int(frame.count.sum())}
     provenance = job.reference.provenance if job.reference is not None else None
     own = {name: getattr(job, name) for name in Calibration.model_fields if name in Job.model_fields}
     made = Calibration.model_validate(

@@ -442,7 +442,7 @@ class Calibration(Frozen):
     measure: Measure
     loss: float
     tried: int
-    reference: dict[str, str | int | None] = Field(description="sha256, records and provenance of what was tuned on")
+    reference: dict[str, str | int | None] = Field(description="checksums, records and provenance of what was tuned on")
     sha256: str = Field(default="", description="of the file, as found by the job that names it")
 
     @property

@@ -366,6 +366,8 @@ def _reference(job: Job) -> Iterator[Contradiction]:
         yield ("reference",), "without privacy weights nothing is fixed on a reference: leave it out"
     if said is not None and said.path is None:
         yield ("reference", "path"), "no file is named: add path, an earlier period's file that is public"
+    if said is not None and said.period == job.period:
+        yield ("reference", "period"), f"it is of period {said.period}, the job's own: take an earlier period's file"
     if job.mechanism.drift != unsaid.drift and name != "centred":
         yield ("mechanism", "drift"), f"'{name}' plans no drift from a reference: leave it out, or take centred"
     if job.mechanism.aim != unsaid.aim and (said is None or name != "weighted"):

@@ -22,6 +22,7 @@ from dpdist.raking import NotMet, factors, margins_of
 from dpdist.records import POOLED, Floats, Frame
 from dpdist.runtime.blocks import BYTES_PER_RECORD, GATHERED_BYTES, Layout
 from dpdist.sampling import check
+from dpdist.survey.likeness import content
 from dpdist.survey.prepare import Census, take_census
 from dpdist.survey.reference import ReferenceFile, open_reference
 from dpdist.survey.source import Source, open_source
@@ -62,9 +63,7 @@ def make_plan(job: Job, input: str | Path | None, listener: Listener) -> Plan:
     _check_memory(job, layout)
     if job.mechanism.fallback == "pool":
         _check_memory(job, Layout.of(job, census.frame.pooled()))
-    if job.calibration is not None and job.calibration.reference.get("sha256") == source.fingerprint():
-        found, remedy = "its constants were tuned on the current file", "tune on an earlier period's file"
-        raise DataError(source.name, [Problem("calibration", found, "another period's file", remedy)])
+    _check_calibration(job, source)
     reference = None
     if job.reference is not None:
         with stage(listener, "check reference", None) as tick:
@@ -82,6 +81,16 @@ def _check_labels(job: Job, frame: Frame) -> None:
     if twice:
         found = f"two strata would be named '{twice[0]}', or one as the pooled fit is"
         raise JobError(job.dataset, [Problem("strata", found, "labels of their own", "rename a level in columns and data")])
+
+
+def _check_calibration(job: Job, source: Source) -> None:
+    """Constants were not tuned on the current file, in whatever format and order it was given."""
+    if job.calibration is None:
+        return
+    tuned_on = job.calibration.reference
+    if tuned_on.get("sha256") == source.fingerprint() or tuned_on.get("content") == content(job, source):
+        found, remedy = "its constants were tuned on the current file", "tune on an earlier period's file"
+        raise DataError(source.name, [Problem("calibration", found, "another period's file", remedy)])
 
 
 def _check_memory(job: Job, layout: Layout) -> None:

@@ -1,7 +1,7 @@
 """A reference: a file that the job declares public, read by the job's own columns, universe and design.
 
 What is fixed on it is fixed before the current file is seen only if it *is* another file: the current one, under whatever
-name or format, is refused, and so is a file that most of the current records stand in word for word.
+name or format, is refused, and so is a file that holds its records as no other file of the same law would (`likeness`).
 """
 
 from __future__ import annotations
@@ -10,17 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
 
 from dpdist.errors import DataError, Problem
 from dpdist.job import Job
 from dpdist.records import Frame, Ints, Records
-from dpdist.survey.prepare import Census, Tick, checked_batches, place, take_census
+from dpdist.survey.likeness import hashed, same_records
+from dpdist.survey.prepare import Census, Tick, place, take_census
 from dpdist.survey.source import Source, open_source
 
-ALONE, SHARED = 0.9, 0.5
-"""Where ALONE of either file's records are unlike all others, SHARED current ones in the reference are no coincidence."""
 SHOWN = 3
 
 
@@ -53,7 +50,7 @@ def open_reference(job: Job, source: Source, frame: Frame, tick: Tick = lambda r
     if digest == source.fingerprint():
         raise _current(found)
     census = take_census(job, found, tick)
-    if _same_records(record_hashes(job, source), record_hashes(job, found)):
+    if same_records(hashed(job, source), hashed(job, found)):
         raise _current(found)
     row, missing = _matched(job, frame, census.frame)
     if missing:
@@ -73,25 +70,6 @@ def place_reference(job: Job, reference: ReferenceFile, scratch: Path, tick: Tic
     kept = order[np.searchsorted(row[order], 0) :]
     records = placed.take(kept)
     return replace(records, frame=row[kept].astype(np.int32))
-
-
-def record_hashes(job: Job, source: Source) -> NDArray[np.uint64]:
-    """A number per record of what the job reads of it (categories, outcomes, weight), in any order of the file's."""
-    found = []
-    for checked in checked_batches(job, source):
-        columns = [*checked.codes.values(), *(values + 0.0 for values in (*checked.outcomes, checked.weight))]
-        named = pd.DataFrame({f"{number}": values for number, values in enumerate(columns)})
-        found.append(pd.util.hash_pandas_object(named, index=False).to_numpy())
-    return np.concatenate(found) if found else np.empty(0, dtype=np.uint64)
-
-
-def _same_records(current: NDArray[np.uint64], reference: NDArray[np.uint64]) -> bool:
-    """True if both hold the same records, or the reference most of the current ones where records tell themselves apart."""
-    if len(current) == len(reference) and np.array_equal(np.sort(current), np.sort(reference)):
-        return True
-    own, others = np.unique(current), np.unique(reference)
-    alone = len(own) > ALONE * len(current) and len(others) > ALONE * len(reference)
-    return alone and float(np.isin(own, others).mean()) > SHARED
 
 
 def _current(reference: Source) -> DataError:

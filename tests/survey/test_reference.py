@@ -11,8 +11,9 @@ import pytest
 
 from dpdist.errors import DataError
 from dpdist.job import Job
+from dpdist.survey.likeness import hashed
 from dpdist.survey.prepare import take_census
-from dpdist.survey.reference import open_reference, place_reference, record_hashes
+from dpdist.survey.reference import open_reference, place_reference
 from dpdist.survey.source import ParquetSource
 
 JOB = Job.model_validate(
@@ -92,7 +93,7 @@ def test_a_column_that_the_job_does_not_read_does_not_make_another_file(tmp_path
     more = pa.concat_tables([table(NOW), table("c f x off", 900.0)]).append_column("note", pa.array(list("abcdefg")))
     before = source(tmp_path / "before.parquet", more)
     said = job(before.path)
-    assert np.array_equal(np.sort(record_hashes(said, now)), np.sort(record_hashes(said, before)))
+    assert np.array_equal(np.sort(hashed(said, now).record), np.sort(hashed(said, before).record))
     with pytest.raises(DataError, match="it is the current file"):
         open_reference(said, now, take_census(said, now).frame)
 
@@ -110,6 +111,25 @@ def test_likeness_of_records_that_are_alike_anyway_is_no_reason_to_refuse(tmp_pa
     now, before = source(tmp_path / "now.parquet", coarse(30, 200)), source(tmp_path / "before.parquet", coarse(6000, 50))
     said = job(before.path)
     frame = take_census(said, now).frame
-    shared = np.isin(record_hashes(said, now), record_hashes(said, before)).mean()
+    shared = np.isin(hashed(said, now).record, hashed(said, before).record).mean()
     assert shared > 0.9
     assert open_reference(said, now, frame).records == 6000
+
+
+@pytest.mark.parametrize("kept", ["all but the last", "all but one within", "shuffled, all but eight"])
+def test_a_reference_that_is_the_current_file_but_for_a_few_coarse_records_is_refused(kept: str, tmp_path: Path) -> None:
+    """Records of 50 values in four combinations, unlike no others: only how often each stands in both files tells."""
+    rng = np.random.default_rng(0)
+    rows = ", ".join(NOW.split(", ")[k % 6] for k in range(600))
+    whole = table(rows).set_column(4, "y", pa.array(rng.integers(1, 51, 600) * 1.0)).set_column(
+        5, "w", pa.array(np.ones(600))
+    )  # fmt: skip
+    which = {
+        "all but the last": np.arange(599),
+        "all but one within": np.delete(np.arange(600), 200),
+        "shuffled, all but eight": rng.permutation(600)[:592],
+    }
+    now, before = source(tmp_path / "now.parquet", whole), source(tmp_path / "before.parquet", whole.take(which[kept]))
+    said = job(before.path)
+    with pytest.raises(DataError, match="it is the current file"):
+        open_reference(said, now, take_census(said, now).frame)
