@@ -50,10 +50,9 @@ def audit(
     strata = read_table(space.confidential / "strata.parquet").to_pandas()
     fits = {name: open_fit(space, Key.read(space.key), name) for name in strata["fit"].unique()}
     job = next(iter(fits.values())).job
-    if job.model.family != "lognormal" or len(job.model.outcomes) > 1 or job.mechanism.name not in AUDITED:
+    if job.model.family != "lognormal" or job.mechanism.name not in AUDITED:
         here = f"a release of {job.mechanism.name} with the family {job.model.family}"
-        known = f"audits know {' and '.join(AUDITED)} with the family lognormal and one outcome"
-        raise WorkspaceError(str(workspace), here, known)
+        raise WorkspaceError(str(workspace), here, f"audits know {' and '.join(AUDITED)} with the family lognormal")
     bounds = space.confidential / "bounds.parquet"
     rules: list[WeightRule] = [job.mechanism.weights.rule]
     if all_rules:
