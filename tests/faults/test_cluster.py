@@ -247,6 +247,7 @@ def test_sigterm_ends_a_driver_as_ctrl_c_does(cluster: Cluster, tmp_path: Path) 
     assert (ended.code, ended.text) == (130, "Interrupted; the same command resumes.\n")
 
 
+@pytest.mark.slow
 def test_a_scheduler_lost_for_good_ends_a_run_with_a_message_and_the_same_command_resumes(
     cluster: Cluster, dpdist: Server, tmp_path: Path
 ) -> None:

@@ -78,6 +78,7 @@ def test_rounds_that_a_killed_run_finished_are_not_run_again(giant: Survey, whol
     assert public_bytes(workspace) == public_bytes(whole)
 
 
+@pytest.mark.slow
 def test_a_run_killed_on_serial_may_be_ended_on_two_workers_with_the_same_bytes(
     giant: Survey, whole: Path, tmp_path: Path
 ) -> None:

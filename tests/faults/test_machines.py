@@ -117,6 +117,7 @@ def readable(survey: Survey) -> Survey:
     return survey
 
 
+@pytest.mark.slow
 def test_a_small_cluster_survives_a_killed_worker_a_restarted_scheduler_and_a_cut_link(
     dpdist: Server, tmp_path: Path
 ) -> None:

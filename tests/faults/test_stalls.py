@@ -109,6 +109,7 @@ def test_stop_raises_the_first_failure_and_begins_nothing_more(tmp_path: Path, w
     assert list(workers.map(Fail(str(tmp_path), ()), [1000])) == [1000], "the executor can be used again"
 
 
+@pytest.mark.slow
 def test_a_task_that_loses_its_worker_twice_is_done_by_a_third(tmp_path: Path) -> None:
     """Though at each death there is no worker left by the time at which Dask gives up those that did not return."""
     patience = dask.config.set({"distributed.deploy.lost-worker-timeout": 0.01})

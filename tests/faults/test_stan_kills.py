@@ -56,6 +56,7 @@ def test_a_worker_killed_during_a_fit_leaves_nothing_and_the_run_ends_with_the_s
     assert public_bytes(disturbed) == public_bytes(peace)
 
 
+@pytest.mark.slow
 def test_a_driver_killed_during_a_fit_leaves_no_process_and_the_same_command_clears_its_folder(
     survey: Survey, tmp_path: Path
 ) -> None:
