@@ -45,8 +45,9 @@ def audit(
     posterior of the lognormal model, the one whose densities have a closed form.
     """
     space = Workspace(Path(workspace).absolute())
-    if not (space.public / "manifest.json").exists():
-        raise WorkspaceError(str(workspace), "no finished release to audit", "run its job to the end first")
+    if not all(path.exists() for path in (space.public / "manifest.json", space.confidential / "strata.parquet")):
+        missing = "no finished release with its confidential folder"
+        raise WorkspaceError(str(workspace), missing, "run its job to the end first")
     strata = read_table(space.confidential / "strata.parquet").to_pandas()
     fits = {name: open_fit(space, Key.read(space.key), name) for name in strata["fit"].unique()}
     job = next(iter(fits.values())).job

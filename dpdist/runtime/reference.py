@@ -32,7 +32,7 @@ from dpdist.runtime.blocks import block_rows
 from dpdist.runtime.executors import Executor
 from dpdist.runtime.fit import Address, Fit
 from dpdist.runtime.protect import Outcome
-from dpdist.runtime.rounds import answered
+from dpdist.runtime.rounds import run_rounds
 from dpdist.sampling import Unconverged, reference_sampler
 from dpdist.sampling.markov import Generated, check_clamp
 from dpdist.sampling.protocol import Sampler
@@ -69,13 +69,13 @@ def learned_from(
         records = evenly(records, current)
     blocks = _blocks(records, job.sampler.total)
     rounds = learn_weights(job, model) if job.frozen else learn_centre(job, model, current, len(records))
-    learned, draws = answered(rounds, model, sampler, key, stratum, blocks, [Unrecorded()] * len(blocks))
+    learned, draws = run_rounds(rounds, model, sampler, key, stratum, blocks, [Unrecorded()] * len(blocks))
     if job.mechanism.name in CLAMPED and isinstance(model, Generated):
         check_clamp(model, learned.theta, draws, evenly(records, TRIED))
     if job.frozen:
         return learned
     some = evenly(records, min(current, CHECKED))
-    answered(check_centre(job, model, learned), model, sampler, key, stratum, [some], [Unrecorded()])
+    run_rounds(check_centre(job, model, learned), model, sampler, key, stratum, [some], [Unrecorded()])
     return learned
 
 

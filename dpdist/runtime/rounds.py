@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dpdist.keys import Key
-from dpdist.mechanisms.protocol import BlockRecorder, Carry, Noise, Pass, Released, Rounds, Sample
+from dpdist.mechanisms.protocol import BlockRecorder, Carry, Noise, Pass, Sample
 from dpdist.models.protocol import StratumModel
 from dpdist.records import Floats, Records
 from dpdist.sampling.protocol import Sampler
@@ -64,20 +64,6 @@ def combine(request: Pass, partials: Sequence[Floats]) -> Floats:
 
 
 def run_rounds(
-    rounds: Rounds,
-    model: StratumModel,
-    sampler: Sampler,
-    key: Key,
-    stratum: str,
-    blocks: Sequence[Records],
-    recorders: Sequence[BlockRecorder],
-    noise: Callable[[Noise], Floats] | None = None,
-) -> Released:
-    """All rounds over blocks in memory; without `noise` it is drawn, not kept: for what is neither resumed nor released."""
-    return answered(rounds, model, sampler, key, stratum, blocks, recorders, noise)
-
-
-def answered(
     rounds: Generator[Pass | Sample | Noise, Any, T],
     model: StratumModel,
     sampler: Sampler,
@@ -87,7 +73,10 @@ def answered(
     recorders: Sequence[BlockRecorder],
     noise: Callable[[Noise], Floats] | None = None,
 ) -> T:
-    """What rounds over blocks in memory return; each block's carry stays with the block between rounds."""
+    """What rounds over blocks in memory return; each block's carry stays with the block between rounds.
+
+    Without `noise` it is drawn, not kept: for what is neither resumed nor released.
+    """
     carries: list[Carry] = [{} for _ in blocks]
 
     def visit(request: Pass) -> Floats:

@@ -193,6 +193,9 @@ def test_weights_that_a_reference_fixed_are_audited_as_they_are(tmp_path):
 def test_what_has_no_closed_form_is_not_audited(released, tmp_path):
     with pytest.raises(WorkspaceError, match="no finished release"):
         audit(tmp_path)
+    shutil.copytree(released / "public", tmp_path / "alone" / "public")
+    with pytest.raises(WorkspaceError, match="confidential folder"):
+        audit(tmp_path / "alone")
     other = tmp_path / "other"
     shutil.copytree(released, other)
     path = other / "confidential" / "job.json"
