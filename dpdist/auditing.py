@@ -15,11 +15,11 @@ from dpdist.errors import WorkspaceError
 from dpdist.evaluation.audit import keep_audit, leave_one_out
 from dpdist.job import WeightRule, Weights
 from dpdist.keys import Key
-from dpdist.mechanisms.presets import target_of
+from dpdist.mechanisms.promises import target_of
 from dpdist.mechanisms.tilted import Weighings, settled
 from dpdist.models.lognormal import Lognormal
 from dpdist.models.protocol import Improper
-from dpdist.privacy.weights import NotReached, search, search_of
+from dpdist.privacy.searches import NotReached, search, search_of
 from dpdist.progress import Listener, silent, stage
 from dpdist.records import Floats, Ints
 from dpdist.runtime.fit import Fit, open_fit
@@ -44,8 +44,14 @@ def audit(
     records, exceeded (losses over 2Δ), largest_share (of 2Δ). Raises `WorkspaceError` where the release is not a tilted
     posterior of the lognormal model, the one whose densities have a closed form.
     """
-    space = Workspace(Path(workspace).absolute())
-    if not all(path.exists() for path in (space.public / "manifest.json", space.confidential / "strata.parquet")):
+    with Workspace.opened(workspace) as space:
+        return _audited(space, records, all_rules, listener)
+
+
+def _audited(space: Workspace, records: int, all_rules: bool, listener: Listener) -> Confidential[pd.DataFrame]:
+    workspace, bounds = space.place, space.confidential / "bounds.parquet"
+    needed = (space.public / "manifest.json", space.confidential / "strata.parquet", bounds, space.key)
+    if not all(space.store.take(path) for path in needed):
         missing = "no finished release with its confidential folder"
         raise WorkspaceError(str(workspace), missing, "run its job to the end first")
     strata = read_table(space.confidential / "strata.parquet").to_pandas()
@@ -54,7 +60,6 @@ def audit(
     if job.model.family != "lognormal" or job.mechanism.name not in AUDITED:
         here = f"a release of {job.mechanism.name} with the family {job.model.family}"
         raise WorkspaceError(str(workspace), here, f"audits know {' and '.join(AUDITED)} with the family lognormal")
-    bounds = space.confidential / "bounds.parquet"
     rules: list[WeightRule] = [job.mechanism.weights.rule]
     if all_rules:
         rules = [rule for rule in get_args(WeightRule) if rule != "none"]
@@ -73,7 +78,7 @@ def audit(
                     left_out += 1
                 tick(1)
             found = pd.concat(tables, ignore_index=True) if tables else _NOTHING
-            keep_audit(space.evaluation, rule, Confidential(found))
+            space.store.keep([keep_audit(space.evaluation, rule, Confidential(found))])
             share = float((found["loss"] / found["epsilon_local"]).max())
             rows.append((rule, len(tables), left_out, len(found), int(found["exceeds"].sum()), share))
     return Confidential(pd.DataFrame(rows, columns=list(SUMMARY)))

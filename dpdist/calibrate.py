@@ -24,10 +24,12 @@ from dpdist.files import write_text
 from dpdist.job import Calibration, Job, Measure, Mechanism
 from dpdist.jobfile import calibration_text
 from dpdist.keys import Key
-from dpdist.mechanisms.presets import MECHANISMS, target_of
+from dpdist.mechanisms.learned import standing
+from dpdist.mechanisms.presets import MECHANISMS
+from dpdist.mechanisms.promises import target_of
 from dpdist.models import MODELS
 from dpdist.models.protocol import Draws, Improper, Presampled, StratumModel, Synthesizer
-from dpdist.privacy.weights import NotReached
+from dpdist.privacy.searches import NotReached
 from dpdist.progress import Listener, silent, stage
 from dpdist.records import Floats, Frame, Records
 from dpdist.runtime.reference import Unrecorded, learned_from
@@ -189,13 +191,14 @@ def loss(job: Job, strata: list[Stratum], sampler: Sampler, measure: Measure, re
                 taught = reference_sampler(job, sampler)
                 size = len(own.records)
                 learned = learned_from(job, own.model, taught, key.child("reference"), own.label, own.earlier, size)
+            model = standing(own.model, learned)
             for replicate in range(replicates):
                 drawn = key.child(str(replicate))
-                rounds = MECHANISMS[job.mechanism.name].protect(tried, own.model, Unwatched(), learned)
+                rounds = MECHANISMS[job.mechanism.name].protect(tried, model, Unwatched(), learned)
                 blocks, recorders, noise = [own.records], [Unwatched()], noise_of(drawn)
-                released = run_rounds(rounds, own.model, sampler, drawn, own.label, blocks, recorders, noise)
+                released = run_rounds(rounds, model, sampler, drawn, own.label, blocks, recorders, noise)
                 for number, theta in enumerate(released.parameters, start=1):
-                    made = synthetic(own.model, theta, own.records, drawn.generator("synthesis", set=number))
+                    made = synthetic(model, theta, own.records, drawn.generator("synthesis", set=number))
                     found.append((len(own.records), MEASURES[measure](own.records, *made)))
         except (Improper, NotReached, Unconverged):
             return REFUSED

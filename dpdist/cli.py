@@ -4,31 +4,21 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, cast, get_args
+from typing import Annotated, cast, get_args
 
 import typer
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from dpdist import cli_cluster, cli_stan, reporting
 from dpdist.auditing import audit as audit_workspace
 from dpdist.calibrate import calibrate as calibrate_job
-from dpdist.console import err, guarded, out
+from dpdist.console import guarded, out
 from dpdist.errors import JobError, Problem
 from dpdist.job import Job, Measure
 from dpdist.jobfile import load_job
+from dpdist.listening import listening
 from dpdist.observing import observed, read_status, status_lines
-from dpdist.progress import SHOWN, Event, Listener, silent
 from dpdist.release import publish as publish_workspace
 from dpdist.release import run as run_job
 from dpdist.release import validate as validate_job
@@ -52,10 +42,12 @@ JobFile = Annotated[str, typer.Argument(metavar="JOB", help="A YAML job file, or
 StudyFile = Annotated[
     str, typer.Argument(metavar="STUDY", help="A YAML study file, or the name of a shipped study (global_dp_beta).")
 ]
-WorkspaceFolder = Annotated[Path, typer.Argument(metavar="WORKSPACE", help="The folder of a run.")]
+WorkspaceFolder = Annotated[
+    str, typer.Argument(metavar="WORKSPACE", help="The folder of a run, or its URL (s3://bucket/prefix).")
+]
 InputFile = Annotated[Path | None, typer.Option("--input", help="Parquet or CSV file to read instead of the job's input.")]
 Replay = Annotated[
-    Path | None, typer.Option("--replay", help="WORKSPACE/confidential of a run to reproduce, byte for byte.")
+    str | None, typer.Option("--replay", help="WORKSPACE/confidential of a run to reproduce, byte for byte.")
 ]
 Replicates = Annotated[int | None, typer.Option("--replicates", min=1, help="Number of replicates; unset: the study's.")]
 Log = Annotated[
@@ -78,7 +70,7 @@ def validate(job: JobFile, input: InputFile = None, quiet: Quiet = False, show_v
     """Check a job against its data: schema, design, public domains, sizes. Nothing is spent or written."""
 
     def act() -> None:
-        with _listening(quiet, as_json=False) as listener:
+        with listening(quiet, as_json=False) as listener:
             plan = validate_job(load_job(job), input, listener)
         if not quiet:
             out.print(
@@ -93,7 +85,7 @@ def plan(job: JobFile, input: InputFile = None, show_values: ShowValues = False)
     """Show strata, blocks, memory per task, guarantee and cost of a run, before it."""
 
     def act() -> None:
-        with _listening(quiet=False, as_json=False) as listener:
+        with listening(quiet=False, as_json=False) as listener:
             found = validate_job(load_job(job), input, listener)
         out.print(reporting.plan_text(found))
 
@@ -103,7 +95,9 @@ def plan(job: JobFile, input: InputFile = None, show_values: ShowValues = False)
 @app.command()
 def run(
     job: JobFile,
-    workspace: Annotated[Path, typer.Option("--workspace", "-w", help="Folder for everything the run leaves.")],
+    workspace: Annotated[
+        str, typer.Option("--workspace", "-w", help="Folder, or s3://bucket/prefix, for everything the run leaves.")
+    ],
     input: InputFile = None,
     replay: Replay = None,
     scheduler: cli_cluster.Scheduler = None,
@@ -117,7 +111,7 @@ def run(
     """Protect, then publish. Spends the job's budget; killed, the same command resumes."""
 
     def act() -> None:
-        with _listening(quiet, as_json) as shown, observed(workspace, log, metrics, shown) as listener:
+        with listening(quiet, as_json) as shown, observed(workspace, log, metrics, shown) as listener:
             said: Job = cli_cluster.placed(load_job(job), scheduler, tls)
             public = run_job(said, workspace, input, replay, listener)
         if as_json:
@@ -133,7 +127,7 @@ def publish(workspace: WorkspaceFolder, quiet: Quiet = False, as_json: Json = Fa
     """Make tables, microdata and statement again from what was released. Spends nothing, reads no record."""
 
     def act() -> None:
-        with _listening(quiet, as_json) as listener:
+        with listening(quiet, as_json) as listener:
             public = publish_workspace(workspace, listener)
         if as_json:
             print(json.dumps({"event": "done", "public": str(public)}))
@@ -180,7 +174,7 @@ def audit(
     """
 
     def act() -> None:
-        with _listening(quiet, as_json=False) as listener:
+        with listening(quiet, as_json=False) as listener:
             found = audit_workspace(workspace, records, all_rules, listener)
         if confidential:
             out.print(reporting.audit_text(found))
@@ -210,7 +204,7 @@ def calibrate(
         if measure not in get_args(Measure):
             near = ", ".join(get_args(Measure))
             raise JobError(job, [Problem("--measure", f"'{measure}' is not known", near, "take one of these")])
-        with _listening(quiet, as_json=False) as listener:
+        with listening(quiet, as_json=False) as listener:
             made = calibrate_job(load_job(job), out_file, reference, cast(Measure, measure), replicates, listener, period)
         if not quiet:
             out.print(f"Calibrated in {made.tried} tries, {made.measure} {made.loss:g}: {out_file}", markup=False)
@@ -223,14 +217,19 @@ def study(
     file: StudyFile,
     out_folder: Annotated[Path, typer.Option("--out", "-o", help="Folder for results and page.")],
     replicates: Replicates = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="Folder of the public files that a study of files reads.")
+    ] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Run mechanisms on simulated data: summary.csv, replicates.parquet, index.html. Killed, the same command resumes."""
+    """Run mechanisms on simulated data, or releases of public files.
+
+    Writes summary.csv, replicates.parquet, index.html. Killed, the same command resumes."""
 
     def act() -> None:
-        with _listening(quiet, as_json) as listener:
-            folder = run_study(load_study(file), out_folder, replicates, listener)
+        with listening(quiet, as_json) as listener:
+            folder = run_study(load_study(file), out_folder, replicates, listener, data)
         if as_json:
             print(json.dumps({"event": "done", "page": str(folder / "index.html")}))
         elif not quiet:
@@ -256,67 +255,3 @@ def _as_interrupt(number: int, frame: FrameType | None) -> None:
     if not callable(handler):
         raise KeyboardInterrupt
     handler(signal.SIGINT, frame)
-
-
-class _JsonLines:
-    """Events as JSON lines on standard output."""
-
-    def __enter__(self) -> Listener:
-        def say(event: Event) -> None:
-            if event.kind not in SHOWN:
-                return
-            said: dict[str, Any] = {"event": event.kind, "stage": event.stage, "done": event.done, "total": event.total}
-            if event.note:
-                said["note"] = event.note
-            print(json.dumps(said), flush=True)
-
-        return say
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-
-class _Silence:
-    def __enter__(self) -> Listener:
-        return silent
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-
-class _Bars:
-    """A progress bar per stage on standard error, with counts and the time left."""
-
-    def __enter__(self) -> Listener:
-        self._progress = Progress(
-            TextColumn("{task.description:<18}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=err,
-        )
-        self._tasks: dict[str, TaskID] = {}
-        self._progress.start()
-        return self._say
-
-    def _say(self, event: Event) -> None:
-        if event.kind not in SHOWN:
-            return
-        if event.note:
-            self._progress.console.print(event.note)
-            return
-        if event.stage not in self._tasks or event.kind == "begin":
-            self._tasks[event.stage] = self._progress.add_task(event.stage, total=event.total)
-        total = event.done if event.kind == "end" else event.total
-        self._progress.update(self._tasks[event.stage], completed=event.done, total=total)
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-
-def _listening(quiet: bool, as_json: bool) -> _JsonLines | _Silence | _Bars:
-    if as_json:
-        return _JsonLines()
-    return _Silence() if quiet or not sys.stderr.isatty() else _Bars()

@@ -121,6 +121,17 @@ def t_interval(value: Floats, variance: Floats, df: Floats, level: float = 0.9) 
     return Interval(value, error, df, value - reach, value + reach)
 
 
+def positive_interval(value: Floats, variance: Floats, df: Floats, level: float = 0.9) -> Interval:
+    """A t interval on the log scale, for a figure that cannot be negative: skewed as its law is. Where it reaches further
+    than the figure itself, so that the log scale tells nothing, the symmetric one from 0 upwards."""
+    plain = t_interval(value, variance, df, level)
+    reach = plain.upper - value
+    clear = reach < value
+    factor = np.exp(np.divide(reach, value, out=np.zeros_like(reach), where=clear))
+    lower = np.where(clear, value / factor, np.maximum(plain.lower, 0.0))
+    return plain._replace(lower=lower, upper=np.where(clear, value * factor, np.maximum(plain.upper, 0.0)))
+
+
 def combine_sets(values: Floats, variances: Floats, df_within: float) -> Interval:
     """Combine m synthetic sets, arrays of shape (set, cell): T = B/m + W, df = (m−1)(1 + W/(B/m))² (MODIPS; METHODS §6).
 

@@ -63,9 +63,17 @@ FAMILIES: dict[Family, FamilyFacts] = {
     "negative_binomial": FamilyFacts("negative binomial probability of {outcome}", COUNT, False, False, ("grid", "stan")),
     "poisson_regression": FamilyFacts("Poisson probability of {outcome}", COUNT, False, True, ("stan",)),
     "bernoulli": FamilyFacts("probability of {outcome}", BINARY, False, False, ("exact", "stan")),
+    "scores": FamilyFacts(
+        "normal density of the scores of {weight} and, given it, of {outcome} under the reference's distributions, "
+        "relative to the reference's own",
+        *(Support("numbers"), True, True, ("exact",)),
+    ),
     "histogram": FamilyFacts("noisy histogram of {outcome} in equal bins", Support("numbers"), False, False, ()),
     "cell_sums": FamilyFacts(
         "noisy sums of {weight} and of its product with {outcome} in every finest cell", Support("numbers"), None, False, ()
+    ),
+    "noisy_tables": FamilyFacts(
+        "noisy weighted counts, means and totals of {outcome} of whole tables", Support("numbers"), None, False, ()
     ),
     "reference_cells": FamilyFacts(
         "noisy sums of {weight} and of its product with {outcome}, clipped where a reference tells, in every finest cell",

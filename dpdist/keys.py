@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from randomgen import AESCounter
 
 _HALF_STEP = 2.0**-54
+_PAGE = 2**16
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,3 +64,13 @@ def open_uniforms(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[n
     """Uniforms strictly inside (0, 1), for inverse distribution functions."""
     uniforms: NDArray[np.float64] = rng.random(shape)
     return np.minimum(uniforms + _HALF_STEP, 1.0 - 2.0 * _HALF_STEP)
+
+
+def uniforms_of(key: Key, stage: str, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Uniforms strictly inside (0, 1), one for each number: its own, whichever others are asked for with it."""
+    found = np.empty(len(numbers))
+    page = numbers // _PAGE
+    for each in np.unique(page).tolist():
+        own = page == each
+        found[own] = open_uniforms(key.generator(stage, block=each), (_PAGE,))[numbers[own] % _PAGE]
+    return found

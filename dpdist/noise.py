@@ -22,7 +22,7 @@ def whole_laplace(scale: Fraction, size: int) -> Floats:
     if scale <= 0:
         raise ValueError("a noise scale must be greater than 0")
     dp.enable_features("contrib")
-    space = dp.vector_domain(dp.atom_domain(T=int)), dp.l1_distance(T=int)
+    space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l1_distance(T="i64")
     measurement = dp.m.make_laplace(*space, scale=float(np.nextafter(float(scale), np.inf)))
     return np.array(measurement([0] * size), dtype=np.float64)
 

@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 from dpdist.errors import ClusterError, DpdistError, JobError, Problem, TaskError, WorkspaceError
 from dpdist.files import write_json
 from dpdist.progress import Event, Listener
+from dpdist.storage.objects import Objects, is_url
 
 STATUS = "status.json"
 """In the workspace, beside the public and the confidential folder."""
@@ -97,13 +98,12 @@ _BUCKETS = (0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)
 class Status:
     """What a run has done, as one small file that is replaced whole; written at every stage and every few seconds."""
 
-    def __init__(self, root: Path, run: str) -> None:
-        self._root = root
-        earlier = _read(root / STATUS) or {}
+    def __init__(self, place: str | Path, run: str) -> None:
+        self._place, self._file = place, None if is_url(place) else Path(place) / STATUS
         self._said: dict[str, Any] = {
             "run": run,
             "state": "running",
-            "starts": int(earlier.get("starts", 0)) + 1,
+            "starts": int((_read(self._file) or {}).get("starts", 0)) + 1,
             "began": now(),
             "stage": None,
             "stages": {},
@@ -113,6 +113,7 @@ class Status:
         self._began: dict[str, float] = {}
         self._written = 0.0
         self._owned = False
+        self._objects: Objects | None = None
 
     def hear(self, event: Event) -> None:
         if event.kind in ("begin", "advance", "end"):
@@ -137,13 +138,22 @@ class Status:
     def _write(self) -> None:
         """Nothing before the workspace is the run's, nothing on a full disk: a run does not fail for its status."""
         if self._owned:
-            with suppress(OSError):
-                write_json(self._root / STATUS, {**self._said, "updated": now()})
+            with suppress(OSError, WorkspaceError):
+                if self._file is not None:
+                    write_json(self._file, {**self._said, "updated": now()})
+                else:
+                    self._put()
                 self._written = time.monotonic()
+
+    def _put(self) -> None:
+        if self._objects is None:
+            self._objects = Objects(str(self._place), soon=True)
+            self._said["starts"] = int((_read(self._objects) or {}).get("starts", 0)) + 1
+        self._objects.put(STATUS, json.dumps({**self._said, "updated": now()}, indent=2).encode())
 
 
 @contextmanager
-def observed(root: Path, log: str | None, metrics: str | None, listener: Listener) -> Iterator[Listener]:
+def observed(root: str | Path, log: str | None, metrics: str | None, listener: Listener) -> Iterator[Listener]:
     """A listener that hands events on, writes them down and counts them; tells how the block ended."""
     run = uuid4().hex[:12]
     with ExitStack() as kept:
@@ -191,9 +201,9 @@ def cause(error: BaseException) -> str:
     return name
 
 
-def read_status(workspace: Path) -> dict[str, Any]:
+def read_status(workspace: str | Path) -> dict[str, Any]:
     """What a run says of itself, with `silent` seconds since it last did. Raises `WorkspaceError` if there is none."""
-    said = _read(workspace / STATUS)
+    said = _read(Objects(str(workspace), soon=True) if is_url(workspace) else Path(workspace) / STATUS)
     if said is None:
         raise WorkspaceError(str(workspace), "no run has left a status here", "name the folder given to run --workspace", 2)
     updated = datetime.fromisoformat(said["updated"])
@@ -214,9 +224,11 @@ def status_lines(said: Mapping[str, Any]) -> dict[str, str]:
     return {**shown, "tasks": f"{said['tasks']:,}, {said['retries']:,} submitted again"}
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def _read(place: Path | Objects | None) -> dict[str, Any] | None:
     try:
-        said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found = place.get(STATUS) if isinstance(place, Objects) else None
+        text = found.data if found else place.read_bytes() if isinstance(place, Path) else b""
+        said: dict[str, Any] = json.loads(text)
     except (OSError, ValueError):
         return None
     return said

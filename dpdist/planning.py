@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -12,9 +12,9 @@ import numpy as np
 from dpdist.cells import cross
 from dpdist.errors import DataError, JobError, Problem
 from dpdist.estimates import stratum_sizes
-from dpdist.job import Job
+from dpdist.job import CELLWISE, Job
 from dpdist.mechanisms.presets import MECHANISMS
-from dpdist.models import MODELS
+from dpdist.models import builder_of
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.guarantees import Promise
 from dpdist.progress import Listener, stage
@@ -22,6 +22,7 @@ from dpdist.raking import NotMet, factors, margins_of
 from dpdist.records import POOLED, Floats, Frame
 from dpdist.runtime.blocks import BYTES_PER_RECORD, GATHERED_BYTES, Layout
 from dpdist.sampling import check
+from dpdist.survey.earlier_release import ReferenceRelease, open_release
 from dpdist.survey.likeness import content
 from dpdist.survey.prepare import Census, take_census
 from dpdist.survey.reference import ReferenceFile, open_reference
@@ -37,12 +38,12 @@ class Plan:
     census: Census
     promise: Promise
     layout: Layout
-    reference: ReferenceFile | None = None
+    reference: ReferenceFile | ReferenceRelease | None = None
 
     @cached_property
     def model(self) -> StratumModel:
         """The model of the first stratum: what all strata's models have in common."""
-        return MODELS[self.job.model.family].build(self.job, self.frame, self.frame.rows_of(0))
+        return builder_of(self.job).build(self.job, self.frame, self.frame.rows_of(0))
 
     @property
     def frame(self) -> Frame:
@@ -54,6 +55,8 @@ def make_plan(job: Job, input: str | Path | None, listener: Listener) -> Plan:
     source = open_source(job, input)
     with stage(listener, "check records", source.rows) as tick:
         census = take_census(job, source, tick)
+    if job.sizes_secret:
+        census = replace(census, frame=census.frame.crossed())
     problems = _design_problems(job, census) + _fit_problems(job, census) + _rake_problems(job, census.frame)
     if problems:
         raise DataError(source.name, problems)
@@ -64,8 +67,10 @@ def make_plan(job: Job, input: str | Path | None, listener: Listener) -> Plan:
     if job.mechanism.fallback == "pool":
         _check_memory(job, Layout.of(job, census.frame.pooled()))
     _check_calibration(job, source)
-    reference = None
-    if job.reference is not None:
+    reference: ReferenceFile | ReferenceRelease | None = None
+    if job.carries:
+        reference = open_release(job, source, census.frame)
+    elif job.refers:
         with stage(listener, "check reference", None) as tick:
             reference = open_reference(job, source, census.frame, tick)
         _check_reference(job, layout, reference)
@@ -105,11 +110,17 @@ def _check_reference(job: Job, layout: Layout, reference: ReferenceFile) -> None
     frame, problems = layout.frame, []
     counts = np.bincount(frame.stratum, weights=reference.counts(frame), minlength=len(frame.stratum_labels)).astype(int)
     for stratum, (label, n) in enumerate(zip(frame.stratum_labels, counts.tolist(), strict=True)):
-        p = MODELS[job.model.family].build(job, frame, frame.rows_of(stratum)).identified
+        p = builder_of(job).build(job, frame, frame.rows_of(stratum)).identified
         least = len(job.model.outcomes)
+        what = "cells" if job.mechanism.name in CELLWISE else "predictors"
         if n <= p + least:
-            found, allowed = f"{n} records, too few for p = {p} predictors", f"n > p + {least} = {p + least}"
+            found, allowed = f"{n} records, too few for p = {p} {what}", f"n > p + {least} = {p + least}"
             problems.append(Problem(f"stratum {label}", found, allowed, "pool strata, or take a larger reference"))
+        elif job.mechanism.name == "sanitized_statistics" and label in reference.census.constant:
+            found, allowed = "outcome or weight is the same for all records", f"{' and '.join(job.components)} that vary"
+            problems.append(Problem(f"stratum {label}", found, allowed, "pool strata, or take another reference"))
+    if job.model.family == "scores":
+        problems += [_constant(job, label) for label in frame.stratum_labels if label in reference.census.constant]
     if problems:
         raise DataError(reference.source.name, problems)
     needed = layout.process + (BYTES_PER_RECORD + GATHERED_BYTES) * int(counts.max())
@@ -130,7 +141,7 @@ def _design_problems(job: Job, census: Census) -> list[Problem]:
     problems = _population_problems(job, census, size, labels, unit[1])
     sampled = np.ones(len(size)) if census.populations is None else size / census.populations.strata
     alone = [labels[k] for k in np.flatnonzero((size < 2) & ((census.populations is None) | (sampled < 1)))]
-    improper = MODELS[job.model.family].build(job, frame, frame.rows_of(0)).improper
+    improper = builder_of(job).build(job, frame, frame.rows_of(0)).improper
     told_by_the_fit = frame.count.sum() < 2 and improper
     if not alone or told_by_the_fit or job.survey.lonely_psu != "error" or job.survey.replicate_weights is not None:
         return problems
@@ -185,14 +196,23 @@ def _rake_problems(job: Job, frame: Frame) -> list[Problem]:
     return problems
 
 
+def _constant(job: Job, label: str) -> Problem:
+    """Of a score model's stratum, in the current file or in the reference."""
+    allowed = f"{' and '.join(job.components)} that vary"
+    remedy = "pool strata (strata: []), or take a mechanism that needs no variation, as reference_tables"
+    return Problem(f"stratum {label}", "outcome or weight is the same for all records", allowed, remedy)
+
+
 def _fit_problems(job: Job, census: Census) -> list[Problem]:
     """Strata that the model cannot be fitted to under an improper prior: too small, or constant."""
     frame, problems = census.frame, []
     remedy = "pool strata (strata: []), drop predictors, or take model.prior: {name: proper}"
     for stratum, label in enumerate(frame.stratum_labels):
         n = int(frame.stratum_count[stratum])
-        model = MODELS[job.model.family].build(job, frame, frame.rows_of(stratum))
+        model = builder_of(job).build(job, frame, frame.rows_of(stratum))
         p = model.identified
+        if job.model.family == "scores" and label in census.constant:
+            problems.append(_constant(job, label))
         if not model.improper:
             continue
         least = len(job.model.outcomes)

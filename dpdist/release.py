@@ -11,17 +11,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from dpdist.carried import composed
 from dpdist.errors import WorkspaceError
 from dpdist.evaluation.evaluate import evaluate
 from dpdist.files import write_text
 from dpdist.frames import frame_table
-from dpdist.job import Job
+from dpdist.job import Job, budget_text
 from dpdist.keys import Key
+from dpdist.models.score_facts import Facts
 from dpdist.planning import Plan, make_plan
+from dpdist.privacy.guarantees import Strict
 from dpdist.progress import Event, Listener, silent, stage
 from dpdist.publish.folder import publish as publish_folder
 from dpdist.publish.folder import publishing
-from dpdist.publish.released import Release, promised, read_release
+from dpdist.publish.released import Release, promised, public_frame, read_release, shape_name, without_points
 from dpdist.runtime.blocks import Blocks
 from dpdist.runtime.executors import executor
 from dpdist.runtime.fit import Fit, open_fit
@@ -29,9 +32,14 @@ from dpdist.runtime.protect import fit_error
 from dpdist.runtime.reference import learn, learn_or_refuse, powers, refused
 from dpdist.runtime.strata import create_stores, gather_strata, protect_all, protect_some
 from dpdist.sampling import facts, prepare
-from dpdist.storage.marks import finished, mark
+from dpdist.storage import arrays
+from dpdist.storage.identity import Identity
+from dpdist.storage.log import confidential_log
+from dpdist.storage.places import SCRATCH
 from dpdist.storage.tables import write_records, write_table
-from dpdist.storage.workspace import REFERENCE, SCRATCH, Identity, Workspace, confidential_log
+from dpdist.storage.workspace import REFERENCE, Workspace
+from dpdist.survey.earlier_release import ReferenceRelease
+from dpdist.survey.likeness import table_content
 from dpdist.survey.prepare import changed_while_read, place
 from dpdist.survey.reference import place_reference
 
@@ -58,16 +66,21 @@ def run(
     input: str | Path | None = None,
     replay: str | Path | None = None,
     listener: Listener = silent,
-) -> Path:
+) -> Path | str:
     """Protect, publish, evaluate; on a workspace begun before it resumes. Returns the public folder.
 
+    The workspace is a folder, or the URL of a prefix in an object store; then a URL is returned, too.
     Raises `JobError` or `DataError` before anything is written, `FitError` if a stratum cannot be released.
     """
+    with Workspace.opened(workspace) as space:
+        _run(job, space, input, replay, listener)
+        return space.published
+
+
+def _run(job: Job, space: Workspace, input: str | Path | None, replay: str | Path | None, listener: Listener) -> None:
     plan = make_plan(job, input, listener)
-    space = Workspace(Path(workspace).absolute())
     identity = Identity(_decisive(plan), plan.source.fingerprint())
-    replayed = Path(replay).absolute() if replay else None
-    with space.owned(identity, replayed) as key, confidential_log(space) as log, threadpool_limits(1):
+    with space.owned(identity, replay) as key, confidential_log(space) as log, threadpool_limits(1):
         log.info("rules: %s of %d rows", plan.census.removed or "nothing removed", plan.census.rows)
         try:
             prepare(job, plan.model, listener)
@@ -77,17 +90,17 @@ def run(
             release = protect(space, plan, key, sampled_by, listener)
             with publishing(space.public):
                 publish_folder(release, space.public, listener)
+            space.store.show(space.public)
             evaluate(space, plan, key, listener)
         except Exception:
             log.exception("failed")
             raise
         log.info("finished")
-    return space.public
 
 
 def store_records(space: Workspace, plan: Plan, identity: Identity, listener: Listener) -> None:
     """Typed records in frame order, in blocks; with the job and the frame, all that a task reads."""
-    if finished(space.marks, "records", space.confidential):
+    if space.finished("records"):
         return
     write_text(space.job, plan.job.model_dump_json(indent=2) + "\n", mode=0o600)
     write_table(space.frame, frame_table(plan.frame))
@@ -99,13 +112,19 @@ def store_records(space: Workspace, plan: Plan, identity: Identity, listener: Li
         if plan.source.fingerprint() != identity.input:
             raise changed_while_read(plan.source)
         write_records(space.records, records, plan.layout.span_edges)
-    mark(space.marks, "records", [space.job, space.frame, space.records], space.confidential)
+    space.mark("records", [space.job, space.frame, space.records])
 
 
 def store_reference(space: Workspace, plan: Plan, listener: Listener) -> None:
     """The reference's records under rows of the current frame, in blocks."""
     reference, job = plan.reference, plan.job
-    if reference is None or finished(space.marks, "reference", space.confidential):
+    if reference is None or space.finished("reference"):
+        return
+    if isinstance(reference, ReferenceRelease):
+        records = reference.first_outcome()
+        write_table(space.carried, reference.table)
+        write_records(space.reference, records, [0, len(records)])
+        space.mark("reference", [space.reference, space.carried])
         return
     with (
         tempfile.TemporaryDirectory(dir=space.confidential, prefix=SCRATCH) as scratch,
@@ -116,7 +135,7 @@ def store_reference(space: Workspace, plan: Plan, listener: Listener) -> None:
             raise changed_while_read(reference.source)
         counts = np.bincount(plan.frame.stratum[records.frame], minlength=len(plan.frame.stratum_labels))
         write_records(space.reference, records, Blocks.of(counts, job.sampler.total).edges)
-    mark(space.marks, "reference", [space.reference], space.confidential)
+    space.mark("reference", [space.reference])
 
 
 def _decisive(plan: Plan) -> dict[str, Any]:
@@ -128,9 +147,9 @@ def _decisive(plan: Plan) -> dict[str, Any]:
 def protect(space: Workspace, plan: Plan, key: Key, sampled_by: Mapping[str, Any], listener: Listener) -> Release:
     """Fit every stratum under the mechanism; where one cannot be released, the job's declared fallback is taken."""
     job, fallback = plan.job, plan.job.mechanism.fallback
-    pooled = finished(space.marks, POOLING, space.confidential)
+    pooled = space.finished(POOLING)
     fit = open_fit(space, key, "pooled" if pooled else "strata")
-    with executor(job.runtime, job.sampler.name == "stan", space.confidential, listener) as workers:
+    with executor(job.runtime, job.sampler.name == "stan", space.shared, listener) as workers:
         create_stores(fit)
         unlearned = learn(fit, fit.strata, workers, listener)
         if unlearned and (fallback == "refuse" or (fallback == "pool" and (pooled or not job.strata))):
@@ -149,7 +168,7 @@ def protect(space: Workspace, plan: Plan, key: Key, sampled_by: Mapping[str, Any
             failed = protect_some(again, [outcome.stratum for outcome in failed], workers, listener)
         elif failed and fallback == "pool" and job.strata and not pooled:
             listener(Event("note", "protect", note="a stratum cannot stand alone: all strata are pooled into one fit"))
-            mark(space.marks, POOLING, [], space.confidential)
+            space.mark(POOLING, [])
             fit = open_fit(space, key, "pooled")
             create_stores(fit)
             learn_or_refuse(fit, fit.strata, workers, listener)
@@ -161,33 +180,64 @@ def protect(space: Workspace, plan: Plan, key: Key, sampled_by: Mapping[str, Any
     released = dict(zip(fit.frame.stratum_labels, gather_strata(fits), strict=True))
     sets = tuple({label: thetas[k] for label, thetas in released.items()} for k in range(job.synthetic_sets))
     promise = promised(plan.promise, sampled_by, _referred(plan, fit))
-    return Release(job, promise, fit.frame, sets, key.child("publish"))
+    left, points = without_points(job, fit.frame, sets)
+    distributions = _distributions(job, fits)
+    return Release(job, promise, public_frame(job, fit.frame, left), left, key.child("publish"), points, distributions)
+
+
+def _distributions(job: Job, fits: Mapping[int, Fit]) -> dict[str, Facts]:
+    """What the reference told of distributions, by stratum; and by outcome where records are drawn beside tables."""
+    found: dict[str, Facts] = {}
+    for stratum, fit in fits.items() if job.refers else ():
+        learned, label = fit.learned(stratum), fit.frame.stratum_labels[stratum]
+        found |= {label: learned.facts} if learned.facts is not None else {}
+        found |= {shape_name(label, name): each for name, each in zip(job.model.outcomes, learned.shapes, strict=False)}
+    return found
 
 
 def _referred(plan: Plan, fit: Fit) -> dict[str, Any] | None:
     """What is published of the reference: its content's checksum, and what it fixed in public terms."""
     said, found = plan.job.reference, plan.reference
-    if said is None or found is None:
+    if said is None:
         return None
+    if found is None:
+        assert said.histogram is not None
+        return {"histogram": {"epsilon": budget_text(said.histogram.epsilon)}, "provenance": said.provenance}
+    if isinstance(found, ReferenceRelease):
+        return _chained(plan, found) | {"provenance": said.provenance}
     facts = {"sha256": found.sha256, "records": found.records, "period": said.period, "provenance": said.provenance}
+    if plan.job.mechanism.name == "reference_tables":
+        facts["content"] = table_content(plan.job, found.source)
     return facts | ({"power": powers(fit)} if plan.job.mechanism.name == "centred" else {})
 
 
-def publish(workspace: str | Path, listener: Listener = silent) -> Path:
+def _chained(plan: Plan, found: ReferenceRelease) -> dict[str, Any]:
+    """The chain that this release continues, and what a person in all its files loses with it."""
+    guarantee, chain = plan.promise.total, found.carried.chain
+    assert isinstance(guarantee, Strict)
+    exchanged = budget_text(guarantee.substitution_epsilon)
+    own = {"epsilon": budget_text(guarantee.epsilon), "substitution_epsilon": exchanged}
+    totals = {f"chain_{name}": composed([*chain, own], name) for name in own}
+    facts = {"sha256": found.sha256, "records": found.records, "period": chain[-1]["period"]}
+    return {**facts, **totals, "chain": chain, "root": dict(found.carried.root)}
+
+
+def publish(workspace: str | Path, listener: Listener = silent) -> Path | str:
     """Tables, microdata and statement again from `public/released`, at no cost and without the confidential folder."""
-    space = Workspace(Path(workspace).absolute())
-    with publishing(space.public), threadpool_limits(1):
-        publish_folder(read_release(space.public / "released"), space.public, listener)
-    return space.public
+    with Workspace.opened(workspace) as space, space.publishing(), threadpool_limits(1):
+        with publishing(space.public):
+            publish_folder(read_release(space.public / "released"), space.public, listener)
+        space.store.show(space.public)
+        return space.published
 
 
 def open_log_lik(workspace: str | Path) -> xr.Dataset:
     """log_lik.zarr of a run: coordinates loaded, the tensor lazy (dims chain, draw, record)."""
     import xarray as xr
 
-    path = Workspace(Path(workspace)).log_lik
-    if not path.exists():
+    space = Workspace.at(workspace)
+    if not space.store.names(space.log_lik):
         remedy = "run the job, with record: {log_lik: always}"
         raise WorkspaceError(str(workspace), "it keeps no log-likelihood tensor", remedy)
-    store: xr.Dataset = xr.open_zarr(path, consolidated=False)
+    store: xr.Dataset = xr.open_zarr(arrays.source(space.log_lik, space.store), consolidated=False)
     return store.assign_coords({name: store[name].load() for name in (*store.coords, "offset", "length")})

@@ -16,6 +16,7 @@ from dpdist.errors import WorkspaceError
 from dpdist.planning import Plan
 from dpdist.publish.folder import recover
 from dpdist.runtime.blocks import log_lik_bytes
+from dpdist.storage.bucket import MANIFEST
 from dpdist.storage.workspace import Workspace
 
 ROWS = 40
@@ -44,24 +45,28 @@ def plan_text(plan: Plan) -> RenderableType:
     return facts_text(facts)
 
 
-def run_text(workspace: Path) -> RenderableType:
+def run_text(workspace: str | Path) -> RenderableType:
     """The end of a run: what may be published and what must not."""
-    space = Workspace(workspace)
-    said = _statement(space)
-    return facts_text(
-        {
-            "public": str(space.public),
-            "confidential": f"{space.confidential} (guard it)",
-            "guarantee": _guarantee(said),
-            "tables": ", ".join(sorted(p.stem for p in (space.public / "tables").glob("*.csv"))),
-            "synthetic sets": str(said["synthetic_sets"]),
-        }
-    )
+    with Workspace.opened(workspace, soon=True) as space:
+        said = _statement(space)
+        return facts_text(
+            {
+                "public": space.shown(space.public),
+                "confidential": f"{space.shown(space.confidential)} (guard it)",
+                "guarantee": _guarantee(said),
+                "tables": ", ".join(sorted(p.stem for p in (space.public / "tables").glob("*.csv"))),
+                "synthetic sets": str(said["synthetic_sets"]),
+            }
+        )
 
 
-def report_text(workspace: Path, confidential: bool) -> RenderableType:
+def report_text(workspace: str | Path, confidential: bool) -> RenderableType:
     """Guarantee and tables of a release; with `confidential`, errors against direct estimates, comparators and truth."""
-    space = Workspace(workspace)
+    with Workspace.opened(workspace, soon=True) as space:
+        return _report_text(space, confidential)
+
+
+def _report_text(space: Workspace, confidential: bool) -> RenderableType:
     said = _statement(space)
     parts: list[RenderableType] = [
         Text(f"{said['dataset']} {said['period']}", style="bold"),
@@ -73,6 +78,7 @@ def report_text(workspace: Path, confidential: bool) -> RenderableType:
         parts.append(
             Text("\nCONFIDENTIAL: errors in direct standard errors (median and largest over cells)", style="bold red")
         )
+        space.store.take_folder(space.evaluation)
         for path in sorted(space.evaluation.glob("*.parquet")):
             rows = pd.read_parquet(path)
             columns = [c for c in map(str, rows.columns) if c.endswith("_error_in_se")]
@@ -87,7 +93,7 @@ def report(workspace: str | Path, confidential: bool = False) -> str:
     """`report_text` as plain text, 100 columns wide."""
     console = Console(width=100, no_color=True)
     with console.capture() as captured:
-        console.print(report_text(Path(workspace), confidential))
+        console.print(report_text(workspace, confidential))
     return captured.get()
 
 
@@ -99,9 +105,11 @@ def audit_text(found: Confidential[pd.DataFrame]) -> RenderableType:
 
 def _statement(space: Workspace) -> dict[str, Any]:
     recover(space.public)
+    if space.store.take(space.public / MANIFEST):
+        space.store.take_folder(space.public)
     path = space.public / "statement.json"
     if not path.exists():
-        raise WorkspaceError(str(space.root), "no public folder", "run `dpdist run` on this workspace first")
+        raise WorkspaceError(space.place, "no public folder", "run `dpdist run` on this workspace first")
     said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return said
 

@@ -16,28 +16,42 @@ from dpdist.files import write_json, write_text
 from dpdist.progress import Listener, silent, stage
 from dpdist.runtime.executors import executor
 from dpdist.studies import results
+from dpdist.studies.filed import Filed
 from dpdist.studies.losses import losses
 from dpdist.studies.ratios import ratios
+from dpdist.studies.refer import refer
+from dpdist.studies.referring import Referring
 from dpdist.studies.replicate import Replicate, replicate
 from dpdist.studies.settings import Guarantees, Simulation
 from dpdist.studies.tabulate import tabulate
 from dpdist.studies.tabulated import Tabulated
+from dpdist.study_files import ratios as file_ratios
+from dpdist.study_files import releases
 
-AnyStudy = Simulation | Guarantees | Tabulated
+AnyStudy = Simulation | Guarantees | Tabulated | Referring | Filed
 
 
-def run(study: AnyStudy, out: str | Path, replicates: int | None = None, listener: Listener = silent) -> Path:
+def run(
+    study: AnyStudy,
+    out: str | Path,
+    replicates: int | None = None,
+    listener: Listener = silent,
+    data: str | Path | None = None,
+) -> Path:
     """Run what is missing of a study and write summary.csv, replicates.parquet and index.html. Returns the folder.
 
     `replicates` overrides the study's own number; a larger one adds to what is there. Results are those of simulated data
-    with keyed NumPy randomness: nothing in the folder is confidential, and nothing of it is a release.
+    with keyed NumPy randomness: nothing in the folder is confidential, and nothing of it is a release. A study of files
+    reads them in `data`; what it leaves tells of them, and they must be public.
     Raises `WorkspaceError` where the folder is another study's or in use.
     """
     if replicates is not None:
         study = study.model_copy(update={"replicates": replicates})
+    if isinstance(study, Filed) and data is not None:
+        study = study.model_copy(update={"data": str(Path(data).absolute())})
     folder = Path(out).absolute()
     with owned(folder, study):
-        units = [(c, number) for c in range(len(study.cases)) for number in range(1, study.replicates + 1)]
+        units = [(c, number) for c in range(len(study.cases)) for number in range(1, study.replicates_of(c) + 1)]
         missing = [k for k, (c, number) in enumerate(units) if not done(folder, study, c, number)]
         with stage(listener, "replicates", len(units)) as tick:
             tick(len(units) - len(missing))
@@ -50,9 +64,11 @@ def run(study: AnyStudy, out: str | Path, replicates: int | None = None, listene
         summary = results.summarise(table)
         results.write_table(folder, table, summary)
         shown = pd.concat(parts)
-        if isinstance(study, Tabulated):
-            by_cell = ratios(study, shown)
+        if isinstance(study, Tabulated | Referring | Filed):
+            by_cell = file_ratios(shown) if isinstance(study, Filed) else ratios(study, shown)
             write_text(folder / "ratios.csv", by_cell.to_csv(index=False, float_format="%.10g"))
+            if isinstance(study, Referring):  # a million errors, of which the page shows what ratios.csv holds
+                shown = shown[~shown["measure"].str.contains(" error ")]
             shown = pd.concat([shown, by_cell])
         from dpdist.studies.page import page  # what draws is loaded here only: other verbs do without
 
@@ -83,6 +99,10 @@ class Task:
             return losses(self.study, self.study.cases[index], number)
         if isinstance(self.study, Tabulated):
             return tabulate(self.study, self.study.cases[index], number)
+        if isinstance(self.study, Filed):
+            return releases(self.study, self.study.cases[index], number)
+        if isinstance(self.study, Referring):
+            return refer(self.study, self.study.cases[index], number)
         return replicate(self.study, self.study.cases[index], number, records=number == 1)
 
 

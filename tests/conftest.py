@@ -15,6 +15,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from object_server import ObjectServer
 
 hypothesis.settings.register_profile(
     "fixed", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
@@ -71,6 +72,14 @@ def _keys_of_the_test(request: pytest.FixtureRequest) -> Iterator[None]:
 def data() -> Path:
     """Folder of real survey files; a file that is missing there is a failure, not a skip."""
     return Path(os.environ["DPDIST_DATA"])
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectServer]:
+    """An S3 server of this session."""
+    server = ObjectServer(tmp_path_factory.mktemp("s3"))
+    yield server
+    server.close()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -36,7 +36,7 @@ period: "{period}"
 input: {{path: {folder}/now.parquet}}
 columns:
   region: {{levels: [north, south]}}
-  y: {{bounds: [0, {high}]}}
+  y: {{bounds: [0, {high}], outside: clip}}
 model: {{family: {family}, outcome: y}}
 mechanism: {{name: {mechanism}}}
 budget: {{epsilon: "{epsilon}"}}

@@ -17,6 +17,7 @@ from dpdist.estimates import (
     combine_sets,
     counts_and_means,
     group_sums,
+    positive_interval,
     record_sums,
     t_interval,
 )
@@ -316,3 +317,18 @@ def test_the_cross_of_two_columns_has_all_cells_and_all_margins():
     design = Design(2)
     axes = [(*LEVELS[name], TOTAL) for name in BY]
     assert design.cells.labels == tuple(product(*axes))
+
+
+def test_a_positive_figure_has_an_interval_on_the_log_scale():
+    """Where it reaches further than the figure the log scale would have no end: the plain one from 0 upwards."""
+    value = np.array([10.0, 4.0, 0.0, -1.0, 5.0, 1e-3, np.nan])
+    variance, df = np.array([4.0, 16.0, 1.0, 1.0, 0.0, 9e6, 1.0]), np.full(7, np.inf)
+    found, plain = positive_interval(value, variance, df), t_interval(value, variance, df)
+    reach = 1.6448536269514722 * 0.2
+    np.testing.assert_allclose([found.lower[0], found.upper[0]], 10.0 * np.exp([-reach, reach]))
+    assert plain.lower[1] < 0
+    assert (found.lower[[1, 2, 3, 5]] == 0.0).all()
+    np.testing.assert_array_equal(found.upper[[1, 2, 3, 5]], plain.upper[[1, 2, 3, 5]])
+    assert (found.lower[4], found.upper[4]) == (5.0, 5.0)
+    assert np.isnan([found.lower[6], found.upper[6]]).all()
+    np.testing.assert_array_equal(found.standard_error, plain.standard_error)

@@ -22,7 +22,7 @@ from dpdist.job_consistency import contradictions, scheduler_contradictions
 from dpdist.jobfile import find_job, load_job, parse_job
 from dpdist.mechanisms.presets import MECHANISMS
 from dpdist.models import MODELS
-from dpdist.privacy import weights
+from dpdist.privacy import searches
 
 JOBS = sorted((Path(__file__).parent.parent / "jobs").glob("*.yaml"))
 
@@ -280,12 +280,15 @@ def test_the_shipped_jobs_are_there() -> None:
         "doctorates",
         "doctorates_hours",
         "doctorates_pooling",
+        "doctorates_sanitized",
         "doctorates_stan",
         "nhanes_bmi",
         "nscg_salaries",
+        "nscg_scores",
         "nscg_strict",
         "tax_wages",
         "tax_wages_strict",
+        "vote_strict",
         "vote_turnout",
     ]
 
@@ -395,6 +398,7 @@ OTHER_RESULT = [
     (("survey", "population"), 1000),
     (("survey", "fpc"), ["size"]),
     (("survey", "lonely_psu"), "average"),
+    (("survey", "design_effect"), 1.5),
     (("survey", "replicate_weights"), {"kind": "brr", "prefix": "r", "number": 8}),
     (("strata",), []),
     (("model", "predictors"), []),
@@ -443,7 +447,7 @@ def test_simulated_surveys_with_other_settings_are_other_inputs() -> None:
 
 @pytest.mark.parametrize(
     ("literal", "registry"),
-    [(vocabulary.Family, MODELS), (vocabulary.MechanismName, MECHANISMS), (vocabulary.WeightRule, weights._SEARCHES)],
+    [(vocabulary.Family, MODELS), (vocabulary.MechanismName, MECHANISMS), (vocabulary.WeightRule, searches._SEARCHES)],
     ids=["models", "mechanisms", "weight rules"],
 )
 def test_a_name_that_a_job_may_use_is_registered_and_the_other_way_round(literal: Any, registry: dict[str, object]) -> None:

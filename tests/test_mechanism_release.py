@@ -53,7 +53,7 @@ def text(mechanism: str, path: Path = Path("none.parquet"), **said: str) -> str:
     plain = {"epsilon": "12", "adjacency": "zero_out", "column": "", "family": "beta", "log_lik": "always"}
     plain["sampler"] = "sampler: {name: grid, draws: 200}"
     if mechanism.startswith("perturbed_histogram"):
-        plain |= {"family": "histogram", "log_lik": "auto", "sampler": ""}
+        plain |= {"family": "histogram", "log_lik": "auto", "sampler": "", "column": ", outside: clip"}
     return JOB.format(mechanism=mechanism, path=path, **{**plain, **said})
 
 
@@ -165,6 +165,7 @@ WRONG = [
     ("perturbed_histogram", {"sampler": "sampler: {name: grid}"}, "draws from no posterior"),
     ("perturbed_histogram", {"log_lik": "always"}, "has no posterior"),
     ("perturbed_histogram", {"column": ", whole: true"}, "uniform within its bins"),
+    ("perturbed_histogram", {"column": ""}, "state outside: clip"),
     ("censor_uw", {"adjacency": "add_remove"}, "add_remove cannot be promised"),
 ]
 
@@ -189,6 +190,8 @@ def test_constants_that_are_left_out_are_those_of_the_paper() -> None:
     weights = {name: parse_job(text(name)).mechanism.weights for name in CLASSES}
     assert (weights["censor_w"].rule, weights["censor_w"].c, weights["censor_w"].reweight) == ("linear", 1.0, 0.95)
     assert (weights["weighted_e"].rule, weights["weighted_e"].c, weights["weighted_e"].reweight) == ("linear", 1.0, None)
+    unadjusted = parse_job(text("censor_w, weights: {rule: linear, reweight: null}")).mechanism.weights
+    assert (unadjusted.c, unadjusted.reweight) == (1.0, None), "what is said is not replaced"
     assert (weights["weighted"].rule, weights["censor_uw"].rule, weights["unweighted"].rule) == (
         "fixed_point",
         "none",

@@ -39,6 +39,13 @@ def test_noise_has_the_stated_scale_and_no_other(scale: Fraction) -> None:
     assert abs(np.mean(noise > 0) - 0.5) < 6.2 * 0.5 / np.sqrt(SIZE)
 
 
+def test_whole_noise_of_a_large_scale_does_not_saturate() -> None:
+    """2^36 is beyond what 32 bits hold: there all of it would be ±2^31."""
+    noise, scale = whole_laplace(Fraction(2**36), SIZE), Fraction(2**36)
+    assert consistent(noise, scale)
+    assert not consistent(np.clip(noise, -(2.0**31), 2.0**31 - 1), scale)
+
+
 def test_two_calls_never_share_a_draw() -> None:
     assert not set(laplace(Fraction(1), 1000)) & set(laplace(Fraction(1), 1000))
 
@@ -71,7 +78,7 @@ HISTOGRAM = """
 dataset: shares
 period: "2021"
 input: {path: shares.parquet}
-columns: {y: {bounds: [0, 1]}}
+columns: {y: {bounds: [0, 1], outside: clip}}
 model: {family: histogram, outcome: y}
 mechanism: {name: perturbed_histogram, bins: 2500}
 budget: {epsilon: "1", adjacency: ADJACENCY}

@@ -86,6 +86,7 @@ def test_its_table_is_near_the_direct_one(lognormal: Path) -> None:
     assert np.allclose(means.set_index("sex")["estimate"], direct.loc[means["sex"]], rtol=0.1)
 
 
+@pytest.mark.slow
 def test_a_users_program_that_clamps_has_a_strict_release(files: Path, tmp_path: Path) -> None:
     dpdist.run(job(files, USER.format(wrong=0), epsilon="2"), tmp_path / "work")
     said = json.loads((tmp_path / "work" / "public" / "statement.json").read_text())

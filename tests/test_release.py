@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -309,7 +309,9 @@ SMALL = (
 )
 
 
-def test_a_stratum_that_misses_the_target_takes_the_declared_fallback(tmp_path: Path) -> None:
+def test_a_stratum_that_misses_the_target_takes_the_declared_fallback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(dpdist.FitError) as refused:
         dpdist.run(dpdist.parse_job(SMALL), tmp_path / "refuse")
     assert refused.value.exit_code == 1
@@ -330,7 +332,12 @@ def test_a_stratum_that_misses_the_target_takes_the_declared_fallback(tmp_path: 
     proper = dpdist.parse_job(
         SMALL.replace("{name: weighted}", "{name: weighted, fallback: proper_prior}").replace('"1.2"', '"3.6"')
     )
-    dpdist.run(proper, tmp_path / "proper")
+    noted: list[Mapping[str, int | str]] = []
+    with monkeypatch.context() as patch:
+        patch.setattr("dpdist.runtime.protect.note", lambda event, unit: noted.append(unit))
+        dpdist.run(proper, tmp_path / "proper")
+    own = [unit["stratum"] for unit in noted if unit["fit"] == "strata"]
+    assert own == [0, 1, 2, 3], "a log of workers does not tell which strata failed"
     strata = pd.read_parquet(tmp_path / "proper/confidential/strata.parquet")
     assert len(strata) == 4
     assert "proper" in set(strata["fit"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +117,24 @@ def test_publishing_again_gives_the_same_bytes(finished: Path) -> None:
 def test_two_workers_give_the_same_bytes(finished: Path, tmp_path: Path) -> None:
     dpdist.run(job(executor="dask", workers=2), tmp_path / "again", replay=finished / "confidential")
     assert public_bytes(tmp_path / "again") == public_bytes(finished)
+
+
+def test_giant_strata_of_several_outcomes_are_served_span_by_span(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys_of: Callable[[str], AbstractContextManager[None]]
+) -> None:
+    """Blocks of 128 records, one a span; what is released differs by rounding only."""
+    said = job(("sampler: {draws: 300}", "sampler: {draws: 300}\nrecord: {log_lik: never}"))
+    for name in ("whole", "giant"):
+        if name == "giant":
+            monkeypatch.setattr("dpdist.runtime.blocks.TENSOR_BYTES", 1)
+            monkeypatch.setattr("dpdist.runtime.blocks.SPAN_VALUES", 1)
+        with keys_of("several"):
+            dpdist.run(said, tmp_path / name)
+    assert len(list((tmp_path / "giant/confidential/parts/strata-000000").glob("bounds-*.parquet"))) > 1
+    one, other = (json.loads((tmp_path / name / "public/released/set-1.json").read_text()) for name in ("whole", "giant"))
+    for field, stratum in one["strata"].items():
+        for name in ("coefficients", "covariance"):
+            np.testing.assert_allclose(other["strata"][field][name]["values"], stratum[name]["values"], rtol=1e-6)
 
 
 def test_the_evaluation_has_direct_estimates_and_truth_of_every_outcome(finished: Path) -> None:
@@ -232,6 +252,8 @@ def test_an_audit_takes_several_outcomes(finished: Path) -> None:
         ([("[salary, hours]", "[salary, salary]")], "model.outcome", "named twice"),
         ([("[salary, hours]", "[salary, age]")], "model.outcome", "column 'age' needs public bounds"),
         ([("[salary, hours]", "[salary, weight]")], "survey.weight", "'weight' is used as outcome"),
+        ([("{total: hours}", "{mean: salary}")], "tables.0.statistics.3", "'mean of salary' is named twice"),
+        ([("{total: hours}", "count")], "tables.0.statistics.3", "'count' is named twice"),
         ([("{total: hours}", "{total: sex}")], "tables.0.statistics.3", "{total: salary} or {total: hours}"),
         ([("hours: {bounds: [0, 200]}", "hours: {bounds: [-1, 200]}")], "columns.hours.bounds", "narrow them"),
         (

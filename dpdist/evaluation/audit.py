@@ -79,10 +79,12 @@ def leave_one_out(
     return Confidential(pd.DataFrame(rows, columns=names))
 
 
-def keep_audit(folder: Path, rule: str, found: Confidential[pd.DataFrame]) -> None:
+def keep_audit(folder: Path, rule: str, found: Confidential[pd.DataFrame]) -> Path:
     """Write audit-<rule>.parquet into the confidential folder of evaluations."""
     table = pa.Table.from_pandas(found.disclose_to_custodian(), preserve_index=False)
-    write_table(folder / f"audit-{rule}.parquet", table)
+    path = folder / f"audit-{rule}.parquet"
+    write_table(path, table)
+    return path
 
 
 def _largest(log_likelihood: Floats, log_evidence: float) -> float:

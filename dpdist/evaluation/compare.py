@@ -14,6 +14,7 @@ from dpdist.evaluation.laplace import noised
 from dpdist.evaluation.referred import REFERRED, Referred
 from dpdist.job import Comparator, Job, StatisticName, Table
 from dpdist.keys import Key
+from dpdist.privacy.noisy_tables import figures_met
 from dpdist.records import Floats, Frame
 from dpdist.survey.direct import Design, Replicated, Totals, degrees_of_freedom, direct
 from dpdist.survey.simulate import FIELDS, SEXES, Truth
@@ -71,7 +72,7 @@ def compare(
         for column, estimator in (("synthetic", default), ("synthetic_records", "records")):
             mine = (published["statistic"] == statistic.name) & (published["estimator"] == estimator)
             mine &= published["variable"].isna() if statistic.variable is None else published["variable"] == outcome
-            rows[column] = published.loc[mine, "estimate"].to_numpy(dtype=float)
+            rows[column] = published.loc[mine, "estimate"].to_numpy(dtype=float) if mine.any() else np.nan
         for how in job.compare:
             rows[how] = columns[how][outcome][statistic.name]
         true = None if truth is None else truth_in_cells(truth, job, said, frame, outcome)
@@ -89,14 +90,14 @@ def _noised(
     estimates: Mapping[str, Mapping[StatisticName, Estimate]],
     how: Comparator,
     key: Key,
-) -> dict[str, dict[str, Floats]]:
+) -> dict[str, dict[StatisticName, Floats]]:
     """Noised statistics by outcome; counts are noised once, among the first outcome's."""
-    figures = sum(cross(frame, table.by, table.margins).per_record * len(table.statistics) for table in job.tables)
-    epsilon, found = float(job.budget.epsilon), dict[str, dict[str, Floats]]()
+    figures = figures_met(frame, job.tables)
+    epsilon, found = float(job.budget.epsilon), dict[str, dict[StatisticName, Floats]]()
     for number, (outcome, estimate) in enumerate(estimates.items()):
         wanted = [s.name for s in said.statistics if s.variable == outcome or (s.variable is None and number == 0)]
         own = key if number == 0 else key.child(f"outcome {number + 1}")
-        values: dict[str, Floats] = {name: estimate[name].value for name in wanted}
+        values: dict[StatisticName, Floats] = {name: estimate[name].value for name in wanted}
         mine = noised(values, yardsticks[outcome].found, cells, epsilon, how, own, said.name, figures)
         count = next(iter(found.values()), mine).get("count")
         if how == "laplace_consistent" and number and count is not None and {"mean", "total"} <= set(mine):

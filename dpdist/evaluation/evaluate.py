@@ -40,3 +40,4 @@ def evaluate(space: Workspace, plan: Plan, key: Key, listener: Listener) -> None
 def _keep(space: Workspace, name: str, rows: Confidential[pd.DataFrame]) -> None:
     table = pa.Table.from_pandas(rows.disclose_to_custodian(), preserve_index=False)
     write_table(space.evaluation / f"{name}.parquet", table)
+    space.store.keep([space.evaluation / f"{name}.parquet"])

@@ -13,7 +13,7 @@ import numpy as np
 
 from dpdist.cells import Cells
 from dpdist.estimates import group_sums
-from dpdist.job import Job
+from dpdist.job import Job, StatisticName
 from dpdist.keys import Key
 from dpdist.privacy.cell_sums import CellBounds, noise_scale
 from dpdist.records import Codes, Floats, Frame, Records
@@ -29,7 +29,7 @@ class Referred(NamedTuple):
     finest: Floats
     reference: Floats
 
-    def figures(self, how: str, cells: Cells) -> dict[str, Floats]:
+    def figures(self, how: str, cells: Cells) -> dict[StatisticName, Floats]:
         sums = self.finest if how == "laplace_finest" else self.reference
         inside = cells.membership.tocsc()[:, self.row]
         count, total = (inside @ sums[:, k] for k in range(2))

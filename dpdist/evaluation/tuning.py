@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dpdist.job import Job, Mechanism
-from dpdist.mechanisms.presets import target_of
+from dpdist.mechanisms.promises import target_of
 
 BISECTIONS = 3
 REFUSED = float("inf")

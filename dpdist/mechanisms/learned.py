@@ -6,7 +6,7 @@ reference's own fits depends on no other record: clamped, the likelihood then ha
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -16,14 +16,18 @@ from dpdist.job import Job
 from dpdist.mechanisms.clamped import Gather
 from dpdist.mechanisms.protocol import BlockRecorder, Carry, Pass, Sample
 from dpdist.mechanisms.tilted import Frozen, Weigh, fits
-from dpdist.models.clipping import Cell
 from dpdist.models.protocol import Clamped, Draws, StratumModel
-from dpdist.models.reference_cells import ReferenceCells
+from dpdist.models.reference_cells import ReferenceCells, Told
+from dpdist.models.sanitized import SanitizedLognormal
+from dpdist.models.score_facts import Facts
+from dpdist.models.scores import Scores
+from dpdist.models.unwinsorising import Whitened
 from dpdist.models.user import User
 from dpdist.privacy.guarantees import bound_target
 from dpdist.privacy.reference import kappa_of, power, spurious
 from dpdist.privacy.reference_cells import Limits
-from dpdist.privacy.weights import Constant, Ones, Reweight, Search, fixed, search
+from dpdist.privacy.searches import Search, fixed, search
+from dpdist.privacy.weights import Constant, Ones, Reweight
 from dpdist.records import Floats, Records
 
 CHECKED = 4000
@@ -39,13 +43,24 @@ class Spurious(Exception):
 
 class Learned(NamedTuple):
     """θ_ref (one draw) with the power a of the likelihood; or a record's privacy weight as a fixed function of it; or the
-    cells of a table with the limits that they are clipped at."""
+    cells of a table with the limits that they are clipped at; or how records are whitened; or the distributions of a score
+    model, or of every outcome of a table."""
 
     theta: Draws
     power: float
     frozen: Frozen | None = None
-    cells: list[Cell] | None = None
+    told: Told | None = None
     limits: Limits | None = None
+    whitened: Whitened | None = None
+    facts: Facts | None = None
+    shapes: tuple[Facts, ...] = ()
+
+
+def standing(model: StratumModel, learned: Learned | None) -> StratumModel:
+    """The model with what it takes from the reference."""
+    if isinstance(model, Scores) and learned is not None and learned.facts is not None:
+        return model.within(learned.facts)
+    return model
 
 
 class Loss(NamedTuple):
@@ -70,10 +85,15 @@ def learn_centre(job: Job, model: StratumModel, records: int, reference: int) ->
     return Learned(theta, power(clamp, dimensions(theta), records, reference, drift, kappa_of(drift))), draws
 
 
-def learn_cells(model: ReferenceCells, records: Records) -> Learned:
-    """Cells and limits from the reference's records and public sizes."""
-    cells = model.told(records)
-    return Learned(Draws({}), 1.0, None, cells, model.limited(cells))
+def learn_cells(model: ReferenceCells, reference: Sequence[Records], standing: Floats | None = None) -> Learned:
+    """Cells and limits from the reference's records by outcome (`standing`: how many they stand for) and public sizes."""
+    told = model.told(reference, standing)
+    return Learned(Draws({}), 1.0, None, told, model.limited(told))
+
+
+def learn_whitening(model: SanitizedLognormal, records: Records) -> Learned:
+    """How records are whitened, from the reference's records. Raises `Improper`."""
+    return Learned(Draws({}), 1.0, whitened=model.learned(records))
 
 
 def check_centre(job: Job, model: StratumModel, learned: Learned) -> Generator[Pass | Sample, Any, None]:

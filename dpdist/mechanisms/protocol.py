@@ -44,6 +44,8 @@ class Sample(NamedTuple):
     posterior: Floats | Clamped
     stage: str
     set: int = 0
+    model: StratumModel | None = None
+    """Unset: the stratum's own; a mechanism that a reference told more has another."""
 
 
 class Noise(NamedTuple):

@@ -23,19 +23,8 @@ from dpdist.mechanisms.protocol import (
     StratumRecorder,
 )
 from dpdist.models.protocol import Clamped, Draws, StratumModel
-from dpdist.privacy.weights import (
-    Cluster,
-    Constant,
-    NotReached,
-    Ones,
-    Step,
-    Summary,
-    Truncated,
-    among,
-    at,
-    innermost,
-    product,
-)
+from dpdist.privacy.searches import NotReached
+from dpdist.privacy.weights import Cluster, Constant, Ones, Step, Summary, Truncated, among, at, innermost, product
 from dpdist.records import Floats, Records
 
 

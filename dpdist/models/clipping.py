@@ -7,7 +7,7 @@ negative or are two-valued); clipped statistics tell (s, g), and the reference t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -15,18 +15,24 @@ import numpy as np
 
 from dpdist.records import Floats
 
-QUANTILES = np.array([0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.94, 0.97, 0.985, 0.995, 1.0])
-BEYOND = np.array([1.3, 2.0])
-"""Limits that are tried: quantiles of the reference, and its largest value times these."""
 DRIFT = 1.1
 """Planned drift of shape: weights and outcomes to this power."""
 FARTHEST = 3.0
 """Largest |log s| and |log g|; of a shift, in the outcome's reference deviations."""
 STEPS = 50
-FEW = 250
-"""Reference records below which a cell borrows the others' shape, at its own mean weight and mean outcome."""
-LENT = 2_000
 FLAT = 1e-9
+
+
+class Blur(NamedTuple):
+    """Noise of the histograms that a cell's records were made of: where the bins lie, and the covariance of their shares.
+
+    Such a cell is the current file's own: its tails are those of the same records, but for the noise.
+    """
+
+    weight: Floats
+    of_weight: Floats
+    outcome: Floats
+    of_outcome: Floats
 
 
 class Slopes(NamedTuple):
@@ -54,6 +60,7 @@ class Cell:
     scaled: bool
     records: int
     weighted: bool = True
+    blur: Blur | None = None
 
     @classmethod
     def of(cls, weight: Floats, outcome: Floats, bounds: tuple[float, float], weighted: bool = True) -> Cell:
@@ -66,6 +73,12 @@ class Cell:
 
     def under(self, s: float, g: float) -> Cell:
         return replace(self, weight=self.weight * np.exp(s), outcome=self.moved(g))
+
+    @property
+    def two_valued(self) -> bool:
+        """True of shares: outcomes are the public bounds and nothing between."""
+        values = np.unique(self.outcome)
+        return bool(np.isin(values, (self.low, self.top)).all()) and (len(values) == 2 or self.top - self.low == 1.0)
 
     @property
     def mean_weight(self) -> float:
@@ -99,6 +112,14 @@ class Cell:
     def mean_rate(self) -> float:
         return float(np.average(self.rate, weights=self.weight))
 
+    @property
+    def standing(self) -> float:
+        """Records that its shape stands on, fewer where noise in histograms is as large as their sampling error."""
+        if self.blur is None:
+            return float(self.records)
+        direct, noisy = self.direct_influence()[:, 1].var() / self.records, self.blur.outcome - self.mean
+        return float(self.records / (1.0 + noisy @ self.blur.of_outcome @ noisy / max(direct, 1e-12)))
+
     def direct_influence(self) -> Floats:
         """Influence of a record on (log mean weight, mean outcome), (record, 2)."""
         share = self.weight / self.mean_weight
@@ -123,49 +144,7 @@ class Cell:
             inverse[:, 0] = 0.0
         return Slopes((pairs - pairs.mean(axis=0)) @ inverse.T, inverse)
 
-    def choose(self, n: int, noise_variance: float) -> tuple[float, float, float]:
-        """μ, U and R of the least predicted error, in direct variances: tails of both files, noise, planned drift.
-
-        `noise_variance` is that of the noise on a sum.
-        """
-        direct = self.direct_influence()
-        variance = np.maximum(direct.var(axis=0) + np.array([1.0, 0.0]), 1e-12) / n
-        variance[1] = max(variance[1], 1e-12 * (self.top - self.low) ** 2)
-        files, deviation = 1.0 / n + 1.0 / self.records, np.abs(self.outcome - self.mean)
-        caps, reaches = _candidates(self.weight), _candidates(deviation)
-        if len(np.unique(self.outcome)) <= 2:
-            reaches = np.array([max(self.top - self.mean, self.mean - self.low)])
-        if not self.weighted:
-            caps = np.array([1.0])
-        heavier, wider = self._drifted()
-        best, limits = np.inf, (self.mean, float(caps[-1]), float(reaches[-1]))
-        for cap in caps:
-            v, moved = np.minimum(self.weight, cap) / cap, np.minimum(heavier, cap) / cap
-            slope = float((v * (self.weight < cap)).mean()) if self.weighted else np.inf
-            if slope <= FLAT:
-                continue
-            told = (v - v.mean()) / slope
-            lost = (direct[:, 0] - told).var() * files + noise_variance / (n * slope) ** 2
-            count = (lost + ((moved.mean() - v.mean()) / slope) ** 2) / variance[0]
-            if count >= best:
-                continue
-            c = np.clip((self.outcome - self.mean)[None] / reaches[:, None], -1.0, 1.0)
-            c_moved = np.clip((wider - self.mean)[None] / reaches[:, None], -1.0, 1.0)
-            within = deviation[None] < reaches[:, None]
-            steep = (within * (v * self.rate)).mean(axis=1) / reaches
-            with np.errstate(divide="ignore", invalid="ignore"):
-                gain = self.mean_rate / steep
-                across = (c * (v * (self.weight < cap))).mean(axis=1) / slope
-                q = c * v
-                found = gain[:, None] * (q - q.mean(axis=1, keepdims=True) - across[:, None] * (v - v.mean()))
-                lost = (direct[:, 1][None] - found).var(axis=1) * files + (gain / n) ** 2 * noise_variance * (1 + across**2)
-                total = count + (lost + (gain * ((c_moved - c) * v).mean(axis=1)) ** 2) / variance[1]
-            total = np.where(np.isfinite(total), total, np.inf)
-            if total.min() < best:
-                best, limits = float(total.min()), (self.mean, float(cap), float(reaches[total.argmin()]))
-        return limits
-
-    def _drifted(self) -> tuple[Floats, Floats]:
+    def drifted(self) -> tuple[Floats, Floats]:
         """Weights and outcomes of another shape and the same means."""
         heavier = self.weight**DRIFT
         heavier = heavier * self.mean_weight / heavier.mean()
@@ -173,6 +152,41 @@ class Cell:
             return heavier, np.clip(self.mean + DRIFT * (self.outcome - self.mean), self.low, self.top)
         wider = self.outcome**DRIFT
         return heavier, np.minimum(wider * self.mean / np.average(wider, weights=self.weight), self.top)
+
+    def blurred(self, limits: tuple[float, float, float]) -> Floats:
+        """Variances of (log mean weight, mean outcome) that noise in the histograms of its tails brings, (2,)."""
+        if self.blur is None:
+            return np.zeros(2)
+        centre, cap, reach = limits
+        inverse = self.slopes(limits).inverse
+        of_weight = self.blur.weight / self.mean_weight - inverse[0, 0] * np.minimum(self.blur.weight, cap) / cap
+        share = np.minimum(self.weight, cap).mean() / cap
+        clipped = share * np.clip((self.blur.outcome - centre) / reach, -1.0, 1.0)
+        of_outcome = self.blur.outcome - self.mean - self.mean_rate * inverse[1, 1] * clipped
+        return np.array([of_weight @ self.blur.of_weight @ of_weight, of_outcome @ self.blur.of_outcome @ of_outcome])
+
+    def transported(self, mean_weight: float, mean: float, points: int) -> tuple[Floats, Floats]:
+        """Weights and outcomes of this shape and of these means, at most `points`: a later period's reference."""
+        if self.two_valued:
+            weight, outcome = self._with_share((mean - self.low) / (self.top - self.low), points)
+        else:
+            weight, outcome = condensed(self.weight, self.outcome, points)
+            few = replace(self, weight=weight, outcome=outcome)
+            outcome = few.moved(_bisect(lambda g: few.mean_at(g) - mean))
+        return weight * (mean_weight / weight.mean()), outcome
+
+    def _with_share(self, share: float, points: int) -> tuple[Floats, Floats]:
+        """Weights of those at the upper bound and of the others, in such numbers that the weighted share is `share`."""
+        upper = self.outcome == self.top
+        groups = [self.weight[own] if own.any() else self.weight for own in (upper, ~upper)]
+        share = min(1.0, max(0.0, share))
+        odds = share * groups[1].mean(), (1.0 - share) * groups[0].mean()
+        above = round(points * odds[0] / (odds[0] + odds[1]))
+        weights = [
+            np.quantile(group, (np.arange(size) + 0.5) / size) if size else np.empty(0)
+            for group, size in zip(groups, (above, points - above), strict=True)
+        ]
+        return np.concatenate(weights), np.repeat([self.top, self.low], [above, points - above])
 
     def solve(self, v: float, q: float, limits: tuple[float, float, float]) -> tuple[float, float]:
         """(log s, log g) under which the reference has these mean statistics, within ±FARTHEST."""
@@ -183,26 +197,17 @@ class Cell:
         return _bisect(lambda g: self.statistics(s, g, limits)[1] - q)
 
 
-def complete(cells: Sequence[Cell]) -> list[Cell]:
-    """Cells of which those with FEW records borrow the shape of the others together."""
-    rich = [cell for cell in cells if cell.records >= FEW] or list(cells)
-    lending = [cell for cell in rich if cell.scaled]
-    if not lending:
-        return list(cells)
-    weight = np.concatenate([cell.weight / cell.mean_weight for cell in lending])
-    outcome = np.concatenate([cell.outcome / cell.mean for cell in lending])
-    some = np.linspace(0, len(weight) - 1, min(LENT, len(weight))).astype(np.int64)
-    weight, outcome = weight[some] / weight[some].mean(), outcome[some]
-    outcome = outcome / np.average(outcome, weights=weight)
-    return [cell.lent(weight, outcome) if cell.records < FEW and cell.mean > 0 else cell for cell in cells]
-
-
-def _candidates(values: Floats) -> Floats:
-    largest = float(values.max())
-    if largest <= 0.0:
-        return np.array([1.0])
-    found = np.concatenate([np.quantile(values, QUANTILES), largest * BEYOND])
-    return np.unique(found[found > 0])
+def condensed(weight: Floats, outcome: Floats, points: int) -> tuple[Floats, Floats]:
+    """At most `points` records in place of these, each the mean of as many neighbours, by weight and then by outcome."""
+    if len(weight) <= points:
+        return weight, outcome
+    blocks = np.array_split(np.argsort(weight, kind="stable"), round(points**0.5))
+    ordered = np.concatenate([block[np.argsort(outcome[block], kind="stable")] for block in blocks])
+    starts = np.linspace(0, len(weight), points, endpoint=False).astype(np.int64)
+    held = np.add.reduceat(weight[ordered], starts)
+    total = np.add.reduceat((weight * outcome)[ordered], starts)
+    size = np.diff(np.append(starts, len(weight)))
+    return held / size, np.divide(total, held, out=np.zeros(points), where=held > 0)
 
 
 def _bisect(rising: Callable[[float], float]) -> float:

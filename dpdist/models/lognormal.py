@@ -1,8 +1,7 @@
 """FBS and FBP: outcomes and weight together, z = (log y, log w), z | x ~ N(B'x, Σ) in the sample ([T]; METHODS §5).
 
-With d outcomes z has D = d + 1 components, the weight's the last. Exact draws under α-weighted records with A = diag(α):
-K = X'AX, B̂ = K⁻¹X'AZ, S = (Z−XB̂)'A(Z−XB̂), ν = Σα − p under the prior |Σ|^(−(D+1)/2); Σ ~ IW(ν, S),
-B | Σ ~ MN(B̂, K⁻¹, Σ), proper iff Σα > p + d. f_i is the density of (log y, log w).
+With d outcomes z has D = d + 1 components, the weight's the last; its posterior under α-weighted records is `Conjugate`'s,
+proper iff Σα > p + d. f_i is the density of (log y, log w).
 
 FBP is the same fit un-tilted. The sample law of z is π·p(z|x)/E(π|x) with π = 1/w = exp(−z_w); so the population law is the
 sample's times exp(z_w), normalised, which for a normal law shifts the mean: μ_pop = μ_sample + Σe_w, in every outcome by
@@ -16,42 +15,31 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-from numpy.linalg import LinAlgError
-from scipy.linalg import cholesky, solve_triangular
-from scipy.special import multigammaln, ndtr, ndtri
+from scipy.linalg import cholesky
+from scipy.special import ndtri
 
 from dpdist.job import Job
 from dpdist.keys import open_uniforms
-from dpdist.models import fused, normal
-from dpdist.models.chi import chi_quantiles
-from dpdist.models.design import Design, design, frame_strata_as_predictors
-from dpdist.models.prior import ConjugatePrior, conjugate_prior
-from dpdist.models.protocol import Draws, Extremes, Improper, Parameter
+from dpdist.models import bivariate, fused, normal
+from dpdist.models.conjugate import Conjugate, of
+from dpdist.models.design import design, frame_strata_as_predictors
+from dpdist.models.lognormal_laws import limited_lognormal_mean, sample_law
+from dpdist.models.prior import conjugate_prior
+from dpdist.models.protocol import Draws, Extremes, Parameter
 from dpdist.models.stan_records import clamped_records, no_records
 from dpdist.models.tiles import by_pattern
 from dpdist.records import Codes, Floats, Frame, Ints, Records
 
-LOG_2PI = float(np.log(2.0 * np.pi))
 TILE_VALUES = 64_000
 """Records × draws of a tile of the log likelihood: half a megabyte of float64 stays in the second-level cache."""
-ROUNDING = 16.0 * float(np.finfo(float).eps)
-"""Relative error allowed for a sum of six products and the forming of its coefficients, for a covariance of condition 1;
-the inverse of a covariance with correlation ρ loses a further 1/(1 − ρ²)."""
-MEANS = ROUNDING / 4.0
-"""The same for a mean, a sum of an intercept and a few effects, and for its distance from the centre."""
-TOO_SMALL = "the privacy weights are so small that some draws of the covariance are numerically singular"
-SINGULAR = 1e-11
-"""A residual variance below this share of the raw second moment is rounding error: the component is constant."""
 
 
 @dataclass(frozen=True)
-class Lognormal:
+class Lognormal(Conjugate):
     """Lognormal model of (outcomes, weight) for one stratum; statistics are (pattern, 1 + D + D(D+1)/2): with one outcome
     Σα(1, z₁, z₂, z₁², z₁z₂, z₂²)."""
 
     components: tuple[str, ...]
-    design: Design
-    prior: ConjugatePrior
     synthesis: Literal["fbs", "fbp"]
     fixed_weight: float | None
     outcome_bounds: tuple[float, float]
@@ -79,16 +67,6 @@ class Lognormal:
         )
 
     @property
-    def dimension(self) -> int:
-        """D: the outcomes and the weight."""
-        return len(self.components)
-
-    @property
-    def least(self) -> int:
-        """The posterior under the improper prior exists where Σα is greater: p + d."""
-        return self.identified + self.dimension - 1
-
-    @property
     def parameters(self) -> tuple[Parameter, ...]:
         component = ("component", tuple(f"log {name}" for name in self.components))
         other = ("other_component", component[1])
@@ -97,14 +75,6 @@ class Lognormal:
             Parameter("coefficients", (("predictor", self.design.names), component), logs),
             Parameter("covariance", (component, other), logs),
         )
-
-    @property
-    def identified(self) -> int:
-        return len(self.design.kept)
-
-    @property
-    def improper(self) -> bool:
-        return self.prior.records == 0
 
     @property
     def combine(self) -> Literal["sum"]:
@@ -128,51 +98,6 @@ class Lognormal:
             centred = terms[own] - terms[own].mean(axis=0)
             found[number] = centred.T @ centred * (len(own) / max(1, len(own) - 1))
         return found
-
-    def centre(self, statistics: Floats) -> Draws:
-        """B̂ and S/ν of many sets of statistics at once, (set, pattern, statistic)."""
-        x, prior, d = self.design.matrix, self.prior, self.dimension
-        total = statistics[:, :, 0].sum(axis=1)
-        k = np.einsum("pi,sp,pj->sij", x, statistics[:, :, 0], x) + prior.precision
-        xz = np.einsum("pi,spd->sid", x, statistics[:, :, 1 : d + 1]) + prior.precision @ prior.location
-        raw = statistics[:, :, d + 1 :].sum(axis=1)
-        zz = raw[:, normal.unpacked(d)] + prior.location.T @ prior.precision @ prior.location
-        b_hat = np.linalg.solve(k, xz)
-        scale = zz - b_hat.transpose(0, 2, 1) @ xz + prior.scale
-        coefficients = np.full((len(statistics), len(self.design.names), d), np.nan)
-        coefficients[:, self.design.kept, :] = b_hat
-        return of(coefficients, scale / self._degrees(total)[:, None, None])
-
-    def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
-        """Exact draws by inverse distribution functions: the same uniforms serve every round (common random numbers).
-
-        Raises `Improper` also where a draw cannot be evaluated in double precision, which takes Σα barely over p + d.
-        """
-        p, d = self.identified, self.dimension
-        normals = d * (d - 1) // 2
-        root_k, b_hat, scale, nu = self._posterior(statistics)
-        uniforms = open_uniforms(rng, (draws, d + normals + p * d))
-        chi = np.array([chi_quantiles(nu - k, uniforms[:, k]) for k in range(d)])
-        if not chi.min() > 1e-30:
-            raise Improper(TOO_SMALL)
-        root = scale @ normal.inverse_bartlett(chi, ndtri(uniforms[:, d : d + normals]))
-        noise = ndtri(uniforms[:, d + normals :]).reshape(draws, p, d)
-        flat = solve_triangular(root_k, noise.transpose(1, 0, 2).reshape(p, -1), lower=True, trans="T")
-        spread = flat.reshape(p, draws, d).transpose(1, 0, 2)
-        coefficients = np.full((draws, len(self.design.names), d), np.nan)
-        coefficients[:, self.design.kept, :] = b_hat + spread @ root.transpose(0, 2, 1)
-        covariance = root @ root.transpose(0, 2, 1)
-        if not np.all(normal.independence(covariance) > SINGULAR):
-            raise Improper(TOO_SMALL)
-        return of(coefficients, covariance)
-
-    def log_evidence(self, statistics: Floats) -> float:
-        """log ∫ π(θ) ∏ p(record | θ)^α dθ, up to a constant of model and prior; raises `Improper`."""
-        root_k, _, root_s, nu = self._posterior(statistics)
-        d = self.dimension
-        log_k, log_s = (2.0 * float(np.log(np.diag(root)).sum()) for root in (root_k, root_s))
-        scatter = nu * d / 2.0 * np.log(2.0) + multigammaln(nu / 2.0, d) - nu / 2.0 * log_s
-        return float(scatter - d / 2.0 * log_k - d / 2.0 * np.log(2.0 * np.pi) * statistics[:, 0].sum())
 
     def log_lik(self, draws: Draws, records: Records) -> Floats:
         """Log likelihood (draw, record)."""
@@ -244,6 +169,14 @@ class Lognormal:
         weight, typical = weight[:, self.design.pattern], typical[:, self.design.pattern]
         return weight, weight * typical
 
+    def untrimmed(self, theta: Draws, weighted: Draws, unweighted: Draws) -> Draws:
+        """B moved by the difference of the fits' B; Σ = LL' by L_u L_w⁻¹ of the fits' Σ, within a factor of 2."""
+        root, trimmed = (np.linalg.cholesky(each["covariance"][0]) for each in (unweighted, weighted))
+        left, size, right = np.linalg.svd(root @ np.linalg.inv(trimmed))
+        factor = left * np.clip(size, 0.5, 2.0) @ right
+        moved = theta["coefficients"] - weighted["coefficients"] + unweighted["coefficients"]
+        return of(moved, (factor @ theta["covariance"][0] @ factor.T)[None])
+
     def as_sampled(self) -> Lognormal:
         """The model of the observed sample: FBS, whatever the synthesis."""
         return replace(self, synthesis="fbs", fixed_weight=None, expected=False)
@@ -268,7 +201,7 @@ class Lognormal:
 
     def stan_data(self, statistics: Floats) -> Mapping[str, Any]:
         """Data of either program."""
-        self._posterior(statistics)
+        self.posterior(statistics)
         assert self.dimension == 2  # more is refused when a job is read
         prior, (patterns, kept) = self.prior, self.design.matrix.shape
         raw = statistics[:, 3:].sum(axis=0)
@@ -299,6 +232,11 @@ class Lognormal:
         coefficients[:, self.design.kept, :] = kept
         return {"coefficients": coefficients, "covariance": covariance}
 
+    def _factors(self, draws: Draws, records: Records) -> Iterator[tuple[Ints, Floats, Floats, Floats]]:
+        """Log likelihood per pattern as a product of two factors, as `bivariate.factors` and `normal.factors` have them."""
+        factors = bivariate.factors if self.dimension == 2 else normal.factors
+        return factors(self._means(draws), draws["covariance"], _logs(records), self._pattern(records))
+
     def _pattern(self, records: Records) -> Codes:
         return self.design.pattern[records.frame - self.design.first]
 
@@ -307,111 +245,7 @@ class Lognormal:
         kept: Floats = draws["coefficients"][:, self.design.kept, :]
         return np.tensordot(self.design.matrix, kept, axes=(1, 1)).transpose(1, 0, 2)
 
-    def _posterior(self, statistics: Floats) -> tuple[Floats, Floats, Floats, float]:
-        """Cholesky root of K, B̂ (predictor, component), Cholesky root of S, ν."""
-        x, prior, d = self.design.matrix, self.prior, self.dimension
-        total = float(statistics[:, 0].sum())
-        if self.improper and not total > self.least:
-            least = f"p + {d - 1} = {self.least}"
-            raise Improper(f"the privacy weights sum to no more than {least}, so the posterior is improper")
-        k = (x * statistics[:, [0]]).T @ x + prior.precision
-        xz = x.T @ statistics[:, 1 : d + 1] + prior.precision @ prior.location
-        raw = statistics[:, d + 1 :].sum(axis=0)
-        zz = raw[normal.unpacked(d)] + prior.location.T @ prior.precision @ prior.location
-        try:
-            root_k = cholesky(k, lower=True)
-            if np.any(np.diag(root_k) ** 2 <= SINGULAR * np.diag(k)):
-                raise LinAlgError("a pivot that is rounding error")
-            b_hat = solve_triangular(root_k, solve_triangular(root_k, xz, lower=True), lower=True, trans="T")
-            scale = zz - b_hat.T @ xz
-            if self.improper and np.any(np.diag(scale) <= SINGULAR * np.diag(zz)):
-                raise Improper("outcome or weight has no variation left within the predictors' groups")
-            root_s = cholesky((scale + scale.T) / 2.0 + prior.scale, lower=True)
-        except LinAlgError:
-            reason = "some predictor's group has no privacy weight left, or log weight is a line in log outcome"
-            raise Improper(reason) from None
-        return root_k, b_hat, root_s, float(self._degrees(np.array(total)))
-
-    def _degrees(self, total: Floats) -> Floats:
-        """ν = Σα − p under the improper prior, Σα + n₀ under the proper one."""
-        return total + self.prior.records - (self.identified if self.improper else 0)
-
-    def _factors(self, draws: Draws, records: Records) -> Iterator[tuple[Ints, Floats, Floats, Floats]]:
-        """Log likelihood per pattern as a product of two factors: f = φ(u)·T with u = z − centre of the pattern.
-
-        Yields the pattern's records, φ (feature, record), T (feature, draw) and, per record, a bound on the error of its
-        values: in proportion to its terms, to log 2π (the log determinant may cancel it), and to the means times f's slope
-        (their own error matters where Σ is small). Centring at the draws' mean keeps the terms of the order of f.
-        """
-        if self.dimension > 2:
-            yield from normal.factors(self._means(draws), draws["covariance"], _logs(records), self._pattern(records))
-            return
-        covariance = draws["covariance"]
-        rounding = ROUNDING / (1.0 - _squared_correlation(covariance)).min()
-        means, constant = self._means(draws), _log_peak(covariance)
-        p00, p01, p11 = covariance[:, [1, 0, 0], [1, 1, 0]].T * [[1.0], [-1.0], [1.0]] / _determinant(covariance)
-        log_y, log_w = np.log(records.outcome), np.log(records.weight)
-        for own, pattern in by_pattern(self._pattern(records)):
-            y, w = np.ascontiguousarray(means[:, pattern].T)
-            centre = y.mean(), w.mean()
-            y, w = y - centre[0], w - centre[1]
-            linear_y, linear_w = p00 * y + p01 * w, p01 * y + p11 * w
-            constants = constant - 0.5 * (y * linear_y + w * linear_w)
-            table = np.array([constants, linear_y, linear_w, -0.5 * p00, -p01, -0.5 * p11])
-            u, v = log_y[own] - centre[0], log_w[own] - centre[1]
-            features = np.array([np.ones(len(own)), u, v, u * u, u * v, v * v])
-            reach, size = np.abs(table).max(axis=1), np.abs(features)
-            slope = reach[1] + reach[2] + (2.0 * reach[3] + reach[4]) * size[1] + (reach[4] + 2.0 * reach[5]) * size[2]
-            location = float(np.abs(means[:, pattern]).max())
-            yield own, features, table, rounding * (LOG_2PI + reach @ size) + MEANS * location * slope
-
 
 def _logs(records: Records) -> list[Floats]:
     """z: the components' logarithms, (record,) each."""
     return [np.log(values) for values in (*records.outcomes, records.weight)]
-
-
-def _determinant(covariance: Floats) -> Floats:
-    return np.asarray(covariance[:, 0, 0] * covariance[:, 1, 1] - covariance[:, 0, 1] ** 2)
-
-
-def _log_peak(covariance: Floats) -> Floats:
-    """Log density at its mode."""
-    return np.asarray(-LOG_2PI - 0.5 * np.log(_determinant(covariance)))
-
-
-def of(coefficients: Floats, covariance: Floats) -> Draws:
-    """Draws of B (draw, predictor, component) and Σ (draw, component, component)."""
-    return Draws({"coefficients": coefficients, "covariance": covariance})
-
-
-def sample_law(beta: Floats, kappa_x: Floats, kappa_y: Floats, sigma_y: Floats, sigma_pi: Floats) -> tuple[Floats, Floats]:
-    """(B, Σ) of (log y, log w) in the sample from the population's parameters, coefficients (draw, predictor).
-
-    log y | x ~ N(x'β, σ_y²), log π | y, x ~ N(κ_y log y + x'κ_x, σ_π²); the first predictor is the intercept.
-    """
-    cross, weight = -kappa_y * sigma_y**2, (kappa_y * sigma_y) ** 2 + sigma_pi**2
-    covariance = np.stack([sigma_y**2, cross, cross, weight], axis=1).reshape(-1, 2, 2)
-    coefficients = np.stack([beta, -kappa_x - kappa_y[:, None] * beta], axis=2)
-    coefficients[:, 0, :] -= covariance[:, 1, :]
-    return coefficients, covariance
-
-
-def _squared_correlation(covariance: Floats) -> Floats:
-    return np.asarray(covariance[:, 0, 1] ** 2 / (covariance[:, 0, 0] * covariance[:, 1, 1]))
-
-
-def limited_lognormal_mean(mu: Floats, variance: Floats, bounds: tuple[float, float]) -> Floats:
-    """E min(max(Y, lower), upper) for log Y ~ N(mu, variance)."""
-    low, high = bounds
-    sd = np.sqrt(variance)
-
-    def below(limit: float) -> Floats:
-        """E Y·1(Y < limit)."""
-        whole = np.exp(mu + variance / 2.0)
-        return np.asarray(whole * ndtr((np.log(limit) - mu - variance) / sd))
-
-    inside = np.exp(mu + variance / 2.0) if np.isinf(high) else below(high) + high * ndtr((mu - np.log(high)) / sd)
-    if low <= 0.0:
-        return np.asarray(inside)
-    return np.asarray(inside - below(low) + low * ndtr((np.log(low) - mu) / sd))

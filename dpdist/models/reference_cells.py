@@ -1,41 +1,63 @@
-"""Reference tables (METHODS §7b): clipped sums of every finest cell, unclipped with the help of a public reference.
+"""Reference tables (METHODS §7b): clipped sums of every finest cell, unclipped with the help of a reference.
 
-The released parameters are the noisy sums, the limits they were clipped at, and what follows from both: a mean weight and
-a mean outcome of every cell with covariances. Margins are sums of cells. A synthetic record has its cell's means.
+The released parameters are the noisy sums, the limits they were clipped at, what follows from both (a mean weight and mean
+outcomes of every cell with covariances), and the reference as it then stands: its points moved to these means, for the next
+period. Margins are sums of cells. Synthetic records are drawn from the points and made to agree (dpdist.publish.drawn).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpdist.job import Job
-from dpdist.models.clipping import Cell, complete
+from dpdist.models.choosing import Noise, choose
+from dpdist.models.clipping import Cell
 from dpdist.models.design import design
+from dpdist.models.lending import complete
 from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws, Extremes, Parameter
 from dpdist.models.unclipping import unclip
-from dpdist.privacy.reference_cells import UNIT, Limits, noise_scale
+from dpdist.privacy.reference_cells import UNIT, Limits, noise_scales
 from dpdist.records import Codes, Floats, Frame, Records
 
-PAIR, MATRIX = ("log mean weight", "mean outcome"), ("weight", "both", "outcome")
+
+class Sized(NamedTuple):
+    """Sums (1 − v, vc of every outcome), in units, of `size` records in every cell; variance of the noise on log size."""
+
+    sums: Floats
+    size: Floats
+    variance: Floats
+
+
+POINTS = 400
+"""Of every cell and outcome, that a release carries to the next."""
+Told = list[list[Cell]]
+"""What a reference tells: every outcome's cells."""
 
 
 @dataclass(frozen=True)
 class ReferenceCells(OutcomeModel):
-    """Cells of one stratum; statistics are (cell, 2), in whole units, once `limits` are known."""
+    """Cells of one stratum; statistics are (cell, 1 + outcome), in whole units, once `limits` are known."""
 
     labels: tuple[str, ...]
+    outcomes: tuple[str, ...]
+    bounds: tuple[tuple[float, float], ...]
+    """Public, of every outcome."""
+    codes: Codes
+    """Levels of the tables' columns, (cell, column)."""
     count: Floats
     """Sample records of every cell, public."""
-    scale: Fraction
-    """Of the noise on a sum, in units."""
+    scales: tuple[Fraction, Fraction]
+    """Of the noise on Σ(1 − v) and on every other sum, in units."""
     weighted: bool
     shrinkage: bool
+    simplex: bool = False
+    """Sizes are secret: statistics are (1 − v, v(1 + c)/2 of every outcome, v(1 − c)/2 of every outcome)."""
     limits: Limits | None = None
 
     @classmethod
@@ -44,38 +66,73 @@ class ReferenceCells(OutcomeModel):
         cells = design(frame, columns, rows)
         first = [int(np.flatnonzero(cells.pattern == cell)[0]) + rows.start for cell in range(len(cells.matrix))]
         labels = tuple(" / ".join(str(frame.levels[c][frame.codes[c][row]]) for c in columns) or "all" for row in first)
+        codes = np.array([[frame.codes[c][row] for c in columns] for row in first], dtype=np.int32).reshape(len(first), -1)
         count = np.bincount(cells.pattern, weights=frame.count[rows]).astype(np.float64)
-        scale = noise_scale(job.epsilon_per_set, job.budget.adjacency)
-        bounds, weighted = job.outcome.bounds or (0.0, 1.0), job.survey.weight is not None
-        return cls(cells, bounds, labels, count, scale, weighted, job.mechanism.shrinkage)
-
-    @property
-    def parameters(self) -> tuple[Parameter, ...]:
-        cell = ("cell", self.labels)
-        return (
-            Parameter("sums", (cell, ("sum", ("1 - v", "vc")))),
-            Parameter("limits", (cell, ("limit", ("centre", "cap", "reach")))),
-            Parameter("means", (cell, ("mean", ("weight", "outcome")))),
-            Parameter("sampling", (cell, ("covariance", MATRIX))),
-            Parameter("noise", (cell, ("covariance", MATRIX))),
+        bounds = tuple(column.bounds or (0.0, 1.0) for column in job.outcome_columns.values())
+        scales = noise_scales(job.epsilon_of_tables, job.budget.adjacency, len(bounds))
+        weighted = job.survey.weight is not None
+        return cls(
+            *(cells, bounds[0], labels, job.model.outcomes, bounds, codes, count, scales, weighted),
+            *(job.mechanism.shrinkage, job.sizes_secret),
         )
 
     @property
-    def noise_variance(self) -> float:
-        """Of a sum, in records."""
-        return 2.0 * (float(self.scale) / UNIT) ** 2
+    def first(self) -> list[int]:
+        """The first frame row of every cell, counted within the stratum."""
+        return [int(row) for row in np.unique(self.design.pattern, return_index=True)[1]]
 
-    def told(self, records: Records) -> list[Cell]:
-        """Every cell of the reference's records."""
-        cell = self.pattern(records.frame)
-        own = [cell == number for number in range(len(self.labels))]
-        found = [Cell.of(records.weight[k], records.outcome[k], self.outcome_bounds, self.weighted) for k in own]
-        return complete(found)
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        cell, several = ("cell", self.labels), len(self.outcomes) > 1
+        each = [f" {name}" if several else "" for name in self.outcomes]
+        pairs = tuple(name + one for one in each for name in ("both", "outcome"))
+        sums = ("v(1 + c)/2", "v(1 - c)/2") if self.simplex else ("vc",)
+        return (
+            Parameter("sums", (cell, ("sum", ("1 - v", *(sum_name + one for sum_name in sums for one in each))))),
+            Parameter(
+                "limits", (cell, ("limit", (*(f"centre{one}" for one in each), "cap", *(f"reach{one}" for one in each))))
+            ),
+            Parameter("means", (cell, ("mean", ("weight", *(self.outcomes if several else ("outcome",)))))),
+            Parameter("sampling", (cell, ("covariance", ("weight", *pairs)))),
+            Parameter("noise", (cell, ("covariance", ("weight", *pairs)))),
+        )
 
-    def limited(self, cells: list[Cell]) -> Limits:
-        """μ, U and R of every cell from the reference and public sizes."""
-        chosen = [cell.choose(int(n), self.noise_variance) for cell, n in zip(cells, self.count, strict=True)]
-        return Limits(*np.array(chosen, dtype=np.float64).T)
+    @property
+    def noise(self) -> Noise:
+        """Variances of the noise on Σ(1 − v) and on Σvc, in records."""
+        first, other = (2.0 * (float(scale) / UNIT) ** 2 for scale in self.scales)
+        return Noise(first, 2.0 * other if self.simplex else other)
+
+    def sized(self, sums: Floats) -> Sized:
+        """Sums as under public sizes, and the sizes: where these are secret, the noisy sums' own."""
+        if not self.simplex:
+            return Sized(sums, self.count, np.zeros_like(self.count))
+        above, below = np.split(sums[:, 1:], 2, axis=1)
+        left, held = np.maximum(sums[:, 0], 0.0), np.maximum((above + below).mean(axis=1), UNIT / 1000.0)
+        size = np.maximum(np.rint((left + held) / UNIT), 1.0)
+        variance = self.noise.weight, self.noise.product / len(self.outcomes)
+        return Sized(np.column_stack([left, above - below]), (left + held) / UNIT, sum(variance) / size**2)
+
+    def told(self, reference: Sequence[Records], standing: Floats | None = None) -> Told:
+        """Every cell of the reference's records, which are given for every outcome; `standing` (cell,) is how many the
+        records stand for, where they are points of others."""
+        found = []
+        for records, bounds in zip(reference, self.bounds, strict=True):
+            cell = self.pattern(records.frame)
+            order = np.argsort(cell, kind="stable")
+            own = np.split(order, np.searchsorted(cell[order], np.arange(1, len(self.labels))))
+            cells = [Cell.of(records.weight[k], records.outcome[k], bounds, self.weighted) for k in own]
+            if standing is not None:
+                cells = [replace(each, records=max(1, int(n))) for each, n in zip(cells, standing, strict=True)]
+            found.append(complete(cells, self.codes))
+        return found
+
+    def limited(self, told: Told) -> Limits:
+        """μ, U and R of every cell from the reference and public sizes; where these are secret, from its own."""
+        by_cell = list(zip(*told, strict=True))
+        sizes = [cells[0].records for cells in by_cell] if self.simplex else self.count
+        chosen = [choose(cells, int(n), self.noise) for cells, n in zip(by_cell, sizes, strict=True)]
+        return Limits(*(np.array([getattr(each, name) for each in chosen], dtype=np.float64) for name in Limits._fields))
 
     def within(self, limits: Limits) -> ReferenceCells:
         return replace(self, limits=limits)
@@ -83,26 +140,49 @@ class ReferenceCells(OutcomeModel):
     def statistics(self, records: Records, alpha: Floats) -> Floats:
         assert self.limits is not None
         cell, cells = self.pattern(records.frame), len(self.labels)
-        pairs = alpha[:, None] * self.limits.cone(cell, records.weight, records.outcome)
-        return np.column_stack([np.bincount(cell, weights=column, minlength=cells) for column in pairs.T])
+        body = self.limits.simplex if self.simplex else self.limits.cone
+        rows = alpha[:, None] * body(cell, records.weight, np.column_stack(records.outcomes))
+        return np.column_stack([np.bincount(cell, weights=column, minlength=cells) for column in rows.T])
 
-    def unclipped(self, sums: Floats, cells: list[Cell]) -> Draws:
+    def unclipped(self, sums: Floats, told: Told) -> Draws:
         """What is released, from noisy sums and the reference."""
         assert self.limits is not None
-        found = unclip(cells, self.limits, sums, self.count, self.noise_variance, self.shrinkage)
-        triangle = (slice(None), [0, 0, 1], [0, 1, 1])
-        values = {"sums": sums, "limits": np.column_stack(self.limits), "means": found.estimate}
-        values |= {"sampling": found.sampling[triangle], "noise": found.noise[triangle]}
+        centre, cap, reach = self.limits
+        sized = self.sized(sums)
+        found = [
+            unclip(
+                cells,
+                Limits(centre[:, k], cap, reach[:, k]),
+                sized.sums[:, [0, 1 + k]],
+                sized.size,
+                self.noise,
+                self.shrinkage,
+            )
+            for k, cells in enumerate(told)
+        ]
+        weight = found[0].estimate[:, 0]
+        means = [each.estimate[:, 1] for each in found]
+        carried = [
+            [cell.transported(w, m, POINTS) for cell, w, m in zip(cells, weight, mean, strict=True)]
+            for cells, mean in zip(told, means, strict=True)
+        ]
+        values = {"sums": sums, "limits": np.column_stack(self.limits), "means": np.column_stack([weight, *means])}
+        values |= {name: _covariances([getattr(each, name) for each in found]) for name in ("sampling", "noise")}
+        if self.simplex:
+            values["size"] = np.maximum(np.rint(sized.size), 1.0)
+            values["noise"][:, 0] += sized.variance
+        values |= {"standing": np.array([cell.standing for cell in told[0]], dtype=np.float64)}
+        values |= {"points": np.array([[_padded(*pair) for pair in cells] for cells in carried])}
         return Draws({name: value[None] for name, value in values.items()})
 
-    def expect(self, theta: Draws) -> tuple[Floats, Floats]:
+    def expect(self, theta: Draws, outcome: int = 0) -> tuple[Floats, Floats]:
         """E(w|x) and E(wy|x) of every frame row, (draw, row)."""
         means = theta["means"][:, self.design.pattern]
-        return means[..., 0], means[..., 0] * means[..., 1]
+        return means[..., 0], means[..., 0] * means[..., 1 + outcome]
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         means = theta["means"][0, self.pattern(frame_row)]
-        return means[:, 1], means[:, 0]
+        return means[:, 1:] if len(self.outcomes) > 1 else means[:, 1], means[:, 0]
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """Means under other samples of both files, without noise."""
@@ -113,12 +193,19 @@ class ReferenceCells(OutcomeModel):
         return self._varied(theta, "noise", draws, rng)
 
     def _varied(self, theta: Draws, name: str, draws: int, rng: np.random.Generator) -> Draws:
-        covariance = theta[name][0][:, [0, 1, 1, 2]].reshape(-1, 2, 2)
-        values, vectors = np.linalg.eigh(covariance)
-        root = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
-        error = np.einsum("cij,dcj->dci", root, rng.standard_normal((draws, len(root), 2)))
-        weight = theta["means"][..., 0] * np.exp(np.clip(error[..., 0], -5.0, 5.0))
-        return Draws({"means": np.stack([weight, theta["means"][..., 1] + error[..., 1]], axis=-1)})
+        """Outcomes vary with the weight, each by its own covariance; how they vary with one another enters no table."""
+        of_weight, *pairs = np.split(theta[name][0], np.arange(1, 1 + 2 * len(self.outcomes)), axis=1)
+        sd = np.sqrt(of_weight[:, 0])
+        shift = rng.standard_normal((draws, len(sd)))
+        errors = [sd * shift]
+        for k in range(len(self.outcomes)):
+            both, own = pairs[2 * k][:, 0], pairs[2 * k + 1][:, 0]
+            slope = np.divide(both, sd, out=np.zeros_like(sd), where=sd > 0)
+            left = np.sqrt(np.maximum(own - slope**2, 0.0))
+            errors.append(slope * shift + left * rng.standard_normal((draws, len(sd))))
+        weight = theta["means"][..., 0] * np.exp(np.clip(errors[0], -5.0, 5.0))
+        outcomes = [theta["means"][..., 1 + k] + error for k, error in enumerate(errors[1:])]
+        return Draws({"means": np.stack([weight, *outcomes], axis=-1)})
 
     def log_lik(self, draws: Draws, records: Records) -> Floats:
         """Sums have no density of a record."""
@@ -128,4 +215,26 @@ class ReferenceCells(OutcomeModel):
         return Extremes(np.full(len(records), np.inf), np.full(len(records), -np.inf))
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
-        return {**super().describe(theta), "noise_law": f"discrete Laplace, scale {self.scale}, in units of 2^-20"}
+        first, other = self.scales
+        scale = f"scale {first}" + (f" on 1 - v and {other} on vc" if other != first else "")
+        said = {"standing": theta["standing"][0].tolist(), "points": _unpadded(theta["points"][0])}
+        if self.simplex:
+            said["size"] = theta["size"][0].tolist()
+        return {**super().describe(theta), **said, "noise_law": f"discrete Laplace, {scale}, in units of 2^-20"}
+
+
+def _padded(weight: Floats, outcome: Floats) -> Floats:
+    """(POINTS, 2), NaN beyond the points."""
+    padded = np.full((POINTS, 2), np.nan)
+    padded[: len(weight)] = np.column_stack([weight, outcome])
+    return padded
+
+
+def _unpadded(points: Floats) -> list[list[list[list[float]]]]:
+    """Lists by outcome, cell and point."""
+    return [[pair[~np.isnan(pair[:, 0])].tolist() for pair in cells] for cells in points]
+
+
+def _covariances(found: Sequence[Floats]) -> Floats:
+    """Variance of the weight, then of every outcome its covariance with the weight and its variance, (cell, …)."""
+    return np.column_stack([found[0][:, 0, 0], *(column for each in found for column in (each[:, 0, 1], each[:, 1, 1]))])

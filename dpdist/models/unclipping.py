@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dpdist.models.choosing import Noise
 from dpdist.models.clipping import Cell
 from dpdist.privacy.reference_cells import UNIT, Limits
 from dpdist.records import Floats
@@ -29,30 +30,36 @@ class Unclipped(NamedTuple):
 
 
 def unclip(
-    cells: Sequence[Cell], limits: Limits, sums: Floats, count: Floats, noise_variance: float, shrinkage: bool
+    cells: Sequence[Cell], limits: Limits, sums: Floats, count: Floats, noise_of: Noise, shrinkage: bool
 ) -> Unclipped:
-    """`sums` (cell, 2) in units, `count` (cell,), `noise_variance` of a sum in records."""
+    """`sums` (cell, 2) in units and `limits` of one outcome, `count` (cell,)."""
     found, sampling, noise, told = [], [], [], []
+    of_sums = np.diag(noise_of)
     for cell, own, total, n in zip(cells, zip(*limits, strict=True), sums / UNIT, count, strict=True):
         slopes = cell.slopes(own)
         found.append(cell.solve(1.0 - total[0] / n, total[1] / n, own))
-        sampling.append((slopes.influence.var(axis=0)) * (1.0 / n + 1.0 / cell.records))
+        sampling.append(slopes.influence.var(axis=0) * (1.0 / n + (0.0 if cell.blur is not None else 1.0 / cell.records)))
         flattest = max(slopes.inverse, cell.under(*found[-1]).slopes(own).inverse, key=lambda m: float(m[1, 1]))
-        noise.append(flattest @ flattest.T * noise_variance / n**2)
+        noise.append(flattest @ of_sums @ flattest.T / n**2)
         told.append(slopes)
     raw, own_noise = np.array(found), np.array(noise)
     kept, moved, spread = np.ones_like(raw), raw, np.zeros(2)
     if shrinkage and len(cells) > 2:
-        parts = [_shrunk(raw[:, k], np.array(sampling)[:, k], own_noise[:, k, k]) for k in range(2)]
+        parts = [shrunk(raw[:, k], np.array(sampling)[:, k], own_noise[:, k, k]) for k in range(2)]
         kept, moved = (np.column_stack([part[i] for part in parts]) for i in range(2))
         spread = np.array([part[2] for part in parts])
     estimate: list[tuple[float, float]] = []
     covariances: tuple[list[Floats], list[Floats]] = ([], [])
+    own_limits = list(zip(*limits, strict=True))
     for k, cell in enumerate(cells):
         rates = np.diag([1.0, cell.mean_rate]) @ np.diag(kept[k])
         influence = told[k].influence @ rates.T
         tail = cell.direct_influence() - influence
-        own_sampling = influence.T @ influence / len(influence) / count[k] + tail.T @ tail / len(tail) / cell.records
+        if cell.blur is None:
+            own_sampling = influence.T @ influence / len(influence) / count[k] + tail.T @ tail / len(tail) / cell.records
+        else:
+            direct = cell.direct_influence()
+            own_sampling = direct.T @ direct / len(direct) / count[k] + np.diag(cell.blurred(own_limits[k]))
         left = np.diag([1.0, cell.mean_rate**2]) * ((1.0 - kept[k]) ** 2 * spread)
         covariances[0].append(own_sampling + left)
         covariances[1].append(rates @ own_noise[k] @ rates.T)
@@ -60,7 +67,7 @@ def unclip(
     return Unclipped(np.array(estimate), np.array(covariances[0]), np.array(covariances[1]))
 
 
-def _shrunk(values: Floats, sampling: Floats, noise: Floats) -> tuple[Floats, Floats, float]:
+def shrunk(values: Floats, sampling: Floats, noise: Floats) -> tuple[Floats, Floats, float]:
     """Weights of the cells' own values, shrunken values, and A by moments (DerSimonian & Laird)."""
     known = np.maximum(sampling + noise, LEAST)
     weight = 1.0 / known

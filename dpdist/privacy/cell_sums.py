@@ -48,6 +48,12 @@ class CellBounds(NamedTuple):
         weight = units[..., 0] * self.weight / UNIT
         return np.stack([weight, weight * self.centre + units[..., 1] * self.weight * self.reach / UNIT], axis=-1)
 
+    def mean(self, count: Floats, total: Floats) -> Floats:
+        """Total over count, clipped to the bounds; of a count ≤ 0 the bound on the total's side, NaN where both are 0."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            above = (total - self.centre * count) / np.where(count > 0, count, 0.0)
+        return np.clip(self.centre + above, self.low, self.high)
+
 
 def noise_scale(epsilon: Fraction) -> Fraction:
     """Scale of the noise, in units, under a budget for the whole table."""

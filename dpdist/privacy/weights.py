@@ -1,30 +1,17 @@
-"""Privacy weights: rules (F, α, target) → α, and the search for weights whose bound meets the target (METHODS §3).
+"""Privacy weights: steps (F, α) → α (METHODS §3).
 
 A *step* maps a record's (F, α, F(α)) to its new α, where F is the record bound max_s |f_i(θ_s)| under the unweighted fit
-and F(α) the same under the fit with the present α. A *search* is a generator of steps: it yields a step, is sent the
-summary of the fit with the weights that the step gave, and returns once Δ = max_i α_i F_i(α) ≤ target. Whoever runs the
-search (over blocks on a cluster, or in memory) decides how a fit is made; the rule does not know.
+and F(α) the same under the fit with the present α. What becomes of steps is in `searches`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from dpdist.job import Mechanism, WeightRule, Weights
 from dpdist.records import Floats
-
-MARGIN = 0.999
-"""The fixed point aims a little under the target, so that it is reached in finitely many steps."""
-PATIENCE, LOWERED = 8, 0.97
-"""After PATIENCE steps each aims lower still: between fits by Markov chains a record's bound moves by more than that."""
-MAX_STEPS = 40
-
-
-class NotReached(Exception):
-    """No weights of this rule brought the bound under the target."""
 
 
 class Summary(NamedTuple):
@@ -42,9 +29,6 @@ class Step(Protocol):
     def __call__(self, unweighted: Floats, alpha: Floats, bound: Floats) -> Floats:
         """New privacy weights, shape (record,), in [0, 1]."""
         ...
-
-
-Search = Generator[Step, Summary, None]
 
 
 NO_OUTCOMES: Floats = np.empty(0)
@@ -211,107 +195,3 @@ def _capped_ratio(c: float, bound: Floats) -> Floats:
 def _finite(bound: Floats, alpha: Floats) -> Floats:
     """A record whose bound is not finite has no weight."""
     return np.where(np.isfinite(bound), alpha, 0.0)
-
-
-def search(weights: Weights, target: float) -> Search:
-    """The search that a job's weights ask for. Raises `NotReached` inside the generator."""
-    return _SEARCHES[weights.rule](weights, target)
-
-
-def search_of(mechanism: Mechanism, target: float) -> Search:
-    """The search that a job's mechanism makes for the weights of a tilted posterior."""
-    return fixed(mechanism.weights, target) if mechanism.name == "weighted_e" else search(mechanism.weights, target)
-
-
-def fixed(weights: Weights, limit: float = np.inf) -> Search:
-    """The unweighted fit, then one with the weights that the rule's constants give at once, cut off at α F > limit."""
-    first = yield Ones()
-    assert weights.c is not None
-    step = _scaled(_RULES[weights.rule](weights.c, weights, first), weights)
-    yield step if np.isinf(limit) else Truncated(step, limit)
-
-
-def _no_weights(weights: Weights, target: float) -> Search:
-    yield Ones()
-
-
-def _fixed_point(weights: Weights, target: float) -> Search:
-    """α ← min(1, .999 Δ*/F(α)) until Δ ≤ Δ*, the same random numbers in every fit (METHODS §3, ours).
-
-    With scale, shift or re-weighting it is the adjusted weights that are fitted, bounded and must meet the target.
-    """
-    summary = yield Ones()
-    for step in range(MAX_STEPS):
-        if summary.database_bound <= target:
-            return
-        aim = MARGIN * LOWERED ** max(0, step - PATIENCE) * target
-        summary = yield from _adjusted(Cap(aim), weights)
-    if not summary.database_bound <= target:
-        raise NotReached(f"the fixed point did not reach the target in {MAX_STEPS} steps")
-
-
-def _scan(
-    start: Callable[[float, Summary], float], make: Callable[[float, Weights, Summary], Step]
-) -> Callable[[Weights, float], Search]:
-    """A rule with a constant c: as given, or tuned by scanning down from `start` and bisecting the last interval.
-
-    Scanning, because Δ is not monotone in c: small weights widen the posterior and with it F(α).
-    """
-
-    def tuned(weights: Weights, target: float) -> Search:
-        first = yield Ones()
-
-        def attempt(c: float) -> Generator[Step, Summary, float]:
-            return (yield from _adjusted(make(c, weights, first), weights)).database_bound
-
-        if weights.c is not None:
-            if not (yield from attempt(weights.c)) <= target:
-                raise NotReached(f"with c = {weights.c:g} the bound stays over the target")
-            return
-        high, low = None, start(target, first)
-        floor = 1e-3 * low
-        while not (yield from attempt(low)) <= target:
-            high, low = low, low * 0.85
-            if low < floor:
-                raise NotReached("no constant c brings the bound under the target")
-        if high is None:
-            return
-        for _ in range(8):
-            middle = (low + high) / 2.0
-            if (yield from attempt(middle)) <= target:
-                low = middle
-            else:
-                high = middle
-        yield from attempt(low)
-
-    return tuned
-
-
-def _scaled(step: Step, weights: Weights) -> Step:
-    unchanged = (weights.scale, weights.shift) == (1.0, 0.0)
-    return step if unchanged else ScaleShift(step, weights.scale, weights.shift)
-
-
-def _adjusted(step: Step, weights: Weights) -> Generator[Step, Summary, Summary]:
-    summary = yield _scaled(step, weights)
-    if weights.reweight is not None:
-        summary = yield Reweight(weights.reweight, summary.database_bound)
-    return summary
-
-
-_RULES: dict[WeightRule, Callable[[float, Weights, Summary], Step]] = {
-    "linear": lambda c, weights, first: Linear(c, weights.g, first.smallest, first.largest),
-    "cluster": lambda c, weights, first: Cluster(c, weights.g, weights.radius),
-    "inverse": lambda c, weights, first: Inverse(c),
-    "scalar": lambda c, weights, first: Scalar(c),
-}
-"""Rules of a constant c."""
-
-_SEARCHES: dict[WeightRule, Callable[[Weights, float], Search]] = {
-    "none": _no_weights,
-    "fixed_point": _fixed_point,
-    "linear": _scan(lambda target, first: 1.0, _RULES["linear"]),
-    "cluster": _scan(lambda target, first: 1.0, _RULES["cluster"]),
-    "inverse": _scan(lambda target, first: target, _RULES["inverse"]),
-    "scalar": _scan(lambda target, first: target / first.largest if first.largest > 0 else 1.0, _RULES["scalar"]),
-}

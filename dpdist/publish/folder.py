@@ -13,6 +13,7 @@ from filelock import FileLock, Timeout
 
 from dpdist.errors import WorkspaceError
 from dpdist.files import write_json
+from dpdist.models.noisy_tables import NoisyTables
 from dpdist.progress import Listener, silent, stage
 from dpdist.publish.precision import spreads
 from dpdist.publish.released import Release, write_release
@@ -28,16 +29,8 @@ def publish(release: Release, public: Path, listener: Listener = silent) -> None
         shutil.rmtree(building)
     building.mkdir(parents=True)
     write_release(building / "released", release)
-    strata = len(release.frame.stratum_labels)
-    with stage(listener, "synthetic records", strata) as tick:
-        sums = synthesize(release, building / "synthetic", tick)
+    grounds = {} if isinstance(release.model(0), NoisyTables) else _grounds(release, building, listener)
     (building / "tables").mkdir()
-    with stage(listener, "standard errors", strata) as tick:
-        outcomes, spread = release.job.model.outcomes, spreads(release, tick)
-        grounds = {
-            name: Grounds(expectations(release, j), sums[j], None if spread is None else spread[j])
-            for j, name in enumerate(outcomes)
-        }
     with stage(listener, "tables", len(release.job.tables)) as tick:
         for said in release.job.tables:
             made = table(release, said, grounds)
@@ -47,6 +40,19 @@ def publish(release: Release, public: Path, listener: Listener = silent) -> None
     write_json(building / "statement.json", statement(release))
     write_json(building / "manifest.json", manifest(building, release))
     swap_in(building, public)
+
+
+def _grounds(release: Release, building: Path, listener: Listener) -> dict[str, Grounds]:
+    """Writes the synthetic records; what every outcome's estimates are made of."""
+    strata = len(release.frame.stratum_labels)
+    with stage(listener, "synthetic records", strata) as tick:
+        sums = synthesize(release, building / "synthetic", tick)
+    with stage(listener, "standard errors", strata) as tick:
+        outcomes, spread = release.job.model.outcomes, spreads(release, tick)
+        return {
+            name: Grounds(expectations(release, j), sums[j], None if spread is None else spread[j])
+            for j, name in enumerate(outcomes)
+        }
 
 
 @contextmanager

@@ -4,22 +4,36 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dpdist.carried import REFERENCE_FILE, points_table
 from dpdist.confidential import refuse_confidential
 from dpdist.errors import WorkspaceError
 from dpdist.files import sha256, write_json, write_text
 from dpdist.frames import frame_from_table, frame_table
 from dpdist.job import Job, budget_text
 from dpdist.keys import Key
-from dpdist.models import MODELS
+from dpdist.models import builder_of
 from dpdist.models.protocol import Draws, StratumModel
+from dpdist.models.reference_cells import ReferenceCells
+from dpdist.models.score_facts import Facts, facts_from_table, facts_table
+from dpdist.models.scores import Scores
 from dpdist.privacy.guarantees import NoGuarantee, Promise, bound_target, delta_text, epsilon_text
-from dpdist.records import Frame
+from dpdist.records import POOLED, Frame
+
+DISTRIBUTIONS = "distributions.parquet"
+"""Of a score model, and of records beside reference tables: what the reference told of every cell."""
+
+
+def shape_name(stratum: str, outcome: str) -> str:
+    """Under which an outcome's distributions stand."""
+    return f"{stratum}: {outcome}"
 
 
 @dataclass(frozen=True)
@@ -34,6 +48,10 @@ class Release:
     frame: Frame
     sets: tuple[Mapping[str, Mapping[str, Any]], ...]
     seed: Key
+    points: pa.Table | None = None
+    """What a release of reference_tables carries to the next (dpdist.carried)."""
+    facts: Mapping[str, Facts] = field(default_factory=dict)
+    """What the reference told of every stratum, where the model stands on it: public."""
 
     def __post_init__(self) -> None:
         refuse_confidential((self.promise, self.sets))
@@ -47,8 +65,10 @@ class Release:
 
     def model(self, stratum: int) -> StratumModel:
         """The model that a stratum was fitted with, its prior included."""
-        proper = self.sets[0][self.frame.stratum_labels[stratum]]["prior"] == "proper"
-        return MODELS[self.job.model.family].build(self.job, self.frame, self.frame.rows_of(stratum), proper)
+        label = self.frame.stratum_labels[stratum]
+        proper = self.sets[0][label]["prior"] == "proper"
+        model = builder_of(self.job).build(self.job, self.frame, self.frame.rows_of(stratum), proper)
+        return model.within(self.facts[label]) if isinstance(model, Scores) else model
 
     def theta(self, model: StratumModel, stratum: int, set: int) -> Draws:
         return model.recall(self.sets[set][self.frame.stratum_labels[stratum]])
@@ -72,6 +92,33 @@ def promised(promise: Promise, sampler: Mapping[str, Any], reference: Mapping[st
     return said
 
 
+def public_frame(job: Job, frame: Frame, sets: tuple[Mapping[str, Mapping[str, Any]], ...]) -> Frame:
+    """The frame as it is published: with the released noisy sizes of cells, where sizes are secret."""
+    if not job.sizes_secret:
+        return frame
+    model = ReferenceCells.build(job, frame, slice(0, len(frame)))
+    size = np.array(sets[0][POOLED]["size"], dtype=np.int64)
+    return replace(frame, count=size[model.pattern(np.arange(len(frame), dtype=np.int32))])
+
+
+def without_points(
+    job: Job, frame: Frame, sets: tuple[Mapping[str, Mapping[str, Any]], ...]
+) -> tuple[tuple[Mapping[str, Mapping[str, Any]], ...], pa.Table | None]:
+    """The sets without the points that reference_tables carries, and these as a table."""
+    if job.model.family != "reference_cells":
+        return sets, None
+    rows = []
+    for stratum, label in enumerate(frame.stratum_labels):
+        own = frame.rows_of(stratum)
+        model, said = ReferenceCells.build(job, frame, own), sets[0][label]
+        for number, (cell, standing) in enumerate(zip(model.first, said["standing"], strict=True)):
+            levels = {name: frame.levels[name][frame.codes[name][own.start + cell]] for name in job.cell_columns}
+            for variable, points in zip(model.outcomes, said["points"], strict=True):
+                rows.append({"cell": levels, "variable": variable, "standing": standing, "points": points[number]})
+    left = ({name: {k: v for k, v in said.items() if k not in ("points", "standing")} for name, said in sets[0].items()},)
+    return left, points_table(rows)
+
+
 def write_release(folder: Path, release: Release) -> None:
     """Write `released/`: job, promise, frame, one file a set, and the seed of publication."""
     folder.mkdir(parents=True)
@@ -80,6 +127,10 @@ def write_release(folder: Path, release: Release) -> None:
     pq.write_table(frame_table(release.frame), folder / "frame.parquet")
     for number, strata in enumerate(release.sets, start=1):
         write_json(folder / f"set-{number}.json", {"set": number, "family": release.job.model.family, "strata": strata})
+    if release.facts:
+        pq.write_table(facts_table(release.facts), folder / DISTRIBUTIONS, compression="zstd")
+    if release.points is not None:
+        pq.write_table(release.points, folder / REFERENCE_FILE)
     write_text(folder / "seed", release.seed.hex() + "\n")
 
 
@@ -92,12 +143,16 @@ def read_release(folder: Path) -> Release:
         frame = frame_from_table(pq.read_table(folder / "frame.parquet"))
         names = [folder / f"set-{number}.json" for number in range(1, job.synthetic_sets + 1)]
         sets = tuple(json.loads(name.read_text(encoding="utf-8"))["strata"] for name in names)
+        points = pq.read_table(folder / REFERENCE_FILE) if (folder / REFERENCE_FILE).exists() else None
         seed = Key.read(folder / "seed")
+        told = folder / DISTRIBUTIONS
+        needed = job.model.family == "scores" or told.exists()
+        facts = facts_from_table(pq.read_table(told)) if needed else {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise WorkspaceError(
             str(folder), f"no complete release ({type(error).__name__})", "run `dpdist run` on this workspace first"
         ) from None
-    return Release(job, promise, frame, sets, seed)
+    return Release(job, promise, frame, sets, seed, points, facts)
 
 
 def _refuse_changed(folder: Path) -> None:

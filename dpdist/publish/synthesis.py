@@ -12,6 +12,8 @@ import pyarrow.parquet as pq
 
 from dpdist.estimates import Sums, record_sums
 from dpdist.models.protocol import Presampled, StratumModel, Synthesizer
+from dpdist.models.reference_cells import ReferenceCells
+from dpdist.publish.drawn import Drawn
 from dpdist.publish.released import Release
 from dpdist.raking import factors, margins_of
 from dpdist.records import Codes, Floats
@@ -52,14 +54,16 @@ def _blocks(release: Release, model: StratumModel, stratum: int, k: int) -> Iter
     frame, own = release.frame, release.frame.rows_of(stratum)
     frame_row = np.repeat(np.arange(own.start, own.stop, dtype=np.int32), frame.count[own])
     theta = release.theta(model, stratum, k)
+    drawn = Drawn.of(release, model, stratum) if isinstance(model, ReferenceCells) else None
     for block, start in enumerate(range(0, len(frame_row), BATCH)):
         part = frame_row[start : start + BATCH]
         if isinstance(model, Presampled):
             outcome, weight = (values[start : start + BATCH] for values in model.presampled(theta))
         else:
             assert isinstance(model, Synthesizer)
+            made_by = drawn or model
             rng = release.seed.generator("synthesis", frame.stratum_labels[stratum], block, k + 1)
-            outcome, weight = model.simulate(theta, part, rng)
+            outcome, weight = made_by.simulate(theta, part, rng)
         yield part, outcome, weight
 
 

@@ -9,10 +9,22 @@ import numpy as np
 import pyarrow as pa
 
 from dpdist.cells import Cells, cross
-from dpdist.estimates import STATISTICS, Interval, Sums, combine_sets, counts_and_means, stratum_sizes, t_interval
+from dpdist.estimates import (
+    STATISTICS,
+    Figures,
+    Interval,
+    Sums,
+    combine_sets,
+    counts_and_means,
+    positive_interval,
+    stratum_sizes,
+    t_interval,
+)
 from dpdist.job import Table
+from dpdist.models.noisy_tables import NoisyTables
 from dpdist.models.protocol import Expectation, expected_of
-from dpdist.publish.precision import Spreads, cell_estimates, variances
+from dpdist.publish.noised import noised_intervals
+from dpdist.publish.precision import Spreads, cell_estimates, composition, variances
 from dpdist.publish.released import Release
 from dpdist.raking import factors, margins_of, raked_counts_and_means
 from dpdist.records import Floats
@@ -46,29 +58,29 @@ class Grounds(NamedTuple):
     spread: Spreads | None
 
 
-def _estimates(release: Release, cells: Cells, grounds: Grounds) -> dict[str, list[Interval]]:
+def estimates(release: Release, cells: Cells, grounds: Grounds) -> dict[str, list[Interval]]:
     """Counts, means and totals by estimator, the default one first."""
     expected, sums, spread = grounds
-    parameters = None if expected is None else _from_parameters(release, cells, expected, spread)
+    if expected is None:
+        return {"records": combined_records(release, cells, sums)}
+    parameters = from_parameters(release, cells, expected, spread)
+    if spread is not None:
+        return {"parameters": parameters, "records": _records_of(release, cells, grounds, parameters)}
     model = release.job.model
-    fixed = (
-        model.synthesis == "fbp"
-        or model.synthetic_weights == "expected"
-        or model.family in ("cell_sums", "reference_cells")
-    )
-    floor = parameters if fixed else None
-    estimates = {"records": _from_records(release, cells, sums, floor)}
-    if parameters is not None:
-        estimates = {"parameters": parameters, **estimates}
-    return estimates
+    floor = parameters if model.synthesis == "fbp" or model.synthetic_weights == "expected" else None
+    return {"parameters": parameters, "records": combined_records(release, cells, sums, floor)}
 
 
 def table(release: Release, said: Table, grounds: Mapping[str, Grounds]) -> pa.Table:
-    """One row per cell × statistic × estimator, cells in the declared order of levels; `grounds` by outcome."""
+    """One row per cell × statistic × estimator, cells in the declared order of levels; `grounds` by outcome, none where
+    figures themselves were released."""
     cells = cross(release.frame, said.by, said.margins)
     first = release.job.model.outcomes[0]
     wanted = {statistic.variable or first for statistic in said.statistics}
-    estimates = {outcome: _estimates(release, cells, each) for outcome, each in grounds.items() if outcome in wanted}
+    if isinstance(model := release.model(0), NoisyTables):
+        found = {first: {"parameters": noised_intervals(release, model, said, cells)}}
+    else:
+        found = {outcome: estimates(release, cells, each) for outcome, each in grounds.items() if outcome in wanted}
     names = {name: k for k, name in enumerate(STATISTICS)}
     columns: dict[str, list[object]] = {name: [] for name in said.by}
     figures: dict[str, list[object]] = {
@@ -87,8 +99,8 @@ def table(release: Release, said: Table, grounds: Mapping[str, Grounds]) -> pa.T
     }
     for cell, label in enumerate(cells.labels):
         for statistic in said.statistics:
-            for estimator, found in estimates[statistic.variable or first].items():
-                interval = found[names[statistic.name]]
+            for estimator, intervals in found[statistic.variable or first].items():
+                interval = intervals[names[statistic.name]]
                 row = [float(values[cell]) for values in interval]
                 empty = not np.isfinite(row[0])
                 row = row if np.isfinite(row[1]) else [row[0], np.nan, np.nan, np.nan, np.nan]
@@ -103,32 +115,65 @@ def table(release: Release, said: Table, grounds: Mapping[str, Grounds]) -> pa.T
     return pa.table(columns | figures, schema=pa.schema([*text, *number, ("suppressed", pa.bool_())]))
 
 
-def _from_parameters(
+def from_parameters(
     release: Release, cells: Cells, expected: Sequence[tuple[Floats, Floats]], spread: Spreads | None
 ) -> list[Interval]:
+    """Counts, means and totals of the released parameters, with what makes up their errors."""
     n = release.frame.count.astype(float)
     weight, product = (np.array([pair[i] for pair in expected]) for i in range(2))
     points = [values.mean(axis=0) for values in cell_estimates(cells, n, weight, product)]
-    spreads = variances(release, cells, expected, spread)
     df = np.full(len(cells), np.inf if spread is not None else len(release.sets) - 1)
-    return [t_interval(p, v, df) for p, v in zip(points, spreads, strict=True)]
+    return _intervals(points, variances(release, cells, expected, spread), [df] * len(points))
 
 
-def _from_records(release: Release, cells: Cells, sums: Sequence[Sums], floor: Sequence[Interval] | None) -> list[Interval]:
-    """T = B/m + W; under FBP weights are constant given x and W misses the error of E(w|x): T is at least `floor`'s."""
-    frame = release.frame
-    df = float(frame.count.sum() - len(np.unique(frame.design_stratum)))
+def _records_of(release: Release, cells: Cells, grounds: Grounds, parameters: Sequence[Interval]) -> list[Interval]:
+    """T = V + S/m, V that of the parameters and S = W − V_x the synthetic records' own noise given x; where sets were drawn
+    about one fit T = V + (V + W)/m; V where records agree with the parameters' table; as `combined_records` where V is not
+    known."""
+    assert grounds.expected is not None
+    sets, per_set = len(release.sets), _per_set(release, cells, grounds.sums)
+    known, plain = composition(release, cells, grounds.expected), combined_records(release, cells, grounds.sums)
+    drawn, effect = release.job.mechanism.name == "sanitized_statistics", release.job.survey.design_effect or 1.0
+    totals, degrees = [], []
+    for i, (each, other) in enumerate(zip(parameters, plain, strict=True)):
+        within = np.mean([figures[i].variance for figures in per_set], axis=0)
+        own = each.standard_error**2 + effect * within if drawn else np.maximum(within - known[i].variance, 0.0)
+        own = np.zeros_like(own) if release.job.model.family == "reference_cells" else own
+        total = each.standard_error**2 + own / sets
+        totals.append(np.where(np.isfinite(total), total, other.standard_error**2))
+        degrees.append(np.where(np.isfinite(total), np.inf, other.df))
+    return _intervals([each.value for each in plain], totals, degrees)
+
+
+def combined_records(
+    release: Release, cells: Cells, sums: Sequence[Sums], floor: Sequence[Interval] | None = None
+) -> list[Interval]:
+    """T = B/m + W, W times a public design effect. Under FBP weights are constant given x and W misses the error of
+    E(w|x): T is at least `floor`'s."""
+    frame, effect = release.frame, release.job.survey.design_effect or 1.0
+    df, per_set = float(frame.count.sum() - len(np.unique(frame.design_stratum))), _per_set(release, cells, sums)
+    combined = []
+    for i in range(len(STATISTICS)):
+        values, within = (np.array([getattr(figures[i], part) for figures in per_set]) for part in ("value", "variance"))
+        combined.append(combine_sets(values, effect * within, df))
+    totals, degrees = ([getattr(each, name) for each in combined] for name in ("standard_error", "df"))
+    if floor is not None:
+        totals = [np.fmax(error, least.standard_error) for error, least in zip(totals, floor, strict=True)]
+        degrees = [np.full(len(cells), np.inf)] * len(combined)
+    return _intervals([each.value for each in combined], [error**2 for error in totals], degrees)
+
+
+def _per_set(release: Release, cells: Cells, sums: Sequence[Sums]) -> list[Figures]:
+    """Counts, means and totals of every set's records, raked if the job says so."""
+    frame, rake = release.frame, margins_of(release.job, release.frame)
     stage = Stage.of(stratum_sizes(frame), lonely=release.job.survey.lonely_record)
-    rake = margins_of(release.job, frame)
-    per_set = [
+    return [
         raked_counts_and_means(each, frame, cells, rake, stage) if rake else counts_and_means(each, frame, cells, stage)
         for each in sums
     ]
-    found = []
-    for i in range(len(STATISTICS)):
-        combined = combine_sets(np.array([p[i].value for p in per_set]), np.array([p[i].variance for p in per_set]), df)
-        if floor is not None:
-            larger = np.fmax(combined.standard_error, floor[i].standard_error) ** 2
-            combined = t_interval(combined.value, larger, np.full(len(cells), np.inf))
-        found.append(combined)
-    return found
+
+
+def _intervals(points: Sequence[Floats], totals: Sequence[Floats], degrees: Sequence[Floats]) -> list[Interval]:
+    """Counts, whose law is skewed where records are few, on the log scale."""
+    counts, *others = zip(points, totals, degrees, strict=True)
+    return [positive_interval(*counts), *(t_interval(*other) for other in others)]

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from threadpoolctl import threadpool_limits
 
 from dpdist.errors import DpdistError, TaskError
+from dpdist.runtime.json_logs import note, noting
 
 R = TypeVar("R")
 
@@ -34,7 +35,14 @@ def attempt(task: Callable[[int], Any], key: int) -> Attempt:
     """Run a task; what it raises travels to the driver alone, with the worker's traceback as a note."""
     began = time.perf_counter()
     try:
-        return Attempt(one_thread(task, key), None, time.perf_counter() - began)
+        unit = unit_of(task, key) if noting() else {}
+        if unit:
+            note("begin", unit)
+        value = one_thread(task, key)
+        seconds = time.perf_counter() - began
+        if unit:
+            note("end", unit, seconds=round(seconds, 3))
+        return Attempt(value, None, seconds)
     except Exception as error:
         if not isinstance(error, DpdistError):
             error.add_note("on a worker: " + "".join(traceback.format_exception(error)))

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from dpdist.job import NOISY, Job
-from dpdist.models import MODELS
+from dpdist.models import builder_of
 from dpdist.records import Frame, Ints
 from dpdist.storage.ragged import RaggedAxis
 
@@ -93,7 +93,7 @@ class Layout:
 
     @classmethod
     def of(cls, job: Job, frame: Frame) -> Layout:
-        model = MODELS[job.model.family]
+        model = builder_of(job)
         parameters = [model.build(job, frame, frame.rows_of(k)).identified for k in range(len(frame.stratum_labels))]
         wanted, small = job.record.log_lik, log_lik_bytes(frame, job.sampler.total) <= LOG_LIK_LIMIT
         wanted = "never" if job.mechanism.name in NOISY else wanted

@@ -208,11 +208,11 @@ async def _open_missing(cluster: Any, workers: int) -> None:
 
 @contextmanager
 def executor(
-    runtime: Runtime, stan: bool = False, shared: Path | None = None, listener: Listener = silent
+    runtime: Runtime, stan: bool = False, shared: Path | str | None = None, listener: Listener = silent
 ) -> Iterator[Executor]:
     """The executor a job asks for; a local cluster lives as long as the block, its workers no longer than this process.
 
-    `stan`: tasks start subprocesses of Stan. `shared`: a folder that workers elsewhere must see as this process does.
+    `stan`: tasks start subprocesses of Stan. `shared`: a folder or URL that workers elsewhere must see, too.
     """
     needs = STAN if stan else {}
     if runtime.executor == "serial":
@@ -226,7 +226,9 @@ def executor(
 
 
 @contextmanager
-def _elsewhere(runtime: Runtime, needs: Mapping[str, float], shared: Path | None, listener: Listener) -> Iterator[Dask]:
+def _elsewhere(
+    runtime: Runtime, needs: Mapping[str, float], shared: Path | str | None, listener: Listener
+) -> Iterator[Dask]:
     """On a scheduler that somebody else runs."""
     from distributed.utils import silence_logging_cmgr
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -14,16 +13,15 @@ import numpy as np
 from dpdist.frames import frame_from_table
 from dpdist.job import Job
 from dpdist.keys import Key
-from dpdist.mechanisms.learned import Learned
+from dpdist.mechanisms.learned import Learned, standing
 from dpdist.mechanisms.presets import MECHANISMS
 from dpdist.mechanisms.protocol import Noise, Rounds
-from dpdist.models import MODELS
+from dpdist.models import builder_of
 from dpdist.models.protocol import StratumModel
 from dpdist.records import Floats, Frame, Ints, Records
 from dpdist.runtime.blocks import Layout
 from dpdist.runtime.rounds import fresh_noise
 from dpdist.sampling import Sampler, completed, sampler_of
-from dpdist.storage.marks import finished
 from dpdist.storage.noise import drawn_once
 from dpdist.storage.recorder import StratumStore
 from dpdist.storage.tables import each_block, read_rows, read_table
@@ -36,7 +34,7 @@ FitName = Literal["strata", "proper", "pooled"]
 class Address:
     """Where a fit lives; `run` tells runs apart that use the same folder one after the other."""
 
-    root: Path
+    place: str
     run: str
     name: FitName
 
@@ -65,17 +63,22 @@ class Fit:
         return sampler_of(self.job, self.space.fits)
 
     def model(self, stratum: int) -> StratumModel:
-        build = MODELS[self.job.model.family].build
+        build = builder_of(self.job).build
         model = build(self.job, self.frame, self.frame.rows_of(stratum), proper=self.address.name == "proper")
         return completed(model, self.sampler)
 
+    def fitted(self, stratum: int) -> StratumModel:
+        """The model with what it takes from the reference, once that is learned."""
+        return standing(self.model(stratum), self.learned(stratum) if self.job.refers else None)
+
     def rounds(self, model: StratumModel, store: StratumStore) -> Rounds:
-        learned = self.learned(store.stratum) if self.job.reference is not None else None
+        learned = self.learned(store.stratum) if self.job.refers else None
         return MECHANISMS[self.job.mechanism.name].protect(self.job, model, store, learned)
 
     def learned(self, stratum: int) -> Learned:
         """What the reference fixed for a stratum."""
         path = self.space.learned(self.address.name, stratum)
+        self.space.store.take(path)
         found: Learned = pickle.loads(path.read_bytes())
         return found
 
@@ -100,7 +103,8 @@ class Fit:
         """A stratum's noise: what is kept, or drawn and kept now."""
 
         def kept(request: Noise) -> Floats:
-            return drawn_once(self.space.noise(self.address.name, stratum, request.set), lambda: fresh_noise(request))
+            path = self.space.noise(self.address.name, stratum, request.set)
+            return drawn_once(path, lambda: fresh_noise(request), self.space.store)
 
         return kept
 
@@ -120,19 +124,32 @@ class Fit:
         edges = self.layout.blocks.edges
         return edges[block] - edges[self.layout.blocks.first[stratum]]
 
-    def done(self, stratum: int) -> bool:
-        """True if the stratum's mark stands and its files are whole."""
-        return finished(self.space.marks, self.space.part(self.address.name, stratum).name, self.space.confidential)
+    def unit(self, stratum: int) -> str:
+        """Name of the stratum's mark."""
+        return self.space.part(self.address.name, stratum).name
+
+    def done(self, strata: Iterable[int]) -> set[int]:
+        """Strata whose mark stands and whose files are whole."""
+        units = {self.unit(k): k for k in strata}
+        return {units[unit] for unit in self.space.finished_of(units)}
+
+
+def stores(name: FitName) -> str:
+    """Name of the mark of the stores that a fit writes to."""
+    return "stores-pooled" if name == "pooled" else "stores-strata"
 
 
 def open_fit(space: Workspace, key: Key, name: FitName) -> Fit:
     """The fit of a workspace whose records are stored."""
-    return Address(space.root, key.child("run").hex()[:16], name).open()
+    run = key.child("run").hex()[:16] + space.store.view
+    return Address(space.opened_for(run).place, run, name).open()
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=3)
 def _open(address: Address) -> Fit:
-    space = Workspace(address.root)
+    space = Workspace.of_run(address.place, address.run)
+    space.take_units(["records", "reference", stores(address.name)])
+    space.store.take(space.key)
     job = Job.model_validate_json(space.job.read_text(encoding="utf-8"))
     frame = frame_from_table(read_table(space.frame))
     if address.name == "pooled":

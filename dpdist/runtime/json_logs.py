@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
-LOGGERS = ("distributed", "tornado", "asyncio", "bokeh")
+TASKS = "dpdist.tasks"
+"""What a worker does: tasks and strata that it begins and ends, in numbers and names of stages; silent until asked for."""
+LOGGERS = ("distributed", "tornado", "asyncio", "bokeh", TASKS)
 
 
 class JsonLines(logging.Formatter):
-    """time, level, logger, message; of an exception its type alone, for its words may quote a record."""
+    """time, level, logger, message, facts; of an exception its type alone, for its words may quote a record."""
 
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         said = {"time": time, "level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()}
         if record.exc_info and record.exc_info[0] is not None:
             said["exception"] = record.exc_info[0].__name__
+        said |= getattr(record, "facts", {})
         return json.dumps(said)
 
 
@@ -26,9 +30,18 @@ def log_as_json() -> None:
 
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines())
-    for name in [*LOGGERS, *(name for name in logging.root.manager.loggerDict if name.startswith("distributed."))]:
+    below = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] in LOGGERS]
+    for name in [*LOGGERS, *below]:
         logger = logging.getLogger(name)
-        if logger.handlers or name in LOGGERS:
-            logger.handlers = [handler] if name in LOGGERS else []
-        if name in LOGGERS:
-            logger.propagate = False
+        logger.handlers, logger.propagate = ([handler], False) if name in LOGGERS else ([], True)
+    logging.getLogger(TASKS).setLevel(logging.INFO)
+
+
+def note(event: str, unit: Mapping[str, int | str], **more: object) -> None:
+    """One line of what a worker does; which strata took the proper prior stays inside."""
+    if unit.get("fit") != "proper":
+        logging.getLogger(TASKS).info("%s", event, extra={"facts": {"event": event, **unit, **more}})
+
+
+def noting() -> bool:
+    return logging.getLogger(TASKS).isEnabledFor(logging.INFO)

@@ -6,7 +6,7 @@ import json
 import pickle
 import shutil
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -18,13 +18,16 @@ from dpdist.errors import FitError
 from dpdist.files import replaced
 from dpdist.mechanisms.protocol import Carry, Pass
 from dpdist.models.protocol import Improper
-from dpdist.privacy.weights import NotReached
+from dpdist.privacy.searches import NotReached
 from dpdist.records import Floats
 from dpdist.runtime.executors import Executor
 from dpdist.runtime.fit import Address, Fit
+from dpdist.runtime.json_logs import note
 from dpdist.runtime.rounds import combine, drive, run_rounds, visit_blocks
 from dpdist.sampling import Unconverged
-from dpdist.storage.marks import checksums, intact
+from dpdist.storage.marks import checksums
+from dpdist.storage.recorder import Superseded
+from dpdist.storage.store import Store
 
 
 class Outcome(NamedTuple):
@@ -43,7 +46,7 @@ class ProtectBin:
 
     def __call__(self, number: int) -> list[Outcome]:
         fit = self.address.open()
-        return [protect_unfinished(fit, stratum) for stratum in fit.layout.bins[number]]
+        return protect_unfinished(fit, fit.layout.bins[number])
 
     def unit(self, number: int) -> dict[str, int | str]:
         strata = self.address.open().layout.bins[number]
@@ -57,31 +60,35 @@ class ProtectOne:
     address: Address
 
     def __call__(self, stratum: int) -> list[Outcome]:
-        fit = self.address.open()
-        return [protect_unfinished(fit, stratum)]
+        return protect_unfinished(self.address.open(), [stratum])
 
     def unit(self, stratum: int) -> dict[str, int | str]:
         return {"fit": self.address.name, "stratum": stratum, "strata": 1}
 
 
-def protect_unfinished(fit: Fit, stratum: int) -> Outcome:
-    return Outcome(stratum, None) if fit.done(stratum) else protect_small(fit, stratum)
+def protect_unfinished(fit: Fit, strata: Sequence[int]) -> list[Outcome]:
+    done = fit.done(strata)
+    return [Outcome(stratum, None) if stratum in done else protect_small(fit, stratum) for stratum in strata]
 
 
 def protect_small(fit: Fit, stratum: int) -> Outcome:
     """All rounds of a stratum in memory; leaves its by-products and its completion mark."""
     numbers = fit.layout.blocks.of_stratum(stratum)
-    model, store = fit.model(stratum), fit.store(stratum)
+    model, store = fit.fitted(stratum), fit.store(stratum)
     span = store.span(0)
     recorders = [span.block(fit.block_start(stratum, number)) for number in numbers]
     label = fit.frame.stratum_labels[stratum]
     try:
         records, noise = fit.records(numbers), fit.noise(stratum)
         released = run_rounds(fit.rounds(model, store), model, fit.sampler, fit.key, label, records, recorders, noise)
+        span.close()
+        store.close([model.describe(theta) for theta in released.parameters])
     except (Improper, NotReached, Unconverged) as failure:
         return Outcome(stratum, str(failure))
-    span.close()
-    store.close([model.describe(theta) for theta in released.parameters])
+    except Superseded:
+        return Outcome(stratum, None)
+    finally:  # of every stratum alike: which failed depends on the records
+        note("stratum", {"fit": fit.address.name, "stratum": stratum})
     return Outcome(stratum, None)
 
 
@@ -91,6 +98,7 @@ class Journal(NamedTuple):
 
     folder: Path
     confidential: Path
+    store: Store
 
     def request(self, round: int) -> Path:
         return self.folder / f"{round:03d}.request"
@@ -107,22 +115,63 @@ class Journal(NamedTuple):
     def finished(self, round: int, span: int) -> bool:
         """True if a round's result in a span is whole, and so are the carry and the by-products that it left."""
         path = self.result(round, span)
-        if not _readable(path):
-            return False
-        with np.load(path) as file:
-            return intact(json.loads(str(file["left"])), self.confidential)
+        return self._whole(path) and self.store.intact(self.left(round, span), self.confidential)
 
     def sound(self, spans: int) -> bool:
         """True if all totals are whole, and so is what the last finished round left in every span."""
         rounds = 0
-        while self.total(rounds).exists():
+        while self.store.take(self.total(rounds)):
             rounds += 1
         left = (self.finished(rounds - 1, span) for span in range(spans) if rounds)
         return all(_readable(self.total(round)) for round in range(rounds)) and all(left)
 
+    def left(self, round: int, span: int) -> dict[str, str]:
+        """Files that a finished round left in a span, with their checksums."""
+        with np.load(self.result(round, span)) as file:
+            said: dict[str, str] = json.loads(str(file["left"]))
+            return said
+
+    def partials(self, round: int, spans: int) -> list[Floats]:
+        """The results of a round that all spans have finished."""
+        paths = [self.result(round, span) for span in range(spans)]
+        self.store.take_all(paths)
+        return [_entry(path, "partial") for path in paths]
+
+    def take_carry(self, round: int, span: int) -> None:
+        """Bring a span's result and carry here, whole."""
+        self.store.take(self.result(round, span), anew=True)
+        name = str(self.carry(round, span).relative_to(self.confidential))
+        self.store.take_files({name: self.left(round, span)[name]}, self.confidential)
+
+    def recorded(self, round: int, spans: int) -> dict[str, str]:
+        """By-products that the last round's spans have kept elsewhere."""
+        folder = str(self.folder.relative_to(self.confidential))
+        found = [entry for span in range(spans) for entry in self.left(round, span).items()]
+        return {name: digest for name, digest in found if not name.startswith(f"{folder}/")}
+
+    def clear(self, before: int) -> None:
+        """Forget what spans left in the rounds before one."""
+        for round in range(before):
+            for path in self.folder.glob(f"{round:03d}-*.np?"):
+                path.unlink()
+        self.store.drop([self.folder / name for name in self.store.names(self.folder) if _of_span(name) < before])
+
+    def remove(self) -> None:
+        if self.folder.exists():
+            shutil.rmtree(self.folder)
+        self.store.drop([self.folder])
+
+    def _whole(self, path: Path) -> bool:
+        return self.store.take(path) and _readable(path)
+
+
+def _of_span(name: str) -> float:
+    """The round of a span's file; infinite for a request or a total."""
+    return int(name[:3]) if "-" in name and not name.startswith(".") else float("inf")
+
 
 def journal_of(fit: Fit, stratum: int) -> Journal:
-    return Journal(fit.space.journal(fit.address.name, stratum), fit.space.confidential)
+    return Journal(fit.space.journal(fit.address.name, stratum), fit.space.confidential, fit.space.store)
 
 
 @dataclass(frozen=True)
@@ -138,6 +187,7 @@ class VisitSpan:
         journal = journal_of(fit, self.stratum)
         if journal.finished(self.round, span):
             return span
+        journal.store.take(journal.request(self.round), anew=True)
         request: Pass = pickle.loads(journal.request(self.round).read_bytes())
         numbers = fit.layout.spans(self.stratum)[span]
         blocks = fit.records(numbers)
@@ -155,6 +205,10 @@ class VisitSpan:
         left = recorded | checksums([journal.carry(self.round, span)], journal.confidential)
         with replaced(journal.result(self.round, span)) as temporary, temporary.open("wb") as handle:
             np.savez(handle, partial=partial, names=names, left=json.dumps(left))
+        byproducts = [journal.confidential / name for name in left]
+        for kept in (byproducts, [journal.result(self.round, span)]):
+            journal.store.keep(kept)
+            journal.store.forget(kept)
         return span
 
     def unit(self, span: int) -> dict[str, int | str]:
@@ -165,26 +219,26 @@ class VisitSpan:
 def protect_giant(fit: Fit, stratum: int, workers: Executor, tick: Callable[[int], None]) -> Outcome:
     """The rounds of a giant stratum from here, spans on the workers; resumes from the journal of finished rounds."""
     journal = journal_of(fit, stratum)
-    model, store, spans = fit.model(stratum), fit.store(stratum), fit.layout.spans(stratum)
+    model, store, spans = fit.fitted(stratum), fit.store(stratum), fit.layout.spans(stratum)
     if not journal.sound(len(spans)):
-        shutil.rmtree(journal.folder)
+        journal.remove()
     journal.folder.mkdir(parents=True, exist_ok=True)
     round = -1
 
     def visit(request: Pass) -> Floats:
         nonlocal round
         round += 1
-        if not journal.total(round).exists():
+        if not journal.store.take(journal.total(round)):
             with replaced(journal.request(round)) as temporary:
                 temporary.write_bytes(pickle.dumps(request))
+            journal.store.keep([journal.request(round)])
             for _ in workers.map(VisitSpan(fit.address, stratum, round), range(len(spans))):
                 tick(0)
-            partials = [_entry(journal.result(round, span), "partial") for span in range(len(spans))]
+            partials = journal.partials(round, len(spans))
             with replaced(journal.total(round)) as temporary, temporary.open("wb") as handle:
                 np.savez(handle, total=combine(request, partials))
-            for old in range(round):
-                for path in journal.folder.glob(f"{old:03d}-*.np?"):
-                    path.unlink()
+            journal.store.keep([journal.total(round)])
+            journal.clear(round)
         return _entry(journal.total(round), "total")
 
     try:
@@ -192,8 +246,9 @@ def protect_giant(fit: Fit, stratum: int, workers: Executor, tick: Callable[[int
         released = drive(fit.rounds(model, store), model, fit.sampler, fit.key, label, visit, noise)
     except (Improper, NotReached, Unconverged) as failure:
         return Outcome(stratum, str(failure))
-    store.close([model.describe(theta) for theta in released.parameters])
-    shutil.rmtree(journal.folder)
+    elsewhere = {} if journal.store.shared else journal.recorded(round, len(spans))
+    store.close([model.describe(theta) for theta in released.parameters], elsewhere)
+    journal.remove()
     return Outcome(stratum, None)
 
 
@@ -239,6 +294,8 @@ def _entry(path: Path, name: str) -> Floats:
 
 def _carry(journal: Journal, round: int, span: int) -> Carry:
     """Mapped, not read: a pass need not touch all of it."""
+    if not journal.store.shared:
+        journal.take_carry(round, span)
     with np.load(journal.result(round, span)) as file:
         names = file["names"].tolist()
     return dict(zip(names, np.asarray(np.load(journal.carry(round, span), mmap_mode="r")), strict=True))

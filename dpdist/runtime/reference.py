@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 
+import numpy as np
+
 from dpdist.confidential import Confidential
 from dpdist.errors import DataError, Problem
 from dpdist.files import replaced
@@ -21,11 +23,15 @@ from dpdist.mechanisms.learned import (
     learn_cells,
     learn_centre,
     learn_weights,
+    learn_whitening,
 )
 from dpdist.mechanisms.protocol import Columns
-from dpdist.models.protocol import Improper, StratumModel
+from dpdist.models.cell_laws import shapes_of
+from dpdist.models.protocol import Draws, Improper, StratumModel
 from dpdist.models.reference_cells import ReferenceCells
-from dpdist.privacy.weights import NotReached
+from dpdist.models.sanitized import SanitizedLognormal
+from dpdist.models.scores import Scores
+from dpdist.privacy.searches import NotReached
 from dpdist.progress import Listener, stage
 from dpdist.records import Floats, Records
 from dpdist.runtime.blocks import block_rows
@@ -36,7 +42,7 @@ from dpdist.runtime.rounds import run_rounds
 from dpdist.sampling import Unconverged, reference_sampler
 from dpdist.sampling.markov import Generated, check_clamp
 from dpdist.sampling.protocol import Sampler
-from dpdist.storage.marks import finished, mark
+from dpdist.storage.tables import read_table
 
 TRIED = 40
 """Reference records on which a user's program is tried: whether it clamps."""
@@ -64,7 +70,16 @@ def learned_from(
     its bounds. Raises `Improper`, `NotReached`, `Unconverged` or `Spurious`.
     """
     if isinstance(model, ReferenceCells):
-        return learn_cells(model, records)
+        cells = learn_cells(model, [records.about(k) for k in range(len(records.outcomes))])
+        return cells._replace(shapes=shapes_of(job, model, records, key.child(f"places {stratum}")))
+    if isinstance(model, SanitizedLognormal):
+        return learn_whitening(model, records)
+    facts = None
+    if isinstance(model, Scores):
+        facts = model.told(records, key.child(f"places {stratum}"))
+        if not job.frozen:
+            return Learned(Draws({}), 1.0, facts=facts)
+        model = model.within(facts)
     if job.frozen:
         records = evenly(records, current)
     blocks = _blocks(records, job.sampler.total)
@@ -72,8 +87,10 @@ def learned_from(
     learned, draws = run_rounds(rounds, model, sampler, key, stratum, blocks, [Unrecorded()] * len(blocks))
     if job.mechanism.name in CLAMPED and isinstance(model, Generated):
         check_clamp(model, learned.theta, draws, evenly(records, TRIED))
+    if isinstance(model, Scores) and learned.frozen is not None:
+        facts = model.undone(records, learned.frozen.weigh(model, records)[1])
     if job.frozen:
-        return learned
+        return learned._replace(facts=facts)
     some = evenly(records, min(current, CHECKED))
     run_rounds(check_centre(job, model, learned), model, sampler, key, stratum, [some], [Unrecorded()])
     return learned
@@ -93,27 +110,47 @@ class LearnOne:
     def __call__(self, stratum: int) -> Outcome:
         fit = self.address.open()
         unit, path = _unit(fit, stratum), fit.space.learned(fit.address.name, stratum)
-        if finished(fit.space.marks, unit, fit.space.confidential):
+        if fit.space.finished(unit):
             return Outcome(stratum, None)
         model, label = fit.model(stratum), fit.frame.stratum_labels[stratum]
         key, sampler = fit.reference_key, reference_sampler(fit.job, fit.sampler)
-        records, current = fit.reference_records(stratum), int(fit.frame.stratum_count[stratum])
+        current = int(fit.frame.stratum_count[stratum])
         try:
-            learned = learned_from(fit.job, model, sampler, key, label, records, current)
+            if isinstance(model, ReferenceCells) and fit.job.carries:
+                learned = learn_cells(model, *carried_records(fit, model, stratum))
+            else:
+                records = fit.reference_records(stratum)
+                learned = learned_from(fit.job, model, sampler, key, label, records, current)
         except (Improper, NotReached, Unconverged) as failure:
             return Outcome(stratum, str(failure))
         except Spurious:
             return Outcome(stratum, SPURIOUS)
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         with replaced(path) as temporary:
             temporary.write_bytes(pickle.dumps(learned))
-        mark(fit.space.marks, unit, [path], fit.space.confidential)
+        fit.space.mark(unit, [path])
         return Outcome(stratum, None)
+
+
+def carried_records(fit: Fit, model: ReferenceCells, stratum: int) -> tuple[list[Records], Floats]:
+    """The points of an earlier release for every outcome, and how many records each cell's stand for."""
+    table = read_table(fit.space.carried).to_pandas()
+    rows = fit.frame.rows_of(stratum)
+    table = table[(table["frame"] >= rows.start) & (table["frame"] < rows.stop)]
+    found = []
+    for outcome in range(len(model.outcomes)):
+        own = table[table["variable"] == outcome]
+        frame, none = own["frame"].to_numpy(dtype=np.int32), np.full(len(own), -1, dtype=np.int32)
+        outcomes, weights = (own[name].to_numpy() for name in ("outcome", "weight"))
+        found.append(Records(np.arange(len(own)), frame, outcomes, weights, none))
+    standing = np.zeros(len(model.labels))
+    standing[model.pattern(found[0].frame)] = table.loc[table["variable"] == 0, "standing"]
+    return found, standing
 
 
 def learn(fit: Fit, strata: Iterable[int], workers: Executor, listener: Listener) -> list[Outcome]:
     """All that the job's reference fixes for these strata. Returns the failures, by stratum: they are public."""
-    wanted = list(strata) if fit.job.reference is not None else []
+    wanted = list(strata) if fit.job.refers else []
     failures = []
     with stage(listener, "reference", len(wanted)) if wanted else nullcontext(lambda _: None) as tick:
         for outcome in workers.map(LearnOne(fit.address), wanted):
@@ -134,7 +171,7 @@ def refused(fit: Fit, failures: Iterable[Outcome]) -> DataError:
     allowed = "a reference that the mechanism can be fixed on"
     remedy = "raise the budget, pool strata, plan another drift, or take another reference"
     problems = [Problem(f"stratum {labels[one.stratum]}", one.failure or "failed", allowed, remedy) for one in failures]
-    return DataError((said.path if said is not None else None) or "reference", problems)
+    return DataError((said.named if said is not None else None) or "reference", problems)
 
 
 def powers(fit: Fit) -> dict[str, float]:

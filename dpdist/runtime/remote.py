@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,14 +12,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from dpdist.errors import ClusterError
+from dpdist.errors import ClusterError, WorkspaceError
 from dpdist.job import Runtime
 from dpdist.runtime.links import Credentials, reach
+from dpdist.storage.objects import Objects, is_url
 
 ALLOWED_DEATHS = 20
 """Workers that may die under one task before it is given up: a killed worker is no fault of the task."""
 CLOSE_TIMEOUT = 5.0
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+_RETRY_INTERVAL = 0.5
 _START_WORKERS = "start workers with `dpdist cluster worker`"
 
 
@@ -101,7 +104,7 @@ def workers_of(client: Any) -> dict[str, int]:
         raise Lost from error
 
 
-def check_workers(client: Any, timeout: float, needs: Mapping[str, float], shared: Path | None) -> None:
+def check_workers(client: Any, timeout: float, needs: Mapping[str, float], shared: Path | str | None) -> None:
     """Wait for a first worker; refuse workers on which tasks would wait for ever, fail, or write elsewhere."""
     try:
         client.wait_for_workers(1, timeout=timeout)
@@ -111,21 +114,30 @@ def check_workers(client: Any, timeout: float, needs: Mapping[str, float], share
         raise ClusterError(found, f"{remedy}; the same command resumes") from None
     except broken_links():
         raise _lost_at_the_start() from None
-    try:
-        said = client.run(_facts, str(shared) if shared else None, on_error="return")
-        info = client.scheduler_info()["workers"]
-    except broken_links():
-        raise _lost_at_the_start() from None
-    reached = {worker: facts for worker, facts in said.items() if not isinstance(facts, Exception)}
-    if any(isinstance(facts, ModuleNotFoundError) for facts in said.values()):
-        raise ClusterError("the workers have no dpdist", f"{_START_WORKERS} of the same version")
-    if not reached:  # some may die at any time
-        found = f"the scheduler cannot reach the workers that have registered ({', '.join(sorted(said)[:3])})"
-        raise ClusterError(
-            found, "look at the workers' --host and ports, and at network policies; the same command resumes"
-        )
+    reached, info = _asked(client, timeout, shared)
     for worker, facts in sorted(reached.items()):
         _check_worker(worker, facts, needs, shared, info.get(worker, {}))
+
+
+def _asked(client: Any, timeout: float, shared: Path | str | None) -> tuple[dict[str, Any], Mapping[str, Any]]:
+    """Facts of the workers that answer, at least one: some may die at any time, or be cut off and not be given up yet."""
+    until = time.monotonic() + timeout
+    while True:
+        try:
+            said = client.run(_facts, str(shared) if shared else None, on_error="return")
+            info = client.scheduler_info()["workers"]
+        except broken_links():
+            raise _lost_at_the_start() from None
+        if any(isinstance(facts, ModuleNotFoundError) for facts in said.values()):
+            raise ClusterError("the workers have no dpdist", f"{_START_WORKERS} of the same version")
+        reached = {worker: facts for worker, facts in said.items() if not isinstance(facts, Exception)}
+        if reached:
+            return reached, info
+        if time.monotonic() > until:
+            found = f"the scheduler cannot reach the workers that have registered ({', '.join(sorted(said)[:3])})"
+            remedy = "look at the workers' --host and ports, and at network policies; the same command resumes"
+            raise ClusterError(found, remedy)
+        time.sleep(_RETRY_INTERVAL)
 
 
 def _lost_at_the_start() -> ClusterError:
@@ -134,13 +146,16 @@ def _lost_at_the_start() -> ClusterError:
 
 
 def _check_worker(
-    worker: str, facts: Mapping[str, Any], needs: Mapping[str, float], shared: Path | None, info: Mapping[str, Any]
+    worker: str, facts: Mapping[str, Any], needs: Mapping[str, float], shared: Path | str | None, info: Mapping[str, Any]
 ) -> None:
     own = _facts(None)
     for name in ("dpdist", "Python"):
         if facts[name] != own[name]:
             found = f"worker {worker} has {name} {facts[name]}, this driver {own[name]}"
             raise ClusterError(found, "run driver, scheduler and workers from one image")
+    if facts["refused"]:
+        found = f"worker {worker} cannot use {shared}: {facts['refused']}"
+        raise ClusterError(found, "give the workers the same environment or mounted files with credentials as the driver")
     if not facts["sees"]:
         found = f"worker {worker} does not see {shared}, or may not write there"
         raise ClusterError(found, "mount one shared folder at the same path on driver and workers, for the same user")
@@ -155,8 +170,15 @@ def _check_worker(
 
 def _facts(shared: str | None) -> dict[str, Any]:
     """Of a worker, told to the driver before any task runs."""
-    sees = shared is None or os.access(shared, os.R_OK | os.W_OK | os.X_OK)
-    return {"dpdist": version("dpdist"), "Python": ".".join(platform.python_version_tuple()[:2]), "sees": sees}
+    refused = None
+    if shared is not None and is_url(shared):
+        try:
+            Objects(shared, soon=True).check()
+        except WorkspaceError as error:
+            refused = error.found
+    sees = shared is None or is_url(shared) or os.access(shared, os.R_OK | os.W_OK | os.X_OK)
+    python = ".".join(platform.python_version_tuple()[:2])
+    return {"dpdist": version("dpdist"), "Python": python, "sees": sees, "refused": refused}
 
 
 def cut(client: Any, pending: set[Any]) -> None:

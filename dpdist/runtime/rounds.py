@@ -45,7 +45,7 @@ def drive(
             reply = noise(request)
         else:
             rng = key.generator(request.stage, stratum, set=request.set)
-            reply = (sampler.one if request.set else sampler.many)(model, request.posterior, rng)
+            reply = (sampler.one if request.set else sampler.many)(request.model or model, request.posterior, rng)
 
 
 def visit_blocks(

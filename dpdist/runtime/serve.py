@@ -21,6 +21,7 @@ PORT = 8786
 HTTP = "127.0.0.1:0"
 _PRELOAD = ["dpdist.runtime.worker"]
 PATIENCE = 300.0
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _HTTP_ROUTES = {
     f"distributed.{side}.http.routes": [f"distributed.http.{side}.prometheus", "distributed.http.health"]
     for side in ("scheduler", "worker")
@@ -104,12 +105,15 @@ def serve_worker(
 
 
 async def _until_told(finished: Coroutine[Any, Any, Any]) -> bool:
-    """Wait until a server finishes by itself, or a signal tells it to: then True."""
+    """Wait until a server finishes by itself, or a signal tells it to: then True. Afterwards a signal ends the process:
+    there is nothing to close while a scheduler is looked for."""
     told, loop = asyncio.Event(), asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _SIGNALS:
         loop.add_signal_handler(number, told.set)
     waiting = [asyncio.ensure_future(told.wait()), asyncio.ensure_future(finished)]
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    for number in _SIGNALS:
+        loop.remove_signal_handler(number)
     for one in waiting:
         one.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)

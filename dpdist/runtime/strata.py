@@ -13,35 +13,36 @@ import pyarrow as pa
 from dpdist.job import NOISY
 from dpdist.progress import Listener, stage
 from dpdist.runtime.executors import Executor
-from dpdist.runtime.fit import Fit
+from dpdist.runtime.fit import Fit, stores
 from dpdist.runtime.protect import Outcome, ProtectBin, ProtectOne, protect_giant, released_by
 from dpdist.storage import arrays
-from dpdist.storage.marks import finished, mark
+from dpdist.storage.marks import withdraw
 from dpdist.storage.tables import gather, read_table, write_table
 
 
 def create_stores(fit: Fit) -> None:
     """Stores from templates, once a fit; those of a pooled fit replace those of the strata."""
-    space, frame, unit = fit.space, fit.frame, f"stores-{fit.address.name}"
-    if finished(space.marks, unit, space.confidential):
-        return
+    space, frame, unit = fit.space, fit.frame, stores(fit.address.name)
+    if space.finished(unit):
+        return space.take_units([unit])
     sampler = fit.job.sampler
     template = arrays.Template(
         fit.layout.axis, frame.stratum_labels, sampler.number_of_chains, sampler.draws, fit.model(0).parameters
     )
     files: list[Path] = []
+    space.store.drop([space.posterior, space.log_lik])
     if fit.job.mechanism.name not in NOISY:
         arrays.create_posterior(space.posterior, template)
         files += arrays.files_of(space.posterior)
     if fit.layout.log_lik:
         arrays.create_log_lik(space.log_lik, template)
         files += arrays.files_of(space.log_lik)
-    mark(space.marks, unit, files, space.confidential)
+    return space.mark(unit, files)
 
 
 def protect_all(fit: Fit, workers: Executor, listener: Listener) -> list[Outcome]:
     """Every stratum that is not finished: giants first, then bins of small ones. Returns the failures, by stratum."""
-    left = {k for k in fit.strata if not fit.done(k)}
+    left = _unfinished(fit, fit.strata)
     bins = [number for number, strata in enumerate(fit.layout.bins) if left & set(strata)]
     outcomes: list[Outcome] = []
     with stage(listener, "protect", len(fit.strata)) as tick:
@@ -59,15 +60,24 @@ def protect_all(fit: Fit, workers: Executor, listener: Listener) -> list[Outcome
 def protect_some(fit: Fit, strata: Iterable[int], workers: Executor, listener: Listener) -> list[Outcome]:
     """The given strata, a task each (giants round by round). Returns the failures, by stratum."""
     wanted = list(strata)
+    left = _unfinished(fit, wanted)
     outcomes: list[Outcome] = []
     with stage(listener, "protect again", len(wanted)) as tick:
         for stratum in wanted:
-            if stratum in fit.layout.giants and not fit.done(stratum):
+            if stratum in fit.layout.giants and stratum in left:
                 outcomes.append(protect_giant(fit, stratum, workers, tick))
         for found in workers.map(ProtectOne(fit.address), [k for k in wanted if k not in fit.layout.giants]):
             outcomes += found
             tick(len(found))
     return _failures(outcomes)
+
+
+def _unfinished(fit: Fit, strata: Iterable[int]) -> set[int]:
+    """Those that are to be made, also where a mark stands over files that are not whole: it is taken back."""
+    left = set(strata) - fit.done(strata)
+    for k in left:
+        withdraw(fit.space.marks, fit.unit(k), fit.space.store)
+    return left
 
 
 def gather_strata(fits: Mapping[int, Fit]) -> list[Sequence[Mapping[str, Any]]]:
@@ -77,16 +87,22 @@ def gather_strata(fits: Mapping[int, Fit]) -> list[Sequence[Mapping[str, Any]]]:
     """
     fit = fits[0]
     space, labels = fit.space, fit.frame.stratum_labels
+    gathered = space.finished("gathered")
+    space.take_units(
+        [fits[k].unit(k) for k in fit.strata],
+        lambda name: name.startswith("parts/") and (not gathered or name.endswith(".json")),
+    )
     said: list[dict[str, Any]] = [released_by(fits[k], k) for k in fit.strata]
-    if not finished(space.marks, "gathered", space.confidential):
+    if not gathered:
         bounds, strata = space.confidential / "bounds.parquet", space.confidential / "strata.parquet"
         parts = [space.part(fits[k].address.name, k) for k in fit.strata]
         gather(bounds, (table for part, label in zip(parts, labels, strict=True) for table in _bounds(part, label)))
         facts = {"stratum": labels, "offset": fit.layout.axis.offset, "rows": fit.frame.stratum_count}
         summary = {name: [one["summary"][name] for one in said] for name in said[0]["summary"]}
         write_table(strata, pa.table(facts | summary | {"fit": [fits[k].address.name for k in fit.strata]}))
-        mark(space.marks, "gathered", [bounds, strata], space.confidential)
+        space.mark("gathered", [bounds, strata])
     shutil.rmtree(space.journals, ignore_errors=True)
+    space.store.drop([space.journals])
     return [one["released"] for one in said]
 
 

@@ -138,7 +138,6 @@ __all__ = [
     "Sampler",
     "Unconverged",
     "check",
-    "check_clamp",
     "completed",
     "facts",
     "prepare",

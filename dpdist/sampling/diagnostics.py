@@ -5,6 +5,7 @@ Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021), Bayesian Analysis 16(2)
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -117,7 +118,9 @@ def _least(values: np.ndarray[Any, np.dtype[np.float64]]) -> float | None:
 def _arviz() -> tuple[Any, Any]:
     """ArviZ and xarray, which cost a process that runs no chains half a second."""
     try:
-        import arviz
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", r"\s*ArviZ is undergoing a major refactor", FutureWarning)
+            import arviz
         import xarray
     except ImportError:
         raise ToolchainError("arviz is not installed", "the extra 'stan'", "pip install 'dpdist[stan]'") from None

@@ -19,7 +19,9 @@ from zarr.codecs import BloscCodec
 
 from dpdist.models.protocol import Draws, Parameter
 from dpdist.records import Floats, Ints
+from dpdist.storage.bucket import Bucket
 from dpdist.storage.ragged import RaggedAxis
+from dpdist.storage.store import Store
 
 FITS = ("unweighted", "weighting", "final")
 _CODEC = BloscCodec(cname="lz4", clevel=1, shuffle="shuffle")
@@ -114,6 +116,15 @@ def write_log_lik(path: Path, region: slice, values: Floats, record: Ints) -> No
         padding = (0, last.stop - region.stop)
         tensor[:, :, last] = np.pad(by_chain[..., inside:], ((0, 0), (0, 0), padding), constant_values=np.nan)
         rows[last] = np.pad(record[inside:], padding, constant_values=-1)
+
+
+def source(path: Path, store: Store) -> Any:
+    """What xarray opens a store from, wherever it is kept."""
+    if not isinstance(store, Bucket):
+        return path
+    from zarr.storage import ObjectStore
+
+    return ObjectStore(store.objects.below_only(path.relative_to(store.root).as_posix()).store, read_only=True)
 
 
 def files_of(path: Path) -> list[Path]:

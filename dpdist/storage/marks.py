@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from dpdist.files import sha256, write_json
+from dpdist.storage.store import FOLDER, Store
 
 
 def checksums(files: Iterable[Path], root: Path) -> dict[str, str]:
@@ -14,23 +14,38 @@ def checksums(files: Iterable[Path], root: Path) -> dict[str, str]:
     return {str(path.relative_to(root)): sha256(path) for path in sorted(files)}
 
 
-def intact(files: Mapping[str, str], root: Path) -> bool:
-    """True if no file is missing, truncated or changed since its checksum was taken."""
-    return all((root / name).is_file() and sha256(root / name) == digest for name, digest in files.items())
+def mark(
+    marks: Path,
+    unit: str,
+    files: Iterable[Path],
+    root: Path,
+    store: Store = FOLDER,
+    elsewhere: Mapping[str, str] | None = None,
+) -> None:
+    """Record a finished unit, after its files are kept; `elsewhere`: those that others have kept, with their checksums.
+
+    Of two that finish the same unit the mark of the first stands, and files that differ from it give way to what the second
+    left, whole: the bytes of a unit are the same on machines of one type.
+    """
+    own = list(files)
+    said, path = checksums(own, root), marks / f"{unit}.json"
+    if elsewhere:
+        said = dict(sorted({**elsewhere, **said}.items()))
+    store.keep(own)
+    write_json(path, said)
+    if not store.settle(path):
+        write_json(path, said)
+        store.keep(own)
+        store.keep([path])
 
 
-def mark(marks: Path, unit: str, files: Iterable[Path], root: Path) -> None:
-    """Record a finished unit, after its files are on disk."""
-    write_json(marks / f"{unit}.json", checksums(files, root))
+def withdraw(marks: Path, unit: str, store: Store = FOLDER) -> None:
+    """Take back the mark of a unit that has to be made again: what it vouched for is not whole. In an object store the next
+    mark replaces it."""
+    if store.shared:
+        (marks / f"{unit}.json").unlink(missing_ok=True)
 
 
-def finished(marks: Path, unit: str, root: Path) -> bool:
+def finished(marks: Path, unit: str, root: Path, store: Store = FOLDER) -> bool:
     """True if the unit's mark stands and no file of it is missing, truncated or changed."""
-    path = marks / f"{unit}.json"
-    if not path.exists():
-        return False
-    try:
-        files = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        return False
-    return isinstance(files, dict) and intact(files, root)
+    return bool(store.finished([marks / f"{unit}.json"], root))

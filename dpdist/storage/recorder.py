@@ -16,15 +16,23 @@ from dpdist.mechanisms.protocol import Columns
 from dpdist.models.protocol import Draws, Parameter
 from dpdist.records import Floats
 from dpdist.storage import arrays
-from dpdist.storage.marks import checksums, mark
+from dpdist.storage.marks import checksums
 from dpdist.storage.ragged import RaggedAxis
 from dpdist.storage.tables import write_table
 from dpdist.storage.workspace import Workspace
 
 
+class Superseded(Exception):
+    """Another task has finished the stratum meanwhile: what it left stands."""
+
+
 @dataclass
 class StratumStore:
-    """What one stratum leaves as a whole; `close` writes its summary and release and, last, the mark over all its files."""
+    """What one stratum leaves as a whole; `close` writes its summary and release and, last, the mark over all its files.
+
+    Nothing is written where the mark stands: a worker that was cut off, whose task another has done, comes too late and
+    gets `Superseded`. Two that are at it in the same moment leave the same bytes, each file whole.
+    """
 
     space: Workspace
     fit: str
@@ -39,7 +47,13 @@ class StratumStore:
     def folder(self) -> Path:
         return self.space.part(self.fit, self.stratum)
 
+    def refuse_late(self) -> None:
+        """Raises `Superseded` once the stratum's mark stands; never in an object store, where a conditional put decides."""
+        if self.space.store.shared and (self.space.marks / f"{self.folder.name}.json").exists():
+            raise Superseded
+
     def posterior(self, fit: str, draws: Confidential[Draws]) -> None:
+        self.refuse_late()
         self._fits.append(fit)
         arrays.write_draws(self.space.posterior, fit, self.stratum, draws.disclose_to_custodian())
 
@@ -56,13 +70,19 @@ class StratumStore:
         """Files of the log-likelihood tensor that hold records start:stop."""
         return arrays.chunk_files(self.space.log_lik, self.axis.chunk, self.axis.region(self.stratum, start, stop))
 
-    def close(self, described: Sequence[Mapping[str, Any]]) -> None:
+    def close(self, described: Sequence[Mapping[str, Any]], elsewhere: Mapping[str, str] | None = None) -> None:
+        """`elsewhere`: files that other processes have kept, with their checksums, where this one does not see them."""
+        self.refuse_late()
+        self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.folder / "stratum.json", {"summary": self._summary, "released": list(described)})
         files = [path for path in self.folder.iterdir() if path.suffix in (".json", ".parquet")]
         files += arrays.posterior_files(self.space.posterior, self.parameters, self.stratum, self._fits)
         if self.log_lik:
             files += self.chunks(0, int(self.axis.length[self.stratum]))
-        mark(self.space.marks, self.folder.name, files, self.space.confidential)
+        own = [path for path in files if path.relative_to(self.space.confidential).as_posix() not in (elsewhere or {})]
+        self.refuse_late()
+        self.space.mark(self.folder.name, own, elsewhere)
+        self.space.store.forget(own)
 
 
 @dataclass
@@ -82,6 +102,7 @@ class SpanStore:
         """Write what the blocks recorded, if a pass recorded anything; checksums of all files of it."""
         if not self._bounds:
             return {}
+        self.stratum.refuse_late()
         self.stratum.folder.mkdir(parents=True, exist_ok=True)
         bounds = self.stratum.folder / f"bounds-{self.number:05d}.parquet"
         write_table(bounds, pa.concat_tables(pa.table(self._bounds[start]) for start in sorted(self._bounds)))
@@ -106,5 +127,6 @@ class BlockStore:
         tensor, store = values.disclose_to_custodian(), self.span.stratum
         record = np.asarray(self.span._bounds[self.start]["record"], dtype=np.int64)
         stop = self.start + tensor.shape[1]
+        store.refuse_late()
         arrays.write_log_lik(store.space.log_lik, store.axis.region(store.stratum, self.start, stop), tensor, record)
         self.span._chunks += store.chunks(self.start, stop)

@@ -3,129 +3,126 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from filelock import FileLock, Timeout
+from weakref import WeakValueDictionary
 
 from dpdist.errors import WorkspaceError
 from dpdist.files import replaced, write_json, write_text
 from dpdist.keys import Key
-
-SCRATCH = "scratch-"
-"""Beginning of the names of temporary folders in the confidential one."""
+from dpdist.storage import marks
+from dpdist.storage.bucket import MANIFEST, Bucket
+from dpdist.storage.identity import Identity
+from dpdist.storage.lease import LEASE
+from dpdist.storage.objects import Objects, is_url
+from dpdist.storage.places import SCRATCH, Places
+from dpdist.storage.store import FOLDER, Store
 
 REFERENCE = "reference.sha256"
 """What decides a result beside the job's own settings: the content of its reference."""
 
 
-@dataclass(frozen=True)
-class Identity:
-    """What decides a run's result: the job (runtime and paths aside) and the input's content."""
-
-    job: Mapping[str, Any]
-    """Settings by dotted key."""
-    input: str
-    """SHA-256 of the content."""
-
-    def differences(self, other: Identity) -> list[str]:
-        """What differs, in words: "job (budget.epsilon, …)", "input (its content)"."""
-        keys = sorted(self.job.keys() | other.job.keys())
-        changed = [key for key in keys if self.job.get(key) != other.job.get(key)]
-        shown = [f"{key}: {other.job.get(key)!s:.40} there, {self.job.get(key)!s:.40} here" for key in changed[:5]]
-        found = [f"job ({'; '.join(shown)}{'; …' if len(changed) > 5 else ''})"] if changed else []
-        return found + (["input (its content)"] if self.input != other.input else [])
+_OPENED: WeakValueDictionary[tuple[str, str], Workspace] = WeakValueDictionary()
+"""Workspaces of runs in this process: the driver's own tasks and a worker's next ones find the files that are here."""
 
 
 @dataclass(frozen=True)
-class Workspace:
-    """Paths of a run. Every path below `confidential` is readable by its owner only."""
+class Workspace(Places):
+    """A run's places and the store that keeps what stands there: its marks, its owner, its key."""
 
-    root: Path
+    store: Store = FOLDER
 
-    @property
-    def public(self) -> Path:
-        return self.root / "public"
+    @classmethod
+    def at(cls, place: str | Path, soon: bool = False) -> Workspace:
+        """The workspace in a folder, or at a URL of an object store, which must answer (`soon`: within seconds)."""
+        if not is_url(place):
+            return cls(Path(place).absolute())
+        Objects(str(place), soon=True).check()
+        bucket = Bucket(str(place), soon)
+        return cls(bucket.root, bucket)
 
-    @property
-    def confidential(self) -> Path:
-        return self.root / "confidential"
+    @classmethod
+    @contextmanager
+    def opened(cls, place: str | Path, soon: bool = False) -> Iterator[Workspace]:
+        """The same for a block; what it has here of an object store ends with it."""
+        space = cls.at(place, soon)
+        try:
+            yield space
+        except WorkspaceError as error:
+            if space.store.shared or not Path(error.path).is_relative_to(space.root):
+                raise
+            where = space.shown(Path(error.path))
+            raise WorkspaceError(where, error.found, error.remedy, error.exit_code) from None
+        finally:
+            space.store.close()
 
-    @property
-    def records(self) -> Path:
-        return self.confidential / "records" / "records.arrow"
+    @classmethod
+    def of_run(cls, place: str, run: str) -> Workspace:
+        """The workspace of a run that has begun, opened once a process."""
+        if (place, run) not in _OPENED:
+            return cls.at(place).opened_for(run)
+        return _OPENED[place, run]
 
-    @property
-    def frame(self) -> Path:
-        return self.confidential / "records" / "frame.parquet"
-
-    @property
-    def reference(self) -> Path:
-        """The reference's records under rows of the current frame."""
-        return self.confidential / "records" / "reference.arrow"
-
-    def learned(self, fit: str, stratum: int) -> Path:
-        """What the reference fixed for one stratum."""
-        return self.confidential / "reference" / f"{fit}-{stratum:06d}.pickle"
-
-    @property
-    def job(self) -> Path:
-        return self.confidential / "job.json"
-
-    @property
-    def key(self) -> Path:
-        return self.confidential / "key"
-
-    @property
-    def log(self) -> Path:
-        return self.confidential / "log"
-
-    @property
-    def fits(self) -> Path:
-        """Private folders of Stan runs; what a killed run left in it is removed by the next."""
-        return self.confidential / f"{SCRATCH}fits"
-
-    def noise(self, fit: str, stratum: int, set: int) -> Path:
-        """Noise of one stratum and set, kept for good: drawn again, it would tell what it hides."""
-        return self.confidential / "noise" / f"{fit}-{stratum:06d}-{set:03d}.npy"
+    def opened_for(self, run: str) -> Workspace:
+        """This one is a run's from now on."""
+        _OPENED[self.place, run] = self
+        return self
 
     @property
-    def log_lik(self) -> Path:
-        return self.confidential / "log_lik.zarr"
+    def place(self) -> str:
+        """What tells it to people and to other processes: the folder, or the URL."""
+        return self.store.url if isinstance(self.store, Bucket) else str(self.root)
 
     @property
-    def posterior(self) -> Path:
-        return self.confidential / "posterior.zarr"
+    def published(self) -> Path | str:
+        """The public folder, for those who read it: a path, or a URL."""
+        return self.public if self.store.shared else self.shown(self.public)
+
+    @contextmanager
+    def publishing(self) -> Iterator[None]:
+        """The public folder of an object store here, and no other run at work on it; a folder is guarded by `publish`."""
+        if self.store.shared:
+            yield
+            return
+        with self.store.alone(self.confidential / "lock"):
+            self.store.take_folder(self.public)
+            if self.public.exists() and not (self.public / MANIFEST).exists():
+                found = "its public folder has no manifest: a release that is not wholly there"
+                raise WorkspaceError(self.place, found, "finish it with the command that ran it", exit_code=2)
+            yield
 
     @property
-    def evaluation(self) -> Path:
-        return self.confidential / "evaluation"
+    def shared(self) -> Path | str:
+        """What the workers of a run must reach."""
+        return self.confidential if self.store.shared else self.place
 
-    def part(self, fit: str, stratum: int) -> Path:
-        """Folder of one stratum's own by-products, before they are gathered."""
-        return self.confidential / "parts" / f"{fit}-{stratum:06d}"
+    def shown(self, path: Path) -> str:
+        """A path of it, for people."""
+        return f"{self.place}/{path.relative_to(self.root).as_posix()}"
 
-    def journal(self, fit: str, stratum: int) -> Path:
-        """Folder of a giant stratum's rounds while it is being protected."""
-        return self.journals / f"{fit}-{stratum:06d}"
+    def mark(self, unit: str, files: Iterable[Path], elsewhere: Mapping[str, str] | None = None) -> None:
+        """Record a finished unit of work, after its files are kept."""
+        marks.mark(self.marks, unit, files, self.confidential, self.store, elsewhere)
 
-    @property
-    def journals(self) -> Path:
-        return self.confidential / "journal"
+    def finished(self, unit: str) -> bool:
+        return marks.finished(self.marks, unit, self.confidential, self.store)
 
-    @property
-    def marks(self) -> Path:
-        return self.confidential / "marks"
+    def finished_of(self, units: Iterable[str]) -> set[str]:
+        """Those of several units that are finished."""
+        found = self.store.finished([self.marks / f"{unit}.json" for unit in units], self.confidential)
+        return {path.stem for path in found}
+
+    def take_units(self, units: Iterable[str], wanted: Callable[[str], bool] = lambda name: True) -> None:
+        """Bring the wanted files of finished units here."""
+        self.store.take_marked([self.marks / f"{unit}.json" for unit in units], self.confidential, wanted)
 
     def read_identity(self) -> Identity | None:
-        path = self.confidential / "identity.json"
-        if not path.exists():
+        path = self.identity
+        if not self.store.take(path):
             return None
         try:
             said = json.loads(path.read_text(encoding="utf-8"))
@@ -136,8 +133,9 @@ class Workspace:
     def read_key(self) -> Key:
         """The key that the run began with. Raises `WorkspaceError` if it is missing or another one."""
         try:
+            self.store.take(self.key)
             key = Key.read(self.key)
-            began = json.loads((self.confidential / "identity.json").read_text(encoding="utf-8"))["key"]
+            began = json.loads(self.identity.read_text(encoding="utf-8"))["key"]
         except (OSError, ValueError, KeyError, TypeError):
             raise self._damaged(self.key, "is missing or damaged") from None
         if key.child("identity").hex() != began:
@@ -147,59 +145,52 @@ class Workspace:
     def _damaged(self, path: Path, found: str) -> WorkspaceError:
         name = path.relative_to(self.root)
         return WorkspaceError(
-            str(self.root), f"{name} {found}", "restore it from a copy, or begin again in a new folder", exit_code=2
+            self.place, f"{name} {found}", "restore it from a copy, or begin again in a new folder", exit_code=2
         )
 
     @contextmanager
-    def owned(self, identity: Identity, replay: Path | None) -> Iterator[Key]:
+    def owned(self, identity: Identity, replay: str | Path | None) -> Iterator[Key]:
         """Create or reopen the workspace for one job and input, alone; yields the run's key.
 
         Raises `WorkspaceError` if it belongs to another job or input, if another run holds it, if it cannot be written,
         or if the replay's job or input differ.
         """
-        replayed = _replayed_key(replay, identity) if replay is not None else None
+        replayed = _replayed(replay, identity) if replay is not None else None
         self._refuse_foreign_folder()
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             self.confidential.mkdir(mode=0o700, exist_ok=True)
             self.confidential.chmod(0o700)
         except OSError as error:
-            raise WorkspaceError(
-                str(self.root), f"cannot be written ({error.strerror})", "choose a writable folder"
-            ) from None
-        lock = FileLock(self.confidential / "lock")
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            raise WorkspaceError(str(self.root), "another run is using it", "wait for that run to end") from None
-        try:
-            key = self._adopt(identity, replayed)
-            self._take_noise(replay)
+            raise WorkspaceError(self.place, f"cannot be written ({error.strerror})", "choose a writable folder") from None
+        with self.store.alone(self.confidential / "lock"):
+            key = self._adopt(identity, replayed[1] if replayed else None)
+            if replayed:
+                self._take_noise(replayed[0])
             self._sweep()
             for folder in (self.records.parent, self.marks, self.evaluation):
                 folder.mkdir(exist_ok=True)
             yield key
-        finally:
-            lock.release()
 
     def _refuse_foreign_folder(self) -> None:
         """A folder with a `public` or `confidential` of somebody else's is left alone."""
         if self.read_identity() is not None:
             return
-        begun = {"lock", "key", "log"}
-        foreign = [folder for folder in (self.public, self.confidential) if folder.exists()]
-        if self.marks.exists():
-            raise self._damaged(self.confidential / "identity.json", "is missing")
-        left = {path.name for folder in foreign if folder.is_dir() for path in folder.iterdir() if path.suffix != ".part"}
-        if left - begun:
-            found = f"it holds a folder '{foreign[0].name}' that no run has made"
-            raise WorkspaceError(str(self.root), found, "choose an empty or a new folder", exit_code=2)
+        begun = {"lock", "key", "log", Path(LEASE).name}
+        there = {folder: self.store.names(folder) for folder in (self.public, self.confidential)}
+        if self.marks.name in there[self.confidential]:
+            raise self._damaged(self.identity, "is missing")
+        foreign = {folder: {name for name in names if not name.endswith(".part")} for folder, names in there.items()}
+        if set().union(*foreign.values()) - begun:
+            first = next(folder.name for folder, names in foreign.items() if names - begun)
+            found = f"it holds a folder '{first}' that no run has made"
+            raise WorkspaceError(self.place, found, "choose an empty or a new folder", exit_code=2)
 
     def _adopt(self, identity: Identity, replayed: Key | None) -> Key:
         present = self.read_identity()
         if present is not None and (differences := identity.differences(present)):
             raise WorkspaceError(
-                str(self.root),
+                self.place,
                 f"it belongs to another {' and another '.join(differences)}",
                 "use a new folder for this job and input",
                 exit_code=2,
@@ -208,23 +199,28 @@ class Workspace:
             key = self.read_key()
             if replayed is not None and replayed != key:
                 raise WorkspaceError(
-                    str(self.root), "it was begun without this replay", "replay into an empty workspace", exit_code=2
+                    self.place, "it was begun without this replay", "replay into an empty workspace", exit_code=2
                 )
             return key
-        key = replayed or Key.from_os()
-        write_text(self.key, key.hex() + "\n", mode=0o600)
+        drawn = replayed or Key.from_os()
+        write_text(self.key, drawn.hex() + "\n", mode=0o600)
+        self.store.settle(self.key)
+        if (key := Key.read(self.key)) != drawn and replayed is not None:
+            raise self._damaged(self.key, "is not that of the replay")
         said = {"job": dict(identity.job), "input": identity.input, "key": key.child("identity").hex()}
-        write_json(self.confidential / "identity.json", said)
-        return key
+        write_json(self.identity, said)
+        return key if self.store.settle(self.identity) else self._adopt(identity, replayed)
 
-    def _take_noise(self, replay: Path | None) -> None:
+    def _take_noise(self, source: Workspace) -> None:
         """A replay takes over the noise of the run that it repeats; it cannot be drawn again from the key."""
-        for path in sorted((replay / "noise").glob("*.npy")) if replay is not None else ():
+        source.store.take_folder(source.confidential / "noise")
+        for path in sorted((source.confidential / "noise").glob("*.npy")):
             own = self.confidential / "noise" / path.name
             own.parent.mkdir(mode=0o700, exist_ok=True)
-            if not own.exists():
+            if not self.store.take(own):
                 with replaced(own) as temporary:
                     shutil.copyfile(path, temporary)
+                self.store.settle(own)
 
     def _sweep(self) -> None:
         """Remove what a killed run was in the middle of writing."""
@@ -239,9 +235,11 @@ class Workspace:
                     Path(path, name).unlink()
 
 
-def _replayed_key(replay: Path, identity: Identity) -> Key:
-    source = Workspace(replay.parent)
-    if replay.name != "confidential" or not source.key.exists() or (other := source.read_identity()) is None:
+def _replayed(replay: str | Path, identity: Identity) -> tuple[Workspace, Key]:
+    """The run to repeat, and its key."""
+    parent, _, name = str(replay if is_url(replay) else Path(replay).absolute()).rstrip("/").rpartition("/")
+    source = Workspace.at(parent or "/")
+    if name != "confidential" or not source.store.take(source.key) or (other := source.read_identity()) is None:
         raise WorkspaceError(
             str(replay),
             "not the confidential folder of a run",
@@ -255,32 +253,4 @@ def _replayed_key(replay: Path, identity: Identity) -> Key:
             "run without --replay",
             exit_code=2,
         )
-    return source.read_key()
-
-
-class _Log(logging.FileHandler):
-    """On a full disk the run says so itself; the log stays silent."""
-
-    def handleError(self, record: logging.LogRecord) -> None:
-        return None
-
-    def close(self) -> None:
-        with suppress(OSError):
-            super().close()
-
-
-@contextmanager
-def confidential_log(space: Workspace) -> Iterator[logging.Logger]:
-    """The run's own log, kept in the confidential folder (0600): counts removed by rules, fits, failures."""
-    space.log.touch(mode=0o600)
-    logger = logging.getLogger("dpdist.confidential")
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-    handler = _Log(space.log, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logger.addHandler(handler)
-    try:
-        yield logger
-    finally:
-        logger.removeHandler(handler)
-        handler.close()
+    return source, source.read_key()

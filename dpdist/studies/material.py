@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 
 from dpdist.records import Floats
+from dpdist.studies.filed import Filed
+from dpdist.studies.referring import Referring
 from dpdist.studies.settings import DATA, WORST_LOSS, Guarantees, Simulation
 from dpdist.studies.shown import Figure
 from dpdist.studies.tabulated import STATISTICS, Tabulated
@@ -37,14 +39,24 @@ TITLES: Mapping[str, str] = {
     **{f"{name}_ratio_laplace": f"RMSE of {name}s over Laplace's, all of ε in every figure" for name in STATISTICS},
     **{f"{name}_ratio_laplace_composed": f"RMSE of {name}s over Laplace's, ε shared" for name in STATISTICS},
     **{f"{name}_ratio_laplace_strict": f"RMSE of {name}s over strict Laplace tables'" for name in STATISTICS},
+    **{
+        f"{name}_{last}{size}": f"{size} |error| of {name}s in direct standard errors{', last release' if last else ''}"
+        for name in STATISTICS
+        for last in ("", "last_")
+        for size in ("median", "max")
+    },
+    "chain_epsilon": "ε of a person in all files of the chain",
+    **{f"{name}_bias_direct": f"|bias| of {name}s / direct RMSE" for name in STATISTICS},
     **{f"{name}_coverage": f"share of cells whose 90 % interval holds the true {name}" for name in STATISTICS},
+    **{f"{name}_coverage_sets": f"{name}s: the same from the synthetic sets alone, T = B/m + W" for name in STATISTICS},
+    **{f"{name}_coverage_margins": f"share of margins whose 90 % interval holds the true {name}" for name in STATISTICS},
 }
 
 
 class Material(NamedTuple):
     """What figures are drawn from: the long table of results, and record-level by-products of the first replicates."""
 
-    study: Simulation | Guarantees | Tabulated
+    study: Simulation | Guarantees | Tabulated | Referring | Filed
     results: pd.DataFrame
     records: pd.DataFrame
 

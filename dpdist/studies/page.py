@@ -12,20 +12,32 @@ from markupsafe import Markup
 
 from dpdist.job import NOISY, budget_text
 from dpdist.records import Floats
+from dpdist.studies import filed_page, referring_page
 from dpdist.studies.figures import drawn
+from dpdist.studies.filed import Filed
 from dpdist.studies.material import TITLES, Material
 from dpdist.studies.ratios import MONTE_CARLO
+from dpdist.studies.referring import Referring
 from dpdist.studies.replicate import ANY, job_of, mechanism_of
 from dpdist.studies.results import as_number
 from dpdist.studies.settings import WORST_LOSS, Arm, FiniteArm, FiniteCase, Guarantees, Simulation
 from dpdist.studies.shown import Beside
 from dpdist.studies.tabulated import STATISTICS, YARDSTICKS, Synthetic, Tabulated
 
-AnyStudy = Simulation | Guarantees | Tabulated
+AnyStudy = Simulation | Guarantees | Tabulated | Referring | Filed
 
 RATIO = (
     "Root mean squared error against the truth over replicates, cell by cell, over the yardstick's; means and standard "
     "deviations here are over the 27 cells. Below 1 the synthetic table is the better one."
+)
+COVERED = (
+    "Nominal .90, with the standard errors that a release publishes (direct estimates: Taylor, t); the mean over "
+    "replicates has a Monte Carlo error of the sd over √R. Over "
+)
+MARGINS = "the 11 margins, where it hardly matters that the model has no interaction of field and sex."
+ALONE = (
+    "Nominal .90, by the combining rule for who analyses the synthetic sets without the published errors: with one set W "
+    "alone, without the spread between sets; never with the bias of the privacy weights."
 )
 READINGS: Mapping[str, str] = {
     "database_bound": "Δ, the largest weighted record bound max |α_i f_i(θ_s)| over records and draws of the final fit; "
@@ -49,7 +61,14 @@ READINGS: Mapping[str, str] = {
     "at most 1 where the promise is kept.",
     "fits": "Posterior fits that a run took, the unweighted one included.",
     **{f"{name}_ratio_{other}": RATIO for name in STATISTICS for other in YARDSTICKS},
-    **{f"{name}_coverage": "Nominal .90, from T = B/m + W; with m = 1 from W alone." for name in STATISTICS},
+    **{f"{name}_coverage": COVERED + "all 27 cells." for name in STATISTICS},
+    **{f"{name}_coverage_margins": COVERED + MARGINS for name in STATISTICS},
+    **{f"{name}_coverage_sets": ALONE for name in STATISTICS},
+    **{
+        f"{name}_bias_direct": "|Mean error over replicates| over the direct estimate's RMSE, cell by cell; without bias "
+        "it is about .8/√R times the ratio of RMSEs."
+        for name in STATISTICS
+    },
 }
 WIDE = 5
 """Columns of (case, ε) that a table of results has at most."""
@@ -61,15 +80,21 @@ TABLE_HEADS = ("Label", "Model", "Weight rule", "Estimated from")
 NOISED = {
     "direct": ("survey-weighted estimates of the sample, not protected", "–", "none"),
     "laplace": ("direct + Laplace noise of the sample's own sensitivity, all of ε in every figure", "–", "none"),
+    "laplace_composed": ("the same, ε shared by the 8 figures that one record enters", "–", "none"),
     "laplace_strict": (
         "clipped sums of the 16 finest cells + Laplace noise at public bounds, margins added",
         "–",
         "strict",
     ),
-    "laplace_composed": ("the same, ε shared by the 8 figures that one record enters", "–", "none"),
 }
 HEADS = ("Label", "Mechanism", "Weights", "Guarantee class, or target")
 FINITE_HEADS = ("Label", "Clamp M", "Weights", "Neighbours")
+HEADS_OF: Mapping[type, tuple[str, ...]] = {
+    Guarantees: FINITE_HEADS,
+    Tabulated: TABLE_HEADS,
+    Referring: referring_page.HEADS,
+    Filed: filed_page.HEADS,
+}
 INTERVALS = (
     "Intervals are nominal 95 % within one data set, averaged over synthetic sets and then over replicates: for the mean "
     "mean ± 1.96 s/√n; for a quantile the order statistics whose ranks are the 2.5 % and 97.5 % points of Binomial(n, p). "
@@ -87,7 +112,7 @@ def page(study: AnyStudy, results: pd.DataFrame, records: pd.DataFrame, versions
     return environment.get_template("page.html").render(
         study=study,
         facts=_facts_of(study, versions),
-        heads={Guarantees: FINITE_HEADS, Tabulated: TABLE_HEADS}.get(type(study), HEADS),
+        heads=HEADS_OF.get(type(study), HEADS),
         arms=_arms(study),
         findings="Findings" if isinstance(study, Guarantees) else "What reproduces, and what does not",
         beside_title="Beside the promises" if isinstance(study, Guarantees) else "Beside the published figures",
@@ -102,7 +127,15 @@ def page(study: AnyStudy, results: pd.DataFrame, records: pd.DataFrame, versions
 def _facts_of(study: AnyStudy, versions: Mapping[str, str]) -> list[tuple[str, list[str]]]:
     if isinstance(study, Guarantees):
         return _finite_facts(study, versions)
+    if isinstance(study, Filed):
+        return [*filed_page.facts(study), _versions(versions)]
+    if isinstance(study, Referring):
+        return [*referring_page.facts(study), ("Randomness", [RANDOMNESS.format(study.seed)]), _versions(versions)]
     return _table_facts(study, versions) if isinstance(study, Tabulated) else _facts(study, versions)
+
+
+def _versions(versions: Mapping[str, str]) -> tuple[str, list[str]]:
+    return "Versions", [", ".join(f"{name} {version}" for name, version in versions.items())]
 
 
 def _table_facts(study: Tabulated, versions: Mapping[str, str]) -> list[tuple[str, list[str]]]:
@@ -117,7 +150,7 @@ def _table_facts(study: Tabulated, versions: Mapping[str, str]) -> list[tuple[st
         ("ε", [f"{budget_text(study.epsilon_per_set)} per synthetic set, zero_out; noised tables have the total", *sets]),
         ("Posterior draws", [f"S = {study.draws:,}, independent, one pooled fit"]),
         ("Randomness", [RANDOMNESS.format(study.seed)]),
-        ("Versions", [", ".join(f"{name} {version}" for name, version in versions.items())]),
+        _versions(versions),
     ]
 
 
@@ -139,7 +172,7 @@ def _facts(study: Simulation, versions: Mapping[str, str]) -> list[tuple[str, li
         ("Posterior draws", [f"S = {study.draws:,}, independent, no Markov chains ({', '.join(samplers)})"]),
         ("Synthetic sets", [f"{study.synthetic_sets} per run, n records each"]),
         ("Randomness", [RANDOMNESS.format(study.seed)]),
-        ("Versions", [", ".join(f"{name} {version}" for name, version in versions.items())]),
+        _versions(versions),
     ]
 
 
@@ -172,7 +205,7 @@ def _finite_facts(study: Guarantees, versions: Mapping[str, str]) -> list[tuple[
         ("Losses", ["exact: all files, all neighbours, all parameters; no sampling within a space"]),
         ("Replicates", [f"R = {study.replicates} spaces of each kind, seed {study.seed}; two_point is the same in all"]),
         ("ε", [", ".join(study.grid)]),
-        ("Versions", [", ".join(f"{name} {version}" for name, version in versions.items())]),
+        _versions(versions),
     ]
 
 
@@ -185,6 +218,10 @@ def _space(case: FiniteCase) -> str:
 def _arms(study: AnyStudy) -> list[tuple[str, str, str, str]]:
     if isinstance(study, Simulation):
         return [_described(study, arm) for arm in study.mechanisms]
+    if isinstance(study, Filed):
+        return list(filed_page.ARMS)
+    if isinstance(study, Referring):
+        return referring_page.arms(study)
     if isinstance(study, Tabulated):
         noised = [(name, *said[:2], f"guarantee: {said[2]}") for name, said in NOISED.items()]
         return [*noised, *map(_tabulated, study.mechanisms)]

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from dpdist.records import Floats
+from dpdist.studies.referring import YARDSTICK, Referring
 from dpdist.studies.tabulated import STATISTICS, YARDSTICKS, Tabulated
 
 BATCHES = 50
@@ -13,25 +14,34 @@ MONTE_CARLO = "_monte_carlo"
 """Suffix of the measure that holds a median's standard error over resampled replicates."""
 
 
-def ratios(study: Tabulated, results: pd.DataFrame) -> pd.DataFrame:
+def ratios(study: Tabulated | Referring, results: pd.DataFrame) -> pd.DataFrame:
     """RMSE of every arm over that of every yardstick: case, mechanism, epsilon, cell, measure, value.
 
+    Where the direct estimate is the only yardstick, every arm's |mean error| over its RMSE too (`_bias_`).
     The rows of a measure with the suffix `_monte_carlo` hold the standard error of the median over cells.
     """
     errors = results[results["measure"].str.contains(" error ")]
     split = errors["measure"].str.split(" error ", n=1, expand=True)
     errors = errors.assign(statistic=split[0], cell=split[1])
-    rng = np.random.default_rng(study.seed)
+    rng, only = np.random.default_rng(study.seed), isinstance(study, Referring)
     found: list[pd.DataFrame] = []
     for (case, epsilon), part in errors.groupby(["case", "epsilon"], sort=False):
-        drawn = rng.integers(0, study.replicates, (BATCHES, study.replicates))
+        number = int(part["replicate"].nunique())
+        drawn = rng.integers(0, number, (BATCHES, number))
         for statistic in STATISTICS:
             mine = part[part["statistic"] == statistic]
-            squares = {
-                str(label): own.pivot(index="replicate", columns="cell", values="value") ** 2
+            signed = {
+                str(label): own.pivot(index="replicate", columns="cell", values="value")
                 for label, own in mine.groupby("mechanism", sort=False)
             }
-            for other in YARDSTICKS:
+            squares = {label: values**2 for label, values in signed.items()}
+            if only:
+                unit = np.sqrt(squares[YARDSTICK].mean())
+                for label, values in signed.items():
+                    bias = (values.mean().abs() / unit).rename_axis("cell").reset_index(name="value")
+                    bias = bias.assign(measure=f"{statistic}_bias_{YARDSTICK}")
+                    found.append(bias.assign(case=str(case), mechanism=label, epsilon=str(epsilon)))
+            for other in (YARDSTICK,) if only else YARDSTICKS:
                 for label, square in squares.items():
                     if label == other:
                         continue

@@ -22,11 +22,12 @@ from dpdist.job import NOISY, Job, budget_text
 from dpdist.keys import Key
 from dpdist.mechanisms import tilted
 from dpdist.mechanisms.learned import Learned, Spurious
-from dpdist.mechanisms.presets import MECHANISMS, Weighted, WeightedE
+from dpdist.mechanisms.posteriors import Weighted, WeightedE
+from dpdist.mechanisms.presets import MECHANISMS
 from dpdist.mechanisms.protocol import Columns, Mechanism, Noise, Rounds
 from dpdist.models import MODELS
 from dpdist.models.protocol import Draws, Improper, StratumModel, Synthesizer
-from dpdist.privacy.weights import NotReached, search
+from dpdist.privacy.searches import NotReached, search
 from dpdist.records import POOLED, Floats, Frame, Records
 from dpdist.runtime.reference import learned_from
 from dpdist.runtime.rounds import run_rounds
@@ -179,7 +180,7 @@ def job_of(study: Simulation, case: Case, arm: Arm, epsilon: str) -> Job:
         {
             "dataset": study.study,
             "period": "simulated",
-            "columns": {"y": {"bounds": [low, high]}},
+            "columns": {"y": {"bounds": [low, high], "outside": "clip"}},
             "model": {"family": "histogram" if arm.name in NOISY else case.family, "outcome": "y"},
             "mechanism": arm.model_dump(
                 exclude={"label", "enforced", "match", "reference", "cases", "epsilons", "adjacency"}

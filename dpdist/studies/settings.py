@@ -171,6 +171,10 @@ class Study(Frozen):
         """ε as exact text; one empty text where there is no grid."""
         return tuple(budget_text(epsilon) for epsilon in self.epsilons) or ("",)
 
+    def replicates_of(self, case: int) -> int:
+        """Of a case, by its place."""
+        return self.replicates
+
     @cached_property
     def identity(self) -> dict[str, Any]:
         """What decides a replicate: results of studies that agree in it may be put together."""
@@ -287,7 +291,7 @@ class Guarantees(Study):
         return (WORST_LOSS,)
 
 
-_DECIDES_NOTHING = {"title", "about", "references", "replicates", "notes", "beside", "figures", "runtime"}
+_DECIDES_NOTHING = {"title", "about", "data", "references", "replicates", "notes", "beside", "figures", "runtime"}
 
 
 def _different(what: str, names: tuple[str, ...]) -> None:

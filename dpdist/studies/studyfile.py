@@ -8,6 +8,8 @@ from pathlib import Path
 from dpdist.errors import Problem, StudyError
 from dpdist.job_consistency import contradictions
 from dpdist.jobfile import find_shipped, mapping, read_yaml, validated
+from dpdist.studies.filed import Filed
+from dpdist.studies.referring import Referring
 from dpdist.studies.replicate import ANY, job_of
 from dpdist.studies.settings import Guarantees, Simulation
 from dpdist.studies.tabulated import Tabulated
@@ -15,19 +17,23 @@ from dpdist.studies.tabulated import Tabulated
 NOT_A_MAPPING = Problem("study", "not a mapping of keys", "study:, seed:, cases:, …", "see jobs/studies for examples")
 
 
-def load_study(name: str | Path) -> Simulation | Guarantees | Tabulated:
+def load_study(name: str | Path) -> Simulation | Guarantees | Tabulated | Referring | Filed:
     """Read and validate a study file; a name without a folder is also looked up among the studies shipped with dpdist."""
     path = find_shipped(name, "studies", StudyError)
     return parse_study(read_yaml(path, StudyError), str(path))
 
 
-def parse_study(text: str, source: str = "study") -> Simulation | Guarantees | Tabulated:
+def parse_study(text: str, source: str = "study") -> Simulation | Guarantees | Tabulated | Referring | Filed:
     """Validate a study given as YAML text. Raises `StudyError` with line, path, what is allowed and the remedy."""
     said, lines = mapping(text, source, StudyError, NOT_A_MAPPING)
     if said.get("kind") == "guarantees":
         return validated(Guarantees, said, source, lines, StudyError)
     if said.get("kind") == "tables":
         return validated(Tabulated, said, source, lines, StudyError)
+    if said.get("kind") == "files":
+        return validated(Filed, said, source, lines, StudyError)
+    if said.get("kind") == "strict_tables":
+        return validated(Referring, said, source, lines, StudyError)
     study = validated(Simulation, said, source, lines, StudyError)
     problems = [
         Problem(f"mechanisms.{place}", found, "what a release of this family may say", remedy, 1, (f"line {line}",))

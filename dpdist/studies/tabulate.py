@@ -7,31 +7,34 @@ and all share the sample: ratios are of paired errors.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 
 from dpdist.cells import Cells, cross
-from dpdist.estimates import Estimate, Figures, combine_sets, counts_and_means, group_sums, record_sums
+from dpdist.estimates import STATISTICS as ALL_STATISTICS
+from dpdist.estimates import Interval, Sums, group_sums, record_sums, t_interval
 from dpdist.evaluation.compare import truth_in_cells
 from dpdist.evaluation.laplace import noised
-from dpdist.job import Job, budget_text
+from dpdist.job import Job, StatisticName, budget_text
 from dpdist.keys import Key
 from dpdist.mechanisms.presets import MECHANISMS
 from dpdist.models.lognormal import Lognormal
 from dpdist.models.protocol import Draws, Improper
 from dpdist.privacy.cell_sums import CellBounds, noise_scale
-from dpdist.privacy.weights import NotReached
-from dpdist.publish.precision import cell_estimates
-from dpdist.records import POOLED, Floats, Frame, Records
+from dpdist.privacy.searches import NotReached
+from dpdist.publish.precision import Spreads, spreads
+from dpdist.publish.released import Release, promised
+from dpdist.publish.tables import Grounds, combined_records, estimates
+from dpdist.records import POOLED, TOTAL, Floats, Frame, Records
 from dpdist.runtime.rounds import run_rounds
-from dpdist.sampling import sampler_of
+from dpdist.sampling import facts, sampler_of
 from dpdist.studies.replicate import Noted, Replicate, Result, noise_of
 from dpdist.studies.tabulated import STATISTICS, Synthetic, TableCase, Tabulated
-from dpdist.survey.direct import Totals, direct, totals
+from dpdist.survey.direct import Design, Totals, degrees_of_freedom, direct, totals
 from dpdist.survey.prepare import place, take_census
 from dpdist.survey.simulate import FIELDS, SEXES
 from dpdist.survey.source import open_source
@@ -54,13 +57,13 @@ def tabulate(study: Tabulated, case: TableCase, number: int) -> Replicate:
     survey = simulated(job_of(study, case, key, study.mechanisms[0]))
     results = list(_yardsticks(study, case, survey, key))
     fits: dict[str, tuple[Sequence[Draws], float] | None] = {}
+    known: dict[str, Spreads] = {}
     for arm in study.mechanisms:
         job = job_of(study, case, key, arm)
-        model = Lognormal.build(job, survey.frame, slice(0, len(survey.frame)))
         rule = arm.weights.model_dump_json()
         if rule not in fits:
-            fits[rule] = _fit(job, model, survey, key)
-        results += _synthetic(study, arm, model, survey, fits[rule], key)
+            fits[rule] = _fit(job, survey, key)
+        results += _synthetic(study, arm, job, survey, fits[rule], key, known)
     return Replicate(results, [])
 
 
@@ -84,6 +87,7 @@ def job_of(study: Tabulated, case: TableCase, key: Key, arm: Synthetic) -> Job:
                 "predictors": ["field", "sex"],
                 "synthesis": arm.synthesis,
                 "population_weights": arm.population_weights,
+                "synthetic_weights": "expected" if arm.estimator == "expected_weights" else "drawn",
             },
             "mechanism": {"name": "weighted", "weights": arm.weights.model_dump()},
             "budget": {"epsilon": budget_text(study.epsilon_per_set * max(study.sets))},
@@ -96,9 +100,10 @@ def job_of(study: Tabulated, case: TableCase, key: Key, arm: Synthetic) -> Job:
 
 def simulated(job: Job) -> Survey:
     source = open_source(job)
-    frame = take_census(job, source).frame
+    census = take_census(job, source)
+    frame = census.frame
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
-        placed = place(job, source, take_census(job, source), Path(folder))
+        placed = place(job, source, census, Path(folder))
         fields = (np.array(getattr(placed, name)) for name in ("record", "frame", "outcome", "weight", "psu"))
         records = Records(*fields)
     said = job.tables[0]
@@ -110,19 +115,23 @@ def simulated(job: Job) -> Survey:
 
 def _yardsticks(study: Tabulated, case: TableCase, survey: Survey, key: Key) -> Iterator[Result]:
     """Direct estimates, and with Laplace noise at the total ε of m sets: all of it in every figure, or shared."""
-    values = {name: e.value for name, e in zip(STATISTICS, direct(survey.found, survey.frame, survey.cells), strict=False)}
+    found = dict(zip(ALL_STATISTICS, direct(survey.found, survey.frame, survey.cells), strict=True))
+    values = {name: found[name].value for name in STATISTICS}
+    df = degrees_of_freedom(survey.found, survey.frame, survey.cells, Design())
+    intervals = {name: t_interval(*found[name], np.where(df > 0, df, np.nan)) for name in STATISTICS}
     figures = survey.cells.per_record * len(STATISTICS)
     for m, epsilon in zip(study.sets, study.grid, strict=True):
-        yield from _errors("direct", epsilon, values, survey)
+        yield from errors_of("direct", epsilon, values, survey)
+        yield from _coverage("direct", epsilon, intervals, survey)
         for how in ("laplace", "laplace_composed"):
             total = float(study.epsilon_per_set * m)
             noisy = noised(values, survey.found, survey.cells, total, how, key.child(epsilon), "salaries", figures)
-            yield from _errors(how, epsilon, noisy, survey)
+            yield from errors_of(how, epsilon, noisy, survey)
         strict = _strict(case, survey, study.epsilon_per_set * m, key.child(epsilon))
-        yield from _errors("laplace_strict", epsilon, strict, survey)
+        yield from errors_of("laplace_strict", epsilon, strict, survey)
 
 
-def _strict(case: TableCase, survey: Survey, epsilon: Fraction, key: Key) -> dict[str, Floats]:
+def _strict(case: TableCase, survey: Survey, epsilon: Fraction, key: Key) -> dict[StatisticName, Floats]:
     """Clipped sums of the finest cells with noise, margins added; a mean outside its bounds is set to the nearest."""
     bounds = CellBounds(case.weight_bound, 0.0, case.outcome_bound)
     pairs = bounds.pairs(survey.records.weight, survey.records.outcome)
@@ -134,9 +143,9 @@ def _strict(case: TableCase, survey: Survey, epsilon: Fraction, key: Key) -> dic
         return {"count": count, "mean": np.clip(total / count, bounds.low, bounds.high)}
 
 
-def _fit(job: Job, model: Lognormal, survey: Survey, key: Key) -> tuple[Sequence[Draws], float] | None:
+def _fit(job: Job, survey: Survey, key: Key) -> tuple[Sequence[Draws], float] | None:
     """Released draws of every set and Δ; None where no weights reach the bound."""
-    noted = Noted()
+    noted, model = Noted(), Lognormal.build(job, survey.frame, slice(0, len(survey.frame)))
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         sampler = sampler_of(job, Path(folder))
         rounds = MECHANISMS["weighted"].protect(job, model, noted)
@@ -148,43 +157,66 @@ def _fit(job: Job, model: Lognormal, survey: Survey, key: Key) -> tuple[Sequence
 
 
 def _synthetic(
-    study: Tabulated, arm: Synthetic, model: Lognormal, survey: Survey, fit: tuple[Sequence[Draws], float] | None, key: Key
+    study: Tabulated,
+    arm: Synthetic,
+    job: Job,
+    survey: Survey,
+    fit: tuple[Sequence[Draws], float] | None,
+    key: Key,
+    known: dict[str, Spreads],
 ) -> Iterator[Result]:
+    """Tables of m sets as a release publishes them. `known`: spreads by weight rule and weights, which arms share."""
     if fit is None:
         yield from (Result(arm.label, epsilon, "refused", 1.0) for epsilon in study.grid)
         return
-    per_set = [_estimates(arm, model, survey, theta, key, k) for k, theta in enumerate(fit[0], start=1)]
-    df = float(len(survey.records) - len(FIELDS))
+    frame, cells = survey.frame, survey.cells
+    model = Lognormal.build(job, frame, slice(0, len(frame)))
+    promise = promised(MECHANISMS["weighted"].promise(job), facts(job))
+    described = tuple({POOLED: model.describe(theta)} for theta in fit[0])
+    whole = Release(job, promise, frame, described, key)
+    expected = [(weight[0], product[0]) for weight, product in map(model.expect, fit[0])]
+    sums = [_sums(model, survey, theta, key, number) for number, theta in enumerate(fit[0], start=1)]
+    shared = f"{arm.weights.model_dump_json()} {arm.population_weights}"
+    if shared not in known and (found := spreads(whole, lambda _: None)) is not None:
+        known[shared] = found[0]
     for m, epsilon in zip(study.sets, study.grid, strict=True):
-        values, covered = {}, {}
-        for i, statistic in enumerate(STATISTICS):
-            points = np.array([estimates[i].value for estimates in per_set[:m]])
-            combined = combine_sets(points, np.array([estimates[i].variance for estimates in per_set[:m]]), df)
-            values[statistic] = combined.value
-            truth = survey.truth[statistic]
-            covered[statistic] = (combined.lower <= truth) & (truth <= combined.upper)
-        yield from _errors(arm.label, epsilon, values, survey)
+        release = replace(whole, sets=described[:m])
+        grounds = Grounds(expected[:m], sums[:m], known.get(shared))
+        intervals = estimates(release, cells, grounds)["parameters" if arm.estimator == "parameters" else "records"]
+        tables = dict(zip(ALL_STATISTICS, intervals, strict=True))
+        yield from errors_of(arm.label, epsilon, {name: tables[name].value for name in STATISTICS}, survey)
+        yield from _coverage(arm.label, epsilon, tables, survey)
         if arm.estimator != "parameters":
-            yield from (Result(arm.label, epsilon, f"{name}_coverage", float(in_.mean())) for name, in_ in covered.items())
+            alone = dict(zip(ALL_STATISTICS, combined_records(release, cells, sums[:m]), strict=True))
+            yield from _coverage(arm.label, epsilon, alone, survey, "_sets")
         yield Result(arm.label, epsilon, "database_bound", fit[1])
 
 
-def _estimates(arm: Synthetic, model: Lognormal, survey: Survey, theta: Draws, key: Key, number: int) -> Figures:
-    """Counts and means of one set."""
-    frame = survey.frame
-    if arm.estimator == "parameters":
-        weight, product = model.expect(theta)
-        points = cell_estimates(survey.cells, frame.count.astype(float), weight, product)
-        count, mean, total = (Estimate(values[0], np.full(len(survey.cells), np.nan)) for values in points)
-        return count, mean, total
-    rows = frame.expand()
+def _sums(model: Lognormal, survey: Survey, theta: Draws, key: Key, number: int) -> Sums:
+    """Sums of one synthetic set's records."""
+    rows = survey.frame.expand()
     y, w = model.simulate(theta, rows, key.generator("synthesis", set=number))
-    if arm.estimator == "expected_weights":
-        w = model.expected_weight(theta, rows, y)
-    return counts_and_means(record_sums(rows, w, y, len(frame)), frame, survey.cells)
+    return record_sums(rows, w, y, len(survey.frame))
 
 
-def _errors(label: str, epsilon: str, values: dict[str, Floats], survey: Survey) -> Iterator[Result]:
+def _coverage(
+    label: str, epsilon: str, tables: Mapping[StatisticName, Interval], survey: Survey, whose: str = ""
+) -> Iterator[Result]:
+    """Share of cells, and of margins among them, whose interval holds the truth; cells without an estimate left out.
+
+    `whose` intervals: those that are published, or those of who has the synthetic sets alone.
+    """
+    margin = np.array([TOTAL in cell for cell in survey.cells.labels])
+    for name in STATISTICS:
+        found, truth = tables[name], survey.truth[name]
+        held = ((found.lower <= truth) & (truth <= found.upper)).astype(float)
+        there = np.isfinite(found.value) & np.isfinite(found.standard_error)
+        yield Result(label, epsilon, f"{name}_coverage{whose}", float(held[there].mean()))
+        if not whose:
+            yield Result(label, epsilon, f"{name}_coverage_margins", float(held[there & margin].mean()))
+
+
+def errors_of(label: str, epsilon: str, values: Mapping[StatisticName, Floats], survey: Survey) -> Iterator[Result]:
     """(estimate − truth)/truth per cell; a cell without a record in the sample has no mean."""
     for statistic in STATISTICS:
         error = values[statistic] / survey.truth[statistic] - 1.0

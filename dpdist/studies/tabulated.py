@@ -7,12 +7,12 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dpdist.job import Budget, Frozen, Name, RuleOrName, Synthesis, budget_text
+from dpdist.job import Budget, Frozen, Name, RuleOrName, StatisticName, Synthesis, budget_text
 from dpdist.studies.settings import Study
 
 Yardstick = Literal["direct", "laplace", "laplace_composed", "laplace_strict"]
 YARDSTICKS: tuple[Yardstick, ...] = ("direct", "laplace", "laplace_composed", "laplace_strict")
-STATISTICS = ("count", "mean")
+STATISTICS: tuple[StatisticName, ...] = ("count", "mean")
 
 
 class TableCase(Frozen):
@@ -86,4 +86,5 @@ class Tabulated(Study):
     def asked(self) -> tuple[str, ...]:
         order: tuple[Yardstick, ...] = ("laplace", "laplace_composed", "direct", "laplace_strict")
         ratios = tuple(f"{statistic}_ratio_{other}" for other in order for statistic in STATISTICS)
-        return (*ratios, "count_coverage", "mean_coverage", "database_bound")
+        coverage = tuple(f"{name}_coverage{which}" for which in ("", "_margins", "_sets") for name in STATISTICS)
+        return (*ratios, *coverage, "database_bound")

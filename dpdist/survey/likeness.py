@@ -9,6 +9,9 @@ negatively associated (Joag-Dev and Proschan 1983). e^(−λ(2s_v − t_v)⁺) f
 
 Fewer than half of the missing records expected, at a bound under FALSE_ALARM, is no coincidence. Few distinct values
 overlap anyhow, and nothing but their order tells files of them apart.
+
+Of large files only the records of some values are compared, those whose numbers are multiples of a power of two: the same
+values of both files, all records of each, so that everything above holds of them.
 """
 
 from __future__ import annotations
@@ -37,6 +40,8 @@ FALSE_ALARM = 1e-6
 """Of an independent file of the same law."""
 TURNS = 40
 """Changes from a record to the next of the same codes, beyond those of a sorted file, in a common beginning and end."""
+LARGEST = 2**20
+"""Records of a file that are held for comparison; of more, those of half the values, a quarter, … (not of few values)."""
 SLOPES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6)
 """λ."""
 
@@ -46,19 +51,36 @@ class Hashed(NamedTuple):
 
     record: Hashes
     codes: Hashes
+    divisor: int = 1
+    """A power of two: records whose number is no multiple of it were left out."""
+
+    def thinned(self, divisor: int) -> Hashed:
+        """What is left of it under a larger divisor."""
+        kept = self.record % np.uint64(divisor) == 0
+        return self if divisor <= self.divisor else Hashed(self.record[kept], self.codes[kept], divisor)
 
 
-def hashed(job: Job, source: Source, categories: Sequence[str] | None = None) -> Hashed:
+def hashed(job: Job, source: Source, categories: Sequence[str] | None = None, largest: int | None = None) -> Hashed:
     """The file's records under the universe; all of the job's categories, unless they are named."""
-    found: list[tuple[Hashes, Hashes]] = []
+    whole, thinner = list[Hashed](), True
     for checked in checked_batches(job, source):
         codes = {name: checked.codes[name] for name in (checked.codes if categories is None else categories)}
         values = {f"value {number}": column + 0.0 for number, column in enumerate((*checked.outcomes, checked.weight))}
         zero = {"none": np.zeros(len(checked.row))}
-        found.append((_numbers({**codes, **values}), _numbers(codes or zero)))
-    if not found:
+        divisor = whole[-1].divisor if whole else 1
+        whole.append(Hashed(_numbers({**codes, **values}), _numbers(codes or zero)).thinned(divisor))
+        while thinner and largest is not None and _size(whole) > largest:
+            half = [part.thinned(2 * divisor) for part in whole]
+            thinner = _size(half) > largest // 4
+            whole, divisor = (half, 2 * divisor) if thinner else (whole, divisor)
+    if not whole:
         return Hashed(*2 * (np.empty(0, dtype=np.uint64),))
-    return Hashed(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+    record, of_codes = (np.concatenate([getattr(part, name) for part in whole]) for name in ("record", "codes"))
+    return Hashed(record, of_codes, whole[-1].divisor)
+
+
+def _size(parts: Sequence[Hashed]) -> int:
+    return sum(len(part.record) for part in parts)
 
 
 def content(job: Job, source: Source) -> str:
@@ -67,8 +89,16 @@ def content(job: Job, source: Source) -> str:
     return hashlib.sha256(np.sort(hashed(job, source, names).record).astype("<u8").tobytes()).hexdigest()
 
 
+def table_content(job: Job, source: Source) -> str:
+    """SHA-256 of what a table is made of, in any order and format of the file's; of some values, where it is large."""
+    found = hashed(job, source, tuple(sorted(job.cell_columns)), LARGEST)
+    return hashlib.sha256(np.sort(found.record).astype("<u8").tobytes()).hexdigest()
+
+
 def same_records(current: Hashed, reference: Hashed) -> bool:
     """True if one file is the other, nearly so, or part of it, as far as their records can tell."""
+    divisor = max(current.divisor, reference.divisor)
+    current, reference = current.thinned(divisor), reference.thinned(divisor)
     a, b = current.record, reference.record
     if len(a) == len(b) and np.array_equal(np.sort(a), np.sort(b)):
         return True

@@ -20,8 +20,10 @@ import pyarrow.compute as pc
 from dpdist.errors import DataError, Problem
 from dpdist.job import Job
 from dpdist.records import Codes, Floats, Frame, Ints, Level, Records
-from dpdist.survey.check import Checked, Findings, check, check_replicates, check_schema, needed_columns
+from dpdist.survey.check import Checked, check
 from dpdist.survey.direct import Design, Replicated
+from dpdist.survey.findings import Findings
+from dpdist.survey.schema import check_replicates, check_schema, needed_columns
 from dpdist.survey.source import Source
 from dpdist.survey.statistics import replication
 

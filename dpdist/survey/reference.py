@@ -14,9 +14,9 @@ import numpy as np
 from dpdist.errors import DataError, Problem
 from dpdist.job import Job
 from dpdist.records import Frame, Ints, Records
-from dpdist.survey.likeness import hashed, same_records
+from dpdist.survey.likeness import LARGEST, hashed, same_records
 from dpdist.survey.prepare import Census, Tick, place, take_census
-from dpdist.survey.source import Source, open_source
+from dpdist.survey.source import Source, open_source, simulated_source
 
 SHOWN = 3
 
@@ -37,6 +37,10 @@ class ReferenceFile:
         return np.bincount(self.row[on], weights=self.census.frame.count[on], minlength=len(frame)).astype(np.int64)
 
     @property
+    def name(self) -> str:
+        return self.source.name
+
+    @property
     def records(self) -> int:
         """Records under the universe and the rules, whether or not the current file has their combination."""
         return int(self.census.frame.count.sum())
@@ -45,12 +49,13 @@ class ReferenceFile:
 def open_reference(job: Job, source: Source, frame: Frame, tick: Tick = lambda rows: None) -> ReferenceFile:
     """Check the job's reference against the job and the current file. Raises `DataError`, naming the reference."""
     assert job.reference is not None
-    found = open_source(job, job.reference.path)
+    said = job.reference
+    found = open_source(job, said.path) if said.simulate is None else simulated_source(said.simulate)
     digest = found.fingerprint()
     if digest == source.fingerprint():
         raise _current(found)
     census = take_census(job, found, tick)
-    if same_records(hashed(job, source), hashed(job, found)):
+    if same_records(*(hashed(job, file, largest=LARGEST) for file in (source, found))):
         raise _current(found)
     row, missing = _matched(job, frame, census.frame)
     if missing:

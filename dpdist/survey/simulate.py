@@ -2,6 +2,7 @@
 
 `doctorates`: stand-ins for the 2017 Survey of Doctorate Recipients. Salary is lognormal around its group's figure,
 log inclusion probability = log salary + noise, stratified systematic PPS by field with n_f ∝ N_f, weight = 1/π.
+Salaries may be left-skewed in logs, rounded and top-coded instead (`law: top_coded`); they may have grown, and their gaps.
 A second outcome, hours a week, is lognormal too and grows with salary; its noise has streams of its own.
 """
 
@@ -33,6 +34,7 @@ FEMALE = np.array([0.45, 0.20, 0.24, 0.20, 0.65, 0.45, 0.15, 0.65])
 MEN_SALARY = np.array([95, 140, 110, 110, 90, 95, 130, 105]) * 1e3
 LOG_GAP = np.array([0.0, 0.10, 0.12, 0.14, 0.15, 0.18, 0.20, 0.22])
 CHUNK = 65_536
+TOP_CODE = 150e3
 HOURS, HOURS_SLOPE, HOURS_SD = 42.0, 0.3, 0.15
 """Hours a week at a group's figure of salary, slope of log hours on log salary, and the sd of log hours given salary."""
 OUTCOMES = ("salary", "hours")
@@ -69,10 +71,15 @@ class Doctorates:
             field = np.searchsorted(np.cumsum(SHARE), rng.random(units) * SHARE.sum(), side="right").astype(np.int32)
             field = np.minimum(field, len(FIELDS) - 1).astype(np.int32)
             sex = (rng.random(units) < FEMALE[field]).astype(np.int32)
-            log_salary = np.log(MEN_SALARY[field]) - LOG_GAP[field] * sex + said.sd * rng.standard_normal(units)
+            typical = np.log(MEN_SALARY[field]) - said.gap * LOG_GAP[field] * sex + np.log1p(said.growth)
+            spread = rng.standard_normal(units) if said.law == "lognormal" else 2.0 - rng.standard_gamma(4.0, units) / 2.0
+            log_salary = typical + said.sd * spread
             noise = said.noise_sd * rng.standard_normal(units)
             size = np.exp(log_salary + (noise if said.noise == "normal" else np.exp(noise)))
-            yield field, sex, np.exp(log_salary), size
+            salary = np.exp(log_salary)
+            if said.law == "top_coded":
+                salary = np.clip(np.round(salary, -3), 1e3, TOP_CODE)
+            yield field, sex, salary, size
 
     @cached_property
     def truth(self) -> Truth:

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 
 from dpdist.errors import DataError, JobError, Problem
 from dpdist.files import sha256
-from dpdist.job import Job
-from dpdist.survey.check import CSV_NULLS
+from dpdist.job import Job, Simulate
+from dpdist.survey.schema import CSV_NULLS
 from dpdist.survey.simulate import SCHEMA, Doctorates, Truth
 
 BATCH_ROWS = 65_536
@@ -58,7 +58,7 @@ def open_source(job: Job, path: str | Path | None = None) -> Source:
     """The job's input, or `path` in its stead. Raises `DataError` for a file that cannot be read."""
     said = job.input
     if path is None and said.simulate is not None:
-        return SimulatedSource(Doctorates(said.simulate))
+        return simulated_source(said.simulate)
     chosen = path if path is not None else said.path
     if chosen is None:
         remedy = "give --input PATH, or input: {path: …} or {simulate: …} in the job"
@@ -69,6 +69,10 @@ def open_source(job: Job, path: str | Path | None = None) -> Source:
     if file.suffix.lower() in (".csv", ".gz"):
         return CsvSource(file)
     return ParquetSource(file)
+
+
+def simulated_source(said: Simulate) -> Source:
+    return SimulatedSource(Doctorates(said))
 
 
 @dataclass(frozen=True)

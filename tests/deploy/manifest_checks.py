@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from rendering import Objects
 
-SECRETS = {"dpdist-tls-scheduler", "dpdist-tls-worker", "dpdist-tls-driver", "dpdist-ledger"}
+SECRETS = {"dpdist-tls-scheduler", "dpdist-tls-worker", "dpdist-tls-driver", "dpdist-ledger", "dpdist-store"}
 """Made by the operator (deploy/README.md), never by manifests."""
 QUANTITY = {
     "cpu": re.compile(r"\d+(\.\d+)?|\d+m"),

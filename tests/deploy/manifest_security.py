@@ -6,14 +6,16 @@ import re
 from collections.abc import Iterator
 
 from manifest_checks import pods
+from manifest_store import in_store
 from rendering import Objects
 
 
 def roles_secrets(objects: Objects) -> Iterator[str]:
     """Each role gets its own certificate; the ledger and the input are the driver's alone; keys are not for everybody."""
     for pod in pods(objects):
+        store = {"dpdist-store"} if in_store(objects) and pod.component != "scheduler" else set()
         held = {v["secret"]["secretName"]: v["secret"] for v in pod.spec.get("volumes", []) if "secret" in v}
-        wanted = {f"dpdist-tls-{pod.component}"} | ({"dpdist-ledger"} if pod.component == "driver" else set())
+        wanted = {f"dpdist-tls-{pod.component}"} | ({"dpdist-ledger"} if pod.component == "driver" else set()) | store
         if held.keys() != wanted:
             yield f"{pod.owner}: holds {sorted(held)}"
         if any(secret.get("defaultMode", 0o644) & 0o007 for secret in held.values()):

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-OVERLAYS = ("release", "hpa", "periodic", "operator")
+OVERLAYS = ("release", "bucket", "hpa", "periodic", "operator")
 KEYS = {"apiVersion", "kind", "namespace", "resources", "patches", "images", "configMapGenerator", "generatorOptions"}
 CLUSTERED = {"Namespace"}
 LISTS = {"containers": "name", "volumes": "name", "env": "name", "volumeMounts": "mountPath", "ports": "containerPort"}
@@ -45,7 +45,10 @@ def identity(found: dict[str, Any]) -> tuple[str, str, str]:
 
 def _apply(patch: dict[str, Any], objects: Objects) -> None:
     (target,) = [k for k, found in enumerate(objects) if identity(found) == identity(patch)]
-    objects[target] = _merged(objects[target], patch)
+    if patch.get("$patch") == "delete":
+        del objects[target]
+    else:
+        objects[target] = _merged(objects[target], patch)
 
 
 def _merged(old: Any, new: Any, name: str = "") -> Any:

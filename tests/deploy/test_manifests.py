@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import json
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ import manifest_security as security
 import pytest
 import yaml
 from manifest_network import network
+from manifest_store import storage
 from rendering import DEPLOY, OVERLAYS, Objects, render
 from typer.main import get_command
 
@@ -38,6 +40,7 @@ CHECKS: dict[str, Callable[[Objects], Iterator[str]]] = {
             security.rights,
         ),
         network,
+        storage,
     )
 }
 CUSTOM = "kubernetes.dask.org/v1"
@@ -249,12 +252,94 @@ FAULTS: list[tuple[str, str, Callable[[Objects], object]]] = [
     ("network", "no names", lambda o: remove(o, "NetworkPolicy", "names")),
     ("network", "figures for everybody", lambda o: policy(o, "figures")["ingress"][0].pop("from")),
     ("network", "the nanny out of reach", lambda o: [r["ports"].pop() for r in policy(o, "worker")["ingress"]]),
+    (
+        "storage",
+        "a worker on another volume",
+        lambda o: worker(o)["volumes"][1]["persistentVolumeClaim"].update(claimName="other"),
+    ),
+    ("storage", "a URL, and nothing for it", lambda o: first(driver(o))["args"].__setitem__(3, "s3://releases/2017")),
+]
+
+
+def volume(spec: dict[str, Any], name: str) -> dict[str, Any]:
+    (found,) = [one for one in spec["volumes"] if one["name"] == name]
+    return found
+
+
+def told(spec: dict[str, Any], name: str) -> dict[str, Any]:
+    (found,) = [one for one in first(spec)["env"] if one["name"] == name]
+    return found
+
+
+def way_out(objects: Objects, to: list[dict[str, Any]] | None) -> dict[str, Any]:
+    """Another policy like that for the store, to these peers; None for a rule that names none."""
+    spec: dict[str, Any] = copy.deepcopy(policy(objects, "store"))
+    spec["egress"][0].pop("to")
+    if to is not None:
+        spec["egress"][0]["to"] = to
+    meta = {"name": "second", "namespace": "dpdist"}
+    return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": meta, "spec": spec}
+
+
+def every_address(objects: Objects) -> dict[str, Any]:
+    """The rule for the store, to every address."""
+    rule: dict[str, Any] = way_out(objects, [{"ipBlock": {"cidr": "0.0.0.0/0"}}])["spec"]["egress"][0]
+    return rule
+
+
+STORE_FAULTS: list[tuple[str, str, Callable[[Objects], object]]] = [
+    ("storage", "a worker without credentials", lambda o: volume(worker(o), "store")["secret"].update(secretName="x")),
+    (
+        "storage",
+        "credentials beside their mount",
+        lambda o: told(driver(o), "AWS_SHARED_CREDENTIALS_FILE").update(value="/x/y"),
+    ),
+    ("storage", "a scratch folder on the root", lambda o: told(worker(o), "DPDIST_SCRATCH").update(value="/var/tmp")),
+    ("storage", "a worker in another region", lambda o: told(worker(o), "AWS_REGION").update(value="us-east-1")),
+    (
+        "storage",
+        "a plain store",
+        lambda o: [first(s)["env"].append({"name": "AWS_ALLOW_HTTP", "value": "true"}) for s in (worker(o), driver(o))],
+    ),
+    ("storage", "no way out", lambda o: remove(o, "NetworkPolicy", "store")),
+    ("storage", "every way out", lambda o: policy(o, "store")["egress"][0]["to"][0]["ipBlock"].update(cidr="0.0.0.0/0")),
+    ("storage", "another way out", lambda o: policy(o, "store")["egress"][0]["ports"].append({"port": 80})),
+    ("storage", "a second policy to everywhere", lambda o: o.append(way_out(o, [{"ipBlock": {"cidr": "0.0.0.0/0"}}]))),
+    ("storage", "a second policy, to nobody in particular", lambda o: o.append(way_out(o, None))),
+    ("storage", "a second rule to everywhere", lambda o: policy(o, "store")["egress"].append(every_address(o))),
+    ("storage", "a rule that names no address", lambda o: policy(o, "store")["egress"][0].pop("to")),
+    ("storage", "a rule that names no port", lambda o: policy(o, "store")["egress"][0].pop("ports")),
+    (
+        "storage",
+        "a range of ports",
+        lambda o: policy(o, "store")["egress"][0]["ports"][0].update(endPort=65535),
+    ),
+    ("storage", "a way out for all", lambda o: policy(o, "store").update(podSelector={})),
+    (
+        "roles_secrets",
+        "the scheduler at the store",
+        lambda o: scheduler(o)["volumes"].append(
+            {"name": "s", "secret": {"secretName": "dpdist-store", "defaultMode": 0o440}}
+        ),
+    ),
+    ("roles_secrets", "credentials for everybody", lambda o: volume(worker(o), "store")["secret"].pop("defaultMode")),
+    ("mounts", "credentials not mounted", lambda o: first(worker(o))["volumeMounts"].pop()),
+    ("quantities", "scratch without end", lambda o: volume(driver(o), "workspace").update(emptyDir={})),
 ]
 
 
 @pytest.mark.parametrize(("name", "what", "fault"), FAULTS, ids=[f"{name}: {what}" for name, what, _ in FAULTS])
 def test_each_check_fails_when_its_fault_is_planted(name: str, what: str, fault: Callable[[Objects], object]) -> None:
     objects = rendered("release")
+    fault(objects)
+    assert list(CHECKS[name](objects)) != []
+
+
+@pytest.mark.parametrize(("name", "what", "fault"), STORE_FAULTS, ids=[f"{name}: {what}" for name, what, _ in STORE_FAULTS])
+def test_each_check_of_a_store_fails_when_its_fault_is_planted(
+    name: str, what: str, fault: Callable[[Objects], object]
+) -> None:
+    objects = rendered("bucket")
     fault(objects)
     assert list(CHECKS[name](objects)) != []
 

@@ -17,7 +17,7 @@ from dpdist.evaluation.audit import keep_audit, leave_one_out, weighting
 from dpdist.job import Job, Weights
 from dpdist.keys import Key
 from dpdist.models.lognormal import Lognormal
-from dpdist.privacy.weights import search
+from dpdist.privacy.searches import search
 from dpdist.records import Frame, Records
 from dpdist.runtime.fit import open_fit
 from dpdist.storage.workspace import Workspace

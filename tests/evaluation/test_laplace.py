@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.sparse.linalg import lsmr
 
 from dpdist.cells import cross
-from dpdist.evaluation.laplace import consistent, noised
+from dpdist.evaluation.laplace import noised
 from dpdist.keys import Key
+from dpdist.privacy.noisy_tables import consistent, finest, stacked
 from dpdist.records import TOTAL, Frame, Records
 from dpdist.survey.direct import direct, totals
 
@@ -27,13 +29,36 @@ def test_a_consistent_table_adds_up_and_leaves_an_additive_one_alone() -> None:
     frame, _ = survey()
     cells = cross(frame, ["field", "sex"], margins=True)
     true = cells.membership @ frame.count.astype(float)
-    np.testing.assert_allclose(consistent(true, cells), true, rtol=1e-12)
+    np.testing.assert_allclose(consistent(true, cells.membership), true, rtol=1e-12)
     noisy = true + np.random.default_rng(1).normal(0.0, 9.0, len(true))
-    found = dict(zip(cells.labels, consistent(noisy, cells), strict=True))
+    found = dict(zip(cells.labels, consistent(noisy, cells.membership), strict=True))
     for field in ("arts", "law"):
         assert found[field, "f"] + found[field, "m"] == pytest.approx(found[field, TOTAL])
     assert found["arts", TOTAL] + found["law", TOTAL] == pytest.approx(found[TOTAL, TOTAL])
     assert found["none", "f"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_least_squares_over_several_tables_converges() -> None:
+    """Random sets of two to four tables of up to four columns, with margins or without, against a dense solution; control:
+    `lsmr`'s own limit of steps, the smaller side, misses it."""
+    rng, missed = np.random.default_rng(3), 0.0
+    for _ in range(60):
+        names = [f"c{k}" for k in range(rng.integers(2, 5))]
+        levels = {name: tuple(f"l{k}" for k in range(rng.integers(2, 5))) for name in names}
+        rows = int(rng.integers(3, 40))
+        codes = {name: rng.integers(0, len(levels[name]), rows).astype(np.int32) for name in names}
+        frame = Frame(codes, levels, np.full(rows, 5), (), ())
+        tables = []
+        for _ in range(rng.integers(2, 5)):
+            by = list(rng.permutation(names)[: rng.integers(1, len(names) + 1)])
+            tables.append(cross(frame, by, margins=bool(rng.integers(0, 2))))
+        membership = stacked(tables)
+        noisy = membership @ rng.uniform(0.0, 1e5, rows) + rng.laplace(0.0, 1e3, membership.shape[0])
+        dense = np.linalg.lstsq(membership.toarray(), noisy, rcond=None)[0]
+        np.testing.assert_allclose(finest(noisy, membership), dense, rtol=0.0, atol=1e-10 * np.abs(noisy).max())
+        short = lsmr(membership, noisy, atol=1e-15, btol=1e-15, conlim=0.0)[0]
+        missed = max(missed, np.abs(short - dense).max() / np.abs(noisy).max())
+    assert missed > 1e-8
 
 
 def test_least_squares_takes_noise_away() -> None:

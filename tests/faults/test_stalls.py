@@ -211,6 +211,7 @@ if "--multiprocessing-fork" in sys.argv:
 """
 
 
+@pytest.mark.slow
 def test_a_release_with_a_stalled_stratum_says_so_and_resumes_without_it(
     few: Survey, undisturbed: Path, tmp_path: Path, dpdist: Server
 ) -> None:

@@ -107,6 +107,7 @@ def test_a_limit_on_the_size_of_files_is_said_so_and_without_it_the_same_command
     assert differing(tmp_path / "work", undisturbed) == set()
 
 
+@pytest.mark.slow
 def test_workers_on_a_full_disk_tell_the_driver(few: Survey, undisturbed: Path, disk: Disk, dpdist: Server) -> None:
     disk.resize(320)
     replay = ("--replay", undisturbed / "confidential")

@@ -15,13 +15,14 @@ from dpdist.job import Job
 from dpdist.keys import Key
 from dpdist.mechanisms.clamped import Censor
 from dpdist.mechanisms.learned import Learned
-from dpdist.mechanisms.presets import MECHANISMS, Centred, Weighted, WeightedE
+from dpdist.mechanisms.posteriors import Centred, Weighted, WeightedE
+from dpdist.mechanisms.presets import MECHANISMS
 from dpdist.models.beta import Beta
 from dpdist.models.negative_binomial import NegativeBinomial
 from dpdist.models.protocol import Draws, Extremes
 from dpdist.privacy.guarantees import Asymptotic, NoGuarantee, Strict
 from dpdist.privacy.reference import KAPPA, power
-from dpdist.privacy.weights import NotReached
+from dpdist.privacy.searches import NotReached
 from dpdist.records import Frame, Records
 from dpdist.runtime.rounds import run_rounds
 from dpdist.sampling import sampler_of

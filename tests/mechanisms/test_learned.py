@@ -13,12 +13,13 @@ from dpdist.job import Job
 from dpdist.mechanisms.clamped import Gather
 from dpdist.mechanisms.learned import Learned, Spurious, centre_of, dimensions, evenly
 from dpdist.models.beta import Beta
-from dpdist.models.lognormal import of
+from dpdist.models.conjugate import of
 from dpdist.models.negative_binomial import NegativeBinomial
 from dpdist.models.protocol import Clamped, Draws
 from dpdist.privacy.guarantees import bound_target
 from dpdist.privacy.reference import KAPPA, kappa_of, spurious
-from dpdist.privacy.weights import Constant, NotReached
+from dpdist.privacy.searches import NotReached
+from dpdist.privacy.weights import Constant
 from dpdist.records import Frame, Records
 from dpdist.runtime.reference import learned_from
 from dpdist.sampling import reference_sampler, sampler_of

@@ -18,7 +18,7 @@ from dpdist.mechanisms.protocol import Pass, Released
 from dpdist.models.lognormal import Lognormal
 from dpdist.models.protocol import Draws, Improper
 from dpdist.privacy.guarantees import NoGuarantee, bound_target
-from dpdist.privacy.weights import NotReached, search
+from dpdist.privacy.searches import NotReached, search
 from dpdist.records import Frame, Records
 from dpdist.runtime.rounds import run_rounds
 from dpdist.sampling.exact import ExactSampler

@@ -20,7 +20,9 @@ from threadpoolctl import threadpool_limits
 
 from dpdist.job import Job
 from dpdist.keys import Key
-from dpdist.models.lognormal import Lognormal, limited_lognormal_mean, of
+from dpdist.models.conjugate import of
+from dpdist.models.lognormal import Lognormal
+from dpdist.models.lognormal_laws import limited_lognormal_mean
 from dpdist.models.prior import ConjugatePrior
 from dpdist.models.protocol import Improper
 from dpdist.records import Frame, Records

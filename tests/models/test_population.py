@@ -14,7 +14,8 @@ from scipy import optimize, stats
 
 from dpdist.job import Job
 from dpdist.keys import Key
-from dpdist.models.lognormal import Lognormal, of
+from dpdist.models.conjugate import of
+from dpdist.models.lognormal import Lognormal
 from dpdist.records import Frame, Records
 
 KEY = Key(b"tests/models/test_population")

@@ -14,7 +14,9 @@ from scipy import stats
 from dpdist.job import Job
 from dpdist.keys import Key
 from dpdist.models import fused, normal
-from dpdist.models.lognormal import Lognormal, limited_lognormal_mean, of
+from dpdist.models.conjugate import of
+from dpdist.models.lognormal import Lognormal
+from dpdist.models.lognormal_laws import limited_lognormal_mean
 from dpdist.models.protocol import Improper
 from dpdist.records import Records
 from tests.models.test_lognormal import (

@@ -17,7 +17,7 @@ from scipy.spatial.distance import cdist
 from scipy.stats import beta
 
 from dpdist.noise import whole_laplace
-from dpdist.privacy.reference_cells import SENSITIVITY, UNIT, Limits, noise_scale
+from dpdist.privacy.reference_cells import SENSITIVITY, UNIT, Limits, noise_scale, noise_scales
 from dpdist.records import Floats
 
 LIMITS = Limits(np.array([50.0, 20.0]), np.array([8.0, 3.0]), np.array([30.0, 10.0]))
@@ -159,3 +159,49 @@ def test_the_black_box_lower_bound_of_epsilon_stays_below_it_and_noise_a_fifth_t
     scale = noise_scale(EPSILON, "substitution")
     assert 0.85 < epsilon_at_least(scale) <= 1.0
     assert epsilon_at_least(scale * Fraction(4, 5)) > 1.0
+
+
+SEVERAL = Limits(np.array([[50.0, 0.0], [20.0, 1.0]]), np.array([8.0, 3.0]), np.array([[30.0, 5.0], [10.0, 1.0]]))
+SHARED_GRID = list(product(CELLS, WEIGHTS, (0.0, 50.0, 200.0), (-9.0, 0.0, 9.0)))
+
+
+def several(pairs: Callable[..., Floats], share: bool = True) -> Sums:
+    """Sums of two outcomes in units of their noise at ε = 1 under zero_out, or all of one scale (`share` False)."""
+    first, other = (float(scale) for scale in noise_scales(EPSILON, "zero_out", 2 if share else 1))
+
+    def sums(database: tuple[Record, ...]) -> Floats:
+        held = np.array([record for record in database if record[0] >= 0], dtype=float).reshape(-1, 4)
+        cell = held[:, 0].astype(np.int64)
+        rows = pairs(cell, held[:, 1], held[:, 2:])
+        found = np.array([rows[cell == k].sum(axis=0) for k in CELLS])
+        return np.column_stack([found[:, :1] / first, found[:, 1:] / other])
+
+    return sums
+
+
+def largest_of_several(sums: Sums, adjacency: str) -> float:
+    """The exact largest loss over neighbours of at most two records, as a share of what zero_out costs at ε = 1."""
+    worst = 0.0
+    for rest in (rest for size in range(2) for rest in combinations_with_replacement(SHARED_GRID, size)):
+        held = np.array([sums((*rest, one)).reshape(-1) for one in SHARED_GRID])  # type: ignore[arg-type]
+        others = held if adjacency == "substitution" else sums(rest).reshape(1, -1)  # type: ignore[arg-type]
+        worst = max(worst, float(cdist(held, others, "cityblock").max()))
+    return worst
+
+
+@pytest.mark.parametrize(
+    ("sums", "adjacency", "cost"),
+    [
+        (several(SEVERAL.cone), "zero_out", 1.0),
+        (several(SEVERAL.cone), "substitution", 2.0),
+        (several(SEVERAL.simplex), "add_remove", 1.0),
+    ],
+)
+def test_two_outcomes_share_one_budget_which_is_attained(sums: Sums, adjacency: str, cost: float) -> None:
+    loss = largest_of_several(sums, adjacency)
+    assert loss <= cost + 1e-12
+    assert loss >= 0.95 * cost
+
+
+def test_noise_that_does_not_grow_with_the_number_of_outcomes_is_caught() -> None:
+    assert largest_of_several(several(SEVERAL.cone, share=False), "zero_out") > 1.9

@@ -9,14 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from dpdist.job import Weights
+from dpdist.privacy.searches import MARGIN, MAX_STEPS, NotReached, fixed, search
 from dpdist.privacy.weights import (
-    MARGIN,
-    MAX_STEPS,
     Cap,
     Cluster,
     Inverse,
     Linear,
-    NotReached,
     Ones,
     Reweight,
     Scalar,
@@ -25,8 +23,6 @@ from dpdist.privacy.weights import (
     Truncated,
     among,
     at,
-    fixed,
-    search,
 )
 
 fixed_examples = settings(derandomize=True, deadline=None)

@@ -15,7 +15,8 @@ from dpdist.release import store_records
 from dpdist.runtime.executors import Dask, executor
 from dpdist.runtime.fit import open_fit
 from dpdist.runtime.strata import create_stores, protect_all
-from dpdist.storage.workspace import Identity, Workspace
+from dpdist.storage.identity import Identity
+from dpdist.storage.workspace import Workspace
 
 JOB = """
 dataset: memory

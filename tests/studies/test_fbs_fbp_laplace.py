@@ -33,6 +33,9 @@ METHODS_7 = {
 }
 """Median over 27 cells of RMSE(synthetic) / RMSE(Laplace at the total ε in every figure): counts, means."""
 TOLERANCE = 0.30
+LEAST_MEAN = {"3.6": 0.05, "10.8": 0.2, "18": 0.3}
+"""Four standard deviations of the log median below its mean, or more: batches of 20 drawn from R = 100, 240 times, have .49
+and .60 (sd of the log) at m = 1, .79 and .31, .83 and .22. The least medians were .16, .39 and .50."""
 
 
 def small(**changes: Any) -> Tabulated:
@@ -67,7 +70,17 @@ def median_ratios(found: pd.DataFrame) -> pd.Series:
 def test_rmse_ratios_agree_with_the_reference_study(medians: pd.Series, law: str, epsilon: str) -> None:
     count, mean = METHODS_7[law, epsilon]
     assert medians[law, epsilon, "count_ratio_laplace"] == pytest.approx(count, abs=TOLERANCE)
-    assert medians[law, epsilon, "mean_ratio_laplace"] < mean + TOLERANCE
+    assert LEAST_MEAN[epsilon] < medians[law, epsilon, "mean_ratio_laplace"] < mean + TOLERANCE
+
+
+def test_the_notes_of_the_page_are_what_the_medians_say(folder: Path, medians: pd.Series) -> None:
+    """FBS at m = 1. Counts: batches of 20 have 1.30 and sd .09, so below 1 is one study in 1,000 (least of 240: 1.04).
+    Means: the largest of 240 batches was .81."""
+    page = (folder / "index.html").read_text(encoding="utf-8")
+    assert "It does not hold for counts" in page
+    assert medians["fbs", "3.6", "count_ratio_laplace"] > 1.0
+    assert "The slides&#39; claim holds for means" in page
+    assert medians["fbs", "3.6", "mean_ratio_laplace"] < 1.0
 
 
 def test_synthesis_beats_laplace_once_overlapping_figures_share_the_budget(medians: pd.Series) -> None:
@@ -82,11 +95,21 @@ def test_population_weights_decide_the_counts_of_fbp(medians: pd.Series) -> None
     assert medians["fbp", "10.8", "count_ratio_laplace"] - medians["fbp_N_n", "10.8", "count_ratio_laplace"] > 0.2
 
 
-def test_one_set_covers_too_little_and_three_cover_nearly_what_they_say(folder: Path) -> None:
-    """T from W alone; R = 100 gives .69 and .87 of counts. 20 files × 27 cells: a share's sd is at most .05."""
+@pytest.mark.parametrize("epsilon", [3.6, 10.8, 18.0])
+def test_published_intervals_cover_nearly_what_they_say(folder: Path, epsilon: float) -> None:
+    """R = 100 gives .85 to .90 of counts and .77 to .86 of means, where the model has no interaction. A replicate's share
+    has an sd of .10, the mean of 20 files .022: .10 below is missed in one study of 10^5."""
     found = pd.read_csv(folder / "summary.csv").set_index(["mechanism", "epsilon", "measure"])["mean"]
-    assert found["fbs", 3.6, "count_coverage"] < 0.8
-    assert 0.75 < found["fbs", 10.8, "count_coverage"] < 0.97
+    for label in ("direct", "fbs", "fbs_parameters", "fbp"):
+        assert 0.77 < found[label, epsilon, "count_coverage"] < 0.97
+        assert 0.67 < found[label, epsilon, "mean_coverage"] < 0.97
+
+
+def test_coverage_sees_an_interval_that_leaves_its_error_out(folder: Path) -> None:
+    """Negative control: weights N/n give the margins by field an interval of one point, which holds no truth."""
+    found = pd.read_csv(folder / "summary.csv").set_index(["mechanism", "epsilon", "measure"])["mean"]
+    assert found["fbp_N_n", 10.8, "count_coverage_margins"] < 0.6
+    assert found["fbp", 10.8, "count_coverage_margins"] > 0.7
 
 
 def test_the_study_would_notice_a_comparator_with_a_fifth_of_its_noise(folder: Path) -> None:
@@ -102,17 +125,14 @@ def test_the_study_would_notice_a_comparator_with_a_fifth_of_its_noise(folder: P
     assert abs(wrong[key] - 0.59) > TOLERANCE
 
 
-def test_a_study_resumes_and_the_page_says_where_the_claim_holds(folder: Path) -> None:
+def test_a_study_resumes(folder: Path) -> None:
     before = {path.name: path.read_bytes() for path in (folder / "parts").iterdir() if "records" not in path.name}
     lost = folder / "parts" / "normal-00007.parquet"
     lost.unlink()
     run(small(), folder, replicates=20)
     after = {path.name: path.read_bytes() for path in (folder / "parts").iterdir() if "records" not in path.name}
     assert after == before
-    page = (folder / "index.html").read_text(encoding="utf-8")
-    assert "It does not hold for counts" in page
-    assert "The slides&#39; claim holds for means" in page
-    assert "src=" not in page
+    assert "src=" not in (folder / "index.html").read_text(encoding="utf-8")
 
 
 def test_ratios_are_those_of_the_loops() -> None:

@@ -98,6 +98,33 @@ def test_a_column_that_the_job_does_not_read_does_not_make_another_file(tmp_path
         open_reference(said, now, take_census(said, now).frame)
 
 
+@pytest.mark.parametrize("values", [900_000, 200])
+def test_of_large_files_the_records_of_some_values_are_compared(
+    values: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as fit, the same values of both files; the current file is found out all the same."""
+    monkeypatch.setattr("dpdist.survey.reference.LARGEST", 500)
+    rng = np.random.default_rng(3)
+    rows = ", ".join(NOW.split(", ")[k % 6] for k in range(4000))
+
+    def drawn() -> pa.Table:
+        y = pa.array(rng.integers(1, values + 1, 4000) / values * 999.0)
+        return table(rows).set_column(4, "y", y).set_column(5, "w", pa.array(np.ones(4000)))
+
+    current, other = drawn(), drawn()
+    now, before = source(tmp_path / "now.parquet", current), source(tmp_path / "before.parquet", other)
+    part = source(tmp_path / "part.parquet", current.take(np.arange(3900)))
+    said = job(before.path)
+    frame = take_census(said, now).frame
+    own, its = hashed(said, now, largest=500), hashed(job(part.path), part, largest=500)
+    assert 125 < len(own.record) <= 500
+    assert own.divisor > 1
+    assert np.isin(its.thinned(own.divisor).record, own.record).all()
+    assert open_reference(said, now, frame).records == 4000
+    with pytest.raises(DataError, match="it is the current file"):
+        open_reference(job(part.path), now, frame)
+
+
 def test_likeness_of_records_that_are_alike_anyway_is_no_reason_to_refuse(tmp_path: Path) -> None:
     """A small file of coarse values lies within a large one without being it."""
     rng = np.random.default_rng(0)

@@ -14,7 +14,7 @@ from scipy import stats
 from dpdist.job import Simulate
 from dpdist.records import Floats
 from dpdist.survey import simulate
-from dpdist.survey.simulate import FIELDS, SCHEMA, SEXES, SHARE, Doctorates
+from dpdist.survey.simulate import FIELDS, LOG_GAP, SCHEMA, SEXES, SHARE, TOP_CODE, Doctorates
 
 FALSE_ALARM_Z = 5.0
 """Every comparison with the population below rejects a correct simulator for one seed in 1.7 million (two-sided normal)."""
@@ -184,3 +184,21 @@ def test_the_literal_noise_of_the_slides_is_lognormal() -> None:
     normal = np.log(POPULATION["size"] / POPULATION["salary"])
     assert stats.kstest(normal / 0.4, "norm").pvalue > 1e-6
     assert stats.kstest(noise / 0.4, "norm").pvalue < 1e-6
+
+
+def test_salaries_grow_and_gaps_close_as_said() -> None:
+    """The same population otherwise: growth multiplies salaries; without a gap women earn by the men's figure."""
+    grown, equal = population_of(doctorates(growth=0.1)), population_of(doctorates(gap=0.0))
+    assert grown["salary"].to_numpy() == pytest.approx(1.1 * POPULATION["salary"].to_numpy())
+    gap = LOG_GAP[POPULATION["field"].map(list(FIELDS).index)] * (POPULATION["sex"] == "female")
+    assert equal["salary"].to_numpy() == pytest.approx((POPULATION["salary"] * np.exp(gap)).to_numpy())
+
+
+def test_top_coded_salaries_are_whole_thousands_skewed_to_the_left_and_the_truth_is_theirs() -> None:
+    survey = doctorates(law="top_coded")
+    found = population_of(survey)
+    assert (found["salary"] % 1000 == 0).all()
+    assert found["salary"].max() == TOP_CODE
+    below = found[(found["salary"] < TOP_CODE) & (found["field"] == "biology")]
+    assert stats.skew(np.log(below["salary"])) < -0.5
+    assert survey.truth.total.sum() == pytest.approx(found["salary"].sum())

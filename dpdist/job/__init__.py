@@ -1,0 +1,75 @@
+"""What a job may say: frozen, validated once; inside dpdist nothing is checked again.
+
+Public domains and bounds are stated here and never inferred from the confidential file.
+"""
+
+from dpdist.job.data import Column, Simulate
+from dpdist.job.design import ReplicateWeights
+from dpdist.job.earlier import Calibration, Reference
+from dpdist.job.mechanism import Mechanism, ReleaseBudget, RuleOrName, Weights
+from dpdist.job.model import Prior, Program
+from dpdist.job.names import (
+    CELLWISE,
+    CLAMPED,
+    FIXED_WEIGHTS,
+    LAPLACE,
+    NEEDING,
+    NOISY,
+    REFERRING,
+    Adjacency,
+    Comparator,
+    Family,
+    Lonely,
+    Measure,
+    MechanismName,
+    SamplerName,
+    StatisticName,
+    Synthesis,
+    Toolchain,
+    WeightRule,
+)
+from dpdist.job.running import Diagnostics, Runtime, Sampler
+from dpdist.job.tables import Table
+from dpdist.job.values import Budget, Frozen, Name, budget_text
+from dpdist.job.whole import Job
+
+__all__ = [
+    "CELLWISE",
+    "CLAMPED",
+    "FIXED_WEIGHTS",
+    "LAPLACE",
+    "NEEDING",
+    "NOISY",
+    "REFERRING",
+    "Adjacency",
+    "Budget",
+    "Calibration",
+    "Column",
+    "Comparator",
+    "Diagnostics",
+    "Family",
+    "Frozen",
+    "Job",
+    "Lonely",
+    "Measure",
+    "Mechanism",
+    "MechanismName",
+    "Name",
+    "Prior",
+    "Program",
+    "Reference",
+    "ReleaseBudget",
+    "ReplicateWeights",
+    "RuleOrName",
+    "Runtime",
+    "Sampler",
+    "SamplerName",
+    "Simulate",
+    "StatisticName",
+    "Synthesis",
+    "Table",
+    "Toolchain",
+    "WeightRule",
+    "Weights",
+    "budget_text",
+]

@@ -1,0 +1,90 @@
+"""What the confidential file holds: its source, its columns and their public domains, the universe."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from dpdist.job.names import Rule
+from dpdist.job.values import Frozen, PublicLevel
+from dpdist.records import TOTAL
+
+
+class Simulate(Frozen):
+    kind: Literal["doctorates"]
+    population: int = Field(gt=0)
+    sample: int = Field(gt=0)
+    seed: int = Field(ge=0)
+    sd: float = Field(default=0.4, gt=0, description="sd of log outcome within a group")
+    noise_sd: float = Field(default=0.4, ge=0, description="sd of log inclusion probability given the outcome")
+    noise: Literal["normal", "lognormal"] = Field(
+        default="normal", description="law of what is added to log inclusion probability; lognormal is exp of the normal"
+    )
+    law: Literal["lognormal", "top_coded"] = Field(
+        default="lognormal",
+        description="of salary within a group; top_coded: left-skewed logarithms, whole thousands, none above 150,000",
+    )
+    growth: float = Field(default=0.0, gt=-1, description="share by which salaries have grown since the figures of 2017")
+    gap: float = Field(default=1.0, ge=0, description="factor of every field's log salary gap between the sexes")
+
+    @model_validator(mode="after")
+    def _sample_from_population(self) -> Self:
+        if self.sample > self.population:
+            raise ValueError("sample must not exceed population")
+        return self
+
+
+class Input(Frozen):
+    """The confidential microdata: a Parquet or CSV file, or a simulated survey."""
+
+    path: str | None = None
+    simulate: Simulate | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if self.path is not None and self.simulate is not None:
+            raise ValueError("give either path or simulate, not both")
+        return self
+
+
+class Column(Frozen):
+    """Public domain of a column, and what happens to values that a model cannot take."""
+
+    levels: tuple[PublicLevel, ...] | None = None
+    bounds: tuple[float, float] | None = None
+    missing: Rule = "error"
+    zeros: Rule = "error"
+    outside: Literal["error", "clip"] = "error"
+    whole: bool = Field(default=False, description="whole numbers only")
+    codes: dict[str, float] | None = Field(
+        default=None, min_length=2, description='numbers that the texts of the file stand for, as in {"No": 0, "Yes": 1}'
+    )
+
+    @model_validator(mode="after")
+    def _domain(self) -> Self:
+        if (self.levels is None) == (self.bounds is None):
+            raise ValueError("give levels (a category) or bounds (a number), one of them")
+        if self.levels is not None and (not self.levels or len(set(map(str, self.levels))) != len(self.levels)):
+            raise ValueError("levels must be a list of different values")
+        if self.levels is not None and len(set(map(type, self.levels))) > 1:
+            raise ValueError("levels must be of one type: quote them all")
+        if self.levels is not None and TOTAL in map(str, self.levels):
+            raise ValueError(f"'{TOTAL}' names the margins of tables: rename the level")
+        if self.bounds is not None and not self.bounds[0] < self.bounds[1]:
+            raise ValueError("bounds must be [lower, upper] with lower < upper")
+        if self.levels is not None and (self.zeros, self.outside, self.whole) != ("error", "error", False):
+            raise ValueError("zeros, outside and whole are rules for a column with bounds")
+        if self.codes is not None and (self.levels is not None or self.outside != "error"):
+            raise ValueError("codes are of a column with bounds, and none lies outside")
+        low, high = self.bounds or (0.0, 0.0)
+        if outside := [text for text, code in (self.codes or {}).items() if not low <= code <= high]:
+            raise ValueError(f"the code of '{outside[0]}' lies outside the bounds")
+        return self
+
+
+class Keep(Frozen):
+    """A public filter: records whose column holds one of these values belong to the universe."""
+
+    column: str
+    keep: tuple[PublicLevel, ...] = Field(min_length=1)

@@ -1,0 +1,94 @@
+"""The survey's design: weights, strata, PSUs, population sizes, replicate weights."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from dpdist.job.names import Lonely, ReplicateKind
+from dpdist.job.values import Frozen
+
+
+class ReplicateWeights(Frozen):
+    """Columns `prefix`1 … `prefix``number` of replicate weights: V = scale Σ factor_r (θ_r − θ̂)².
+
+    The kind gives the scale: brr 1/R, fay 1/(R(1−k)²), jackknife (R−1)/R, bootstrap 1/R, successive_difference 4/R.
+    """
+
+    kind: ReplicateKind
+    prefix: str = Field(min_length=1)
+    number: int = Field(ge=2, le=10_000)
+    fay: float | None = Field(
+        default=None, gt=0, lt=1, description="k of kind fay, which keeps k of a dropped half's weight"
+    )
+    scale: float | None = Field(default=None, gt=0, description="in place of the kind's own")
+    factors: tuple[Annotated[float, Field(ge=0)], ...] | None = Field(
+        default=None, description="one a replicate; for a stratified jackknife (n_h − 1)/n_h, with scale: 1"
+    )
+    centre: Literal["estimate", "mean"] = Field(default="estimate", description="θ̂: the estimate, or the replicates' mean")
+    df: float | None = Field(default=None, gt=0, description="degrees of freedom; unset: number − 1")
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if (self.fay is not None) != (self.kind == "fay"):
+            raise ValueError("fay: k goes with kind: fay, and only with it")
+        if self.kind in ("brr", "fay") and self.number % 4:
+            raise ValueError("balanced repeated replication has a multiple of 4 replicates")
+        if self.factors is not None and len(self.factors) != self.number:
+            raise ValueError("factors must be as many as replicates")
+        return self
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(f"{self.prefix}{r}" for r in range(1, self.number + 1))
+
+    @property
+    def overall(self) -> float:
+        """The scale as stated, or the kind's own."""
+        r = float(self.number)
+        own = {"jackknife": (r - 1.0) / r, "successive_difference": 4.0 / r}
+        return self.scale if self.scale is not None else own.get(self.kind, 1.0 / (r * (1.0 - (self.fay or 0.0)) ** 2))
+
+
+def _stages(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else () if value is None else value
+
+
+LARGEST_EFFECT = 100
+
+
+class Survey(Frozen):
+    """The design; without a weight column every record counts as one.
+
+    `fpc` names columns with the size of the population that a stratum's units were sampled from: PSUs (records where there
+    are none), and, where records were sampled within PSUs too, a second column with the PSU's size.
+    """
+
+    weight: str | None = None
+    design_strata: tuple[str, ...] = ()
+    psu: str | None = None
+    fpc: Annotated[tuple[str, ...], BeforeValidator(_stages), Field(max_length=2)] = ()
+    lonely_psu: Lonely = "error"
+    replicate_weights: ReplicateWeights | None = None
+    design_effect: float | None = Field(
+        default=None,
+        description="public, as of an earlier report: the variance of estimates over that of a design with the same "
+        "weights and strata without clusters; sampling variances of the model, which knows none, are multiplied by it",
+    )
+    population: int | None = Field(default=None, gt=0, description="public population size, for proportional weights")
+
+    @field_validator("design_effect")
+    @classmethod
+    def _no_gain(cls, value: float | None) -> float | None:
+        if value is not None and not 1 <= value <= LARGEST_EFFECT:
+            raise ValueError(
+                f"from 1 to {LARGEST_EFFECT}: below 1 it would make standard errors smaller than the model's, for which "
+                "there is no ground; of a reported effect that holds unequal weights too, state what is left without them"
+            )
+        return value
+
+    @property
+    def lonely_record(self) -> Lonely:
+        """The rule for a design stratum of one synthetic record: as stated, and none has an error of its own otherwise."""
+        return "certainty" if self.lonely_psu == "error" else self.lonely_psu

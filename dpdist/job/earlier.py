@@ -1,0 +1,77 @@
+"""What an earlier period gives a job: public records to refer to, constants tuned on them."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+
+from dpdist.job.data import Column, Keep, Simulate
+from dpdist.job.design import Survey
+from dpdist.job.mechanism import Mechanism, ReleaseBudget
+from dpdist.job.model import Model
+from dpdist.job.names import Measure
+from dpdist.job.values import Budget, Frozen, Name, Period
+
+
+class HistogramReference(Frozen):
+    """Noisy histograms of the current file, charged to the release."""
+
+    epsilon: Budget
+
+
+class Reference(Frozen):
+    """What limits and shapes are fixed on before the current file's outcomes are used: records that the job declares public
+    (an earlier period's file, or another, of the same columns and design), an earlier release, or noisy histograms."""
+
+    path: str | None = None
+    simulate: Simulate | None = Field(default=None, description="in place of a path: a simulated survey, for examples")
+    release: str | None = Field(default=None, description="public folder of an earlier release of reference_tables")
+    histogram: HistogramReference | None = None
+    period: Period | None = None
+    provenance: str | None = Field(default=None, max_length=500, description="where it comes from and why it is public")
+
+    @property
+    def named(self) -> str | None:
+        """The file or folder, where there is one."""
+        return self.path or self.release
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        given = [name for name in ("path", "simulate", "release", "histogram") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"give one of path, release and histogram, or simulate, not {' and '.join(given)}")
+        return self
+
+
+CALIBRATION_SCHEMA = {
+    "type": "object",
+    "properties": {"path": {"type": "string", "description": "a file that `dpdist calibrate` wrote"}},
+}
+
+
+class Calibration(Frozen):
+    """A mechanism's constants, tuned on a reference period by `dpdist calibrate` for this job's later periods."""
+
+    dataset: Name
+    period: Period = Field(description="of the reference that the constants were tuned on")
+    columns: dict[str, Column]
+    universe: tuple[Keep, ...]
+    survey: Survey
+    strata: tuple[str, ...]
+    model: Model
+    mechanism: Mechanism
+    budget: ReleaseBudget
+    synthetic_sets: int
+    referring: bool = Field(description="whether weights are fixed on a reference")
+    bound: float = Field(description="M of a clamp, or Δ* of a set")
+    measure: Measure
+    loss: float
+    tried: int
+    reference: dict[str, str | int | None] = Field(description="checksums, records and provenance of what was tuned on")
+    sha256: str = Field(default="", description="of the file, as found by the job that names it")
+
+    @property
+    def public(self) -> dict[str, Any]:
+        """What a release says of it; its mechanism is the job's."""
+        return self.model_dump(mode="json", include={"period", "measure", "loss", "tried", "reference", "sha256"})

@@ -1,0 +1,90 @@
+"""The mechanism, its privacy weights, and the budget."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from dpdist.job.names import (
+    FIXED_WEIGHTS,
+    LARGEST_DRIFT,
+    Adjacency,
+    Consistency,
+    Fallback,
+    MechanismName,
+    Sensitivity,
+    WeightRule,
+)
+from dpdist.job.values import Budget, Frozen
+
+
+class Weights(Frozen):
+    """A weight rule and its constants; `c` unset means: tuned until the bound meets the target."""
+
+    rule: WeightRule
+    c: float | None = Field(default=None, gt=0)
+    g: float = Field(default=0.0, ge=0, le=1)
+    reweight: float | None = Field(default=None, gt=0, le=1, description="k of the re-weighting step")
+    scale: float = Field(default=1.0, gt=0)
+    shift: float = 0.0
+    radius: float = Field(default=0.2, gt=0, lt=1, description="of cluster, as a share of the outcome")
+
+
+def _rule(value: Any) -> Any:
+    return {"rule": value} if isinstance(value, str) else value
+
+
+RuleOrName = Annotated[Weights, BeforeValidator(_rule)]
+
+
+class Mechanism(Frozen):
+    """A mechanism and its constants; what is left out of `weights` is the mechanism's own."""
+
+    name: MechanismName
+    weights: RuleOrName = Weights(rule="none")
+    fallback: Fallback = "refuse"
+    bins: int | None = Field(
+        default=None, ge=1, le=10_000, description="of a perturbed histogram; unset: ln n, rounded up, of the mean stratum"
+    )
+    sensitivity: Sensitivity = Field(
+        default="local", description="of laplace_composed: the file's own, which promises nothing, or by public bounds"
+    )
+    consistency: Consistency = Field(
+        default="none", description="of laplace and laplace_composed: margins made the sums of their cells, at no cost"
+    )
+    drift: float = Field(
+        default=0.25, ge=0, le=LARGEST_DRIFT, description="planned, of centred, from the reference: in sd of a record"
+    )
+    shrinkage: bool = Field(
+        default=True,
+        description="of reference_tables and sanitized_statistics: cells towards each other, as far as noise moved them",
+    )
+    aim: float = Field(
+        default=0.6,
+        gt=0,
+        le=1,
+        description="share of Δ* that weights aim at on a reference; the rest is for drift",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_weights(cls, said: Any) -> Any:
+        """[G] weights by LW with c = 1; in Censor_w they are re-weighted by k = .95, which it leaves out (METHODS §4)."""
+        if not isinstance(said, dict) or not isinstance(name := said.get("name"), str):
+            return said
+        weights = _rule(said.get("weights", _DEFAULT_RULES.get(name, "none")))
+        if name in FIXED_WEIGHTS and isinstance(weights, dict):
+            own = {"c": 1.0, "reweight": 0.95} if name == "censor_w" else {"c": 1.0}
+            weights = own | {key: value for key, value in weights.items() if key != "c" or value is not None}
+        return said | {"weights": weights}
+
+
+_DEFAULT_RULES = {"weighted": "fixed_point", "weighted_e": "linear", "censor_w": "linear"}
+
+
+class ReleaseBudget(Frozen):
+    """The whole release's budget: epsilon is what all synthetic sets together may cost."""
+
+    epsilon: Budget
+    adjacency: Adjacency = "zero_out"

@@ -1,0 +1,71 @@
+"""The model of a stratum."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
+
+from dpdist.job.names import Family, Synthesis
+from dpdist.job.values import Frozen
+
+
+class Prior(Frozen):
+    """Prior of (B, Σ): `improper` |Σ|^(−(d+1)/2), or `proper`, a weak conjugate prior worth `records` records."""
+
+    name: Literal["improper", "proper"] = "improper"
+    records: float = Field(default=4.0, gt=2.0)
+    log_sd: float = Field(default=0.5, gt=0)
+    location: dict[str, float] = Field(default_factory=dict, description="public guess of typical values, by column")
+
+    @field_validator("location")
+    @classmethod
+    def _positive(cls, value: dict[str, float]) -> dict[str, float]:
+        if any(v <= 0 for v in value.values()):
+            raise ValueError("locations must be greater than 0")
+        return value
+
+
+class Program(Frozen):
+    """A user's Stan program, as read from the file that the job names."""
+
+    name: str
+    text: str
+
+
+def _outcomes(value: Any) -> Any:
+    names = value if isinstance(value, list | tuple) else [value]
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ValueError("a column's name is expected, or a list of names, as in [salary, hours]")
+    return value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
+
+
+class Model(Frozen):
+    """The model of a stratum; `program` to `log_lik` are those of a user's Stan program."""
+
+    family: Family
+    outcome: Annotated[
+        str | tuple[str, ...],
+        BeforeValidator(_outcomes),
+        Field(description="a column; or several, as in [salary, hours], that the lognormal model takes together"),
+    ]
+    predictors: tuple[str, ...] = ()
+    synthesis: Synthesis = "fbs"
+    population_weights: Literal["inverse_inclusion", "proportional"] = "inverse_inclusion"
+    synthetic_weights: Literal["drawn", "expected"] = Field(
+        default="drawn", description="of fbs: w* as drawn, or its expectation E(w|y*, x), which has less noise"
+    )
+    prior: Prior = Prior()
+    program: Annotated[Program, WithJsonSchema({"type": "string", "description": "path of a Stan program"})] | None = None
+    parameters: dict[str, tuple[str | int, ...]] = Field(
+        default_factory=dict, description="parameters to keep and release; their dims: a predictor's levels, or a size"
+    )
+    data: dict[str, Any] = Field(default_factory=dict, description="public constants handed to the program")
+    log_lik: str | None = Field(
+        default=None, description="module:function or entry point; unset: log_lik in the program's generated quantities"
+    )
+
+    @property
+    def outcomes(self) -> tuple[str, ...]:
+        """Every outcome's column, in order."""
+        return (self.outcome,) if isinstance(self.outcome, str) else self.outcome

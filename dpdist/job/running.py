@@ -1,0 +1,58 @@
+"""How a job is run: the sampler, its diagnostics, what is recorded, where tasks run."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import ByteSize, Field
+
+from dpdist.job.names import ExecutorName, SamplerName, Toolchain
+from dpdist.job.values import Frozen
+
+
+class Sampler(Frozen):
+    """How posteriors are sampled; chains, warmup, adapt_delta, attempts and toolchain are Stan's."""
+
+    name: SamplerName = "exact"
+    draws: int = Field(default=1000, ge=100, description="draws of a chain; exact and grid have one chain")
+    chains: int = Field(default=4, ge=1, le=64)
+    warmup: int = Field(default=1000, ge=50)
+    adapt_delta: float = Field(default=0.9, gt=0, lt=1)
+    attempts: int = Field(default=2, ge=1, le=10, description="fits tried, with seeds of their own, before a stratum fails")
+    toolchain: Toolchain = "auto"
+
+    @property
+    def number_of_chains(self) -> int:
+        return self.chains if self.name == "stan" else 1
+
+    @property
+    def total(self) -> int:
+        """S: the draws that bounds are taken over."""
+        return self.number_of_chains * self.draws
+
+
+class Diagnostics(Frozen):
+    """What is done where a fit by Markov chains misses a threshold; decided before the run."""
+
+    policy: Literal["fail", "warn"] = "warn"
+    rhat: float = Field(default=1.05, gt=1, description="largest rank-normalised R-hat")
+    ess: float = Field(default=100.0, ge=0, description="smallest bulk or tail effective sample size")
+    ebfmi: float = Field(default=0.2, ge=0, description="smallest E-BFMI of a chain")
+    divergences: float = Field(default=0.01, ge=0, le=1, description="largest share of draws")
+    treedepth_hits: float = Field(default=0.05, ge=0, le=1, description="largest share of draws")
+
+
+class Record(Frozen):
+    log_lik: Literal["always", "never", "auto"] = "auto"
+
+
+class Runtime(Frozen):
+    executor: ExecutorName = "serial"
+    workers: int = Field(default=1, ge=1)
+    memory_per_worker: ByteSize = ByteSize(2 * 2**30)
+    on_failure: Literal["stop", "report"] = "stop"
+    stall_timeout: float = Field(default=1800.0, gt=0, description="seconds without a finished task before a run is ended")
+    scheduler: str | None = Field(default=None, description="tls://host:port, tcp://host:port, or config")
+    tls: str | None = Field(default=None, description="folder with ca.crt, tls.crt and tls.key")
+    start_timeout: float = Field(default=60.0, gt=0, description="seconds for a scheduler and a first worker to answer")
+    allow_plain: bool = Field(default=False, description="let a tcp:// scheduler beyond this machine see tasks and results")

@@ -1,0 +1,59 @@
+"""Kinds of values in a job: exact budgets, names, levels; every section is frozen and refuses what it does not know."""
+
+from __future__ import annotations
+
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+
+from dpdist.records import Level
+
+Period = Annotated[str, BeforeValidator(lambda v: str(v) if isinstance(v, int) else v)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=80)]
+
+
+def _exact(value: Any) -> Any:
+    """Exact fraction from a decimal text, a ratio or a number as written."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str | Fraction):
+        raise ValueError('a number in quotes is expected, for example "10.8" or "1/3"')
+    try:
+        fraction = Fraction(str(value).strip())
+    except (ValueError, ZeroDivisionError):
+        raise ValueError('a number in quotes is expected, for example "10.8" or "1/3"') from None
+    if fraction <= 0:
+        raise ValueError("a budget must be greater than 0")
+    if not Fraction(1, 10**9) <= fraction <= 10**9:
+        raise ValueError("a budget must be between 1e-9 and 1e9")
+    return fraction
+
+
+def budget_text(value: Fraction) -> str:
+    """Exact text: a decimal where it terminates, else a ratio."""
+    try:
+        decimal = Decimal(value.numerator) / Decimal(value.denominator)
+    except InvalidOperation:  # pragma: no cover - absurdly long fractions only
+        return str(value)
+    return str(decimal) if Fraction(decimal) == value else str(value)
+
+
+Budget = Annotated[
+    Fraction,
+    BeforeValidator(_exact),
+    PlainSerializer(budget_text),
+    WithJsonSchema({"type": ["string", "number"], "description": "exact, greater than 0; write it in quotes"}),
+]
+
+
+def _level(value: Any) -> Any:
+    if not isinstance(value, str | int | bool):
+        raise ValueError("a level is text, a whole number or a truth value: quote it")
+    return value
+
+
+PublicLevel = Annotated[Level, BeforeValidator(_level)]
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

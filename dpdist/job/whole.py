@@ -1,0 +1,159 @@
+"""A job as a whole: its sections, and what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import cached_property
+from typing import Annotated, Any
+
+from pydantic import Field, WithJsonSchema
+
+from dpdist.job.data import Column, Input, Keep
+from dpdist.job.design import Survey
+from dpdist.job.earlier import CALIBRATION_SCHEMA, Calibration, Reference
+from dpdist.job.mechanism import Mechanism, ReleaseBudget
+from dpdist.job.model import Model
+from dpdist.job.names import CELLWISE, LAPLACE, NEEDING, NOISY, Comparator
+from dpdist.job.running import Diagnostics, Record, Runtime, Sampler
+from dpdist.job.tables import Rake, Table
+from dpdist.job.values import Frozen, Name, Period
+
+
+class Job(Frozen):
+    """A release: data, design, model, mechanism, budget, tables."""
+
+    dataset: Name
+    period: Period
+    input: Input = Input()
+    columns: dict[str, Column]
+    universe: tuple[Keep, ...] = ()
+    survey: Survey = Survey()
+    strata: tuple[str, ...] = ()
+    model: Model
+    mechanism: Mechanism
+    budget: ReleaseBudget
+    synthetic_sets: int = Field(default=1, ge=1)
+    reference: Reference | None = None
+    calibration: Annotated[Calibration, WithJsonSchema(CALIBRATION_SCHEMA)] | None = None
+    sampler: Sampler = Sampler()
+    diagnostics: Diagnostics = Diagnostics()
+    tables: tuple[Table, ...] = Field(min_length=1)
+    rake: tuple[Rake, ...] = ()
+    compare: tuple[Comparator, ...] = ()
+    record: Record = Record()
+    runtime: Runtime = Runtime()
+
+    @property
+    def categories(self) -> tuple[str, ...]:
+        """Columns of the public frame, each once: strata, predictors, design strata, columns of tables and rakes."""
+        by = [name for table in self.tables for name in table.by] + [name for rake in self.rake for name in rake.by]
+        return tuple(dict.fromkeys([*self.strata, *self.model.predictors, *self.survey.design_strata, *by]))
+
+    @property
+    def cell_columns(self) -> tuple[str, ...]:
+        """Columns of the tables: what they cross to is a finest cell."""
+        return tuple(dict.fromkeys(name for table in self.tables for name in table.by))
+
+    @property
+    def referred_columns(self) -> tuple[str, ...]:
+        """Columns whose combinations a reference must have records of."""
+        cells = self.cell_columns if self.mechanism.name in CELLWISE else ()
+        return tuple(dict.fromkeys([*self.strata, *self.model.predictors, *cells]))
+
+    @property
+    def outcome(self) -> Column:
+        """The column of the first outcome: the only one of every family but lognormal."""
+        return self.columns[self.model.outcomes[0]]
+
+    @property
+    def outcome_columns(self) -> dict[str, Column]:
+        """The column of every outcome, by name."""
+        return {name: self.columns[name] for name in self.model.outcomes}
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """Columns that are modelled: the outcomes, and the weight where there is one."""
+        return tuple(name for name in (*self.model.outcomes, self.survey.weight) if name is not None)
+
+    @property
+    def epsilon_per_set(self) -> Fraction:
+        return self.budget.epsilon / self.synthetic_sets
+
+    @property
+    def epsilon_of_tables(self) -> Fraction:
+        """What is left of the release's budget after its reference's histograms."""
+        own = self.reference.histogram if self.reference is not None else None
+        return self.budget.epsilon - (own.epsilon if own is not None else 0)
+
+    @property
+    def refers(self) -> bool:
+        """True if something is fixed on a reference before the current file is read: a file, or an earlier release."""
+        return self.reference is not None and self.reference.histogram is None
+
+    @property
+    def sizes_secret(self) -> bool:
+        """True if the number of records in a cell is not public: the reference's stand in, and noisy ones are told."""
+        return self.budget.adjacency == "add_remove"
+
+    @property
+    def carries(self) -> bool:
+        """True if the reference is an earlier release."""
+        return self.reference is not None and self.reference.release is not None
+
+    @property
+    def strict(self) -> bool:
+        """True if the bound holds for every file: fixed bins, or a clamp and no weight learned on the file itself."""
+        name = self.mechanism.name
+        noisy = name in NOISY and not self.local
+        return noisy or name in ("censor_uw", "centred") or (name == "censor_w" and self.reference is not None)
+
+    @property
+    def local(self) -> bool:
+        """True if noise has the scale of the file's own sensitivities: nothing is promised then."""
+        return self.mechanism.name in LAPLACE and self.mechanism.sensitivity == "local"
+
+    @property
+    def frozen(self) -> bool:
+        """True if a record's privacy weight is fixed by the reference: a function of the record, whatever the file."""
+        name, weights = self.mechanism.name, self.mechanism.weights
+        return self.reference is not None and name not in NEEDING and weights.rule != "none"
+
+    @property
+    def outcome_dependent_rules(self) -> tuple[str, ...]:
+        """Rules that drop records by their outcome: the number left is then no longer a public fact."""
+        return tuple(
+            f"{name}: {what} dropped"
+            for name, column in self.outcome_columns.items()
+            for what in ("missing", "zeros")
+            if getattr(column, what) == "drop"
+        )
+
+    @cached_property
+    def public(self) -> dict[str, Any]:
+        """The job as published: without input, runtime, recording, comparators and paths."""
+        return self.model_dump(
+            mode="json",
+            exclude={"input": True, "runtime": True, "record": True, "compare": True, "reference": {"path", "release"}},
+        )
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """Everything that decides the result, by dotted key (runtime and paths do not decide it)."""
+        return dict(
+            _flat(
+                self.model_dump(
+                    mode="json", exclude={"runtime": True, "input": {"path"}, "reference": {"path", "release"}}
+                ),
+                (),
+            )
+        )
+
+
+def _flat(said: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    inner = said.items() if isinstance(said, dict) else enumerate(said) if isinstance(said, list) else None
+    if inner is None or not said:
+        yield ".".join(path), said
+    else:
+        for name, value in inner:
+            yield from _flat(value, (*path, str(name)))

@@ -1,0 +1,64 @@
+"""What a mechanism promises before data are seen: its guarantee, what it rests on, its target."""
+
+from __future__ import annotations
+
+from dpdist.job import CLAMPED as CLAMPED_NAMES
+from dpdist.job import Job
+from dpdist.mechanisms.wording import (
+    BINNED,
+    CALIBRATED,
+    CHAINED,
+    CHAINS,
+    NO_AMPLIFICATION,
+    NOT_REFUSED,
+    PROVENANCE,
+    PUBLIC_X,
+    REFERENCE,
+    REJECTION,
+    USERS_CLAMP,
+    USERS_PART,
+    WEIGHTS_ARE_ATTRIBUTES,
+)
+from dpdist.privacy.guarantees import Guarantee, NoGuarantee, Promise, Strict, bound_target
+
+
+def promise_of(job: Job, per_set: Guarantee, *assumptions: str) -> Promise:
+    """A promise of m draws, with what all tilted and clamped posteriors stand on."""
+    public = tuple(f"number of records after a rule that depends on the outcome: {r}" for r in job.outcome_dependent_rules)
+    composition = f"sequential over {job.synthetic_sets} synthetic sets; parallel over strata, whose membership is public"
+    total = per_set if isinstance(per_set, NoGuarantee) else per_set.sets(job.synthetic_sets)
+    target = None if isinstance(per_set, NoGuarantee) else target_of(job)
+    weights = (WEIGHTS_ARE_ATTRIBUTES,) if job.survey.weight else ()
+    clamps = (USERS_CLAMP,) if job.mechanism.name in CLAMPED_NAMES else ()
+    users = (*USERS_PART, *clamps) if job.model.family == "user" else ()
+    tuned = (CALIBRATED.format(job.calibration.period),) if job.calibration is not None else ()
+    said = (PUBLIC_X, *public, *weights, *users, NO_AMPLIFICATION, *tuned, *assumptions)
+    return Promise(total, per_set, composition, said, target)
+
+
+def target_of(job: Job) -> float:
+    """Δ* of a set, or its clamp M."""
+    return bound_target(job.epsilon_per_set, job.budget.adjacency)
+
+
+def exactness(job: Job) -> str:
+    """What a strict guarantee of one exact draw stands on where draws are not proven exact."""
+    return CHAINS if job.sampler.name == "stan" else REJECTION
+
+
+def referred(job: Job) -> tuple[str, ...]:
+    """What is said of the job's reference."""
+    said = job.reference
+    what = REFERENCE
+    if said is not None and said.path is None and said.simulate is None:
+        what = CHAINED if said.release is not None else BINNED
+    refused = (NOT_REFUSED,) if job.strict and job.refers else ()
+    return (what, *refused, *((PROVENANCE.format(said.provenance),) if said is not None and said.provenance else ()))
+
+
+def strict(job: Job) -> Strict:
+    """A set's guarantee under a clamp of ±ε/2 (±ε/4): one draw of a fixed function of the records (METHODS §2).
+
+    Neither sampler of clamped posteriors has a total variation that is proven for every file: δ is unknown.
+    """
+    return Strict(job.budget.adjacency, job.epsilon_per_set, None)

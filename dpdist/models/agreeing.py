@@ -1,0 +1,114 @@
+"""Records that agree with a cell's released means: weights tilted, outcomes moved only where no weights could do it.
+
+w' = w exp(λ₀ + Σ_k λ_k (y_k − m_k)) with λ such that Σw' = n w̄ and Σw'(y_k − m_k) = 0 is the set of weights that is
+nearest to w in relative entropy (raking; Deville & Särndal 1992). It exists where the means lie inside the outcomes' range.
+Where it does not, or a weight would move FARTHEST times further than another, outcomes are first scaled (shifted, if they
+may be negative) within their public bounds until their weighted mean is the released one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dpdist.records import Floats
+
+FARTHEST = 20.0
+ROUNDS, STEPS = 60, 200
+NEAR = 4.0
+"""Ratio of odds between a share and that of the records which weights may make up for."""
+MET = 1e-13
+"""Of a mean, in the outcome's standard deviations."""
+
+Bounds = tuple[float, float]
+
+
+def agree(
+    weight: Floats, outcomes: Floats, mean_weight: float, means: Floats, bounds: tuple[Bounds, ...], weighted: bool
+) -> tuple[Floats, Floats]:
+    """Weights (record,) and outcomes (record, outcome) with these means; without a weight column weights stay 1."""
+    outcomes = np.column_stack([_reachable(y, m, *b) for y, m, b in zip(outcomes.T, means, bounds, strict=True)])
+    if not weighted:
+        ones = np.ones(len(weight))
+        moved = [moved_to(y, ones, m, *b) for y, m, b in zip(outcomes.T, means, bounds, strict=True)]
+        return ones, np.column_stack(moved)
+    factor = _tilt(weight, outcomes - means)
+    if factor is None:
+        moved = [moved_to(y, weight, m, *b) for y, m, b in zip(outcomes.T, means, bounds, strict=True)]
+        outcomes = np.column_stack(moved)
+        factor = _tilt(weight, outcomes - means)
+    weight = weight if factor is None else weight * factor
+    return weight * (mean_weight * len(weight) / weight.sum()), outcomes
+
+
+def _reachable(outcome: Floats, mean: float, low: float, top: float) -> Floats:
+    """Outcomes on both sides of the mean; of two-valued ones as many of either as tell about its share."""
+    if mean <= low or mean >= top:
+        return np.full(len(outcome), min(max(mean, low), top))
+    if len(outcome) < 2 or not np.isin(outcome, (low, top)).all():
+        return outcome
+    share, aim = float((outcome == top).mean()), (mean - low) / (top - low)
+    if aim * (1.0 - share) <= NEAR * share * (1.0 - aim) and share * (1.0 - aim) <= NEAR * aim * (1.0 - share):
+        return outcome
+    upper = min(max(round(aim * len(outcome)), 1), len(outcome) - 1)
+    return np.where(np.arange(len(outcome)) < upper, top, low)
+
+
+def _tilt(weight: Floats, away: Floats) -> Floats | None:
+    """exp(Σ λ_k away_k), (record,), so that weighted `away` (record, outcome) sums to 0; None where that takes too much."""
+    scale = np.sqrt((away**2).mean(axis=0))
+    if not (scale > 0).all():
+        away, scale = away[:, scale > 0], scale[scale > 0]
+    if not len(scale):
+        return np.ones(len(weight))
+    x, share = away / scale, weight / weight.sum()
+    slopes = np.zeros(x.shape[1])
+
+    def cost(at: Floats) -> tuple[float, Floats]:
+        power = x @ at
+        own = share * np.exp(power - power.max())
+        return float(np.log(own.sum()) + power.max()), own / own.sum()
+
+    value, own = cost(slopes)
+    for _ in range(ROUNDS):
+        gradient = own @ x
+        if np.abs(gradient).max() < MET:
+            break
+        curvature = (x * own[:, None]).T @ x - np.outer(gradient, gradient)
+        step = np.linalg.lstsq(curvature, gradient, rcond=1e-12)[0]
+        length = 1.0
+        while length > 1e-6:
+            tried, found = cost(slopes - length * step)
+            if tried <= value + 1e-15 * abs(value):
+                break
+            length /= 2.0
+        slopes = slopes - length * step
+        value, own = tried, found
+    power = x @ slopes
+    spread = float(power.max() - power.min())
+    if not (np.isfinite(spread) and spread < np.log(FARTHEST) and np.abs(own @ x).max() < 1e-11):
+        return None
+    factor: Floats = np.exp(power)
+    return factor
+
+
+def moved_to(outcome: Floats, weight: Floats, mean: float, low: float, top: float) -> Floats:
+    """Outcomes scaled, or shifted, within their bounds, until their weighted mean is this one."""
+    scaled = low >= 0.0 and bool((outcome > 0).any())
+    if mean <= low or mean >= top:
+        return np.full(len(outcome), min(max(mean, low), top))
+
+    def at(share: float) -> Floats:
+        """From all at the lower end (0) to all at the upper (1)."""
+        if scaled:
+            return np.asarray(np.clip(outcome * np.tan(share * np.pi / 2.0), low, top))
+        return np.asarray(np.clip(outcome + (2.0 * share - 1.0) * (top - low), low, top))
+
+    below, above = 0.0, 1.0
+    for _ in range(STEPS):
+        middle = (below + above) / 2.0
+        below, above = (middle, above) if np.average(at(middle), weights=weight) < mean else (below, middle)
+    found = at(above)
+    if abs(np.average(found, weights=weight) - mean) <= 1e-9 * (top - low):
+        return found
+    share = (mean - low) / (top - low)
+    return np.full(len(outcome), low + share * (top - low))

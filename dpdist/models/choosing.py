@@ -1,0 +1,121 @@
+"""Where to clip a cell: μ, U and R of the least predicted error, from the reference and public sizes (METHODS §7b)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dpdist.models.clipping import FLAT, Cell
+from dpdist.records import Floats
+
+QUANTILES = np.array([0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.94, 0.97, 0.985, 0.995, 1.0])
+BEYOND = np.array([1.3, 2.0])
+"""Limits that are tried: quantiles of the reference, and its largest value times these."""
+
+
+class Noise(NamedTuple):
+    """Variances, in records, of the noise on Σ(1 − v) and on Σvc."""
+
+    weight: float
+    product: float
+
+
+class Chosen(NamedTuple):
+    """Limits of one cell: μ and R by outcome, and U."""
+
+    centre: tuple[float, ...]
+    cap: float
+    reach: tuple[float, ...]
+
+
+def choose(cells: Sequence[Cell], n: int, noise: Noise) -> Chosen:
+    """Limits of a cell of n current records; `cells` tell of it for every outcome.
+
+    The predicted error is a sum over the statistics, in direct variances: tails of both files, noise, planned drift.
+    """
+    first, weighted = cells[0], cells[0].weighted
+    centre = tuple(cell.mean for cell in cells)
+    caps = _candidates(first.weight) if weighted else np.array([1.0])
+    reaches = [_reaches(cell) for cell in cells]
+    best, limits = np.inf, Chosen(centre, float(caps[-1]), tuple(float(each[-1]) for each in reaches))
+    moved = [cell.drifted() for cell in cells]
+    for cap in caps:
+        slope = _slope(first, cap)
+        if slope <= FLAT:
+            continue
+        total = _of_count(first, moved[0][0], float(cap), n, noise)
+        chosen = []
+        for cell, (_, wider), own in zip(cells, moved, reaches, strict=True):
+            if total >= best:
+                break
+            errors = _of_mean(cell, wider, float(cap), own, n, noise)
+            total += float(errors.min())
+            chosen.append(float(own[errors.argmin()]))
+        if total < best:
+            best, limits = total, Chosen(centre, float(cap), tuple(chosen))
+    return limits
+
+
+def _slope(cell: Cell, cap: float) -> float:
+    """d mean v / d log s."""
+    return float((np.minimum(cell.weight, cap) / cap * (cell.weight < cap)).mean()) if cell.weighted else np.inf
+
+
+def _files(cell: Cell, n: int) -> float:
+    """Variance of a mean over both files, in those of a record: one file's, where the cell is the current file's own."""
+    return 0.0 if cell.blur is not None else 1.0 / n + 1.0 / cell.records
+
+
+def _of_count(cell: Cell, heavier: Floats, cap: float, n: int, noise: Noise) -> float:
+    share = cell.weight / cell.mean_weight - 1.0
+    v, slope = np.minimum(cell.weight, cap) / cap, _slope(cell, cap)
+    told = (v - v.mean()) / slope
+    lost = (share - told).var() * _files(cell, n) + noise.weight / (n * slope) ** 2
+    if cell.blur is not None and cell.weighted:
+        at = cell.blur.weight
+        tail = at / cell.mean_weight - np.minimum(at, cap) / cap / slope
+        lost += tail @ cell.blur.of_weight @ tail
+    drift = (np.minimum(heavier, cap) / cap).mean() - v.mean()
+    return float((lost + (drift / slope) ** 2) / (max(float(share.var()) + 1.0, 1e-12) / n))
+
+
+def _of_mean(cell: Cell, wider: Floats, cap: float, reaches: Floats, n: int, noise: Noise) -> Floats:
+    """Errors by reach, (reach,)."""
+    direct = cell.direct_influence()[:, 1]
+    variance = max(float(direct.var()) / n, 1e-12 / n, 1e-12 * (cell.top - cell.low) ** 2)
+    centred = cell.outcome - cell.mean
+    v, slope = np.minimum(cell.weight, cap) / cap, _slope(cell, cap)
+    c = np.clip(centred[None] / reaches[:, None], -1.0, 1.0)
+    c_moved = np.clip((wider - cell.mean)[None] / reaches[:, None], -1.0, 1.0)
+    within = np.abs(centred)[None] < reaches[:, None]
+    steep = (within * (v * cell.rate)).mean(axis=1) / reaches
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gain = cell.mean_rate / steep
+        across = (c * (v * (cell.weight < cap))).mean(axis=1) / slope
+        q = c * v
+        found = gain[:, None] * (q - q.mean(axis=1, keepdims=True) - across[:, None] * (v - v.mean()))
+        lost = (direct[None] - found).var(axis=1) * _files(cell, n)
+        lost += (gain / n) ** 2 * (noise.product + noise.weight * across**2)
+        if cell.blur is not None:
+            at = cell.blur.outcome - cell.mean
+            clipped = np.clip(at[None] / reaches[:, None], -1.0, 1.0)
+            tail = at[None] - gain[:, None] * v.mean() * clipped
+            lost += np.einsum("rb,bc,rc->r", tail, cell.blur.of_outcome, tail)
+        total = (lost + (gain * ((c_moved - c) * v).mean(axis=1)) ** 2) / variance
+    return np.where(np.isfinite(total), total, np.inf)
+
+
+def _reaches(cell: Cell) -> Floats:
+    if len(np.unique(cell.outcome)) <= 2:
+        return np.array([max(cell.top - cell.mean, cell.mean - cell.low)])
+    return _candidates(np.abs(cell.outcome - cell.mean))
+
+
+def _candidates(values: Floats) -> Floats:
+    largest = float(values.max())
+    if largest <= 0.0:
+        return np.array([1.0])
+    found = np.concatenate([np.quantile(values, QUANTILES), largest * BEYOND])
+    return np.unique(found[found > 0])

@@ -1,0 +1,353 @@
+"""Weight and outcome by their scores under a reference's distributions, weight first (METHODS §5b).
+
+In cell c, z_w = Φ⁻¹F_c(w) ~ N(μ, τ²) and z_y = Φ⁻¹{F_c(y−) + U(F_c(y) − F_c(y−))} ~ N(b(z_w)'β, σ²), b a spline. Where an
+outcome can be 0 that comes first: part 1 of the cell's records has another value, P(part 1) = p; the weight's law and
+distribution are a part's own, and z_y is part 1's alone. A yes-or-no outcome has its parts and nothing more.
+
+f_i is the log density less that under the reference's own fit θ_ref: a fixed function of the record, which cancels from the
+posterior (METHODS §2, offsets). §5b subtracts log φ(z_w) + log φ(z_y), which leaves the dependence of y on w in f.
+Every interval between knots has a dot product of (1, z_y, z_w, z_y², z_y z_w, z_w²) with a table over draws (`spline`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from dpdist.job import Column, Job
+from dpdist.keys import Key, open_uniforms, uniforms_of
+from dpdist.models import fused, score_tables
+from dpdist.models.chi import chi_quantiles
+from dpdist.models.described import describe_draws, recall_draws
+from dpdist.models.design import frame_strata_as_predictors
+from dpdist.models.protocol import Draws, Extremes, Parameter
+from dpdist.models.score_cells import UNIT, Cells, grouped
+from dpdist.models.score_facts import Facts, Law, tell
+from dpdist.models.score_law import PARTS, Kind, relative, told
+from dpdist.models.spline import (
+    BASIS,
+    INTERVALS,
+    KNOTS,
+    TERMS,
+    WORTH,
+    Conjugate,
+    Prior,
+    basis,
+    intervals,
+    mean_moments,
+    products,
+    spline_moments,
+    together,
+)
+from dpdist.models.tiles import by_pattern, tile_records
+from dpdist.records import Codes, Floats, Frame, Ints, Records
+
+T = TypeVar("T", np.float64, np.int64)
+INSIDE = (2.0**-1000, 1.0 - 2.0**-53)
+"""Shares are kept where both logarithms are finite."""
+ROUNDING = 32.0 * float(np.finfo(float).eps)
+"""Relative error allowed for a sum of six products whose coefficients are sums of up to six terms."""
+LEADING = 3
+"""Statistics of a cell's part 0: Σα, Σα z_w, Σα z_w². Those of part 1 follow, by interval."""
+
+
+class Scored(NamedTuple):
+    """Cell, part and scores of records, (record,) each; z_y is 0 where there is none."""
+
+    cell: Codes
+    part: Ints
+    weight: Floats
+    outcome: Floats
+
+    @property
+    def pattern(self) -> Ints:
+        """Cell, part and interval in one number."""
+        return self.cell * np.int64(1 + INTERVALS) + np.where(self.part == 0, 0, 1 + intervals(self.weight))
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """One stratum's model; statistics are (cell, LEADING + INTERVALS·TERMS). Most of it needs the reference's `facts`."""
+
+    cells: Cells
+    kind: Kind
+    outcome_bounds: tuple[float, float]
+    facts: Facts | None = None
+
+    @classmethod
+    def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Scores:
+        """The model of one stratum; its prior is proper whatever the job says."""
+        predictors = (*frame_strata_as_predictors(job, frame), *job.model.predictors)
+        return cls(Cells.of(frame, predictors, rows), kind_of(job.outcome), job.outcome.bounds or (-np.inf, np.inf))
+
+    def within(self, facts: Facts) -> Scores:
+        return replace(self, facts=facts)
+
+    def told(self, records: Records, key: Key) -> Facts:
+        """What a reference's records tell, a prior that is their own fit among it."""
+        cell, part = self.cells.cell(records.frame), self._part(records.outcome)
+        plain = tell(self.cells, cell, part, records.weight, records.outcome, self.kind == "binary", key)
+        own = self.within(plain)
+        weight, outcome = own._fitted(own.statistics(records, np.ones(len(records))))
+        of_outcome, of_weight = own.units
+        return replace(
+            plain,
+            weight=Prior(weight.location[of_weight], weight.variance[of_weight]),
+            outcome=Prior(outcome.location[of_outcome], outcome.variance[of_outcome]),
+        )
+
+    def undone(self, records: Records, alpha: Floats) -> Facts:
+        """The same, with what privacy weights do to the fit of the reference's records."""
+        fits = (self.centre(self.statistics(records, weights)[None]) for weights in (np.ones(len(records)), alpha))
+        plain, weighted = (self._law(fit).free() for fit in fits)
+        return replace(self.known, undone=Law(*(a - b for a, b in zip(plain, weighted, strict=True))))
+
+    @property
+    def known(self) -> Facts:
+        assert self.facts is not None, "the model stands on a reference"
+        return self.facts
+
+    @cached_property
+    def units(self) -> tuple[Ints, Ints]:
+        """Units of the outcome's regression (cell,) and of the weight's law (cell, part): what shares a fit."""
+        return self.cells.units(self.known.share)
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        cell, parts = ("cell", self.cells.labels), ("part", PARTS[self.kind])
+        slopes = ("term", ("(Intercept)", "score", *(f"score above {k:g}" for k in KNOTS)))
+        found = [] if self.kind == "positive" else [Parameter("share", (cell,))]
+        found += [Parameter("weight_mean", (cell, parts), "score"), Parameter("weight_sd", (cell, parts), "score")]
+        if self.kind != "binary":
+            found += [Parameter("slopes", (cell, slopes), "score"), Parameter("residual_sd", (cell,), "score")]
+        return tuple(found)
+
+    @property
+    def identified(self) -> int:
+        """At most: as many as a cell has, times the units that public sizes allow."""
+        return (BASIS + 6) * (int(grouped(self.cells.codes, self.cells.count, UNIT).max()) + 1)
+
+    @property
+    def improper(self) -> bool:
+        return False
+
+    @property
+    def combine(self) -> Literal["sum"]:
+        return "sum"
+
+    def scored(self, records: Records) -> Scored:
+        """Scores of records under the reference's distributions."""
+        facts, cell, part = self.known, self.cells.cell(records.frame), self._part(records.outcome)
+        z_w, z_y = np.zeros(len(records)), np.zeros(len(records))
+        places = uniforms_of(facts.key, "weight", records.record)
+        for own, number in by_pattern(facts.of_weight[cell, part].astype(np.int32)):
+            z_w[own] = facts.marginals[number].scores(records.weight[own], places[own])
+        if self.kind != "binary":
+            places = uniforms_of(facts.key, "outcome", records.record)
+            for own, number in by_pattern(np.where(part == 1, facts.of_outcome[cell], -1).astype(np.int32)):
+                if number >= 0:
+                    z_y[own] = facts.marginals[number].scores(records.outcome[own], places[own])
+        return Scored(cell, part, z_w, z_y)
+
+    def statistics(self, records: Records, alpha: Floats) -> Floats:
+        """Σα products of scores per cell: of part 0 (1, z_w, z_w²), of part 1 all six by interval."""
+        on = alpha > 0
+        pattern, terms = self._terms(self.scored(records.take(on)))
+        size = len(self.cells) * (1 + INTERVALS)
+        sums = np.array(
+            [np.bincount(pattern, weights=alpha[on] * term, minlength=size) for term in terms], dtype=np.float64
+        )
+        return _flat(sums.T.reshape(len(self.cells), 1 + INTERVALS, TERMS))
+
+    def scatter(self, records: Records, alpha: Floats) -> Floats:
+        """Covariance of the statistics over samples with the same x and weights, (cell, statistic, statistic)."""
+        pattern, terms = self._terms(self.scored(records))
+        slots = (1 + INTERVALS) * TERMS
+        found = np.zeros((len(self.cells), slots, slots))
+        for own, cell in by_pattern((pattern // (1 + INTERVALS)).astype(np.int32)):
+            wide = np.zeros((len(own), 1 + INTERVALS, TERMS))
+            wide[np.arange(len(own)), pattern[own] % (1 + INTERVALS)] = (alpha[own] * terms[:, own]).T
+            flat = wide.reshape(len(own), slots)
+            centred = flat - flat.mean(axis=0)
+            found[cell] = centred.T @ centred * (len(own) / max(1, len(own) - 1))
+        kept = _flat(np.arange(slots, dtype=np.int64).reshape(1 + INTERVALS, TERMS))
+        return found[:, kept[:, None], kept]
+
+    def centre(self, statistics: Floats) -> Draws:
+        """Posterior means of p, μ and β, and SS/ν, for many sets of statistics, (set, cell, statistic)."""
+        weight, outcome = self._fitted(statistics)
+        ones, zeros = self._shares(statistics)
+        of_outcome, of_weight = self.units
+        return self._draws(
+            Law(
+                np.minimum(ones / (ones + zeros), INSIDE[1]),
+                weight.location[..., 0][..., of_weight],
+                np.sqrt(weight.variance)[..., of_weight],
+                outcome.location[..., of_outcome, :],
+                np.sqrt(outcome.variance)[..., of_outcome],
+            )
+        )
+
+    def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
+        """Exact draws by inverse distribution functions: the same uniforms serve every round."""
+        weight, outcome = self._fitted(statistics)
+        (of_outcome, of_weight), cells = self.units, len(self.cells)
+        sizes = [2 * cells, 2 * (int(of_weight.max()) + 1), (1 + BASIS) * (int(of_outcome.max()) + 1)]
+        uniforms = open_uniforms(rng, (draws, sum(sizes)))
+        for_weight, for_outcome = np.split(uniforms, np.cumsum(sizes)[:-1], axis=1)[1:]
+        share = np.ones((draws, cells))
+        if self.kind != "positive":
+            ones, zeros = self._shares(statistics)
+            for k in range(cells):
+                gammas = [chi_quantiles(2.0 * a[k], uniforms[:, 2 * k + j]) ** 2 for j, a in enumerate((ones, zeros))]
+                share[:, k] = gammas[0] / (gammas[0] + gammas[1])
+        sd, mean = weight.draw(for_weight)
+        residual, slopes = outcome.draw(for_outcome)
+        return self._draws(
+            Law(
+                np.clip(share, *INSIDE),
+                *(mean[:, of_weight, 0], sd[:, of_weight]),
+                *(slopes[:, of_outcome], residual[:, of_outcome]),
+            )
+        )
+
+    def log_lik(self, draws: Draws, records: Records) -> Floats:
+        """Log likelihood relative to the reference's, (draw, record)."""
+        out = np.empty((len(draws), len(records)))
+        for own, features, table, _ in self._factors(draws, records):
+            size = tile_records(len(draws))
+            for low in range(0, len(own), size):
+                out[:, own[low : low + size]] = table.T @ features[:, low : low + size]
+        return out
+
+    def extremes(self, draws: Draws, records: Records) -> Extremes:
+        """Fused product and reduction, widened by its own rounding error."""
+        highest, lowest = np.empty(len(records)), np.empty(len(records))
+        for own, features, table, slack in self._factors(draws, records):
+            high, low = fused.extremes(features, table)
+            highest[own], lowest[own] = high + slack, low - slack
+        return Extremes(highest, lowest)
+
+    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        """(y*, w*) from the sample law: part, weight, outcome; within the reference's range and the public bounds."""
+        return self.placed(theta, frame_row, open_uniforms(rng, (len(frame_row), 3)))
+
+    def draws_of(self, law: Law) -> Draws:
+        """A law as parameters, by cells of the frame."""
+        return self._draws(law)
+
+    def placed(self, theta: Draws, frame_row: Codes, uniforms: Floats) -> tuple[Floats, Floats]:
+        """The same by given uniforms of part, weight and outcome, (record, 3)."""
+        facts, law, cell = self.known, self._law(theta).moved(self.known.undone), self.cells.cell(frame_row)
+        part = (uniforms[:, 0] > 1.0 - law.share[0, cell]).astype(np.int64)
+        z_w = law.mean[0, cell, part] + law.sd[0, cell, part] * ndtri(uniforms[:, 1])
+        weight, outcome = np.empty(len(cell)), part.astype(np.float64)
+        for own, number in by_pattern(facts.of_weight[cell, part].astype(np.int32)):
+            weight[own] = facts.marginals[number].values(z_w[own])
+        if self.kind != "binary":
+            located = (basis(z_w) * law.slopes[0, cell]).sum(axis=1)
+            z_y = located + law.residual[0, cell] * ndtri(uniforms[:, 2])
+            for own, number in by_pattern(np.where(part == 1, facts.of_outcome[cell], -1).astype(np.int32)):
+                if number >= 0:
+                    outcome[own] = facts.marginals[number].values(z_y[own])
+        return np.clip(outcome, *self.outcome_bounds), weight
+
+    def expect(self, theta: Draws) -> tuple[Floats, Floats]:
+        """E(w|x) and E(wy|x) of every frame row, (draw, row), by the reference's distributions within narrow bins."""
+        law = self._law(theta).moved(self.known.undone)
+        weight, product = score_tables.expectations(self.known, law, self.kind, self.outcome_bounds)
+        return weight[:, self.cells.pattern], product[:, self.cells.pattern]
+
+    def borrowed(self, theta: Draws, records: Records) -> Floats:
+        """Covariance of (E w, E wy) of every frame row that the reference's own sampling brings, (row, 2, 2)."""
+        share = score_tables.shares(self.cells.count, self.units[0])
+        found = score_tables.borrowed(self.known, self._law(theta), self.scored(records), records, share)
+        return found[self.cells.pattern]
+
+    def as_sampled(self) -> Scores:
+        return self
+
+    def describe(self, theta: Draws) -> Mapping[str, Any]:
+        return describe_draws(self.parameters, theta)
+
+    def recall(self, described: Mapping[str, Any]) -> Draws:
+        return recall_draws(self.parameters, described)
+
+    def _part(self, outcome: Floats) -> Ints:
+        return np.ones(len(outcome), dtype=np.int64) if self.kind == "positive" else (outcome != 0).astype(np.int64)
+
+    def _terms(self, scored: Scored) -> tuple[Ints, Floats]:
+        return scored.pattern, products(scored.outcome, scored.weight)
+
+    def _fitted(self, statistics: Floats) -> tuple[Conjugate, Conjugate]:
+        """Posteriors of the weight's laws and of the outcome's regressions, (…, unit) each."""
+        (of_outcome, of_weight), facts = self.units, self.known
+        ones = statistics[..., LEADING:].reshape(*statistics.shape[:-1], INTERVALS, TERMS)
+        parts = np.stack([statistics[..., :LEADING], ones.sum(axis=-2)[..., [0, 2, 5]]], axis=-2)
+        flat = together(parts.reshape(*parts.shape[:-3], -1, LEADING), of_weight.reshape(-1), parts.ndim - 3)
+        weight = Conjugate.of(mean_moments(*np.moveaxis(flat, -1, 0)), facts.weight.of_units(of_weight))
+        moments = spline_moments(together(ones, of_outcome, ones.ndim - 3))
+        return weight, Conjugate.of(moments, facts.outcome.of_units(of_outcome))
+
+    def _shares(self, statistics: Floats) -> tuple[Floats, Floats]:
+        """Parameters of the Beta posterior of P(part 1), (…, cell) each; its prior, at the reference's share, is worth
+        WORTH records of the rarer part."""
+        share = self.known.share / np.minimum(self.known.share, 1.0 - self.known.share)
+        other = share * (1.0 / self.known.share - 1.0)
+        ones = statistics[..., LEADING:].reshape(*statistics.shape[:-1], INTERVALS, TERMS)[..., 0].sum(axis=-1)
+        return ones + WORTH * share, statistics[..., 0] + WORTH * other
+
+    def _draws(self, law: Law) -> Draws:
+        """Parameters of all cells of the frame; NaN for those of other strata."""
+        parts = slice(2 - len(PARTS[self.kind]), 2)
+        values = {"weight_mean": law.mean[:, :, parts], "weight_sd": law.sd[:, :, parts]}
+        if self.kind != "positive":
+            values = {"share": law.share, **values}
+        if self.kind != "binary":
+            values |= {"slopes": law.slopes, "residual_sd": law.residual}
+        return Draws({name: self._spread(value) for name, value in values.items()})
+
+    def _spread(self, values: Floats) -> Floats:
+        whole = np.full((len(values), len(self.cells.labels), *values.shape[2:]), np.nan)
+        whole[:, self.cells.kept] = values
+        return whole
+
+    def _law(self, draws: Draws) -> Law:
+        """The stratum's own cells, every part of the model filled in."""
+        own = {name: values[:, self.cells.kept] for name, values in draws.values.items()}
+        size = (len(draws), len(self.cells))
+        mean, sd = np.zeros((*size, 2)), np.ones((*size, 2))
+        parts = slice(2 - len(PARTS[self.kind]), 2)
+        mean[:, :, parts], sd[:, :, parts] = own["weight_mean"], own["weight_sd"]
+        slopes = own.get("slopes", np.zeros((*size, BASIS)))
+        return Law(own.get("share", np.ones(size)), mean, sd, slopes, own.get("residual_sd", np.ones(size)))
+
+    def _factors(self, draws: Draws, records: Records) -> Iterator[tuple[Ints, Floats, Floats, Floats]]:
+        """Records of every cell, part and interval; their features (TERMS, record), the table (TERMS, draw), and a bound on
+        the error of a record's values, in proportion to the terms before any of them cancel."""
+        reference, law, (pattern, terms) = told(self.known), self._law(draws), self._terms(self.scored(records))
+        for own, number in by_pattern(pattern.astype(np.int32)):
+            cell, place = divmod(number, 1 + INTERVALS)
+            table = relative(law, reference, cell, place, self.kind)
+            features = np.ascontiguousarray(terms[:, own])
+            yield own, features, table.values, ROUNDING * (table.magnitude @ np.abs(features))
+
+
+def _flat(sums: NDArray[T]) -> NDArray[T]:
+    """(…, 1 + INTERVALS, TERMS) → (…, statistic): of part 0 what its weights tell."""
+    return np.concatenate([sums[..., 0, [0, 2, 5]], sums[..., 1:, :].reshape(*sums.shape[:-2], INTERVALS * TERMS)], axis=-1)
+
+
+def kind_of(outcome: Column) -> Kind:
+    """By the column's public domain: yes or no; an outcome that may be 0; one that may not, or whose zeros are dropped."""
+    low, high = outcome.bounds or (-np.inf, np.inf)
+    values = set((outcome.codes or {}).values())
+    if values == {0.0, 1.0} or ((low, high) == (0.0, 1.0) and outcome.whole):
+        return "binary"
+    return "hurdle" if low <= 0.0 <= high and outcome.zeros != "drop" else "positive"

@@ -1,0 +1,138 @@
+"""What a statement says of standard errors: what is in them, and what is not."""
+
+from __future__ import annotations
+
+from dpdist.job import CLAMPED, NOISY, Job
+from dpdist.models.protocol import Expectation
+from dpdist.publish.precision import Resampled
+from dpdist.publish.released import Release
+from dpdist.publish.rerun import Recentred
+
+SEARCH_AGAIN = (
+    "estimator `parameters`: composition of the sample over x, sampling error of the weighted fit (at least the unweighted "
+    "fit's), the draws' spread over m, and the bias of the privacy weights (squared), which trim tails: under the "
+    "lognormal model counts are too low and means too high, by some per cent, and the estimates are not corrected for it; "
+    "all but the first by re-running the weight search on a synthetic sample, from a law that undoes the trimming to first "
+    "order"
+)
+SYNTHESIS_ADDED = (
+    "estimator `records`: that of `parameters` and the synthetic records' own variance given x, over m. Who analyses the "
+    "synthetic sets alone has T = B/m + W: it leaves out the bias, and with one set the spread between sets"
+)
+BETWEEN_AND_WITHIN = (
+    "estimator `records`: T = B/m + W over m sets, W by linearisation with design strata, records as units; the bias of "
+    "the privacy weights, which trim tails, is not in it"
+)
+ONE_SET = "with one synthetic set, T = W leaves out the spread between sets and is too small"
+SKEWED = (
+    "intervals of counts are symmetric on the log scale, where they reach less far than the count, and otherwise as they "
+    "are, from 0; those of means and totals are symmetric as they are"
+)
+SEARCH_STANDS_IN = "privacy weights were fixed on the reference: a search on a synthetic sample stands in for them here"
+COUNTED_AGAIN = (
+    "estimator `parameters`: composition of the sample over x, other samples' bin counts and other noise, both simulated "
+    "from the first set's histogram; the bias of bins and of counts cut off at 0 is not in it"
+)
+NOISED_AGAIN = (
+    "estimator `parameters`: composition of the sample over cells, and other noise, simulated; how records vary within a "
+    "cell was not released and is not in it, nor is the bias of clipping and of setting cells into their bounds"
+)
+TAILS_BORROWED = (
+    "estimator `parameters`: composition of the sample over cells, sampling error of the clipped statistics, of the "
+    "reference's tails that complete them, and noise; a change of shape since the reference is not in it"
+)
+FIT_AGAIN = (
+    "estimator `parameters`: composition of the sample over cells, and the law of the fit's errors: sampling error of the "
+    "winsorised moments, noise, the reference's own error where a cell was shrunk towards the others, and its tails; the "
+    "bias of a law that is not lognormal is not in it"
+)
+RECORDS_AGREE = (
+    "estimator `records`: synthetic records agree with the table from parameters and have its error; synthesis adds none"
+)
+SETS_DRAWN = (
+    "estimator `records`: V + (V + W)/m, V the variance of the fit's estimate, as often as sets were drawn from it, W by "
+    "linearisation within a set"
+)
+NO_ERRORS = (
+    "there are none: the noise has the scale of the file's own sensitivities, which are confidential, and how records vary "
+    "was not released"
+)
+SUMS_NOISED_AGAIN = (
+    "composition of the sample over cells, and other noise, simulated; how records vary within a cell was not released and "
+    "is not in it, nor is the bias of clipping"
+)
+BORROWED = (
+    "the reference's own sampling error, of what the fit does not tell of a cell's distributions, is in these errors; "
+    "what privacy weights do to a fit is undone as the reference tells, and no bias of theirs is in them, nor is a change "
+    "of shape since the reference that the model does not follow"
+)
+BETWEEN_SETS = (
+    "estimator `parameters`: composition of the sample over x, and (1 + 1/m) times the variance between the m released "
+    "draws, a released draw's spread being no less than its fit's sampling error; with one set there is none. The bias of "
+    "the privacy weights, which trim tails, is not in it, and outgrows it in large strata"
+)
+
+
+def _of_parameters(release: Release) -> list[str]:
+    if release.job.mechanism.name in NOISY:
+        if release.job.mechanism.name == "sanitized_statistics":
+            return [FIT_AGAIN]
+        if release.job.model.family == "reference_cells":
+            return [TAILS_BORROWED]
+        return [NOISED_AGAIN if release.job.model.family == "cell_sums" else COUNTED_AGAIN]
+    model = release.model(0)
+    if not isinstance(model, Expectation):
+        return []
+    searched = isinstance(model, Recentred) and release.job.mechanism.name not in CLAMPED
+    if not searched:
+        return [BETWEEN_SETS]
+    return [SEARCH_AGAIN, SEARCH_STANDS_IN] if release.job.frozen else [SEARCH_AGAIN]
+
+
+def standard_errors(release: Release) -> list[str]:
+    """What the statement says of the standard errors."""
+    if release.job.model.family == "noisy_tables":
+        return [NO_ERRORS] if release.job.local else [SUMS_NOISED_AGAIN, *_design(release.job)]
+    job, told, drawn = release.job, _known(release), release.job.mechanism.name == "sanitized_statistics"
+    agree = job.model.family == "reference_cells"
+    said = [
+        *_of_parameters(release),
+        RECORDS_AGREE if agree else SETS_DRAWN if drawn else SYNTHESIS_ADDED if told else BETWEEN_AND_WITHIN,
+        SKEWED,
+        "nominal 90 % intervals under the model; the model's own misfit is not in them",
+    ]
+    if job.model.family == "scores":
+        said.append(BORROWED)
+    if job.mechanism.name in CLAMPED:
+        said.append("the bias that the clamp brings, which may be larger than all of this, is in no standard error")
+    if job.model.synthesis == "fbp" and not told:
+        said.append("estimator `records` under fbp: at least the error of `parameters`; its weights do not vary given x")
+    if job.model.synthetic_weights == "expected" and not told:
+        said.append(
+            "estimator `records` with expected weights: at least the error of `parameters`; w given y, x does not vary"
+        )
+    if job.rake:
+        said.append("raked estimates: of their residuals from a regression on the margins; a raked total has none")
+    return [*said, *_design(job), *([ONE_SET] if job.synthetic_sets == 1 and not (told or drawn) else [])]
+
+
+def _known(release: Release) -> bool:
+    """True if the model can tell how its estimates would vary."""
+    return release.job.mechanism.name not in CLAMPED and isinstance(release.model(0), Recentred | Resampled)
+
+
+def _design(job: Job) -> list[str]:
+    """What of the design is in the standard errors by a public figure, and what is not."""
+    effect, said = job.survey.design_effect, list[str]()
+    if effect is not None:
+        said.append(
+            f"sampling variances are multiplied by the public design effect {effect:g} that the job states, one for every "
+            "figure; the noise of protection is not"
+        )
+    elif job.survey.psu:
+        said.append(f"clustering by {job.survey.psu} is not in the model: these standard errors are too small")
+    elif job.survey.replicate_weights is not None:
+        said.append("the design that the replicate weights carry is not in the model: these standard errors leave it out")
+    if job.survey.fpc:
+        said.append("populations are taken as infinite: standard errors have no finite population correction")
+    return said

@@ -1,0 +1,179 @@
+"""A workspace in an object store: the root is a scratch folder of this process, the objects have the names of its files.
+
+An object is whole or not there. Units are kept file by file and then marked; noise, key and marks are put only if there are
+none, so that of several writers one decides. What this process needs no more leaves its scratch folder.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from dpdist.errors import WorkspaceError
+from dpdist.files import sha256
+from dpdist.storage.lease import LEASE, Lease, leased
+from dpdist.storage.objects import Objects
+from dpdist.storage.scratch import Scratch
+from dpdist.storage.store import marked
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+AT_ONCE = 16
+"""Requests under way at a time: a request takes long, and little of it is work."""
+MANIFEST = "manifest.json"
+SETTLINGS = 6
+"""Conditional puts that may be refused one after the other though nothing can be fetched."""
+
+
+class Bucket:
+    """One process's view of a workspace in an object store."""
+
+    shared = False
+
+    def __init__(self, url: str, soon: bool = False) -> None:
+        """`soon`: for a look, not for a run; what fails is told after seconds."""
+        self.objects, self._scratch = Objects(url, soon), Scratch()
+        self._lease: Lease | None = None
+
+    @property
+    def url(self) -> str:
+        return self.objects.url
+
+    @property
+    def root(self) -> Path:
+        return self._scratch.folder
+
+    @property
+    def view(self) -> str:
+        return f"-{self.root.parent.name}"
+
+    def close(self) -> None:
+        self._scratch.remove()
+
+    def take(self, path: Path, anew: bool = False) -> bool:
+        return (path.exists() and not anew) or self.objects.fetch(self._name(path), path)
+
+    def take_all(self, paths: Iterable[Path]) -> None:
+        _each(self.take, paths)
+
+    def take_folder(self, folder: Path) -> None:
+        _each(lambda name: self.objects.fetch(name, self.root / name), self.objects.below(self._name(folder)))
+
+    def take_files(self, files: Mapping[str, str], root: Path) -> None:
+        _each(lambda entry: self._take_whole(root / entry[0], entry[1]), files.items())
+
+    def take_marked(self, marks: Iterable[Path], root: Path, wanted: Callable[[str], bool]) -> None:
+        def take(mark: Path) -> None:
+            if not self.take(mark, anew=True):
+                return
+            try:
+                for name, digest in (marked(mark) or {}).items():
+                    if wanted(name):
+                        self._take_whole(root / name, digest)
+            except _NotWhole:
+                self.objects.delete([self._name(mark)])
+                raise
+
+        _each(take, marks)
+
+    def keep(self, paths: Iterable[Path]) -> None:
+        self._check()
+        _each(lambda path: self.objects.put(self._name(path), path), paths)
+
+    def settle(self, path: Path) -> bool:
+        """A put may be refused for another's that is under way, and then fails: what stands nowhere is settled again."""
+        own, name = path.read_bytes(), self._name(path)
+        for attempt in range(SETTLINGS):
+            if self.objects.create(name, own) is not None:
+                return True
+            if self.take(path, anew=True):
+                return path.read_bytes() == own
+            time.sleep(0.1 * 2**attempt)
+        raise WorkspaceError(self.url, f"{name} can neither be written nor read", f"look at the store's log; {_AGAIN}")
+
+    def forget(self, paths: Iterable[Path]) -> None:
+        for path in paths:
+            path.unlink(missing_ok=True)
+
+    def drop(self, places: Iterable[Path]) -> None:
+        self._check()
+        for name in map(self._name, places):
+            self.objects.delete([name, *self.objects.below(name)])
+
+    def names(self, folder: Path) -> set[str]:
+        return self.objects.inside(self._name(folder))
+
+    def intact(self, files: Mapping[str, str], root: Path) -> bool:
+        return all(_each(lambda name: self.objects.exists(self._name(root / name)), files))
+
+    def finished(self, marks: Iterable[Path], root: Path) -> set[Path]:
+        """Content is compared when it is fetched; here an object counts that is there."""
+        asked = list(marks)
+        if len(asked) >= AT_ONCE:
+            there = self.names(asked[0].parent)
+            asked = [mark for mark in asked if mark.name in there]
+        standing = [mark for mark, here in zip(asked, _each(self._fresh, asked), strict=True) if here]
+        said = {mark: files for mark in standing if (files := marked(mark)) is not None}
+        if len(said) < AT_ONCE:
+            return {mark for mark, files in said.items() if self.intact(files, root)}
+        kept = set(self.objects.below(self._name(root)))
+        return {mark for mark, files in said.items() if all(self._name(root / name) in kept for name in files)}
+
+    @contextmanager
+    def alone(self, lock: Path) -> Iterator[None]:
+        with leased(self.objects, LEASE) as self._lease:
+            try:
+                yield
+            finally:
+                self._lease = None
+
+    def show(self, public: Path) -> None:
+        """A reader without a manifest sees no release; under the old manifest it never sees another one's files."""
+        self._check()
+        files = [path for path in public.rglob("*") if path.is_file()]
+        manifest, old = public / MANIFEST, self.objects.get(self._name(public / MANIFEST))
+        if old is not None and old.data != manifest.read_bytes():
+            self.objects.delete([self._name(manifest)])
+        self.keep(path for path in files if path != manifest)
+        left = set(self.objects.below(self._name(public))) - {self._name(path) for path in files}
+        self.objects.delete(sorted(left))
+        self.keep([manifest])
+
+    def _check(self) -> None:
+        """Raises `WorkspaceError` if the lease of this process's run is lost."""
+        if self._lease is not None:
+            self._lease.check()
+
+    def _fresh(self, mark: Path) -> bool:
+        return self.take(mark, anew=True)
+
+    def _take_whole(self, path: Path, digest: str) -> None:
+        if path.is_file() and sha256(path) == digest:
+            return
+        if not (self.objects.fetch(self._name(path), path) and sha256(path) == digest):
+            path.unlink(missing_ok=True)
+            raise _NotWhole(self.url, f"{self._name(path)} is missing, or not what its mark tells of", _AGAIN)
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self.root).as_posix()
+
+
+_AGAIN = "the same command makes it again; or restore the object's version that the mark tells of"
+
+
+class _NotWhole(WorkspaceError):
+    """An object that is not the one that was marked."""
+
+
+def _each(act: Callable[[T], R], things: Iterable[T]) -> list[R]:
+    """What an act gives for each thing, in order, several at a time."""
+    asked = list(things)
+    if len(asked) < 2:
+        return [act(one) for one in asked]
+    with ThreadPoolExecutor(min(AT_ONCE, len(asked))) as pool:
+        return list(pool.map(act, asked))

@@ -1,0 +1,125 @@
+"""One run at a time on an object store: a lease, taken by a conditional put and renewed as long as its holder lives.
+
+No clock is compared: whoever finds a lease watches whether it is renewed. The lease saves work; that two runs at once could
+not mix two releases follows from the conditional puts of key, identity, noise and completion marks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+from uuid import uuid4
+
+from dpdist.errors import WorkspaceError
+from dpdist.storage.objects import Objects, Tag
+
+LEASE = "confidential/lease.json"
+BEAT = 3.0
+"""Seconds between renewals."""
+SILENCE = 15.0
+"""Seconds without a renewal after which a lease is its holder's no more."""
+
+
+class Lease:
+    """A lease that is held, until it is released or another run has taken it over."""
+
+    def __init__(self, objects: Objects, name: str) -> None:
+        self._objects, self._name, self._token, self._beats = objects, name, uuid4().hex, 0
+        self._ended, self._lost = threading.Event(), threading.Event()
+        self._renewed = time.monotonic()
+        self._tag = self._taken()
+        self._renewing = threading.Thread(target=self._renew, name="lease", daemon=True)
+        self._renewing.start()
+
+    def check(self) -> None:
+        """Raises `WorkspaceError` if the lease is lost; where it could not be renewed for long, the store is asked."""
+        if time.monotonic() - self._renewed > SILENCE and self._mine() is None:
+            self._lost.set()
+        if self._lost.is_set():
+            found = f"another run has taken it over, or somebody has removed {self._name}"
+            raise WorkspaceError(self._objects.url, found, "let one run work on it; the same command resumes")
+
+    def release(self) -> None:
+        self._ended.set()
+        self._renewing.join()
+        with suppress(WorkspaceError):
+            if not self._lost.is_set() and self._mine() is not None:
+                self._objects.delete([self._name])
+
+    def _taken(self) -> Tag:
+        found = self._objects.get(self._name)
+        tag = self._objects.create(self._name, self._said()) if found is None else None
+        if tag is not None and self._objects.create(self._name, self._said()) is not None:
+            unsafe = "the store ignores conditional writes (If-None-Match): two writers could mix what they write"
+            raise WorkspaceError(self._objects.url, unsafe, "use a store that knows them, or a shared folder", 2)
+        if tag is None and (tag := self._mine()) is None:
+            old, own = self._silent(), self._said()
+            tag = self._objects.update(self._name, own, old) if old else self._objects.create(self._name, own)
+            tag = tag or self._mine()
+        if tag is None:
+            raise self._held({})
+        return tag
+
+    def _silent(self) -> Tag | None:
+        """The tag of a lease that nobody renewed while it was watched; None if it is gone. Raises `WorkspaceError` if
+        somebody did."""
+        seen: Tag | None = None
+        deadline = time.monotonic() + SILENCE
+        while time.monotonic() < deadline:
+            found = self._objects.get(self._name)
+            if found is None:
+                return None
+            if seen is not None and found.tag != seen:
+                raise self._held(_parsed(found.data))
+            seen = found.tag
+            time.sleep(BEAT / 3)
+        return seen
+
+    def _held(self, said: dict[str, Any]) -> WorkspaceError:
+        holder = f" (process {said['process']} on {said['host']})" if {"process", "host"} <= said.keys() else ""
+        remedy = f"wait for that run to end, or end it: {SILENCE:g} s later its lease is free; to clear it at once, delete "
+        return WorkspaceError(self._objects.url, f"another run is using it{holder}", remedy + self._name)
+
+    def _renew(self) -> None:
+        while not self._ended.wait(BEAT):
+            self._beats += 1
+            with suppress(WorkspaceError):  # the store is away; who has taken the lease meanwhile is seen when it is back
+                sent = time.monotonic()
+                tag = self._objects.update(self._name, self._said(), self._tag) or self._mine()
+                if tag is None:
+                    return self._lost.set()
+                self._tag, self._renewed = tag, sent
+        return None
+
+    def _mine(self) -> Tag | None:
+        """The tag of the lease if it is this one: a put that was tried again may have been refused because of itself."""
+        found = self._objects.get(self._name)
+        return found.tag if found is not None and _parsed(found.data).get("token") == self._token else None
+
+    def _said(self) -> bytes:
+        said = {"host": socket.gethostname(), "process": os.getpid(), "token": self._token, "beats": self._beats}
+        return json.dumps(said).encode()
+
+
+def _parsed(data: bytes) -> dict[str, Any]:
+    try:
+        said = json.loads(data)
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+@contextmanager
+def leased(objects: Objects, name: str = LEASE) -> Iterator[Lease]:
+    """Hold a lease for the block. Raises `WorkspaceError` if another run holds it."""
+    lease = Lease(objects, name)
+    try:
+        yield lease
+    finally:
+        lease.release()

@@ -1,0 +1,246 @@
+"""An object store, spoken to through obstore: whole objects, some of them only if there is none yet.
+
+Retries are the library's own. Its messages may quote a request or an answer, credentials included: they end here, and what
+is told instead names the cause and the remedy.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from configparser import ConfigParser, Error
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
+
+from dpdist.errors import WorkspaceError
+from dpdist.files import replaced
+
+if TYPE_CHECKING:
+    from obstore import PutMode, UpdateVersion
+    from obstore.store import S3Credential
+
+SCHEMES = ("s3", "gs", "az")
+FIRST_TRY = timedelta(seconds=10)
+"""What the first request of a command may take, retries included: a wrong address is told soon."""
+_FRESH = timedelta(minutes=15)
+"""Credentials from a file are read again after this: a mounted secret may be replaced at any time."""
+_DENIED = "access is denied: the credentials are unknown there, expired, or lack a right"
+_NONE = "no credentials: there are none in the environment, and this machine has none of its own"
+_REMEDIES = {
+    _DENIED: "allow them reading, writing, deleting and listing under this prefix (s3:GetObject, PutObject, DeleteObject, "
+    "ListBucket)",
+    _NONE: "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or mount a file and name it in AWS_SHARED_CREDENTIALS_FILE, "
+    "or AWS_WEB_IDENTITY_TOKEN_FILE with AWS_ROLE_ARN",
+}
+_LOOK = "look at the URL, AWS_ENDPOINT_URL, AWS_REGION, the network and the store"
+
+
+def is_url(place: str | Path) -> bool:
+    """True for a place that is not a folder. Raises `WorkspaceError` for a URL that names no object store."""
+    said = str(place)
+    if re.match(r"[a-z0-9+]+:/[^/]", said):
+        raise WorkspaceError(said, "a URL that has lost a slash", "give it as text, scheme://bucket/prefix", 2)
+    if "://" not in said:
+        return False
+    shown, remedy = said.rpartition("@")[2].partition("?")[0], "write s3://bucket/prefix, or the path of a folder"
+    if "@" in said or "?" in said or "#" in said:
+        found = "the URL holds more than scheme, bucket and prefix"
+        raise WorkspaceError(shown, found, f"{remedy}; credentials come from the environment or from mounted files", 2)
+    parts = urlsplit(said)
+    if parts.scheme not in SCHEMES:
+        raise WorkspaceError(shown, f"'{parts.scheme}' is none of {', '.join(SCHEMES)}", remedy, 2)
+    prefix = parts.path.strip("/")
+    if not parts.netloc or (prefix and {"", ".", ".."} & set(prefix.split("/"))):
+        raise WorkspaceError(shown, "no bucket, or an empty part in the prefix", remedy, 2)
+    return True
+
+
+class Tag(NamedTuple):
+    """Tells versions of an object apart."""
+
+    e_tag: str | None
+    version: str | None
+
+    def match(self) -> UpdateVersion:
+        said: UpdateVersion = {}
+        if self.e_tag is not None:
+            said["e_tag"] = self.e_tag
+        if self.version is not None:
+            said["version"] = self.version
+        return said
+
+
+class Found(NamedTuple):
+    data: bytes
+    tag: Tag
+
+
+class Objects:
+    """The objects below a URL, by name. `soon`: fail after `FIRST_TRY` instead of the library's own patience."""
+
+    def __init__(self, url: str, soon: bool = False) -> None:
+        from obstore.store import from_url
+
+        self.url = url.rstrip("/")
+        options: dict[str, Any] = {"retry_config": _retries(soon)}
+        if authority := os.environ.get("AWS_CA_BUNDLE"):
+            plain = os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("true", "1")
+            bundle = self._read(authority, "AWS_CA_BUNDLE").encode()
+            options["client_options"] = {"root_certificate": bundle, "allow_http": plain}
+        if self.url.startswith("s3:") and (file := os.environ.get("AWS_SHARED_CREDENTIALS_FILE")):
+            self._credentials(file)
+            options["credential_provider"] = lambda: self._credentials(file)
+        with self._told():
+            self.store: Any = from_url(self.url, **options)
+
+    def below_only(self, folder: str) -> Objects:
+        """The objects in a folder of these."""
+        return Objects(f"{self.url}/{folder}")
+
+    def check(self) -> None:
+        """Raises `WorkspaceError` if nothing can be listed here, whatever the reason."""
+        with self._told():
+            next(iter(self.store.list(chunk_size=1)), None)
+
+    def get(self, name: str) -> Found | None:
+        with self._told():
+            try:
+                said = self.store.get(name)
+                return Found(bytes(said.bytes()), Tag(said.meta["e_tag"], said.meta["version"]))
+            except FileNotFoundError:
+                return None
+
+    def fetch(self, name: str, path: Path) -> bool:
+        """Write an object to a file; False if there is none."""
+        with self._told():
+            try:
+                said = self.store.get(name)
+            except FileNotFoundError:
+                return False
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replaced(path, durable=False) as temporary, temporary.open("xb") as handle:
+                for chunk in said.stream():
+                    handle.write(chunk)
+        return True
+
+    def put(self, name: str, data: bytes | Path) -> None:
+        with self._told():
+            self.store.put(name, data)
+
+    def create(self, name: str, data: bytes) -> Tag | None:
+        """Put an object unless there is one; None if there is."""
+        return self._conditional(name, data, "create")
+
+    def update(self, name: str, data: bytes, tag: Tag) -> Tag | None:
+        """Put an object in the place of this version of it; None if it is another by now, or gone."""
+        return self._conditional(name, data, tag.match())
+
+    def _conditional(self, name: str, data: bytes, mode: PutMode) -> Tag | None:
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+        with self._told():
+            try:
+                made = self.store.put(name, data, mode=mode)
+            except (AlreadyExistsError, PreconditionError):
+                return None
+            except FileNotFoundError:
+                if mode == "create":
+                    raise
+                return None
+        return Tag(made["e_tag"], made["version"])
+
+    def exists(self, name: str) -> bool:
+        with self._told():
+            try:
+                self.store.head(name)
+            except FileNotFoundError:
+                return False
+            return True
+
+    def below(self, folder: str) -> Iterator[str]:
+        """Names of all objects in a folder and its folders."""
+        with self._told():
+            for batch in self.store.list(folder, chunk_size=1000):
+                yield from (one["path"] for one in batch)
+
+    def inside(self, folder: str) -> set[str]:
+        """First parts of names in a folder."""
+        with self._told():
+            said = self.store.list_with_delimiter(folder)
+        return {name.rpartition("/")[2] for name in (*(one["path"] for one in said["objects"]), *said["common_prefixes"])}
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Delete objects; one that is not there any more is no fault."""
+        if names:
+            with self._told():
+                try:
+                    self.store.delete(list(names))
+                except FileNotFoundError:
+                    for name in names if len(names) > 1 else ():
+                        self.delete([name])
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Errors of the library in words of our own."""
+        from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+
+        try:
+            yield
+        except FileNotFoundError:
+            raise self._refused("there is no such bucket") from None
+        except (PermissionDeniedError, UnauthenticatedError):
+            raise self._refused(_DENIED) from None
+        except BaseError as error:
+            raise self._refused(_cause(str(error))) from None
+
+    def _refused(self, found: str) -> WorkspaceError:
+        return WorkspaceError(self.url, found, f"{_REMEDIES.get(found, _LOOK)}; the same command resumes")
+
+    def _credentials(self, file: str) -> S3Credential:
+        """The profile AWS_PROFILE of a file in the format of Amazon's own tools, as it is now."""
+        said, profile = ConfigParser(interpolation=None), os.environ.get("AWS_PROFILE", "default")
+        try:
+            said.read_string(self._read(file, "AWS_SHARED_CREDENTIALS_FILE"))
+            own = said[profile]
+            key, secret, token = own["aws_access_key_id"], own["aws_secret_access_key"], own.get("aws_session_token")
+        except (Error, KeyError):
+            found = f"{file} has no whole profile [{profile}]"
+            remedy = "write aws_access_key_id and aws_secret_access_key there, or set AWS_PROFILE"
+            raise WorkspaceError(self.url, found, remedy, 2) from None
+        expires = datetime.now(UTC) + _FRESH
+        return {"access_key_id": key, "secret_access_key": secret, "token": token, "expires_at": expires}
+
+    def _read(self, file: str, variable: str) -> str:
+        try:
+            return Path(file).read_text(encoding="utf-8")
+        except (OSError, ValueError):
+            found = f"{file}, which {variable} names, cannot be read"
+            raise WorkspaceError(self.url, found, "mount it, or name another file", 2) from None
+
+
+def _retries(soon: bool) -> Any:
+    """The library's policy; AWS_MAX_ATTEMPTS bounds it as it bounds Amazon's own tools."""
+    said = os.environ.get("AWS_MAX_ATTEMPTS", "")
+    attempts = {"max_retries": max(0, int(said) - 1)} if said.isdigit() else {}
+    return {**({"retry_timeout": FIRST_TRY} if soon else {}), **attempts} or None
+
+
+def _cause(said: str) -> str:
+    """What failed, from a message that is not to be shown."""
+    causes = {
+        **dict.fromkeys(("/latest/api/token", "/latest/meta-data"), _NONE),  # where a machine of a cloud asks for its own
+        "403 Forbidden": _DENIED,
+        "401 Unauthorized": _DENIED,
+        "NoSuchBucket": "there is no such bucket",
+        "BadScheme": "its endpoint is not encrypted (https), and AWS_ALLOW_HTTP is not true",
+        "NotImplemented": "the store does not know conditional writes (If-None-Match, If-Match), which a workspace needs",
+        "301 Moved": "the bucket lies in another region",
+        "AuthorizationHeaderMalformed": "the bucket lies in another region",
+        "error sending request": "the store does not answer",
+        "timed out": "the store does not answer",
+    }
+    return next((cause for word, cause in causes.items() if word in said), "the store failed")

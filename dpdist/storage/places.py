@@ -1,0 +1,99 @@
+"""Where everything of a run stands. Every path below `confidential` is readable by its owner only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+SCRATCH = "scratch-"
+"""Beginning of the names of temporary folders in the confidential one."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Paths of a run."""
+
+    root: Path
+
+    @property
+    def public(self) -> Path:
+        return self.root / "public"
+
+    @property
+    def confidential(self) -> Path:
+        return self.root / "confidential"
+
+    @property
+    def records(self) -> Path:
+        return self.confidential / "records" / "records.arrow"
+
+    @property
+    def frame(self) -> Path:
+        return self.confidential / "records" / "frame.parquet"
+
+    @property
+    def reference(self) -> Path:
+        """The reference's records under rows of the current frame."""
+        return self.confidential / "records" / "reference.arrow"
+
+    @property
+    def carried(self) -> Path:
+        """Points of an earlier release under rows of the current frame."""
+        return self.confidential / "records" / "carried.parquet"
+
+    def learned(self, fit: str, stratum: int) -> Path:
+        """What the reference fixed for one stratum."""
+        return self.confidential / "reference" / f"{fit}-{stratum:06d}.pickle"
+
+    @property
+    def job(self) -> Path:
+        return self.confidential / "job.json"
+
+    @property
+    def key(self) -> Path:
+        return self.confidential / "key"
+
+    @property
+    def log(self) -> Path:
+        return self.confidential / "log"
+
+    @property
+    def fits(self) -> Path:
+        """Private folders of Stan runs; what a killed run left in it is removed by the next."""
+        return self.confidential / f"{SCRATCH}fits"
+
+    def noise(self, fit: str, stratum: int, set: int) -> Path:
+        """Noise of one stratum and set, kept for good: drawn again, it would tell what it hides."""
+        return self.confidential / "noise" / f"{fit}-{stratum:06d}-{set:03d}.npy"
+
+    @property
+    def log_lik(self) -> Path:
+        return self.confidential / "log_lik.zarr"
+
+    @property
+    def posterior(self) -> Path:
+        return self.confidential / "posterior.zarr"
+
+    @property
+    def evaluation(self) -> Path:
+        return self.confidential / "evaluation"
+
+    def part(self, fit: str, stratum: int) -> Path:
+        """Folder of one stratum's own by-products, before they are gathered."""
+        return self.confidential / "parts" / f"{fit}-{stratum:06d}"
+
+    def journal(self, fit: str, stratum: int) -> Path:
+        """Folder of a giant stratum's rounds while it is being protected."""
+        return self.journals / f"{fit}-{stratum:06d}"
+
+    @property
+    def journals(self) -> Path:
+        return self.confidential / "journal"
+
+    @property
+    def marks(self) -> Path:
+        return self.confidential / "marks"
+
+    @property
+    def identity(self) -> Path:
+        return self.confidential / "identity.json"

@@ -1,0 +1,50 @@
+"""Scratch folders of processes that work on an object store: private, removed at the end, or by the next process where one
+was killed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from contextlib import suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+_PREFIX = "dpdist-scratch-"
+_LOCK = "lock"
+
+
+class Scratch:
+    """A folder (0700) in DPDIST_SCRATCH or the system's temporary folder, as long as this object and its process live."""
+
+    def __init__(self) -> None:
+        top = Path(os.environ.get("DPDIST_SCRATCH") or tempfile.gettempdir())
+        sweep(top)
+        while True:
+            made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=top))
+            lock = FileLock(made / _LOCK)
+            with suppress(Timeout, FileNotFoundError):  # swept between the two: another one
+                lock.acquire(timeout=0)
+                break
+        self.folder = made / "workspace"
+        for name in ("records", "marks", "evaluation"):
+            (self.folder / "confidential" / name).mkdir(parents=True)
+        self.remove = weakref.finalize(self, _remove, made, lock, os.getpid())
+
+
+def sweep(top: Path) -> None:
+    """Remove the scratch folders of this user's processes that are gone."""
+    for folder in top.glob(f"{_PREFIX}*"):
+        with suppress(Timeout, OSError):
+            if folder.is_symlink() or folder.stat().st_uid != os.getuid() or not (folder / _LOCK).exists():
+                continue
+            with FileLock(folder / _LOCK).acquire(timeout=0):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove(folder: Path, lock: FileLock, owner: int) -> None:
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
+        lock.release()

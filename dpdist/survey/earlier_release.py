@@ -1,0 +1,109 @@
+"""An earlier release as reference: it fits the job and the current file's cells, and its chain is of other periods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from dpdist.carried import CELL, Carried, read_carried
+from dpdist.errors import DataError, Problem
+from dpdist.job import Job
+from dpdist.records import Codes, Frame, Records
+from dpdist.survey.likeness import table_content
+from dpdist.survey.source import Source
+
+SHOWN = 3
+
+
+@dataclass(frozen=True)
+class ReferenceRelease:
+    """An earlier release that fits the job; `row` is the first row of the current frame in every point's cell, (point,)."""
+
+    carried: Carried
+    row: Codes
+    table: pa.Table
+    """Points under rows of the current frame: frame, variable (its number), standing, weight, outcome."""
+
+    @property
+    def sha256(self) -> str:
+        return self.carried.sha256
+
+    @property
+    def records(self) -> int:
+        """Records that its shapes stand on."""
+        points = self.carried.points
+        cells = [name for name in map(str, points) if name.startswith(CELL)]
+        own = points[points["variable"] == self.carried.job.model.outcomes[0]]
+        return int((own.groupby(cells)["standing"].first().sum()) if cells else own["standing"].iloc[0])
+
+    def first_outcome(self) -> Records:
+        """The first outcome's points as records, in frame order."""
+        own = self.table.to_pandas()
+        own = own[own["variable"] == 0].sort_values("frame", kind="stable")
+        frame, none = own["frame"].to_numpy(dtype=np.int32), np.full(len(own), -1, dtype=np.int32)
+        return Records(np.arange(len(own)), frame, own["outcome"].to_numpy(), own["weight"].to_numpy(), none)
+
+
+def open_release(job: Job, source: Source, frame: Frame) -> ReferenceRelease:
+    """Check the job's earlier release against the job and the current file. Raises `DataError`, naming its folder."""
+    assert job.reference is not None
+    assert job.reference.release is not None
+    carried = read_carried(Path(job.reference.release))
+    if problems := list(_problems(job, source, carried)):
+        raise DataError(str(carried.folder), problems)
+    cells = [[str(level) for level in levels] for levels in zip(*_levels(job, frame), strict=True)] or [[]] * len(frame)
+    first = {tuple(label): row for row, label in reversed(list(enumerate(cells)))}
+    points = carried.points
+    told = list(zip(*(points[CELL + name].astype(str) for name in job.cell_columns), strict=True)) or [()] * len(points)
+    if missing := sorted(first.keys() - set(told)):
+        places = tuple(", ".join(f"{n} = {v}" for n, v in zip(job.cell_columns, c, strict=True)) for c in missing[:SHOWN])
+        allowed = "every cell that the current file has"
+        remedy = "merge levels in both jobs, or take a file as reference once more"
+        raise DataError(
+            str(carried.folder), [Problem("reference.release", "no such cell", allowed, remedy, len(missing), places)]
+        )
+    row = np.array([first.get(label, -1) for label in told], dtype=np.int32)
+    number = points["variable"].map({name: k for k, name in enumerate(job.model.outcomes)}).to_numpy(dtype=np.int32)
+    columns = {"frame": row, "variable": number, **{n: points[n].to_numpy() for n in ("standing", "weight", "outcome")}}
+    return ReferenceRelease(carried, row[row >= 0], pa.table({name: v[row >= 0] for name, v in columns.items()}))
+
+
+def _levels(job: Job, frame: Frame) -> Iterator[list[object]]:
+    for name in job.cell_columns:
+        yield [frame.levels[name][code] for code in frame.codes[name]]
+
+
+def _problems(job: Job, source: Source, carried: Carried) -> Iterator[Problem]:
+    """What an earlier release may not differ in, and what it must."""
+    where, other = "reference.release", carried.job
+    columns = [*job.cell_columns, *job.model.outcomes]
+    same = {
+        "model.outcome": (job.model.outcomes, other.model.outcomes),
+        "columns of the tables": (set(job.cell_columns), set(other.cell_columns)),
+        "survey.weight": (job.survey.weight, other.survey.weight),
+        "universe": (job.universe, other.universe),
+        "budget.adjacency": (job.budget.adjacency, other.budget.adjacency),
+        **{f"columns.{name}": (job.columns[name], other.columns.get(name)) for name in columns},
+    }
+    for name, (own, theirs) in same.items():
+        if own != theirs:
+            yield Problem(where, f"it was released under another {name}", "the same in both jobs", "state one in both jobs")
+    periods = [one["period"] for one in carried.chain]
+    if job.period in periods:
+        found = f"its chain has a release of period {job.period}, the job's own"
+        yield Problem(where, found, "releases of earlier periods", "take the last release before this period")
+    if _is_root(job, source, carried):
+        found = "its chain begins at the current file, as a file that was declared public"
+        yield Problem(where, found, "another file", "what is fixed on the current file protects nobody")
+
+
+def _is_root(job: Job, source: Source, carried: Carried) -> bool:
+    """True if the chain began at the current file, in whatever order or format; releases of before tell of bytes alone."""
+    root = carried.root
+    if root.get("sha256") == source.fingerprint():
+        return True
+    return "content" in root and root["content"] == table_content(job, source)

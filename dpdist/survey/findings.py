@@ -1,0 +1,110 @@
+"""What is wrong in a batch of records: values read as what the job says they are, problems counted with their places."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from dpdist.errors import Problem
+from dpdist.records import Codes, Floats, Ints, Level
+
+SHOWN = 3
+Mask = NDArray[np.bool_]
+
+
+@dataclass
+class Findings:
+    """Problems by (column, what is wrong), and the records that stated rules dropped or clipped (confidential counts)."""
+
+    problems: dict[tuple[str, str], Problem] = field(default_factory=dict)
+    removed: dict[str, int] = field(default_factory=dict)
+    seen: int = 0
+    units: set[tuple[int | str, ...]] = field(default_factory=set)
+    """PSUs of the whole file with their design strata's codes: those without a record in the universe were sampled too."""
+
+    def add(self, where: str, found: str, allowed: str, remedy: str, rows: Ints, values: list[str]) -> None:
+        old = self.problems.get((where, found))
+        places = tuple(f"row {row}" for row in rows[:SHOWN])
+        if old is not None:
+            places, values = (old.places + places)[:SHOWN], [*old.values, *values]
+        count = len(rows) + (old.count if old else 0)
+        self.problems[where, found] = Problem(where, found, allowed, remedy, count, places, tuple(values[:SHOWN]))
+
+    def rule(self, what: str, count: int) -> None:
+        if count:
+            self.removed[what] = self.removed.get(what, 0) + count
+
+
+class Batch:
+    """One raw batch being checked: `keep` shrinks as rules drop records; problems are counted over kept records only."""
+
+    def __init__(self, batch: pa.RecordBatch, first_row: int, findings: Findings, text_only: bool):
+        self.batch, self.findings, self.text_only = batch, findings, text_only
+        self.row = np.arange(first_row, first_row + batch.num_rows, dtype=np.int64)
+        self.keep: Mask = np.ones(batch.num_rows, dtype=bool)
+
+    def drop(self, where: Mask, what: str) -> None:
+        self.findings.rule(what, int((where & self.keep).sum()))
+        self.keep &= ~where
+
+    def wrong(self, where: Mask, column: str, found: str, allowed: str, remedy: str) -> None:
+        bad = np.flatnonzero(where & self.keep)
+        if len(bad):
+            values = [str(self.batch.column(column)[int(i)].as_py()) for i in bad[:SHOWN]]
+            self.findings.add(column, found, allowed, remedy, self.row[bad], values)
+            self.keep &= ~where
+
+    def text(self, column: str) -> pa.Array:
+        """Values as plain text or numbers, dictionaries decoded."""
+        values = self.batch.column(column)
+        return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+
+    def numbers(self, column: str) -> tuple[Floats, Mask]:
+        """float64 values and where they are missing (null or NaN)."""
+        values = self.text(column)
+        if self.text_only:
+            values = pc.utf8_trim_whitespace(values)
+            parsed = pc.if_else(pc.match_substring_regex(values, _NUMBER), values, None)
+            missing = np.asarray(pc.is_null(values))
+            self.wrong(
+                np.asarray(pc.is_null(parsed)) & ~missing,
+                column,
+                "values that are not numbers",
+                "numbers",
+                "correct the file",
+            )
+            values = parsed
+        numbers = np.asarray(pc.cast(values, pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=np.float64)
+        return numbers, np.isnan(numbers)
+
+    def coded(self, column: str, codes: Mapping[str, float]) -> tuple[Floats, Mask]:
+        """The numbers that texts stand for and where they are missing."""
+        values = self.text(column)
+        missing = np.asarray(pc.is_null(values))
+        position = positions(values, list(codes), exact=False)
+        remedy = f"add the text to columns.{column}.codes, or correct the file"
+        self.wrong((position < 0) & ~missing, column, "texts without a code", ", ".join(codes), remedy)
+        return np.where(position < 0, np.nan, np.array(list(codes.values()))[position]), missing
+
+
+_NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+
+
+def positions(values: pa.Array, levels: Sequence[Level], exact: bool) -> Codes:
+    """Position of every value in `levels`, −1 where it is none of them; as texts, unless `exact`."""
+    try:
+        known = pa.array(levels).cast(values.type) if exact else None
+    except (pa.ArrowException, OverflowError):
+        known = None
+    if known is None:
+        values, said = pc.cast(values, pa.string()), [str(level) for level in levels]
+        if all(isinstance(level, bool) for level in levels):
+            values, said = pc.utf8_lower(values), [text.lower() for text in said]
+        known = pa.array(said)
+    found = pc.fill_null(pc.index_in(values, value_set=known), -1)
+    return np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.int32)

@@ -1,0 +1,91 @@
+"""The columns that a job needs of a file, and their types: checked before any record is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from dpdist.errors import Problem
+from dpdist.job import Column, Job
+
+CSV_NULLS = ("", "NA", "NaN", "nan", "null", "NULL")
+
+
+def needed_columns(job: Job) -> tuple[str, ...]:
+    """Columns of the file that a job reads."""
+    universe = [keep.column for keep in job.universe]
+    design = [name for name in (job.survey.weight, job.survey.psu) if name]
+    return tuple(
+        dict.fromkeys([*universe, *job.categories, *job.model.outcomes, *design, *job.survey.fpc, *replicates(job)])
+    )
+
+
+def replicates(job: Job) -> tuple[str, ...]:
+    """Columns of replicate weights."""
+    said = job.survey.replicate_weights
+    return () if said is None else said.columns
+
+
+def check_replicates(job: Job, names: Sequence[str]) -> list[Problem]:
+    """Replicate weights of which the file has another number than the job says."""
+    said = job.survey.replicate_weights
+    if said is None:
+        return []
+    found = [name for name in names if name.startswith(said.prefix) and name[len(said.prefix) :].isdigit()]
+    if set(said.columns) == set(found):
+        return []
+    remedy = "correct survey.replicate_weights.number or prefix: a variance from part of the replicates is wrong"
+    what = f"{len(found)} columns {said.prefix}<number>, not {said.number} of them from {said.prefix}1"
+    return [Problem("survey.replicate_weights", what, f"{said.columns[0]} to {said.columns[-1]}, all of the file", remedy)]
+
+
+def check_schema(job: Job, schema: pa.Schema, text_only: bool) -> list[Problem]:
+    """Missing columns and wrong types, before any record is read."""
+    problems = []
+    for name in needed_columns(job):
+        if name not in schema.names:
+            near = ", ".join(schema.names[:20])
+            problems.append(
+                Problem(name, "missing column", f"the file has {near}", "correct the name in the job or the file")
+            )
+            continue
+        kind = schema.field(name).type
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        column = job.columns.get(name)
+        numeric = name in (*job.model.outcomes, job.survey.weight, *job.survey.fpc, *replicates(job))
+        if text_only:
+            lost = [level for level in (column.levels or () if column else ()) if str(level) in CSV_NULLS]
+            if lost and not numeric:
+                found = f"the level '{lost[0]}' reads as missing in a CSV file"
+                remedy = "give a Parquet file, or rename the level in the job and the file"
+                problems.append(Problem(name, found, f"levels other than {', '.join(filter(None, CSV_NULLS))}", remedy))
+            continue
+        if column is not None and column.codes is not None:
+            if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+                remedy = f"leave columns.{name}.codes out"
+                problems.append(Problem(name, f"wrong type: {kind}", "text, as its codes say", remedy))
+            continue
+        if numeric and not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+            problems.append(Problem(name, f"wrong type: {kind}", "numbers", "store the column as integers or floats"))
+        elif not numeric and column is not None and column.levels is not None and not _comparable(column, kind):
+            wanted = type(column.levels[0]).__name__
+            hint = (
+                "quote the levels in the job (YAML reads No and Yes as booleans)"
+                if wanted == "bool"
+                else "change the levels"
+            )
+            problems.append(
+                Problem(name, f"wrong type: {kind}", f"values of the levels' type, {wanted}", f"{hint}, or the column")
+            )
+    return problems
+
+
+def _comparable(column: Column, kind: pa.DataType) -> bool:
+    tests: dict[type, Callable[[pa.DataType], bool]] = {
+        str: lambda k: pa.types.is_string(k) or pa.types.is_large_string(k),
+        bool: pa.types.is_boolean,
+        int: pa.types.is_integer,
+    }
+    assert column.levels is not None
+    return all(tests[type(level)](kind) for level in column.levels)

@@ -1,0 +1,280 @@
+"""The noise that strict mechanisms ask for, and add: scale, size and set as worked out by hand (METHODS §7, §8).
+
+Scales in the comments are sensitivity × UNIT/ε. The noise is known here, and no record lies where rounding would matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_clamped import KEY, Notes
+from test_reference_tables import job as tables_job
+from test_reference_tables import survey
+
+import dpdist
+from dpdist.job import Job
+from dpdist.jobfile import parse_job
+from dpdist.mechanisms import statistics
+from dpdist.mechanisms.learned import Learned, learn_cells, learn_whitening
+from dpdist.mechanisms.presets import MECHANISMS
+from dpdist.mechanisms.protocol import Noise, Released
+from dpdist.mechanisms.wording import CLIPPED, CLIPPED_SECRET, NOT_REFUSED, SEVERAL, SEVERAL_SECRET
+from dpdist.models import builder_of
+from dpdist.models.protocol import StratumModel
+from dpdist.models.reference_cells import ReferenceCells
+from dpdist.models.sanitized import SanitizedLognormal
+from dpdist.records import Floats, Frame, Records
+from dpdist.runtime.rounds import drive, fresh_noise
+from dpdist.sampling.exact import ExactSampler
+
+UNIT = 2**20
+CELLS = 3
+JOB = """
+dataset: noise
+period: "2021"
+columns:
+  field: {{levels: [arts, law, medicine]}}
+  salary: {{bounds: [1000, 200000], outside: clip}}
+  hours: {{bounds: [1, 80], outside: clip}}
+  {weight}
+survey: {{weight: weight}}
+model: {{family: {family}, outcome: {outcome}}}
+mechanism: {{name: {name}{more}}}
+budget: {{epsilon: "{epsilon}", adjacency: {adjacency}}}
+synthetic_sets: {sets}
+{reference}
+tables:
+  - {{name: one, by: [field], statistics: [count, {{mean: salary}}]}}
+"""
+BOUNDED = "weight: {bounds: [1, 1000], outside: clip}"
+FILE = "reference: {path: before.parquet, period: '2020'}"
+BINNED = "reference: {histogram: {epsilon: '0.25'}}"
+FAMILIES = {
+    "reference_tables": "reference_cells",
+    "sanitized_statistics": "lognormal",
+    "laplace_strict": "cell_sums",
+    "laplace_composed": "noisy_tables",
+    "perturbed_histogram": "histogram",
+}
+
+
+def said(name: str, adjacency: str, epsilon: str, **other: object) -> Job:
+    plain = {"outcome": "salary", "sets": 1, "reference": "", "more": ""} | other
+    plain["weight"] = "" if name == "perturbed_histogram" else BOUNDED
+    text = JOB.format(name=name, family=FAMILIES[name], adjacency=adjacency, epsilon=epsilon, **plain)
+    return parse_job(text.replace("survey: {weight: weight}\n", "") if name == "perturbed_histogram" else text)
+
+
+def records(seed: int, outcomes: int) -> Records:
+    """200 of each of three cells."""
+    rng, n = np.random.default_rng(seed), 200 * CELLS
+    y, w = np.exp(rng.normal(10.5, 0.5, n)), np.exp(rng.normal(4.0, 0.7, n))
+    others = rng.uniform(5.0, 60.0, (n, 1)) if outcomes > 1 else None
+    return Records(np.arange(n), np.repeat(np.arange(CELLS, dtype=np.int32), 200), y, w, np.full(n, -1, np.int32), others)
+
+
+FRAME = Frame(
+    {"field": np.arange(CELLS, dtype=np.int32)}, {"field": ("arts", "law", "medicine")}, np.full(CELLS, 200), (), ()
+)
+
+
+def known(number: Noise) -> Floats:
+    """Every number its own."""
+    return 1e7 * (1 + number.set) + np.arange(number.size, dtype=np.float64) ** 2
+
+
+def driven(job: Job) -> tuple[list[Noise], list[Floats], StratumModel, Released]:
+    """What a mechanism asked for, the exact sums of its passes, and what it released under `known` noise."""
+    model = builder_of(job).build(job, FRAME, slice(0, CELLS))
+    now, before = (records(seed, len(job.model.outcomes)) for seed in (1, 2))
+    learned: Learned | None = None
+    if isinstance(model, ReferenceCells) and job.refers:
+        learned = learn_cells(model, [before.about(k) for k in range(len(job.model.outcomes))])
+    elif isinstance(model, SanitizedLognormal):
+        learned = learn_whitening(model, before)
+    asked: list[Noise] = []
+    sums: list[Floats] = []
+
+    def visit(request: statistics.Pass) -> Floats:
+        sums.append(request.kernel(now, {}, Notes()))
+        return sums[-1]
+
+    def noise(request: Noise) -> Floats:
+        asked.append(request)
+        return known(request)
+
+    rounds = MECHANISMS[job.mechanism.name].protect(job, model, Notes(), learned)
+    return asked, sums, model, drive(rounds, model, ExactSampler(1), KEY, "all", visit, noise)
+
+
+PAIR, TWO = "salary", "[salary, hours]"
+Asked = list[tuple[Fraction, int, int]]
+CASES: dict[str, tuple[Job, Asked]] = {
+    # a cell's 1 − v and vc: 1/ε on both, exchanged 2/ε; the simplex's three sums 1/ε
+    "tables": (said("reference_tables", "zero_out", "1/2", reference=FILE), [(Fraction(2 * UNIT), 6, 1)]),
+    "exchanged": (said("reference_tables", "substitution", "1/2", reference=FILE), [(Fraction(4 * UNIT), 6, 1)]),
+    "secret": (said("reference_tables", "add_remove", "1/2", reference=FILE), [(Fraction(2 * UNIT), 9, 1)]),
+    # K = 2: 1/ε on 1 − v, 2/ε on all others
+    "tables, two": (
+        said("reference_tables", "zero_out", "1/2", reference=FILE, outcome=TWO),
+        [(Fraction(2 * UNIT), 3, 1), (Fraction(4 * UNIT), 6, 2)],
+    ),
+    "exchanged, two": (
+        said("reference_tables", "substitution", "3", reference=FILE, outcome=TWO),
+        [(Fraction(2 * UNIT, 3), 3, 1), (Fraction(4 * UNIT, 3), 6, 2)],
+    ),
+    "secret, two": (
+        said("reference_tables", "add_remove", "1/2", reference=FILE, outcome=TWO),
+        [(Fraction(2 * UNIT), 3, 1), (Fraction(4 * UNIT), 12, 2)],
+    ),
+    # two histograms at 1/4: 2/ε₀ = 8, exchanged 16; the rest is 3/4 of 1
+    "binned": (
+        said("reference_tables", "zero_out", "1", reference=BINNED),
+        [(Fraction(8), 0, 0), (Fraction(4 * UNIT, 3), 6, 1)],
+    ),
+    "binned, exchanged": (
+        said("reference_tables", "substitution", "1", reference=BINNED),
+        [(Fraction(16), 0, 0), (Fraction(8 * UNIT, 3), 6, 1)],
+    ),
+    # locations of three cells and three sums of squares, once for all sets
+    "sanitized": (said("sanitized_statistics", "zero_out", "1/2", reference=FILE, sets=3), [(Fraction(2 * UNIT), 9, 1)]),
+    "sanitized, exchanged": (
+        said("sanitized_statistics", "substitution", "1/2", reference=FILE, sets=3),
+        [(Fraction(4 * UNIT), 9, 1)],
+    ),
+    # pairs 2 apart, every set at half of ε
+    "cell sums": (
+        said("laplace_strict", "zero_out", "1", sets=2),
+        [(Fraction(4 * UNIT), 6, 1), (Fraction(4 * UNIT), 6, 2)],
+    ),
+    # a record enters its cell and the total: 2 · 2/ε, eight figures
+    "noisy tables": (
+        said("laplace_composed", "substitution", "1/2", more=", sensitivity: public"),
+        [(Fraction(8 * UNIT), 8, 1)],
+    ),
+    # a bin by 1, or two bins, every set at half of ε
+    "histogram": (said("perturbed_histogram", "zero_out", "1", sets=2), [(Fraction(2), 7, 1), (Fraction(2), 7, 2)]),
+    "histogram, exchanged": (
+        said("perturbed_histogram", "substitution", "1", sets=2),
+        [(Fraction(4), 7, 1), (Fraction(4), 7, 2)],
+    ),
+}
+
+
+def expected(case: str, sums: list[Floats]) -> Asked:
+    """Of histograms the number of counts is that of the bins: all of them are noised."""
+    return [(scale, size or sums[0].size, number) for scale, size, number in CASES[case][1]]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_mechanism_asks_for_noise_of_the_scale_that_its_promise_needs(case: str) -> None:
+    asked, sums, *_ = driven(CASES[case][0])
+    assert [tuple(one) for one in asked] == expected(case, sums)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_noise_a_fifth_too_small_is_caught(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statistics, "Noise", lambda scale, size, number: Noise(scale * Fraction(4, 5), size, number))
+    asked, sums, *_ = driven(CASES[case][0])
+    assert [tuple(one) for one in asked] != expected(case, sums)
+
+
+@pytest.mark.parametrize(
+    ("case", "told"),
+    [
+        ("tables", {CLIPPED}),
+        ("exchanged, two", {CLIPPED, SEVERAL}),
+        ("secret", {CLIPPED_SECRET}),
+        ("secret, two", {SEVERAL_SECRET}),
+    ],
+)
+def test_the_statement_tells_of_the_scales_in_force(case: str, told: set[str]) -> None:
+    job = CASES[case][0]
+    assumptions = set(MECHANISMS[job.mechanism.name].promise(job).assumptions)
+    assert assumptions & {CLIPPED, SEVERAL, CLIPPED_SECRET, SEVERAL_SECRET} == told
+
+
+@pytest.mark.parametrize(("case", "told"), [("tables", True), ("secret", True), ("sanitized", True), ("binned", False)])
+def test_that_a_reference_was_not_refused_is_said_to_be_outside_of_the_budget(case: str, told: bool) -> None:
+    job = CASES[case][0]
+    assert (NOT_REFUSED in MECHANISMS[job.mechanism.name].promise(job).assumptions) == told
+
+
+def table(asked: list[Noise]) -> Floats:
+    """The noise on a table's cells, its columns as they were asked for."""
+    return np.column_stack([known(one).reshape(CELLS, -1) for one in asked if one.set])
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if CASES[case][0].mechanism.name == "reference_tables"])
+def test_a_table_is_the_exact_clipped_sums_and_all_of_the_noise(case: str) -> None:
+    """Sums of records clipped by hand at the released limits, to within their rounding."""
+    asked, sums, model, released = driven(CASES[case][0])
+    assert isinstance(model, ReferenceCells)
+    theta, outcomes = released.parameters[0], len(model.outcomes)
+    assert theta["sums"][0] - sums[-1] == pytest.approx(table(asked), rel=1e-12)
+    now, limits = records(1, outcomes), theta["limits"][0]
+    centre, cap, reach = limits[:, :outcomes], limits[:, outcomes], limits[:, outcomes + 1 :]
+    v = np.minimum(now.weight / cap[now.frame], 1.0)[:, None]
+    c = np.clip((np.column_stack(now.outcomes) - centre[now.frame]) / reach[now.frame], -1.0, 1.0)
+    own = [1.0 - v, v * (1.0 + c) / 2.0, v * (1.0 - c) / 2.0] if model.simplex else [1.0 - v, v * c]
+    exact = UNIT * np.column_stack(own).reshape(CELLS, 200, -1).sum(axis=1)
+    assert theta["sums"][0] - table(asked) == pytest.approx(exact, abs=2 * 200)
+
+
+def test_sanitized_sums_have_all_of_the_noise_in_every_set() -> None:
+    asked, sums, _, released = driven(CASES["sanitized"][0])
+    assert len(released.parameters) == 3
+    for theta in released.parameters:
+        told = np.concatenate([theta["sums"][0].reshape(-1), theta["scatter"][0]])
+        exact = np.concatenate([sums[-1][:, :2].reshape(-1), sums[-1][:, 2:].sum(axis=0)])
+        assert told - exact == pytest.approx(known(asked[0]), rel=1e-12)
+
+
+def test_cell_sums_and_counts_have_noise_of_their_own_in_every_set() -> None:
+    for case, name in (("cell sums", "sums"), ("histogram", "counts")):
+        asked, sums, _, released = driven(CASES[case][0])
+        for request, theta in zip(asked, released.parameters, strict=True):
+            assert (theta[name] - sums[-1]).reshape(-1) == pytest.approx(known(request), rel=1e-12)
+
+
+def test_every_figure_of_a_table_has_its_noise() -> None:
+    """Three cells and the total, the last of them."""
+    asked, sums, _, released = driven(CASES["noisy tables"][0])
+    exact = np.vstack([sums[-1], sums[-1].sum(axis=0)])
+    assert released.parameters[0]["table one"][0] - exact == pytest.approx(known(asked[0]).reshape(4, 2), rel=1e-12)
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Fraction, int]]:
+    """Scale and size of what OpenDP is asked for."""
+    from dpdist.noise import whole_laplace
+
+    found: list[tuple[Fraction, int]] = []
+
+    def recording(scale: Fraction, size: int, draw: Callable[[Fraction, int], Floats] = whole_laplace) -> Floats:
+        found.append((scale, size))
+        return draw(scale, size)
+
+    monkeypatch.setattr("dpdist.noise.whole_laplace", recording)
+    return found
+
+
+def test_what_is_asked_for_is_what_is_drawn(recorded: list[tuple[Fraction, int]]) -> None:
+    noise = fresh_noise(Noise(Fraction(7, 3), 5, 2))
+    assert (recorded, noise.shape) == ([(Fraction(7, 3), 5)], (5,))
+
+
+def test_a_release_draws_once_at_the_scale_that_its_statement_needs(
+    tmp_path: Path, recorded: list[tuple[Fraction, int]]
+) -> None:
+    """End to end, exchanged at ε = 1/2: 4 units on two sums of six cells."""
+    for seed, name in ((1, "now"), (2, "before")):
+        pd.DataFrame(survey(seed, 1500)).to_parquet(tmp_path / f"{name}.parquet")
+    plain = ("[laplace_composed, laplace_finest, reference_only]", "[]")
+    dpdist.run(tables_job(tmp_path, epsilon="1/2", edit=plain), tmp_path / "ws")
+    assert recorded == [(Fraction(4 * UNIT), 12)]

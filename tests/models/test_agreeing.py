@@ -1,0 +1,51 @@
+"""Records made to agree with a cell's released means: exactly, whatever they are; nothing leaves its public bounds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpdist.models.agreeing import FARTHEST, agree
+
+VALUES = st.lists(st.tuples(st.floats(0.01, 1e4), st.floats(0, 100), st.floats(-50, 50)), min_size=1, max_size=40)
+BOUNDS = ((0.0, 100.0), (-50.0, 50.0))
+SHARE = st.floats(0, 1)
+
+
+@given(VALUES, st.floats(0.01, 1e5), SHARE, SHARE, st.booleans(), st.booleans())
+def test_means_are_met_whatever_they_are(
+    rows: list[tuple[float, float, float]], mean_weight: float, first: float, second: float, weighted: bool, rounded: bool
+) -> None:
+    """To 1e-9 of the range; weights stay positive, outcomes within their bounds."""
+    table = np.array(rows)
+    weight, outcomes = table[:, 0], np.round(table[:, 1:], -1 if rounded else 6)
+    means = np.array([100.0 * first, 100.0 * second - 50.0])
+    found, moved = agree(weight, outcomes, mean_weight, means, BOUNDS, weighted)
+    total = mean_weight if weighted else 1.0
+    assert found.mean() == pytest.approx(total, rel=1e-12)
+    assert (found > 0).all()
+    np.testing.assert_allclose(np.average(moved, weights=found, axis=0), means, atol=1e-9 * 100.0)
+    for column, (low, top) in zip(moved.T, BOUNDS, strict=True):
+        assert (column >= low).all()
+        assert (column <= top).all()
+
+
+def test_where_weights_can_do_it_outcomes_stay_and_weights_move_little() -> None:
+    rng = np.random.default_rng(1)
+    weight, outcome = np.exp(rng.normal(4, 1, 500)), np.round(rng.gamma(2, 30, (500, 1)), -1).clip(0, 100)
+    mean = np.average(outcome, weights=weight, axis=0) * 1.02
+    found, moved = agree(weight, outcome, 70.0, mean, BOUNDS[:1], True)
+    np.testing.assert_array_equal(moved, outcome)
+    ratio = found / weight
+    assert ratio.max() / ratio.min() < 1.3 < FARTHEST
+
+
+@given(st.lists(st.booleans(), min_size=2, max_size=30), st.floats(0.15, 0.85))
+def test_yes_and_no_stay_yes_and_no_where_their_share_can_be_had(votes: list[bool], share: float) -> None:
+    """Also where all vote alike."""
+    outcome = np.array(votes, dtype=float)[:, None]
+    found, moved = agree(np.ones(len(votes)), outcome, 3.0, np.array([share]), ((0.0, 1.0),), True)
+    assert np.average(moved[:, 0], weights=found) == pytest.approx(share, rel=1e-9)
+    assert set(moved[:, 0]) == {0.0, 1.0}

@@ -1,0 +1,118 @@
+"""Published standard errors: what trimming hides is undone, records add their own noise, nothing is below the least."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dpdist
+from dpdist.cells import cross
+from dpdist.models.lognormal import Lognormal, of
+from dpdist.publish.precision import composition, spreads
+from dpdist.publish.released import Release, read_release
+from dpdist.publish.rerun import _fitted, _subsample
+from dpdist.publish.synthesis import synthesize
+from dpdist.publish.tables import Grounds, estimates, expectations
+
+JOB = """
+dataset: doctorates
+period: "2017"
+input: {simulate: {kind: doctorates, population: 30000, sample: 1200, seed: 12}}
+columns:
+  field: {levels: [biology, computing, mathematics, physical_sciences, psychology, social_sciences, engineering, health]}
+  sex: {levels: [male, female]}
+  salary: {bounds: [0, 1000000]}
+survey: {weight: weight, design_strata: [field]}
+model: {family: lognormal, outcome: salary, predictors: [field, sex]}
+mechanism: {name: weighted, weights: fixed_point}
+budget: {epsilon: "6"}
+synthetic_sets: 2
+sampler: {draws: 300}
+tables:
+  - {name: salaries, by: [sex], statistics: [count, {mean: salary}, {total: salary}]}
+"""
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("precision") / "ws"
+    dpdist.run(dpdist.parse_job(JOB), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def release(workspace: Path) -> Release:
+    return read_release(workspace / "public" / "released")
+
+
+def test_the_law_that_undoes_the_trimming_gives_back_the_released_parameters(release: Release) -> None:
+    """A search on a sample from θ makes Σ smaller still; on one from the untrimmed law it comes out near θ's own Σ."""
+    model, theta = release.model(0), release.theta(release.model(0), 0, 0)
+    assert isinstance(model, Lognormal)
+    rows, _ = _subsample(release, slice(0, len(release.frame)))
+    key = release.seed.child("precision all")
+    size = np.sqrt(np.diag(theta["covariance"][0]))
+
+    def distance(fits) -> float:
+        """Of the weighted fit's Σ from θ's, less what the sample itself adds: the unweighted fit's from its law's."""
+        return float(np.abs(np.log(np.sqrt(np.diag(fits.weighted["covariance"][0])) / size)).max())
+
+    first = _fitted(release, model, theta, rows, key)
+    law = model.untrimmed(theta, first.weighted, first.unweighted)
+    assert (np.diag(law["covariance"][0]) > np.diag(theta["covariance"][0])).all(), "tails that were trimmed come back"
+    second = _fitted(release, model, law, rows, key)
+    assert distance(first) > 0.05
+    assert distance(second) < 0.5 * distance(first)
+    alike = model.untrimmed(theta, first.unweighted, first.unweighted)
+    for name in ("coefficients", "covariance"):
+        np.testing.assert_allclose(alike[name], theta[name], rtol=1e-9)
+
+
+def test_a_ratio_of_any_size_moves_no_sd_by_more_than_two(release: Release) -> None:
+    model, theta = release.model(0), release.theta(release.model(0), 0, 0)
+    wild = of(theta["coefficients"], theta["covariance"] * 1e6)
+    for one, other in ((wild, theta), (theta, wild)):
+        ratio = np.diag(model.untrimmed(theta, one, other)["covariance"][0]) / np.diag(theta["covariance"][0])
+        assert np.allclose(ratio, 4.0) or np.allclose(ratio, 0.25)
+
+
+@pytest.mark.parametrize("sets", [1, 2])
+def test_records_add_their_own_noise_to_the_error_of_the_parameters(release: Release, tmp_path: Path, sets: int) -> None:
+    """T = T of the parameters + S/m by hand; W alone, which leaves the parameters' error out, is less: the control."""
+    release = replace(release, sets=release.sets[:sets])
+    cells = cross(release.frame, ["sex"], True)
+    sums, expected = synthesize(release, tmp_path / "synthetic", lambda _: None)[0], expectations(release)
+    assert expected is not None
+    found = estimates(release, cells, Grounds(expected, sums, spreads(release, lambda _: None)[0]))
+    known = composition(release, cells, expected)
+    records = [pd.read_parquet(tmp_path / "synthetic" / f"set-{k + 1}.parquet") for k in range(sets)]
+    within = np.mean([by_hand(each) for each in records], axis=0)
+    for i in range(3):
+        own = np.maximum(within[i] - known[i].variance[-1], 0.0) / sets
+        total = found["parameters"][i].standard_error[-1] ** 2 + own
+        assert found["records"][i].standard_error[-1] ** 2 == pytest.approx(total, rel=1e-6)
+    assert found["records"][0].standard_error[-1] ** 2 > within[0]
+
+
+def by_hand(records: pd.DataFrame) -> np.ndarray:
+    """Variances of the whole file's count, mean and total: stratified by field, with replacement."""
+    w, y = records["weight"], records["salary"]
+    mean = (w * y).sum() / w.sum()
+    found = []
+    for u in (w, w * (y - mean) / w.sum(), w * y):
+        by = u.groupby(records["field"].astype(str))
+        n = by.size()
+        found.append(float((n / (n - 1) * by.apply(lambda part: ((part - part.mean()) ** 2).sum())).sum()))
+    return np.array(found)
+
+
+def test_counts_have_intervals_on_the_log_scale_and_means_have_not(workspace: Path) -> None:
+    table = pd.read_parquet(workspace / "public" / "tables" / "salaries.parquet")
+    counts = table[table["statistic"] == "count"]
+    np.testing.assert_allclose(counts["upper"] * counts["lower"], counts["estimate"] ** 2, rtol=1e-9)
+    others = table[table["statistic"] != "count"]
+    np.testing.assert_allclose(others["upper"] + others["lower"], 2.0 * others["estimate"], rtol=1e-9)

@@ -1,0 +1,229 @@
+"""What a workspace asks of the place that it is in, a shared folder or an object store (moto's S3 server): what one process
+keeps another finds, one of several writers decides, and one run works at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from itertools import count
+from pathlib import Path
+from threading import Barrier
+
+import numpy as np
+import pytest
+from object_server import BUCKET, ObjectServer
+
+from dpdist.errors import WorkspaceError
+from dpdist.keys import Key
+from dpdist.storage.bucket import Bucket
+from dpdist.storage.identity import Identity
+from dpdist.storage.noise import drawn_once
+from dpdist.storage.workspace import Workspace
+
+View = Callable[[], Workspace]
+_numbers = count()
+
+
+def views(place: str | Path) -> Iterator[View]:
+    """Workspaces of one place as several processes see it."""
+    made: list[Workspace] = []
+
+    def see() -> Workspace:
+        space = Workspace.at(place)
+        space.marks.mkdir(parents=True, exist_ok=True)
+        made.append(space)
+        return space
+
+    yield see
+    for space in made:
+        space.store.close()
+
+
+@pytest.fixture
+def in_bucket(s3: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[View]:
+    for name, value in s3.environment().items():
+        monkeypatch.setenv(name, value)
+    yield from views(f"s3://{BUCKET}/store/{next(_numbers)}")
+
+
+@pytest.fixture
+def in_folder(tmp_path: Path) -> Iterator[View]:
+    yield from views(tmp_path / "shared")
+
+
+@pytest.fixture(params=["in_folder", "in_bucket"])
+def view(request: pytest.FixtureRequest) -> View:
+    chosen: View = request.getfixturevalue(request.param)
+    return chosen
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_what_one_keeps_another_takes_and_what_is_dropped_is_gone(view: View) -> None:
+    here, there = view(), view()
+    files = [write(here.confidential / name, name) for name in ("a", "parts/b", "parts/deep/c")]
+    here.store.keep(files)
+    assert all(there.store.take(there.root / path.relative_to(here.root)) for path in files)
+    assert (there.confidential / "parts" / "deep" / "c").read_text() == "parts/deep/c"
+    assert there.store.names(there.confidential / "parts") == {"b", "deep"}
+    assert not there.store.take(there.confidential / "d")
+    assert there.store.names(there.confidential / "d") == set()
+    write(files[0], "other")
+    here.store.keep(files[:1])
+    assert there.store.take(there.confidential / "a", anew=True)
+    assert (there.confidential / "a").read_text() == "other"
+    (here.confidential / "parts" / "b").unlink()
+    here.store.drop([here.confidential / "parts" / "b"])
+    third = view()
+    assert third.store.names(third.confidential / "parts") == {"deep"}
+
+
+def test_a_unit_is_finished_for_everybody_with_its_mark_and_all_its_files(view: View) -> None:
+    here, there = view(), view()
+    files = [write(here.confidential / "parts" / name, name) for name in "ab"]
+    assert there.finished_of(["unit", "other"]) == set()
+    here.mark("unit", files)
+    assert there.finished_of(["unit", "other"]) == {"unit"}
+    here.store.forget(files)
+    there.take_units(["unit", "other"])
+    assert [(there.confidential / "parts" / name).read_text() for name in "ab"] == ["a", "b"]
+    (here.confidential / "parts" / "a").unlink(missing_ok=True)
+    here.store.drop([here.confidential / "parts" / "a"])
+    assert not view().finished("unit")
+
+
+def test_of_two_writers_of_a_mark_the_first_decides_and_the_second_takes_it(view: View) -> None:
+    """They have written the same bytes; where one has not, its files and mark give way together."""
+    one, other = view(), view()
+    for space in (one, other):
+        space.mark("unit", [write(space.confidential / "parts" / "a", "same")])
+    assert (one.marks / "unit.json").read_bytes() == (other.marks / "unit.json").read_bytes()
+    other.mark("unit", [write(other.confidential / "parts" / "a", "different")])
+    third = view()
+    third.take_units(["unit"])
+    assert (third.confidential / "parts" / "a").read_text() == "different"
+
+
+def test_settling_tells_who_was_first(in_bucket: View) -> None:
+    """In a folder the link decides (test_drawn_once). Negative control: kept without a condition, the last one decides."""
+    one, other = in_bucket(), in_bucket()
+    assert one.store.settle(write(one.confidential / "x", "first"))
+    assert not other.store.settle(write(other.confidential / "x", "second"))
+    assert (other.confidential / "x").read_text() == "first"
+    assert other.store.settle(write(other.confidential / "x", "first"))
+    other.store.keep([write(other.confidential / "x", "second")])
+    assert one.store.take(one.confidential / "x", anew=True)
+    assert (one.confidential / "x").read_text() == "second"
+
+
+RACERS = 4
+
+
+def test_racers_in_several_processes_agree_on_one_draw(view: View) -> None:
+    spaces, rng = [view() for _ in range(RACERS)], np.random.default_rng(1)
+    for round in range(5):
+        barrier = Barrier(RACERS)
+
+        def draw(barrier: Barrier = barrier) -> np.ndarray:
+            noise = rng.normal(size=5)
+            barrier.wait(timeout=30)
+            return noise
+
+        def race(space: Workspace, round: int = round, draw: Callable[[], np.ndarray] = draw) -> bytes:
+            return drawn_once(space.noise("strata", round, 1), draw, space.store).tobytes()
+
+        with ThreadPoolExecutor(RACERS) as pool:
+            (agreed,) = set(pool.map(race, spaces))
+        assert race(view(), draw=lambda: np.zeros(5)) == agreed
+
+
+def test_one_run_at_a_time(view: View) -> None:
+    one, other = view(), view()
+    with one.store.alone(one.confidential / "lock"), pytest.raises(WorkspaceError, match="another run is using it"):
+        other.store.alone(other.confidential / "lock").__enter__()
+    with other.store.alone(other.confidential / "lock"):
+        pass
+
+
+def test_an_object_that_is_not_what_its_mark_tells_of_loses_the_mark(view: View) -> None:
+    here = view()
+    path = write(here.confidential / "parts" / "a", "right")
+    here.mark("unit", [path])
+    if here.store.shared:
+        assert not (path.write_text("wrong") and here.finished("unit"))
+        return
+    here.store.keep([write(path, "wrong")])
+    there = view()
+    with pytest.raises(WorkspaceError, match="parts/a is missing, or not what its mark tells of"):
+        there.take_units(["unit"])
+    assert not view().finished("unit")
+
+
+def test_a_public_folder_is_shown_with_its_manifest_last(in_bucket: View, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed at any moment in between, a reader sees the old release, or none, never parts of two under a manifest."""
+    here = in_bucket()
+    assert isinstance(here.store, Bucket)
+    objects, public = here.store.objects, here.public
+    for text in ("old", "new"):
+        write(public / "tables" / "t.csv", text)
+        write(public / "manifest.json", f"manifest of {text}")
+        if text == "old":
+            write(public / "gone.json", "old")
+            here.store.show(public)
+            (public / "gone.json").unlink()
+    seen: list[set[str]] = []
+    put = objects.put
+    monkeypatch.setattr(objects, "put", lambda name, data: (seen.append(objects.inside("public")), put(name, data)))
+    here.store.show(public)
+    assert all("manifest.json" not in names for names in seen)
+    assert set(objects.below("public")) == {"public/tables/t.csv", "public/manifest.json"}
+
+
+def test_a_put_that_is_refused_for_one_that_never_lands_is_tried_again(
+    in_bucket: View, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3 answers 409 while another's conditional put is under way. Negative control: without an end to it, an error."""
+    here = in_bucket()
+    assert isinstance(here.store, Bucket)
+    create, refusals = here.store.objects.create, [None, None]
+    monkeypatch.setattr(here.store.objects, "create", lambda *said: refusals.pop() if refusals else create(*said))
+    kept = drawn_once(here.noise("strata", 0, 1), lambda: np.array([1.0]), here.store)
+    there = in_bucket()
+    assert drawn_once(there.noise("strata", 0, 1), lambda: np.array([2.0]), there.store) == kept == [1.0]
+    monkeypatch.setattr("dpdist.storage.bucket.SETTLINGS", 2)
+    monkeypatch.setattr(here.store.objects, "create", lambda *said: None)
+    path = here.noise("strata", 1, 1)
+    with pytest.raises(WorkspaceError, match="can neither be written nor read"):
+        drawn_once(path, lambda: np.array([1.0]), here.store)
+    assert not path.exists(), "a draw that nobody keeps is not taken up again"
+
+
+def test_two_jobs_never_share_a_key(in_bucket: View, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first driver falls silent between its key and its identity, and a second one takes over with another job."""
+    one, other = in_bucket(), in_bucket()
+    settle, keys = one.store.settle, list[Key]()
+
+    def silent_then(path: Path) -> bool:
+        if path == one.identity and not keys:
+            with other.owned(Identity({"epsilon": "1"}, "other"), None) as key:
+                keys.append(key)
+        return settle(path)
+
+    monkeypatch.setattr(one.store, "settle", silent_then)
+    monkeypatch.setattr(other.store, "alone", lambda lock: nullcontext())
+    with pytest.raises(WorkspaceError, match="belongs to another job"), one.owned(Identity({"epsilon": "2"}, "own"), None):
+        pass
+    assert len(keys) == 1
+
+
+def test_a_public_folder_without_a_manifest_is_not_published_again(in_bucket: View) -> None:
+    here = in_bucket()
+    here.store.keep([write(here.public / "tables" / "t.csv", "half")])
+    there = in_bucket()
+    with pytest.raises(WorkspaceError, match="has no manifest"), there.publishing():
+        pass

@@ -1,0 +1,235 @@
+"""Releases of the score model end to end on a simulated pair of files (skewed, rounded, top-coded, zeros); bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.special import gammaincinv, ndtr
+
+import dpdist
+from dpdist.errors import DataError, JobError
+from dpdist.job import Job
+from dpdist.jobfile import parse_job
+
+JOB = """
+dataset: scored
+period: "2021"
+input: {{path: {folder}/{current}}}
+columns:
+  field: {{levels: [arts, law, medicine]}}
+  sex: {{levels: [f, m]}}
+  salary: {{bounds: [0, 150000], outside: clip}}
+survey: {{weight: weight}}
+strata: [field]
+model: {{family: scores, outcome: salary, predictors: [sex]}}
+mechanism: {{name: {mechanism}}}
+budget: {{epsilon: "10.8"}}
+synthetic_sets: 3
+reference: {{path: {folder}/{reference}, period: "2020", provenance: public-use file of 2020}}
+sampler: {{name: exact, draws: 200}}
+tables:
+  - {{name: salaries, by: [field, sex], statistics: [count, {{mean: salary}}]}}
+compare: [reference_only]
+record: {{log_lik: always}}
+runtime: {{executor: serial}}
+"""
+WEIGHTED = "weighted, weights: fixed_point, aim: 0.3"
+
+
+def survey(seed: int, n: int = 6000, drift: float = 1.0) -> pd.DataFrame:
+    """Skewed weights, salaries that fall with them; rounded, top-coded, some of them 0."""
+    rng = np.random.default_rng(seed)
+    field, sex, z = rng.choice(3, n, p=[0.2, 0.3, 0.5]), rng.choice(2, n), rng.standard_normal(n)
+    place = ndtr(-0.4 * z + np.sqrt(1.0 - 0.4**2) * rng.standard_normal(n))
+    log_salary = 10.2 + 0.2 * field + 0.1 * sex + 0.5 * gammaincinv(2.0, place)
+    salary = np.exp(log_salary) * (rng.random(n) > 0.03) * drift
+    return pd.DataFrame(
+        {
+            "field": np.array(["arts", "law", "medicine"])[field],
+            "sex": np.array(["f", "m"])[sex],
+            "salary": np.minimum(np.round(salary, -3), 150_000.0),
+            "weight": np.exp(4.0 + 0.3 * field + 1.2 * z) * drift,
+        }
+    )
+
+
+def job(folder: Path, edit: tuple[str, str] = ("", ""), **said: str) -> Job:
+    plain = {"current": "now.parquet", "reference": "before.parquet", "mechanism": WEIGHTED}
+    text = JOB.format(folder=folder, **(plain | said))
+    assert edit[0] in text
+    return parse_job(text.replace(*edit) if edit[0] else text)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("files")
+    survey(11).to_parquet(folder / "now.parquet")
+    survey(12).to_parquet(folder / "before.parquet")
+    survey(13, drift=1.1).to_parquet(folder / "drifted.parquet")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def workspace(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("scored") / "ws"
+    dpdist.run(job(files), folder)
+    return folder
+
+
+def errors(workspace: Path, column: str = "synthetic") -> pd.DataFrame:
+    """|error| / direct SE by statistic."""
+    found = pd.read_parquet(workspace / "confidential" / "evaluation" / "salaries.parquet")
+    return found.set_index("statistic")[f"{column}_error_in_se"].groupby("statistic").agg(["median", "max"])
+
+
+def test_tables_lie_within_direct_errors_where_a_lognormal_law_misses(workspace: Path, files: Path, tmp_path: Path) -> None:
+    """12 cells: the median of |error|/SE is below 1 and no cell is off by 3; the lognormal model, the control, is."""
+    assert (errors(workspace)["median"] < 1.0).all()
+    assert (errors(workspace)["max"] < 3.0).all()
+    plain = "\n".join(line for line in JOB.splitlines() if not line.startswith(("reference", "compare")))
+    plain = plain.replace("family: scores", "family: lognormal").replace("outside: clip", "outside: clip, zeros: drop")
+    dpdist.run(parse_job(plain.format(folder=files, current="now.parquet", mechanism="weighted")), tmp_path / "plain")
+    assert errors(tmp_path / "plain")["max"].max() > 4.0, "control"
+
+
+def test_drift_of_scale_is_followed_up_to_the_public_top_code(files: Path, tmp_path: Path) -> None:
+    dpdist.run(job(files, current="drifted.parquet", mechanism="unweighted"), tmp_path / "ws")
+    assert (errors(tmp_path / "ws")["median"] < 1.5).all()
+    assert errors(tmp_path / "ws")["median"].max() < 0.5 * errors(tmp_path / "ws", "reference_only")["median"].max()
+
+
+def test_the_guarantee_is_asymptotic_with_weights_frozen_on_the_reference(workspace: Path) -> None:
+    said = json.loads((workspace / "public" / "statement.json").read_text())
+    assert (said["guarantee"], said["epsilon"], said["epsilon_per_set"]) == ("asymptotic", "10.8", "3.6")
+    assert any("fixed function of the record" in text for text in said["assumptions"])
+    assert any("no bound over every file" in text for text in said["assumptions"])
+    assert any("distributions.parquet" in text for text in said["public"])
+    strata = pd.read_parquet(workspace / "confidential" / "strata.parquet")
+    assert (strata["database_bound"] <= 1.8).all()
+    bounds = pd.read_parquet(workspace / "confidential" / "bounds.parquet")
+    assert bounds["privacy_weight"].median() > 0.9
+
+
+def public_bytes(workspace: Path) -> dict[Path, bytes]:
+    return {path.relative_to(workspace): path.read_bytes() for path in (workspace / "public").rglob("*") if path.is_file()}
+
+
+def test_publishing_again_needs_neither_the_reference_nor_the_confidential_folder(
+    workspace: Path, files: Path, tmp_path: Path
+) -> None:
+    public, kept, before = public_bytes(workspace), workspace / "confidential", files / "before.parquet"
+    kept.rename(workspace / "elsewhere")
+    before.rename(tmp_path / "gone.parquet")
+    try:
+        dpdist.publish(workspace)
+    finally:
+        (workspace / "elsewhere").rename(kept)
+        (tmp_path / "gone.parquet").rename(before)
+    assert public == public_bytes(workspace)
+
+
+def test_synthetic_values_are_the_references_own(workspace: Path, files: Path) -> None:
+    """Salaries stay rounded, zeros stay zeros, nothing lies beyond the range of the reference."""
+    made, before = (
+        pd.read_parquet(p) for p in (workspace / "public" / "synthetic" / "set-1.parquet", files / "before.parquet")
+    )
+    assert set(made["salary"]) <= set(before["salary"])
+    assert (made["salary"] == 0).mean() == pytest.approx(0.03, abs=0.012)
+    assert (made["salary"] == 150_000).mean() == pytest.approx((before["salary"] == 150_000).mean(), rel=0.3)
+    assert made["weight"].between(before["weight"].min(), before["weight"].max()).all()
+
+
+def test_the_tensor_gives_the_bounds(workspace: Path) -> None:
+    bounds = pd.read_parquet(workspace / "confidential" / "bounds.parquet").set_index("record")
+    tensor = dpdist.open_log_lik(workspace)["log_lik"].load()
+    real = tensor["record"] >= 0
+    largest = np.abs(tensor[..., real]).max(dim=("chain", "draw"))
+    np.testing.assert_allclose(bounds.loc[largest["record"], "record_bound"], largest, rtol=1e-8, atol=1e-10)
+
+
+def test_without_weights_nothing_is_promised_and_the_reference_still_serves(files: Path, tmp_path: Path) -> None:
+    dpdist.run(job(files, mechanism="unweighted"), tmp_path / "ws")
+    said = json.loads((tmp_path / "ws" / "public" / "statement.json").read_text())
+    assert said["guarantee"] == "none"
+    assert (errors(tmp_path / "ws")["median"] < 1.0).all()
+
+
+def test_yes_or_no_outcomes_have_parts_and_weights_of_their_own(tmp_path: Path) -> None:
+    """A vote that goes with the weight. Three sets at ε = 3.6: the median cell is off by a direct error or so."""
+    for name, seed in (("now", 11), ("before", 12)):
+        rows = survey(seed)
+        voted = np.random.default_rng(seed + 10).random(len(rows)) < np.where(rows["weight"] > 70, 0.8, 0.4)
+        rows.assign(salary=np.where(voted, "yes", "no")).to_parquet(tmp_path / f"{name}.parquet")
+    edit = ("{bounds: [0, 150000], outside: clip}", '{bounds: [0, 1], codes: {"no": 0, "yes": 1}}')
+    dpdist.run(job(tmp_path, edit), tmp_path / "ws")
+    assert (errors(tmp_path / "ws")["median"] < 1.5).all()
+    assert (errors(tmp_path / "ws")["max"] < 4.0).all()
+    made = pd.read_parquet(tmp_path / "ws" / "public" / "synthetic" / "set-1.parquet")
+    assert set(made["salary"]) == {0.0, 1.0}
+
+
+def changed(rows: pd.DataFrame, **columns: object) -> pd.DataFrame:
+    return rows.assign(**columns)
+
+
+BAD = {
+    "weights that are equal": (lambda r: changed(r, weight=7.0), "the same for all records"),
+    "one salary": (lambda r: changed(r, salary=5e4), "the same for all records"),
+    "a negative weight": (lambda r: changed(r, weight=r["weight"].where(r.index != 7, -1.0)), "negative weights"),
+    "a weight that is no number": (lambda r: changed(r, weight=r["weight"].where(r.index != 7)), "missing weights"),
+    "a salary that is no number": (lambda r: changed(r, salary=r["salary"].where(r.index != 7)), "missing values"),
+    "a salary that is infinite": (lambda r: changed(r, salary=r["salary"].where(r.index != 7, np.inf)), "not finite"),
+}
+
+
+@pytest.mark.parametrize("which", ["current", "reference"])
+@pytest.mark.parametrize("name", BAD)
+def test_a_file_that_cannot_be_scored_is_refused_before_anything_is_written(
+    name: str, which: str, files: Path, tmp_path: Path
+) -> None:
+    make, found = BAD[name]
+    make(survey(1 if which == "current" else 2)).to_parquet(files / "bad.parquet")
+    with pytest.raises(DataError, match=found) as told:
+        dpdist.run(job(files, **{which: "bad.parquet"}), tmp_path / "ws")
+    assert "bad.parquet" in str(told.value)
+    assert not (tmp_path / "ws").exists()
+
+
+def test_a_salary_beyond_its_public_bounds_is_refused_unless_the_job_clips(files: Path) -> None:
+    rows = survey(1)
+    rows.loc[7, "salary"] = 2e5
+    rows.to_parquet(files / "high.parquet")
+    assert dpdist.validate(job(files, current="high.parquet")).census.removed == {"salary: outside its bounds, clipped": 1}
+    with pytest.raises(DataError, match="outside the public bounds"):
+        dpdist.validate(job(files, (", outside: clip", ""), current="high.parquet"))
+
+
+def test_a_cell_without_reference_records_is_named(files: Path, tmp_path: Path) -> None:
+    rows = survey(2)
+    rows[(rows["field"] != "law") | (rows["sex"] != "f")].to_parquet(files / "without.parquet")
+    with pytest.raises(DataError, match="field = law, sex = f"):
+        dpdist.run(job(files, reference="without.parquet"), tmp_path / "ws")
+    assert not (tmp_path / "ws").exists()
+
+
+WRONG = [
+    (("\nreference", "\n# reference"), "add reference"),
+    (("predictors: [sex]", "predictors: [sex], synthesis: fbp"), "no closed form"),
+    (("predictors: [sex]", "predictors: [sex], prior: {name: proper}"), r"the prior of 'scores' is fixed \(line"),
+    (("survey: {weight: weight}\n", ""), "name the weight column"),
+    ((WEIGHTED, "censor_uw"), "'scores' has a closed form alone"),
+    ((WEIGHTED, "perturbed_histogram"), "do not go together"),
+    (("name: exact, draws: 200", "name: stan"), "'scores' has no stan sampler"),
+]
+
+
+@pytest.mark.parametrize(("edit", "found"), WRONG)
+def test_contradictions_are_named(edit: tuple[str, str], found: str, files: Path) -> None:
+    if edit[0].startswith("\nreference"):
+        edit = (f"\nreference: {{path: {files}/before.parquet", f"\n#{{path: {files}/before.parquet")
+    with pytest.raises(JobError, match=found):
+        job(files, edit)
