@@ -283,3 +283,28 @@ def test_a_giant_stratum_is_served_span_by_span(
     assert len(list((tmp_path / "giant" / "confidential" / "parts").glob("strata-000000/bounds-*.parquet"))) == 2
     counts = [table["diagnostics"].map(lambda said: said["records_censored"]).tolist() for table in strata]
     assert counts[0] == counts[1]
+
+
+def test_a_replay_of_noise_that_is_not_all_drawn_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the killed run has yet to draw would differ from what the replay draws. Finished, it is replayed byte for byte."""
+    rng = np.random.default_rng(5)
+    rows = {"region": rng.choice(REGIONS, 2 * N), "y": rng.beta(2.0, 3.0, 2 * N)}
+    pq.write_table(pa.table(rows), tmp_path / "shares.parquet")
+    said = parse_job(text("perturbed_histogram", tmp_path / "shares.parquet"))
+    first, again = tmp_path / "first", tmp_path / "again"
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dpdist.runtime.strata.gather", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            dpdist.run(said, first)
+    with pytest.raises(dpdist.WorkspaceError, match="has not finished") as refused:
+        dpdist.run(said, again, replay=first / "confidential")
+    assert refused.value.exit_code == 2
+    assert not again.exists()
+    dpdist.run(said, first)
+    dpdist.run(said, again, replay=first / "confidential")
+    tables = [(each / "public" / "tables" / "shares.csv").read_bytes() for each in (first, again)]
+    assert tables[0] == tables[1]

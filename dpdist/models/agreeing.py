@@ -4,6 +4,9 @@ w' = w exp(λ₀ + Σ_k λ_k (y_k − m_k)) with λ such that Σw' = n w̄ and �
 nearest to w in relative entropy (raking; Deville & Särndal 1992). It exists where the means lie inside the outcomes' range.
 Where it does not, or a weight would move FARTHEST times further than another, outcomes are first scaled (shifted, if they
 may be negative) within their public bounds until their weighted mean is the released one.
+
+Outcomes that are whole numbers stay whole. Without weights their mean is then the released one to half a record's worth:
+no n whole numbers come nearer.
 """
 
 from __future__ import annotations
@@ -23,19 +26,33 @@ Bounds = tuple[float, float]
 
 
 def agree(
-    weight: Floats, outcomes: Floats, mean_weight: float, means: Floats, bounds: tuple[Bounds, ...], weighted: bool
+    weight: Floats,
+    outcomes: Floats,
+    mean_weight: float,
+    means: Floats,
+    bounds: tuple[Bounds, ...],
+    weighted: bool,
+    whole: tuple[bool, ...],
 ) -> tuple[Floats, Floats]:
-    """Weights (record,) and outcomes (record, outcome) with these means; without a weight column weights stay 1."""
-    outcomes = np.column_stack([_reachable(y, m, *b) for y, m, b in zip(outcomes.T, means, bounds, strict=True)])
+    """Weights (record,) and outcomes (record, outcome) with these means; without a weight column weights stay 1.
+
+    `whole` tells which outcomes are whole numbers.
+    """
     if not weighted:
         ones = np.ones(len(weight))
-        moved = [moved_to(y, ones, m, *b) for y, m, b in zip(outcomes.T, means, bounds, strict=True)]
+        each = zip(outcomes.T, means, bounds, whole, strict=True)
+        moved = [_counted(y, m, *b) if only else moved_to(y, ones, m, *b) for y, m, b, only in each]
         return ones, np.column_stack(moved)
+    outcomes = np.column_stack([_reachable(y, m, *b) for y, m, b in zip(outcomes.T, means, bounds, strict=True)])
     factor = _tilt(weight, outcomes - means)
     if factor is None:
         moved = [moved_to(y, weight, m, *b) for y, m, b in zip(outcomes.T, means, bounds, strict=True)]
-        outcomes = np.column_stack(moved)
+        rounded = [_rounded(y, *b) if only else y for y, b, only in zip(moved, bounds, whole, strict=True)]
+        outcomes = np.column_stack(rounded)
         factor = _tilt(weight, outcomes - means)
+        if factor is None:
+            outcomes = np.column_stack(moved)
+            factor = _tilt(weight, outcomes - means)
     weight = weight if factor is None else weight * factor
     return weight * (mean_weight * len(weight) / weight.sum()), outcomes
 
@@ -51,6 +68,27 @@ def _reachable(outcome: Floats, mean: float, low: float, top: float) -> Floats:
         return outcome
     upper = min(max(round(aim * len(outcome)), 1), len(outcome) - 1)
     return np.where(np.arange(len(outcome)) < upper, top, low)
+
+
+def _counted(outcome: Floats, mean: float, low: float, top: float) -> Floats:
+    """Whole numbers whose mean is the nearest to this one that whole numbers can have; where two are allowed, no more of them change than must."""
+    if top - low != 1.0:
+        return _rounded(moved_to(outcome, np.ones(len(outcome)), mean, low, top), low, top)
+    share = min(max((mean - low) / (top - low), 0.0), 1.0)
+    more = round(share * len(outcome)) - int((outcome == top).sum())
+    changed = outcome.copy()
+    changed[np.flatnonzero(outcome == (low if more > 0 else top))[: abs(more)]] = top if more > 0 else low
+    return changed
+
+
+def _rounded(outcome: Floats, low: float, top: float) -> Floats:
+    """Whole numbers with the nearest whole sum: those with the largest fractions are rounded up."""
+    down = np.clip(np.floor(outcome), np.ceil(low), np.floor(top))
+    left = round(float(outcome.sum() - down.sum()))
+    first = np.argsort(down - outcome, kind="stable")
+    first = first[down[first] < np.floor(top)][:left]
+    down[first] += 1.0
+    return np.asarray(down)
 
 
 def _tilt(weight: Floats, away: Floats) -> Floats | None:

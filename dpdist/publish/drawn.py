@@ -27,6 +27,8 @@ class Drawn(NamedTuple):
 
     cells: ReferenceCells
     laws: tuple[tuple[Scores, Draws], ...]
+    whole: tuple[bool, ...]
+    """Which outcomes are whole numbers."""
 
     @classmethod
     def of(cls, release: Release, cells: ReferenceCells, stratum: int) -> Drawn:
@@ -38,7 +40,9 @@ class Drawn(NamedTuple):
                 facts = law.told(_points(release, cells, stratum, name), release.seed.child(f"points {label}"))
             known = law.within(facts)
             found.append((known, known.draws_of(moved(known, means[:, 1 + k]))))
-        return cls(cells, tuple(found))
+        columns = release.job.outcome_columns.values()
+        whole = tuple(column.whole or law.kind == "binary" for column, (law, _) in zip(columns, found, strict=True))
+        return cls(cells, tuple(found), whole)
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """Outcomes and weights that have their cells' released means; several outcomes share a weight's place."""
@@ -50,7 +54,8 @@ class Drawn(NamedTuple):
         for k in np.unique(cell).tolist():
             own = cell == k
             weight[own], outcomes[own] = agree(
-                weight[own], outcomes[own], means[k, 0], means[k, 1:], self.cells.bounds, self.cells.weighted
+                *(weight[own], outcomes[own], means[k, 0], means[k, 1:], self.cells.bounds, self.cells.weighted),
+                whole=self.whole,
             )
         return outcomes if outcomes.shape[1] > 1 else outcomes[:, 0], weight
 

@@ -17,6 +17,7 @@ from dpdist.runtime.fit import Fit, stores
 from dpdist.runtime.protect import Outcome, ProtectBin, ProtectOne, protect_giant, released_by
 from dpdist.storage import arrays
 from dpdist.storage.marks import withdraw
+from dpdist.storage.places import GATHERED
 from dpdist.storage.tables import gather, read_table, write_table
 
 
@@ -87,7 +88,7 @@ def gather_strata(fits: Mapping[int, Fit]) -> list[Sequence[Mapping[str, Any]]]:
     """
     fit = fits[0]
     space, labels = fit.space, fit.frame.stratum_labels
-    gathered = space.finished("gathered")
+    gathered = space.finished(GATHERED)
     space.take_units(
         [fits[k].unit(k) for k in fit.strata],
         lambda name: name.startswith("parts/") and (not gathered or name.endswith(".json")),
@@ -100,7 +101,7 @@ def gather_strata(fits: Mapping[int, Fit]) -> list[Sequence[Mapping[str, Any]]]:
         facts = {"stratum": labels, "offset": fit.layout.axis.offset, "rows": fit.frame.stratum_count}
         summary = {name: [one["summary"][name] for one in said] for name in said[0]["summary"]}
         write_table(strata, pa.table(facts | summary | {"fit": [fits[k].address.name for k in fit.strata]}))
-        space.mark("gathered", [bounds, strata])
+        space.mark(GATHERED, [bounds, strata])
     shutil.rmtree(space.journals, ignore_errors=True)
     space.store.drop([space.journals])
     return [one["released"] for one in said]

@@ -7,6 +7,8 @@ from pathlib import Path
 
 SCRATCH = "scratch-"
 """Beginning of the names of temporary folders in the confidential one."""
+GATHERED = "gathered"
+"""Unit that is finished when every stratum is: no noise is drawn after it."""
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,14 @@ from weakref import WeakValueDictionary
 
 from dpdist.errors import WorkspaceError
 from dpdist.files import replaced, write_json, write_text
+from dpdist.job import NOISY
 from dpdist.keys import Key
 from dpdist.storage import marks
 from dpdist.storage.bucket import MANIFEST, Bucket
 from dpdist.storage.identity import Identity
 from dpdist.storage.lease import LEASE
 from dpdist.storage.objects import Objects, is_url
-from dpdist.storage.places import SCRATCH, Places
+from dpdist.storage.places import GATHERED, SCRATCH, Places
 from dpdist.storage.store import FOLDER, Store
 
 REFERENCE = "reference.sha256"
@@ -251,6 +252,13 @@ def _replayed(replay: str | Path, identity: Identity) -> tuple[Workspace, Key]:
             str(replay),
             f"a replay needs the same {' and '.join(differences)}: the same noise on other data is a differencing attack",
             "run without --replay",
+            exit_code=2,
+        )
+    if identity.job["mechanism.name"] in NOISY and f"{GATHERED}.json" not in source.store.names(source.marks):
+        raise WorkspaceError(
+            str(replay),
+            "its run has not finished: part of its noise is not drawn yet, and would be drawn twice",
+            "finish that run, by the same command, then replay it",
             exit_code=2,
         )
     return source, source.read_key()
