@@ -286,7 +286,7 @@ def test_a_giant_stratum_is_served_span_by_span(
 
 
 def test_a_replay_of_noise_that_is_not_all_drawn_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the killed run has yet to draw would differ from what the replay draws. Finished, it is replayed byte for byte."""
+    """What the killed run has yet to draw would differ from what the replay draws; once finished, its bytes come again."""
     rng = np.random.default_rng(5)
     rows = {"region": rng.choice(REGIONS, 2 * N), "y": rng.beta(2.0, 3.0, 2 * N)}
     pq.write_table(pa.table(rows), tmp_path / "shares.parquet")

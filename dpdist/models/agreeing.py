@@ -71,7 +71,7 @@ def _reachable(outcome: Floats, mean: float, low: float, top: float) -> Floats:
 
 
 def _counted(outcome: Floats, mean: float, low: float, top: float) -> Floats:
-    """Whole numbers whose mean is the nearest to this one that whole numbers can have; where two are allowed, no more of them change than must."""
+    """Whole numbers whose mean comes the nearest to this one; of yes and no, no more change than must."""
     if top - low != 1.0:
         return _rounded(moved_to(outcome, np.ones(len(outcome)), mean, low, top), low, top)
     share = min(max((mean - low) / (top - low), 0.0), 1.0)
