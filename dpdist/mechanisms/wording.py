@@ -103,8 +103,8 @@ SEVERAL_SECRET = (
     "noise has scale 1/ε on the sum of 1 − v and K/ε on every other; margins are sums of cells"
 )
 SECRET_SIZES = (
-    "the columns of tables and their levels are public; how many sample records there are, and in which cells, is not, and "
-    "the numbers told are the released sums'"
+    "the columns of tables and their levels are public, and that the file holds a record; how many there are, and in which "
+    "cells, is not, and the numbers told are the released sums'"
 )
 SEVERAL = (
     "with K outcomes a record enters by 1 − v and vc of each, whose L1 norm with the latter over K is at most 1: noise on "

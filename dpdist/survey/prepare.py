@@ -208,7 +208,8 @@ def design_of(job: Job, census: Census) -> Design:
     if told is not None and told.psus is not None:
         code = pd.Index(census.psu_levels).get_indexer(pd.Index(told.psus["psu"]))
         psus = told.psus.assign(psu=code).set_index(["stratum", "psu"])["second"]
-    return Design(job.survey.lonely_psu, none if told is None else told.strata, psus, census.psus.astype(np.float64))
+    lonely = job.survey.lonely_record if job.sizes_secret else job.survey.lonely_psu
+    return Design(lonely, none if told is None else told.strata, psus, census.psus.astype(np.float64))
 
 
 def _map(path: Path, kind: type, *shape: int) -> np.memmap[Any, Any]:

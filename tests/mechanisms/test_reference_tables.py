@@ -226,6 +226,17 @@ def test_secret_sizes_are_told_by_noisy_sums_alone(files: Path, tmp_path: Path) 
     assert len(synthetic) == told.sum()
 
 
+def test_a_single_record_of_secret_number_is_released_like_any_other_file(files: Path, tmp_path: Path) -> None:
+    """Control: where sizes are public, one record is refused, as it has no sampling error."""
+    survey(1).iloc[:1].to_parquet(tmp_path / "one.parquet")
+    with pytest.raises(DataError, match="a single record"):
+        dpdist.validate(job(files, adjacency="zero_out"), input=tmp_path / "one.parquet")
+    dpdist.run(job(files, adjacency="add_remove"), tmp_path / "ws", input=tmp_path / "one.parquet")
+    table = pd.read_parquet(tmp_path / "ws" / "public" / "tables" / "salaries.parquet")
+    assert len(table[table["field"] != TOTAL].drop_duplicates(["field", "sex"])) >= 6
+    assert np.isfinite(table["estimate"]).all()
+
+
 @pytest.mark.parametrize("records", [LEAST, 1])
 def test_under_secret_sizes_all_that_is_public_follows_from_the_noisy_sums_and_the_reference(
     files: Path,
