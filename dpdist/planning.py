@@ -143,7 +143,8 @@ def _design_problems(job: Job, census: Census) -> list[Problem]:
     alone = [labels[k] for k in np.flatnonzero((size < 2) & ((census.populations is None) | (sampled < 1)))]
     improper = builder_of(job).build(job, frame, frame.rows_of(0)).improper
     told_by_the_fit = frame.count.sum() < 2 and improper
-    if not alone or job.sizes_secret or told_by_the_fit or job.survey.lonely_psu != "error" or job.survey.replicate_weights is not None:
+    needed = job.survey.lonely_psu == "error" and job.survey.replicate_weights is None
+    if not alone or not needed or job.sizes_secret or told_by_the_fit:
         return problems
     merge = "merge design strata, or state survey.lonely_psu: certainty, average or centred"
     remedy = merge if frame.design_strata else "give more records"

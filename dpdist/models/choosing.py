@@ -15,6 +15,10 @@ BEYOND = np.array([1.3, 2.0])
 """Limits that are tried: quantiles of the reference, and its largest value times these."""
 
 
+FAR = 3.0
+"""Deviations of noise that a limit must stand."""
+
+
 class Noise(NamedTuple):
     """Variances, in records, of the noise on Σ(1 − v) and on Σvc."""
 
@@ -72,13 +76,27 @@ def _of_count(cell: Cell, heavier: Floats, cap: float, n: int, noise: Noise) -> 
     share = cell.weight / cell.mean_weight - 1.0
     v, slope = np.minimum(cell.weight, cap) / cap, _slope(cell, cap)
     told = (v - v.mean()) / slope
-    lost = (share - told).var() * _files(cell, n) + noise.weight / (n * slope) ** 2
+    lost = (share - told).var() * _files(cell, n) + _of_noise(cell, cap, n, noise)
     if cell.blur is not None and cell.weighted:
         at = cell.blur.weight
         tail = at / cell.mean_weight - np.minimum(at, cap) / cap / slope
         lost += tail @ cell.blur.of_weight @ tail
     drift = (np.minimum(heavier, cap) / cap).mean() - v.mean()
     return float((lost + (drift / slope) ** 2) / (max(float(share.var()) + 1.0, 1e-12) / n))
+
+
+def _of_noise(cell: Cell, cap: float, n: int, noise: Noise) -> float:
+    """Variance of log s that noise on Σ(1 − v) brings: by how far noise of FAR deviations moves it, over FAR.
+
+    Near its end, where most weights are beyond the cap, mean v hardly rises with s, and noise that lifts it there moves s
+    much farther than the slope at the reference tells.
+    """
+    if not cell.weighted:
+        return 0.0
+    far = FAR * noise.weight**0.5 / n
+    v = float(np.minimum(cell.weight, cap).mean()) / cap
+    moved = max(abs(cell.solve_weight(v + by, cap)) for by in (-far, far))
+    return (moved / FAR) ** 2
 
 
 def _of_mean(cell: Cell, wider: Floats, cap: float, reaches: Floats, n: int, noise: Noise) -> Floats:

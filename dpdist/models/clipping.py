@@ -190,8 +190,11 @@ class Cell:
 
     def solve(self, v: float, q: float, limits: tuple[float, float, float]) -> tuple[float, float]:
         """(log s, log g) under which the reference has these mean statistics, within ±FARTHEST."""
-        s = _bisect(lambda s: self.statistics(s, 0.0, limits)[0] - v) if self.weighted else 0.0
+        s = self.solve_weight(v, limits[1]) if self.weighted else 0.0
         return s, self.solve_outcome(s, q, limits)
+
+    def solve_weight(self, v: float, cap: float) -> float:
+        return _bisect(lambda s: float(np.minimum(self.weight * np.exp(s), cap).mean()) / cap - v)
 
     def solve_outcome(self, s: float, q: float, limits: tuple[float, float, float]) -> float:
         return _bisect(lambda g: self.statistics(s, g, limits)[1] - q)

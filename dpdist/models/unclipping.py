@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpdist.models.choosing import Noise
-from dpdist.models.clipping import Cell
+from dpdist.models.clipping import FARTHEST, Cell, Slopes
 from dpdist.privacy.reference_cells import UNIT, Limits
 from dpdist.records import Floats
 
@@ -39,8 +39,7 @@ def unclip(
         slopes = cell.slopes(own)
         found.append(cell.solve(1.0 - total[0] / n, total[1] / n, own))
         sampling.append(slopes.influence.var(axis=0) * (1.0 / n + (0.0 if cell.blur is not None else 1.0 / cell.records)))
-        flattest = max(slopes.inverse, cell.under(*found[-1]).slopes(own).inverse, key=lambda m: float(m[1, 1]))
-        noise.append(flattest @ of_sums @ flattest.T / n**2)
+        noise.append(_of_noise([slopes, cell.under(*found[-1]).slopes(own)], of_sums / n**2))
         told.append(slopes)
     raw, own_noise = np.array(found), np.array(noise)
     kept, moved, spread = np.ones_like(raw), raw, np.zeros(2)
@@ -65,6 +64,16 @@ def unclip(
         covariances[1].append(rates @ own_noise[k] @ rates.T)
         estimate.append((cell.mean_weight * np.exp(moved[k, 0]), cell.mean_at(moved[k, 1])))
     return Unclipped(np.array(estimate), np.array(covariances[0]), np.array(covariances[1]))
+
+
+def _of_noise(slopes: Sequence[Slopes], of_means: Floats) -> Floats:
+    """Covariance of (log s, log g), (2, 2), that noise on mean statistics brings: where these tell the least of either,
+    under the reference or under what was found. No deviation exceeds FARTHEST, as no scale does."""
+    found = [each.inverse @ of_means @ each.inverse.T for each in slopes]
+    flattest = max(found, key=lambda own: float(own[1, 1]))
+    deviations = np.sqrt([max(own[0, 0] for own in found), flattest[1, 1]])
+    factor = np.diag(np.minimum(deviations, FARTHEST) / np.sqrt(np.maximum(np.diag(flattest), LEAST)))
+    return np.asarray(factor @ flattest @ factor)
 
 
 def shrunk(values: Floats, sampling: Floats, noise: Floats) -> tuple[Floats, Floats, float]:
