@@ -32,7 +32,7 @@ from dpdist.models.protocol import Draws, Improper, Presampled, StratumModel, Sy
 from dpdist.privacy.searches import NotReached
 from dpdist.progress import Listener, silent, stage
 from dpdist.records import Floats, Frame, Records
-from dpdist.runtime.reference import Unrecorded, learned_from
+from dpdist.runtime.reference import Unwatched, learned_from
 from dpdist.runtime.rounds import run_rounds
 from dpdist.sampling import Sampler, Unconverged, check, completed, prepare, reference_sampler, sampler_of
 from dpdist.studies.replicate import noise_of
@@ -43,16 +43,6 @@ from dpdist.survey.source import open_source
 HEADROOM = Fraction(9, 10)
 """Of Δ*: what constants of weights may leave of a bound on the reference; the rest is for later files."""
 PUBLIC = Key(b"dpdist calibrate: public numbers")
-
-
-class Unwatched(Unrecorded):
-    """Takes a stratum's by-products and keeps none."""
-
-    def posterior(self, fit: str, draws: object) -> None:
-        return None
-
-    def summary(self, values: object) -> None:
-        return None
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ def _report_text(space: Workspace, confidential: bool) -> RenderableType:
             summary = rows.groupby("statistic")[columns].agg(["median", "max"]).T.reset_index()
             summary.columns = pd.Index(["estimate", "over cells", *summary.columns[2:]])
             summary["estimate"] = summary["estimate"].str.removesuffix("_error_in_se")
-            parts.append(_table(path.stem, summary))
+            parts += [_table(path.stem, summary), *(Text(note, style="dim") for note in _notes(rows))]
     return Group(*parts)
 
 
@@ -95,6 +95,16 @@ def report(workspace: str | Path, confidential: bool = False) -> str:
     with console.capture() as captured:
         console.print(report_text(workspace, confidential))
     return captured.get()
+
+
+def _notes(rows: pd.DataFrame) -> list[str]:
+    """What the evaluation says of comparators: their guarantee, and of how many figures why they are missing."""
+    found = []
+    for column in [name for name in map(str, rows.columns) if name.endswith("_note")]:
+        how = column.removesuffix("_note")
+        for note, number in rows[column].value_counts().items():
+            found.append(f"{how}: {note}" + (f" ({number} of {len(rows)} figures)" if number < len(rows) else ""))
+    return found
 
 
 def audit_text(found: Confidential[pd.DataFrame]) -> RenderableType:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from dpdist.cells import Cells, cross
 from dpdist.estimates import STATISTICS, Estimate
+from dpdist.evaluation.fitted import FITTED, Fitted
 from dpdist.evaluation.laplace import noised
 from dpdist.evaluation.referred import REFERRED, Referred
 from dpdist.job import Comparator, Job, StatisticName, Table
@@ -37,12 +38,15 @@ def compare(
     truth: Truth | None,
     key: Key,
     others: Referred | None = None,
+    fits: Fitted | None = None,
 ) -> pd.DataFrame:
     """One row per cell × statistic: direct estimate, standard error, df and CV, what was published, comparators, errors.
 
     `synthetic` is the published default estimator (parameters, or records where the model has no other). Errors are
     against the truth where it is known, else against the direct estimate; `*_error_in_se` is |estimate − direct| /
-    direct_se, none where direct_se is 0 (a cell without variance) or unknown; ratios are of absolute errors.
+    direct_se, none where direct_se is 0 (a cell without variance) or unknown; ratios are of absolute errors. Comparators
+    that are fitted have their figures from parameters, `*_records` from synthetic records, and in `*_note` their guarantee,
+    or why a figure is missing.
     """
     cells = cross(frame, said.by, said.margins)
     outcomes = job.model.outcomes
@@ -52,12 +56,16 @@ def compare(
         name: dict(zip(STATISTICS, direct(each.found, frame, cells, *each[1:]), strict=True))
         for name, each in yardsticks.items()
     }
-    columns = {
-        how: {outcomes[0]: others.figures(how, cells)}
-        if others is not None and how in REFERRED
-        else _noised(job, said, frame, cells, yardsticks, estimates, how, key)
-        for how in job.compare
-    }
+    columns: dict[str, Mapping[str, Mapping[StatisticName, Floats]]] = {}
+    for how in job.compare:
+        if fits is not None and how in FITTED:
+            columns[how] = {outcomes[0]: fits.figures(how, "parameters", cells)}
+            columns[f"{how}_records"] = {outcomes[0]: fits.figures(how, "records", cells)}
+        elif others is not None and how in REFERRED:
+            columns[how] = {outcomes[0]: others.figures(how, cells)}
+        else:
+            columns[how] = _noised(job, said, frame, cells, yardsticks, estimates, how, key)
+    notes = {f"{how}_note": fits.notes(cells) for how in job.compare if fits is not None and how in FITTED}
     frames = []
     for statistic in said.statistics:
         outcome = statistic.variable or outcomes[0]
@@ -73,12 +81,14 @@ def compare(
             mine = (published["statistic"] == statistic.name) & (published["estimator"] == estimator)
             mine &= published["variable"].isna() if statistic.variable is None else published["variable"] == outcome
             rows[column] = published.loc[mine, "estimate"].to_numpy(dtype=float) if mine.any() else np.nan
-        for how in job.compare:
-            rows[how] = columns[how][outcome][statistic.name]
+        for name, figures in columns.items():
+            rows[name] = figures[outcome][statistic.name]
+        for name, texts in notes.items():
+            rows[name] = texts
         true = None if truth is None else truth_in_cells(truth, job, said, frame, outcome)
         rows["truth"] = np.nan if true is None else true[statistic.name]
         frames.append(rows)
-    return _with_errors(pd.concat(frames, ignore_index=True), job)
+    return _with_errors(pd.concat(frames, ignore_index=True), job, list(columns))
 
 
 def _noised(
@@ -107,10 +117,10 @@ def _noised(
     return found
 
 
-def _with_errors(rows: pd.DataFrame, job: Job) -> pd.DataFrame:
+def _with_errors(rows: pd.DataFrame, job: Job, compared: list[str]) -> pd.DataFrame:
     yardstick = rows["truth"].where(rows["truth"].notna(), rows["direct"])
     error = rows["direct_se"].where(rows["direct_se"] > 0)
-    for column in ("synthetic", "synthetic_records", *job.compare):
+    for column in ("synthetic", "synthetic_records", *compared):
         rows[f"{column}_error"] = rows[column] - yardstick
         rows[f"{column}_error_in_se"] = (rows[column] - rows["direct"]).abs() / error
     for how in job.compare:

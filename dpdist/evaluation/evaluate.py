@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpdist.confidential import Confidential
 from dpdist.evaluation.compare import Yardstick, compare
+from dpdist.evaluation.fitted import FITTED, Fitted, fitted
 from dpdist.evaluation.referred import REFERRED, referred
 from dpdist.keys import Key
 from dpdist.planning import Plan
 from dpdist.progress import Listener, stage
+from dpdist.storage.places import SCRATCH
 from dpdist.storage.tables import each_block, write_table
 from dpdist.storage.workspace import Workspace
 from dpdist.survey.direct import totals
@@ -21,6 +26,7 @@ from dpdist.survey.prepare import design_of, replicate_sums
 def evaluate(space: Workspace, plan: Plan, key: Key, listener: Listener) -> None:
     """What was published beside direct estimates, comparators and the truth."""
     job, frame, source = plan.job, plan.frame, plan.source
+    fits = _fitted(space, plan, key, listener) if set(job.compare) & set(FITTED) else None
     with stage(listener, "evaluate", len(job.tables)) as tick:
         yardsticks = {}
         for j, outcome in enumerate(job.model.outcomes):
@@ -32,9 +38,18 @@ def evaluate(space: Workspace, plan: Plan, key: Key, listener: Listener) -> None
             others = referred(job, frame, each_block(space.records), each_block(space.reference), key)
         for said in job.tables:
             published = pq.read_table(space.public / "tables" / f"{said.name}.parquet").to_pandas()
-            compared = compare(job, said, frame, yardsticks, published, source.truth, key, others)
+            compared = compare(job, said, frame, yardsticks, published, source.truth, key, others, fits)
             _keep(space, said.name, Confidential(compared))
             tick(1)
+
+
+def _fitted(space: Workspace, plan: Plan, key: Key, listener: Listener) -> Fitted:
+    """Comparators that are fitted, with a key of their own."""
+    with (
+        tempfile.TemporaryDirectory(dir=space.confidential, prefix=SCRATCH) as scratch,
+        stage(listener, "fit comparators", len(plan.frame.stratum_labels)) as tick,
+    ):
+        return fitted(plan.job, plan.frame, space.records, key.child("compare fitted"), Path(scratch), tick)
 
 
 def _keep(space: Workspace, name: str, rows: Confidential[pd.DataFrame]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dpdist.job import Job
 from dpdist.job_consistency.columns import categories, roles, universe
+from dpdist.job_consistency.comparators import comparators
 from dpdist.job_consistency.contradiction import Contradiction
 from dpdist.job_consistency.earlier import calibration, reference
 from dpdist.job_consistency.mechanisms import (
@@ -41,5 +42,6 @@ def contradictions(job: Job) -> list[Contradiction]:
         *noisy_statistics(job),
         *sanitized(job),
         *noisy_tables(job),
+        *comparators(job),
         *scheduler_contradictions(job.runtime),
     ]

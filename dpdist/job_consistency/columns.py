@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
+from typing import get_args
 
-from dpdist.job import Job
+from dpdist.job import Comparator, Job
 from dpdist.job_consistency.contradiction import Contradiction, Path, clips, limits
 
 WRITTEN = {
     *("count", "statistic", "variable", "estimator", "estimate", "standard_error", "df", "lower", "upper", "suppressed"),
     *("direct", "direct_se", "direct_df", "direct_cv"),
-    *("synthetic", "synthetic_records", "laplace", "laplace_composed", "laplace_consistent", "truth"),
+    *("synthetic", "synthetic_records", *get_args(Comparator), "truth"),
 }
 """Columns that frames and tables have beside the categories."""
 

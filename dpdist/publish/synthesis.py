@@ -27,7 +27,7 @@ def synthesize(release: Release, folder: Path, tick: Callable[[int], None]) -> l
     frame, rows = release.frame, len(release.frame)
     sums = [[Sums(*(np.zeros(rows) for _ in range(5))) for _ in release.sets] for _ in release.job.model.outcomes]
     rake = margins_of(release.job, frame)
-    factor = [factors(each.a, rake) for each in _sums(release)] if rake else [np.ones(rows)] * len(release.sets)
+    factor = [factors(each.a, rake) for each in synthetic_sums(release)] if rake else [np.ones(rows)] * len(release.sets)
     with ExitStack() as stack:
         writers = [
             stack.enter_context(pq.ParquetWriter(folder / f"set-{k + 1}.parquet", _schema(release), compression="zstd"))
@@ -67,8 +67,8 @@ def _blocks(release: Release, model: StratumModel, stratum: int, k: int) -> Iter
         yield part, outcome, weight
 
 
-def _sums(release: Release) -> list[Sums]:
-    """Sums of every set before raking: the factors need the whole file's."""
+def synthetic_sums(release: Release) -> list[Sums]:
+    """Sums of every set's records per frame row before raking, none of them written: of the first outcome."""
     rows = len(release.frame)
     sums = [Sums(*(np.zeros(rows) for _ in range(5))) for _ in release.sets]
     for stratum in range(len(release.frame.stratum_labels)):

@@ -61,6 +61,16 @@ class Unrecorded:
         return None
 
 
+class Unwatched(Unrecorded):
+    """Takes a stratum's by-products and keeps none."""
+
+    def posterior(self, fit: str, draws: object) -> None:
+        return None
+
+    def summary(self, values: object) -> None:
+        return None
+
+
 def learned_from(
     job: Job, model: StratumModel, sampler: Sampler, key: Key, stratum: str, records: Records, current: int
 ) -> Learned:
