@@ -45,7 +45,8 @@ class Carried:
         before: list[dict[str, Any]] = (self.promise.get("reference") or {}).get("chain", [])
         names = ("adjacency", "epsilon", "substitution_epsilon", "delta")
         own = {"dataset": self.job.dataset, "period": self.job.period, **{name: self.promise[name] for name in names}}
-        return [*before, own | {"manifest": self.sha256}]
+        fresh = {"histogram": said["histogram"]} if "histogram" in (said := self.promise.get("reference") or {}) else {}
+        return [*before, own | fresh | {"manifest": self.sha256}]
 
     @property
     def root(self) -> Mapping[str, Any]:

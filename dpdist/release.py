@@ -201,8 +201,7 @@ def _referred(plan: Plan, fit: Fit) -> dict[str, Any] | None:
     if said is None:
         return None
     if found is None:
-        assert said.histogram is not None
-        return {"histogram": {"epsilon": budget_text(said.histogram.epsilon)}, "provenance": said.provenance}
+        return _refreshed(plan.job) | {"provenance": said.provenance}
     if isinstance(found, ReferenceRelease):
         return _chained(plan, found) | {"provenance": said.provenance}
     facts = {"sha256": found.sha256, "records": found.records, "period": said.period, "provenance": said.provenance}
@@ -219,7 +218,13 @@ def _chained(plan: Plan, found: ReferenceRelease) -> dict[str, Any]:
     own = {"epsilon": budget_text(guarantee.epsilon), "substitution_epsilon": exchanged}
     totals = {f"chain_{name}": composed([*chain, own], name) for name in own}
     facts = {"sha256": found.sha256, "records": found.records, "period": chain[-1]["period"]}
-    return {**facts, **totals, "chain": chain, "root": dict(found.carried.root)}
+    return {**_refreshed(plan.job), **facts, **totals, "chain": chain, "root": dict(found.carried.root)}
+
+
+def _refreshed(job: Job) -> dict[str, Any]:
+    """What the current file's histograms take of the budget, where there are any."""
+    said = job.reference.histogram if job.reference is not None else None
+    return {"histogram": {"epsilon": budget_text(said.epsilon)}} if said is not None else {}
 
 
 def publish(workspace: str | Path, listener: Listener = silent) -> Path | str:

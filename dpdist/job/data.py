@@ -82,6 +82,14 @@ class Column(Frozen):
             raise ValueError(f"the code of '{outside[0]}' lies outside the bounds")
         return self
 
+    @property
+    def two_valued(self) -> bool:
+        """True if an outcome can only be one bound or the other, as the job says."""
+        low, high = self.bounds or (0.0, 0.0)
+        if self.codes is not None:
+            return set(self.codes.values()) == {low, high}
+        return self.whole and high - low == 1.0 and low.is_integer()
+
 
 class Keep(Frozen):
     """A public filter: records whose column holds one of these values belong to the universe."""

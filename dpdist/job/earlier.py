@@ -15,14 +15,16 @@ from dpdist.job.values import Budget, Frozen, Name, Period
 
 
 class HistogramReference(Frozen):
-    """Noisy histograms of the current file, charged to the release."""
+    """Noisy histograms of the current file, charged to the release: in place of a reference, or, beside an earlier release,
+    over bins that follow from it, to bring its shapes up to date."""
 
     epsilon: Budget
 
 
 class Reference(Frozen):
     """What limits and shapes are fixed on before the current file's outcomes are used: records that the job declares public
-    (an earlier period's file, or another, of the same columns and design), an earlier release, or noisy histograms."""
+    (an earlier period's file, or another, of the same columns and design), an earlier release, or noisy histograms; an
+    earlier release and histograms that bring its shapes up to date."""
 
     path: str | None = None
     simulate: Simulate | None = Field(default=None, description="in place of a path: a simulated survey, for examples")
@@ -39,8 +41,9 @@ class Reference(Frozen):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         given = [name for name in ("path", "simulate", "release", "histogram") if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise ValueError(f"give one of path, release and histogram, or simulate, not {' and '.join(given)}")
+        if len(given) > 1 and given != ["release", "histogram"]:
+            found = f"give one of path, release and histogram, or simulate, not {' and '.join(given)}"
+            raise ValueError(f"{found}; release alone may have a histogram beside it")
         return self
 
 

@@ -89,7 +89,12 @@ class Job(Frozen):
     @property
     def refers(self) -> bool:
         """True if something is fixed on a reference before the current file is read: a file, or an earlier release."""
-        return self.reference is not None and self.reference.histogram is None
+        return self.reference is not None and (self.reference.histogram is None or self.carries)
+
+    @property
+    def refreshes(self) -> bool:
+        """True if an earlier release's shapes are brought up to date by histograms of the current file."""
+        return self.carries and self.reference is not None and self.reference.histogram is not None
 
     @property
     def sizes_secret(self) -> bool:

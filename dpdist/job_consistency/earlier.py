@@ -51,11 +51,20 @@ def release_or_histogram(job: Job) -> Iterator[Contradiction]:
         yield ("reference", "period"), "an earlier release tells its own period: leave it out"
     if said.histogram is None:
         return
-    if said.period is not None:
-        yield ("reference", "period"), "histograms are of the current file: leave it out"
     if said.histogram.epsilon >= job.budget.epsilon:
         found = "the histograms take the release's whole budget, which budget.epsilon states"
         yield ("reference", "histogram", "epsilon"), f"{found}: spend a part of it, a third as a rule"
+    if said.release is None:
+        yield from _histogram_alone(job)
+    elif job.survey.weight is None and all(column.two_valued for column in job.outcome_columns.values()):
+        found = "without a weight, an outcome of two values has no shape that could be brought up to date"
+        yield ("reference", "histogram"), f"{found}: leave it out"
+
+
+def _histogram_alone(job: Job) -> Iterator[Contradiction]:
+    """What bins need that no earlier release tells."""
+    if job.reference is not None and job.reference.period is not None:
+        yield ("reference", "period"), "histograms are of the current file: leave it out"
     if any(how in job.compare for how in ("laplace_finest", "reference_only")):
         yield ("compare",), "laplace_finest and reference_only need a file or an earlier release: leave them out"
     weight = job.survey.weight

@@ -48,7 +48,7 @@ def _secret_sizes(job: Job) -> Iterator[Contradiction]:
         yield ("rake",), "raking goes by the public number of records in a cell: leave it out, or take zero_out"
     if job.reference is not None and job.reference.histogram is not None:
         found = "groups of cells for histograms follow from public sizes"
-        yield ("reference", "histogram"), f"{found}: name a file or an earlier release, or take zero_out"
+        yield ("reference", "histogram"), f"{found}: leave them out and name a file or an earlier release, or take zero_out"
 
 
 def raked_totals(job: Job) -> Iterator[Contradiction]:

@@ -37,6 +37,7 @@ from dpdist.models.noisy_tables import NoisyTables
 from dpdist.models.protocol import StratumModel
 from dpdist.models.reference_cells import ReferenceCells
 from dpdist.models.reference_histograms import Histograms
+from dpdist.models.reference_refresh import Refresh
 from dpdist.models.sanitized import SanitizedLognormal
 from dpdist.privacy.guarantees import NoGuarantee, Promise, Strict
 
@@ -108,15 +109,24 @@ class ReferenceTables:
         if job.sizes_secret:
             said = tuple(SECRET_SIZES if text == PUBLIC_X else text for text in promise.assumptions)
             return replace(promise, assumptions=said)
-        if job.refers or job.reference is None:
+        if job.reference is None or job.reference.histogram is None:
             return promise
         first, rest = (budget_text(each) for each in (job.budget.epsilon - job.epsilon_of_tables, job.epsilon_of_tables))
         return replace(promise, composition=promise.composition + SPLIT.format(first, rest))
 
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:
         assert isinstance(model, ReferenceCells)
-        known = learned if learned is not None else Histograms.build(job, model)
-        return statistics.reference_tables(model, known, float(job.epsilon_per_set), recorder)
+        return statistics.reference_tables(model, _known(job, model, learned), float(job.epsilon_per_set), recorder)
+
+
+def _known(job: Job, model: ReferenceCells, learned: Learned | None) -> Learned | Histograms | Refresh:
+    """What fixes the table's limits: a reference, histograms, or an earlier release with histograms of its own bins."""
+    if learned is None:
+        return Histograms.build(job, model)
+    if job.refreshes:
+        assert learned.told is not None
+        return Refresh.build(job, model, learned.told)
+    return learned
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from dpdist.mechanisms.wording import (
     PROVENANCE,
     PUBLIC_X,
     REFERENCE,
+    REFRESHED,
     REJECTION,
     USERS_CLAMP,
     USERS_PART,
@@ -52,8 +53,14 @@ def referred(job: Job) -> tuple[str, ...]:
     what = REFERENCE
     if said is not None and said.path is None and said.simulate is None:
         what = CHAINED if said.release is not None else BINNED
+    refreshed = (REFRESHED,) if job.refreshes else ()
     refused = (NOT_REFUSED,) if job.strict and job.refers else ()
-    return (what, *refused, *((PROVENANCE.format(said.provenance),) if said is not None and said.provenance else ()))
+    return (
+        what,
+        *refreshed,
+        *refused,
+        *((PROVENANCE.format(said.provenance),) if said is not None and said.provenance else ()),
+    )
 
 
 def strict(job: Job) -> Strict:

@@ -15,6 +15,7 @@ from dpdist.models.noisy_tables import FINE_SCALE, FINER, NoisyTables
 from dpdist.models.protocol import Draws
 from dpdist.models.reference_cells import ReferenceCells
 from dpdist.models.reference_histograms import Histograms
+from dpdist.models.reference_refresh import Refresh
 from dpdist.models.sanitized import SanitizedLognormal
 from dpdist.privacy.noisy_tables import sensitivities
 from dpdist.records import Floats, Records
@@ -23,7 +24,7 @@ from dpdist.records import Floats, Records
 class Count(NamedTuple):
     """Kernel: statistics of the records, unweighted: records in each bin (1, bin), or sums of each cell or row (…, sum)."""
 
-    model: Histogram | CellSums | NoisyTables | ReferenceCells | Histograms | SanitizedLognormal
+    model: Histogram | CellSums | NoisyTables | ReferenceCells | Histograms | Refresh | SanitizedLognormal
 
     def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
         none, ones = np.full(len(records), np.nan), np.ones(len(records))
@@ -86,13 +87,13 @@ def cell_sums(model: CellSums, epsilon: float, sets: int, recorder: StratumRecor
 
 
 def reference_tables(
-    model: ReferenceCells, known: Learned | Histograms, epsilon: float, recorder: StratumRecorder
+    model: ReferenceCells, known: Learned | Histograms | Refresh, epsilon: float, recorder: StratumRecorder
 ) -> Rounds:
     """Sums of every finest cell, clipped where the reference tells, under noise; the rest is post-processing (§7b).
 
-    Histograms, in place of what a reference fixed, are released first, under noise of their own.
+    Histograms, in place of what a reference fixed or to bring it up to date, are released first, under noise of their own.
     """
-    if isinstance(known, Histograms):
+    if isinstance(known, Histograms | Refresh):
         counts = yield Pass(Count(known), "sum")
         noise = yield Noise(known.scale, counts.size, 0)
         told = known.told(counts + noise.reshape(counts.shape))

@@ -126,6 +126,13 @@ BINNED = (
     "noise of scale h/ε₀ (2h/ε₀ under substitution) for h histograms; the table costs the rest for every value of theirs, "
     "so that both together cost ε₀ + ε₁ (adaptive composition)"
 )
+REFRESHED = (
+    "the earlier release's shapes are brought up to date by noisy histograms of the current file over bins at orders of "
+    "its points, cell by cell, for groups of cells fixed by public sizes: a record enters one bin of the weight and one of "
+    "every outcome that has more than two values, all with discrete Laplace noise of scale h/ε₀ (2h/ε₀ under substitution) "
+    "for h histograms; the table costs the rest for every value of theirs, so that both together cost ε₀ + ε₁ (adaptive "
+    "composition)"
+)
 SPLIT = "; sequential within a set: ε₀ = {} for the histograms that fix the limits, ε₁ = {} for the table"
 SANITIZED = (
     "a record enters one finest cell by its logarithms' distance from the cell's reference mean, whitened and winsorised "

@@ -105,10 +105,12 @@ def _public(release: Release) -> list[str]:
     ]
     if job.reference is not None:
         what = "a file that the job declares public (its checksum stands under reference)"
-        if job.reference.histogram is not None:
+        chained, binned = "chain" in release.promise.get("reference", {}), job.reference.histogram is not None
+        if chained:
+            also = ", and noisy histograms that are part of this one" if binned else ""
+            what = f"an earlier release (its manifest's checksum stands under reference){also}"
+        elif binned:
             what = "noisy histograms that are part of this release"
-        elif "chain" in release.promise.get("reference", {}):
-            what = "an earlier release (its manifest's checksum stands under reference)"
         facts.append(f"the reference, {what}")
     if job.model.family == "scores":
         facts.append(f"its distributions of weight and outcome in every cell (released/{DISTRIBUTIONS})")

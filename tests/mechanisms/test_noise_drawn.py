@@ -54,6 +54,7 @@ tables:
 BOUNDED = "weight: {bounds: [1, 1000], outside: clip}"
 FILE = "reference: {path: before.parquet, period: '2020'}"
 BINNED = "reference: {histogram: {epsilon: '0.25'}}"
+FRESH = "reference: {release: before, histogram: {epsilon: '0.25'}}"
 FAMILIES = {
     "reference_tables": "reference_cells",
     "sanitized_statistics": "lognormal",
@@ -141,6 +142,15 @@ CASES: dict[str, tuple[Job, Asked]] = {
         said("reference_tables", "substitution", "1", reference=BINNED),
         [(Fraction(16), 0, 0), (Fraction(8 * UNIT, 3), 6, 1)],
     ),
+    # beside an earlier release: the weight's and the outcomes' histograms at 1/4, over bins that follow from the release
+    "refreshed": (
+        said("reference_tables", "zero_out", "1", reference=FRESH),
+        [(Fraction(8), 0, 0), (Fraction(4 * UNIT, 3), 6, 1)],
+    ),
+    "refreshed, exchanged, two": (
+        said("reference_tables", "substitution", "1", reference=FRESH, outcome=TWO),
+        [(Fraction(24), 0, 0), (Fraction(8 * UNIT, 3), 3, 1), (Fraction(16 * UNIT, 3), 6, 2)],
+    ),
     # locations of three cells and three sums of squares, once for all sets
     "sanitized": (said("sanitized_statistics", "zero_out", "1/2", reference=FILE, sets=3), [(Fraction(2 * UNIT), 9, 1)]),
     "sanitized, exchanged": (
@@ -199,7 +209,9 @@ def test_the_statement_tells_of_the_scales_in_force(case: str, told: set[str]) -
     assert assumptions & {CLIPPED, SEVERAL, CLIPPED_SECRET, SEVERAL_SECRET} == told
 
 
-@pytest.mark.parametrize(("case", "told"), [("tables", True), ("secret", True), ("sanitized", True), ("binned", False)])
+@pytest.mark.parametrize(
+    ("case", "told"), [("tables", True), ("secret", True), ("sanitized", True), ("binned", False), ("refreshed", True)]
+)
 def test_that_a_reference_was_not_refused_is_said_to_be_outside_of_the_budget(case: str, told: bool) -> None:
     job = CASES[case][0]
     assert (NOT_REFUSED in MECHANISMS[job.mechanism.name].promise(job).assumptions) == told
