@@ -6,19 +6,15 @@ the current law is the reference's and off by the square of a bin's width elsewh
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from scipy.special import ndtr
 
 from dpdist.models.score_facts import Facts, Law
 from dpdist.models.score_law import Kind
+from dpdist.models.score_maps import Scored
 from dpdist.models.spline import basis
 from dpdist.models.tiles import by_pattern
 from dpdist.records import Floats, Ints, Records
-
-if TYPE_CHECKING:
-    from dpdist.models.scores import Scored
 
 BINS = np.concatenate([[-9.0], np.linspace(-4.0, 4.0, 49), [9.0]])
 DRAWS = 64

@@ -14,61 +14,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from dpdist.job import Column, Job
-from dpdist.keys import Key, open_uniforms, uniforms_of
-from dpdist.models import fused, score_tables
-from dpdist.models.chi import chi_quantiles
+from dpdist.keys import Key, open_uniforms
+from dpdist.models import fused, score_fits, score_maps, score_tables
 from dpdist.models.described import describe_draws, recall_draws
 from dpdist.models.design import frame_strata_as_predictors
 from dpdist.models.protocol import Draws, Extremes, Parameter
 from dpdist.models.score_cells import UNIT, Cells, grouped
 from dpdist.models.score_facts import Facts, Law, tell
+from dpdist.models.score_fits import Fitted
 from dpdist.models.score_law import PARTS, Kind, relative, told
-from dpdist.models.spline import (
-    BASIS,
-    INTERVALS,
-    KNOTS,
-    TERMS,
-    WORTH,
-    Conjugate,
-    Prior,
-    basis,
-    intervals,
-    mean_moments,
-    products,
-    spline_moments,
-    together,
-)
+from dpdist.models.score_maps import Scored, part_of
+from dpdist.models.spline import BASIS, INTERVALS, KNOTS, Prior, products
 from dpdist.models.tiles import by_pattern, tile_records
 from dpdist.records import Codes, Floats, Frame, Ints, Records
 
-T = TypeVar("T", np.float64, np.int64)
-INSIDE = (2.0**-1000, 1.0 - 2.0**-53)
-"""Shares are kept where both logarithms are finite."""
 ROUNDING = 32.0 * float(np.finfo(float).eps)
 """Relative error allowed for a sum of six products whose coefficients are sums of up to six terms."""
-LEADING = 3
-"""Statistics of a cell's part 0: Σα, Σα z_w, Σα z_w². Those of part 1 follow, by interval."""
-
-
-class Scored(NamedTuple):
-    """Cell, part and scores of records, (record,) each; z_y is 0 where there is none."""
-
-    cell: Codes
-    part: Ints
-    weight: Floats
-    outcome: Floats
-
-    @property
-    def pattern(self) -> Ints:
-        """Cell, part and interval in one number."""
-        return self.cell * np.int64(1 + INTERVALS) + np.where(self.part == 0, 0, 1 + intervals(self.weight))
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,15 +57,14 @@ class Scores:
 
     def told(self, records: Records, key: Key) -> Facts:
         """What a reference's records tell, a prior that is their own fit among it."""
-        cell, part = self.cells.cell(records.frame), self._part(records.outcome)
+        cell, part = self.cells.cell(records.frame), part_of(records.outcome, self.kind)
         plain = tell(self.cells, cell, part, records.weight, records.outcome, self.kind == "binary", key)
         own = self.within(plain)
-        weight, outcome = own._fitted(own.statistics(records, np.ones(len(records))))
-        of_outcome, of_weight = own.units
+        fit = own._fitted(own.statistics(records, np.ones(len(records))))
         return replace(
             plain,
-            weight=Prior(weight.location[of_weight], weight.variance[of_weight]),
-            outcome=Prior(outcome.location[of_outcome], outcome.variance[of_outcome]),
+            weight=Prior(fit.weight.location[fit.of_weight], fit.weight.variance[fit.of_weight]),
+            outcome=Prior(fit.outcome.location[fit.of_outcome], fit.outcome.variance[fit.of_outcome]),
         )
 
     def undone(self, records: Records, alpha: Floats) -> Facts:
@@ -143,79 +108,24 @@ class Scores:
 
     def scored(self, records: Records) -> Scored:
         """Scores of records under the reference's distributions."""
-        facts, cell, part = self.known, self.cells.cell(records.frame), self._part(records.outcome)
-        z_w, z_y = np.zeros(len(records)), np.zeros(len(records))
-        places = uniforms_of(facts.key, "weight", records.record)
-        for own, number in by_pattern(facts.of_weight[cell, part].astype(np.int32)):
-            z_w[own] = facts.marginals[number].scores(records.weight[own], places[own])
-        if self.kind != "binary":
-            places = uniforms_of(facts.key, "outcome", records.record)
-            for own, number in by_pattern(np.where(part == 1, facts.of_outcome[cell], -1).astype(np.int32)):
-                if number >= 0:
-                    z_y[own] = facts.marginals[number].scores(records.outcome[own], places[own])
-        return Scored(cell, part, z_w, z_y)
+        return score_maps.scored(self.known, records, self.cells.cell(records.frame), self.kind)
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
         """Σα products of scores per cell: of part 0 (1, z_w, z_w²), of part 1 all six by interval."""
         on = alpha > 0
-        pattern, terms = self._terms(self.scored(records.take(on)))
-        size = len(self.cells) * (1 + INTERVALS)
-        sums = np.array(
-            [np.bincount(pattern, weights=alpha[on] * term, minlength=size) for term in terms], dtype=np.float64
-        )
-        return _flat(sums.T.reshape(len(self.cells), 1 + INTERVALS, TERMS))
+        return score_fits.sums(self.scored(records.take(on)), alpha[on], len(self.cells))
 
     def scatter(self, records: Records, alpha: Floats) -> Floats:
         """Covariance of the statistics over samples with the same x and weights, (cell, statistic, statistic)."""
-        pattern, terms = self._terms(self.scored(records))
-        slots = (1 + INTERVALS) * TERMS
-        found = np.zeros((len(self.cells), slots, slots))
-        for own, cell in by_pattern((pattern // (1 + INTERVALS)).astype(np.int32)):
-            wide = np.zeros((len(own), 1 + INTERVALS, TERMS))
-            wide[np.arange(len(own)), pattern[own] % (1 + INTERVALS)] = (alpha[own] * terms[:, own]).T
-            flat = wide.reshape(len(own), slots)
-            centred = flat - flat.mean(axis=0)
-            found[cell] = centred.T @ centred * (len(own) / max(1, len(own) - 1))
-        kept = _flat(np.arange(slots, dtype=np.int64).reshape(1 + INTERVALS, TERMS))
-        return found[:, kept[:, None], kept]
+        return score_fits.scatter(self.scored(records), alpha, len(self.cells))
 
     def centre(self, statistics: Floats) -> Draws:
         """Posterior means of p, μ and β, and SS/ν, for many sets of statistics, (set, cell, statistic)."""
-        weight, outcome = self._fitted(statistics)
-        ones, zeros = self._shares(statistics)
-        of_outcome, of_weight = self.units
-        return self._draws(
-            Law(
-                np.minimum(ones / (ones + zeros), INSIDE[1]),
-                weight.location[..., 0][..., of_weight],
-                np.sqrt(weight.variance)[..., of_weight],
-                outcome.location[..., of_outcome, :],
-                np.sqrt(outcome.variance)[..., of_outcome],
-            )
-        )
+        return self.draws_of(self._fitted(statistics).centre())
 
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
         """Exact draws by inverse distribution functions: the same uniforms serve every round."""
-        weight, outcome = self._fitted(statistics)
-        (of_outcome, of_weight), cells = self.units, len(self.cells)
-        sizes = [2 * cells, 2 * (int(of_weight.max()) + 1), (1 + BASIS) * (int(of_outcome.max()) + 1)]
-        uniforms = open_uniforms(rng, (draws, sum(sizes)))
-        for_weight, for_outcome = np.split(uniforms, np.cumsum(sizes)[:-1], axis=1)[1:]
-        share = np.ones((draws, cells))
-        if self.kind != "positive":
-            ones, zeros = self._shares(statistics)
-            for k in range(cells):
-                gammas = [chi_quantiles(2.0 * a[k], uniforms[:, 2 * k + j]) ** 2 for j, a in enumerate((ones, zeros))]
-                share[:, k] = gammas[0] / (gammas[0] + gammas[1])
-        sd, mean = weight.draw(for_weight)
-        residual, slopes = outcome.draw(for_outcome)
-        return self._draws(
-            Law(
-                np.clip(share, *INSIDE),
-                *(mean[:, of_weight, 0], sd[:, of_weight]),
-                *(slopes[:, of_outcome], residual[:, of_outcome]),
-            )
-        )
+        return self.draws_of(self._fitted(statistics).draw(self.kind, draws, rng))
 
     def log_lik(self, draws: Draws, records: Records) -> Floats:
         """Log likelihood relative to the reference's, (draw, record)."""
@@ -238,24 +148,10 @@ class Scores:
         """(y*, w*) from the sample law: part, weight, outcome; within the reference's range and the public bounds."""
         return self.placed(theta, frame_row, open_uniforms(rng, (len(frame_row), 3)))
 
-    def draws_of(self, law: Law) -> Draws:
-        """A law as parameters, by cells of the frame."""
-        return self._draws(law)
-
     def placed(self, theta: Draws, frame_row: Codes, uniforms: Floats) -> tuple[Floats, Floats]:
         """The same by given uniforms of part, weight and outcome, (record, 3)."""
-        facts, law, cell = self.known, self._law(theta).moved(self.known.undone), self.cells.cell(frame_row)
-        part = (uniforms[:, 0] > 1.0 - law.share[0, cell]).astype(np.int64)
-        z_w = law.mean[0, cell, part] + law.sd[0, cell, part] * ndtri(uniforms[:, 1])
-        weight, outcome = np.empty(len(cell)), part.astype(np.float64)
-        for own, number in by_pattern(facts.of_weight[cell, part].astype(np.int32)):
-            weight[own] = facts.marginals[number].values(z_w[own])
-        if self.kind != "binary":
-            located = (basis(z_w) * law.slopes[0, cell]).sum(axis=1)
-            z_y = located + law.residual[0, cell] * ndtri(uniforms[:, 2])
-            for own, number in by_pattern(np.where(part == 1, facts.of_outcome[cell], -1).astype(np.int32)):
-                if number >= 0:
-                    outcome[own] = facts.marginals[number].values(z_y[own])
+        law = self._law(theta).moved(self.known.undone)
+        outcome, weight = score_maps.placed(self.known, law, self.cells.cell(frame_row), self.kind, uniforms)
         return np.clip(outcome, *self.outcome_bounds), weight
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
@@ -279,31 +175,7 @@ class Scores:
     def recall(self, described: Mapping[str, Any]) -> Draws:
         return recall_draws(self.parameters, described)
 
-    def _part(self, outcome: Floats) -> Ints:
-        return np.ones(len(outcome), dtype=np.int64) if self.kind == "positive" else (outcome != 0).astype(np.int64)
-
-    def _terms(self, scored: Scored) -> tuple[Ints, Floats]:
-        return scored.pattern, products(scored.outcome, scored.weight)
-
-    def _fitted(self, statistics: Floats) -> tuple[Conjugate, Conjugate]:
-        """Posteriors of the weight's laws and of the outcome's regressions, (…, unit) each."""
-        (of_outcome, of_weight), facts = self.units, self.known
-        ones = statistics[..., LEADING:].reshape(*statistics.shape[:-1], INTERVALS, TERMS)
-        parts = np.stack([statistics[..., :LEADING], ones.sum(axis=-2)[..., [0, 2, 5]]], axis=-2)
-        flat = together(parts.reshape(*parts.shape[:-3], -1, LEADING), of_weight.reshape(-1), parts.ndim - 3)
-        weight = Conjugate.of(mean_moments(*np.moveaxis(flat, -1, 0)), facts.weight.of_units(of_weight))
-        moments = spline_moments(together(ones, of_outcome, ones.ndim - 3))
-        return weight, Conjugate.of(moments, facts.outcome.of_units(of_outcome))
-
-    def _shares(self, statistics: Floats) -> tuple[Floats, Floats]:
-        """Parameters of the Beta posterior of P(part 1), (…, cell) each; its prior, at the reference's share, is worth
-        WORTH records of the rarer part."""
-        share = self.known.share / np.minimum(self.known.share, 1.0 - self.known.share)
-        other = share * (1.0 / self.known.share - 1.0)
-        ones = statistics[..., LEADING:].reshape(*statistics.shape[:-1], INTERVALS, TERMS)[..., 0].sum(axis=-1)
-        return ones + WORTH * share, statistics[..., 0] + WORTH * other
-
-    def _draws(self, law: Law) -> Draws:
+    def draws_of(self, law: Law) -> Draws:
         """Parameters of all cells of the frame; NaN for those of other strata."""
         parts = slice(2 - len(PARTS[self.kind]), 2)
         values = {"weight_mean": law.mean[:, :, parts], "weight_sd": law.sd[:, :, parts]}
@@ -312,6 +184,9 @@ class Scores:
         if self.kind != "binary":
             values |= {"slopes": law.slopes, "residual_sd": law.residual}
         return Draws({name: self._spread(value) for name, value in values.items()})
+
+    def _fitted(self, statistics: Floats) -> Fitted:
+        return Fitted.of(statistics, self.known, self.units)
 
     def _spread(self, values: Floats) -> Floats:
         whole = np.full((len(values), len(self.cells.labels), *values.shape[2:]), np.nan)
@@ -331,17 +206,13 @@ class Scores:
     def _factors(self, draws: Draws, records: Records) -> Iterator[tuple[Ints, Floats, Floats, Floats]]:
         """Records of every cell, part and interval; their features (TERMS, record), the table (TERMS, draw), and a bound on
         the error of a record's values, in proportion to the terms before any of them cancel."""
-        reference, law, (pattern, terms) = told(self.known), self._law(draws), self._terms(self.scored(records))
-        for own, number in by_pattern(pattern.astype(np.int32)):
+        reference, law, scored = told(self.known), self._law(draws), self.scored(records)
+        terms = products(scored.outcome, scored.weight)
+        for own, number in by_pattern(scored.pattern.astype(np.int32)):
             cell, place = divmod(number, 1 + INTERVALS)
             table = relative(law, reference, cell, place, self.kind)
             features = np.ascontiguousarray(terms[:, own])
             yield own, features, table.values, ROUNDING * (table.magnitude @ np.abs(features))
-
-
-def _flat(sums: NDArray[T]) -> NDArray[T]:
-    """(…, 1 + INTERVALS, TERMS) → (…, statistic): of part 0 what its weights tell."""
-    return np.concatenate([sums[..., 0, [0, 2, 5]], sums[..., 1:, :].reshape(*sums.shape[:-2], INTERVALS * TERMS)], axis=-1)
 
 
 def kind_of(outcome: Column) -> Kind:
