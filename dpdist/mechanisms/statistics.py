@@ -102,7 +102,7 @@ def reference_tables(
         assert known.told is not None
         assert known.limits is not None
         told, limits = known.told, known.limits
-    model = model.within(limits)
+    model = model.within(limits, model.units(told))
     sums = yield Pass(Count(model), "sum")
     (cells, columns), (first, other) = sums.shape, model.scales
     if first == other:

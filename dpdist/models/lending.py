@@ -24,7 +24,7 @@ HIGH = 0.95
 
 def complete(cells: Sequence[Cell], codes: Codes | None = None) -> list[Cell]:
     """Cells of which those with FEW records borrow; `codes` (cell, column) tell which are alike."""
-    group = np.zeros(len(cells), dtype=np.int64) if codes is None else _alike(cells, codes)
+    group = np.zeros(len(cells), dtype=np.int64) if codes is None else alike(cells, codes)
     found = list(cells)
     for number in np.unique(group):
         own = [int(k) for k in np.flatnonzero(group == number)]
@@ -62,12 +62,16 @@ def _moves(lent: Sequence[Cell], own: Sequence[Cell]) -> Floats:
     return np.asarray(shrunk(values + origin, np.zeros(len(values)), np.array(sampling))[1] - origin)
 
 
-def _alike(cells: Sequence[Cell], codes: Codes) -> Ints:
-    """Groups by the one column within whose levels the cells are the most alike: in zeros, weighted by records."""
+def alike(cells: Sequence[Cell], codes: Codes) -> Ints:
+    """Groups by the one column within whose levels the cells are the most alike: in zeros, weighted by records.
+
+    A column that tells every cell apart makes no groups."""
     records = np.array([cell.records for cell in cells], dtype=np.float64)
     share = np.array([np.mean(cell.outcome <= cell.mean / 2.0) for cell in cells])
     best, group = np.inf, np.zeros(len(cells), dtype=np.int64)
     for column in codes.T:
+        if len(np.unique(column)) == len(cells):
+            continue
         held = np.bincount(column, weights=records)
         mean = np.bincount(column, weights=records * share) / np.maximum(held, 1.0)
         spread = float((records * (share - mean[column]) ** 2).sum()) / max(1.0, len(cells) - len(np.unique(column)))

@@ -19,11 +19,12 @@ from dpdist.models.choosing import Noise, choose
 from dpdist.models.clipping import Cell
 from dpdist.models.design import design
 from dpdist.models.lending import complete
+from dpdist.models.merging import pooled, spread, united
 from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws, Extremes, Parameter
 from dpdist.models.unclipping import unclip
 from dpdist.privacy.reference_cells import UNIT, Limits, noise_scales
-from dpdist.records import Codes, Floats, Frame, Records
+from dpdist.records import Codes, Floats, Frame, Ints, Records
 
 
 class Sized(NamedTuple):
@@ -59,6 +60,8 @@ class ReferenceCells(OutcomeModel):
     simplex: bool = False
     """Sizes are secret: statistics are (1 − v, v(1 + c)/2 of every outcome, v(1 − c)/2 of every outcome)."""
     limits: Limits | None = None
+    unit: Ints | None = None
+    """Of every cell, (cell,): cells of one unit have one sum."""
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> ReferenceCells:
@@ -95,6 +98,9 @@ class ReferenceCells(OutcomeModel):
             Parameter("means", (cell, ("mean", ("weight", *(self.outcomes if several else ("outcome",)))))),
             Parameter("sampling", (cell, ("covariance", ("weight", *pairs)))),
             Parameter("noise", (cell, ("covariance", ("weight", *pairs)))),
+            Parameter("alone", (cell, ("covariance", ("weight", *pairs)))),
+            Parameter("common", (cell, ("mean", ("weight", *(self.outcomes if several else ("outcome",)))))),
+            Parameter("unit", (cell,)),
         )
 
     @property
@@ -103,10 +109,10 @@ class ReferenceCells(OutcomeModel):
         first, other = (2.0 * (float(scale) / UNIT) ** 2 for scale in self.scales)
         return Noise(first, 2.0 * other if self.simplex else other)
 
-    def sized(self, sums: Floats) -> Sized:
-        """Sums as under public sizes, and the sizes: where these are secret, the noisy sums' own."""
+    def sized(self, sums: Floats, count: Floats) -> Sized:
+        """Sums of units as under public sizes, `count`, and the sizes: where these are secret, the noisy sums' own."""
         if not self.simplex:
-            return Sized(sums, self.count, np.zeros_like(self.count))
+            return Sized(sums, count, np.zeros_like(count))
         above, below = np.split(sums[:, 1:], 2, axis=1)
         left, held = np.maximum(sums[:, 0], 0.0), np.maximum((above + below).mean(axis=1), UNIT / 1000.0)
         size = np.maximum(np.rint((left + held) / UNIT), 1.0)
@@ -127,50 +133,70 @@ class ReferenceCells(OutcomeModel):
             found.append(complete(cells, self.codes))
         return found
 
-    def limited(self, told: Told) -> Limits:
-        """μ, U and R of every cell from the reference and public sizes; where these are secret, from its own."""
-        by_cell = list(zip(*told, strict=True))
-        sizes = [cells[0].records for cells in by_cell] if self.simplex else self.count
-        chosen = [choose(cells, int(n), self.noise) for cells, n in zip(by_cell, sizes, strict=True)]
-        return Limits(*(np.array([getattr(each, name) for each in chosen], dtype=np.float64) for name in Limits._fields))
+    def units(self, told: Told) -> Ints:
+        """Unit of every cell, (cell,), from the reference and the noise."""
+        return united(told[0], self.codes, float(max(self.scales)) / UNIT)
 
-    def within(self, limits: Limits) -> ReferenceCells:
-        return replace(self, limits=limits)
+    def _sizes(self, told: Told) -> Floats:
+        """Public sizes; where these are secret, the reference's own."""
+        return np.array([cell.records for cell in told[0]], dtype=np.float64) if self.simplex else self.count
+
+    def _whole(self, told: Told, unit: Ints) -> Told:
+        """Every outcome's units, as cells."""
+        sizes, members = self._sizes(told), [np.flatnonzero(unit == number) for number in range(unit.max() + 1)]
+        return [[pooled([cells[k] for k in own], sizes[own]) for own in members] for cells in told]
+
+    def limited(self, told: Told) -> Limits:
+        """μ, U and R of every cell: its unit's."""
+        unit = self.units(told)
+        sizes = np.bincount(unit, weights=self._sizes(told))
+        whole = zip(zip(*self._whole(told, unit), strict=True), sizes, strict=True)
+        chosen = [choose(cells, int(n), self.noise) for cells, n in whole]
+        found = (np.array([getattr(each, name) for each in chosen], dtype=np.float64) for name in Limits._fields)
+        return Limits(*(each[unit] for each in found))
+
+    def within(self, limits: Limits, unit: Ints | None = None) -> ReferenceCells:
+        """With limits and units, which are the cells where none are given."""
+        return replace(self, limits=limits, unit=np.arange(len(self.labels)) if unit is None else unit)
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
         assert self.limits is not None
-        cell, cells = self.pattern(records.frame), len(self.labels)
+        assert self.unit is not None
+        cell, units = self.pattern(records.frame), int(self.unit.max()) + 1
         body = self.limits.simplex if self.simplex else self.limits.cone
         rows = alpha[:, None] * body(cell, records.weight, np.column_stack(records.outcomes))
-        return np.column_stack([np.bincount(cell, weights=column, minlength=cells) for column in rows.T])
+        return np.column_stack([np.bincount(self.unit[cell], weights=column, minlength=units) for column in rows.T])
 
     def unclipped(self, sums: Floats, told: Told) -> Draws:
-        """What is released, from noisy sums and the reference."""
+        """What is released, from noisy sums of units and the reference."""
         assert self.limits is not None
-        centre, cap, reach = self.limits
-        sized = self.sized(sums)
-        found = [
-            unclip(
-                cells,
-                Limits(centre[:, k], cap, reach[:, k]),
-                sized.sums[:, [0, 1 + k]],
-                sized.size,
-                self.noise,
-                self.shrinkage,
-            )
-            for k, cells in enumerate(told)
-        ]
+        assert self.unit is not None
+        unit, whole = self.unit, self._whole(told, self.unit)
+        sized = self.sized(sums, np.bincount(unit, weights=self.count).astype(np.float64))
+        centre, cap, reach = (each[np.unique(unit, return_index=True)[1]] for each in self.limits)
+        found = []
+        for k, (cells, units) in enumerate(zip(told, whole, strict=True)):
+            limits, own = Limits(centre[:, k], cap, reach[:, k]), sized.sums[:, [0, 1 + k]]
+            each = unclip(units, limits, own, sized.size, self.noise, self.shrinkage)
+            found.append(spread(each, cells, units, unit))
         weight = found[0].estimate[:, 0]
         means = [each.estimate[:, 1] for each in found]
         carried = [
             [cell.transported(w, m, POINTS) for cell, w, m in zip(cells, weight, mean, strict=True)]
             for cells, mean in zip(told, means, strict=True)
         ]
-        values = {"sums": sums, "limits": np.column_stack(self.limits), "means": np.column_stack([weight, *means])}
-        values |= {name: _covariances([getattr(each, name) for each in found]) for name in ("sampling", "noise")}
+        values = {
+            "sums": sums[unit],
+            "unit": unit.astype(np.float64),
+            "limits": np.column_stack(self.limits),
+            "means": np.column_stack([weight, *means]),
+        }
+        values |= {name: _covariances([getattr(each, name) for each in found]) for name in ("sampling", "noise", "alone")}
+        values["common"] = np.column_stack([found[0].common[:, 0], *(each.common[:, 1] for each in found)])
         if self.simplex:
-            values["size"] = np.maximum(np.rint(sized.size), 1.0)
-            values["noise"][:, 0] += sized.variance
+            share = self._sizes(told) / np.bincount(unit, weights=self._sizes(told))[unit]
+            values["size"] = np.maximum(np.rint(sized.size[unit] * share), 1.0)
+            values["noise"][:, 0] += sized.variance[unit]
         values |= {"standing": np.array([cell.standing for cell in told[0]], dtype=np.float64)}
         values |= {"points": np.array([[_padded(*pair) for pair in cells] for cells in carried])}
         return Draws({name: value[None] for name, value in values.items()})
@@ -186,23 +212,38 @@ class ReferenceCells(OutcomeModel):
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """Means under other samples of both files, without noise."""
-        return self._varied(theta, "sampling", draws, rng)
+        together = self._errors(theta, "sampling", theta["unit"][0].astype(np.int64), draws, rng)
+        if not theta["alone"].any():
+            return self._moved(theta, together)
+        alone = self._errors(theta, "alone", np.arange(len(self.labels)), draws, rng)
+        return self._moved(theta, [one + other for one, other in zip(together, alone, strict=True)])
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """Means under other noise: for standard errors, not for release."""
-        return self._varied(theta, "noise", draws, rng)
+        unit = theta["unit"][0].astype(np.int64)
+        errors = self._errors(theta, "noise", unit, draws, rng)
+        if theta["common"].any():
+            loadings = theta["common"][0].T
+            errors = [own + each * rng.standard_normal((draws, 1)) for own, each in zip(errors, loadings, strict=True)]
+        return self._moved(theta, errors)
 
-    def _varied(self, theta: Draws, name: str, draws: int, rng: np.random.Generator) -> Draws:
-        """Outcomes vary with the weight, each by its own covariance; how they vary with one another enters no table."""
+    def _errors(self, theta: Draws, name: str, unit: Ints, draws: int, rng: np.random.Generator) -> list[Floats]:
+        """Errors of log mean weights, then of every outcome's means, (draw, cell) each; a unit's cells move together.
+
+        Outcomes vary with the weight, each by its own covariance; how they vary with one another enters no table.
+        """
         of_weight, *pairs = np.split(theta[name][0], np.arange(1, 1 + 2 * len(self.outcomes)), axis=1)
-        sd = np.sqrt(of_weight[:, 0])
-        shift = rng.standard_normal((draws, len(sd)))
+        sd, units = np.sqrt(of_weight[:, 0]), int(unit.max()) + 1
+        shift = rng.standard_normal((draws, units))[:, unit]
         errors = [sd * shift]
         for k in range(len(self.outcomes)):
             both, own = pairs[2 * k][:, 0], pairs[2 * k + 1][:, 0]
             slope = np.divide(both, sd, out=np.zeros_like(sd), where=sd > 0)
             left = np.sqrt(np.maximum(own - slope**2, 0.0))
-            errors.append(slope * shift + left * rng.standard_normal((draws, len(sd))))
+            errors.append(slope * shift + left * rng.standard_normal((draws, units))[:, unit])
+        return errors
+
+    def _moved(self, theta: Draws, errors: Sequence[Floats]) -> Draws:
         weight = theta["means"][..., 0] * np.exp(np.clip(errors[0], -5.0, 5.0))
         outcomes = [theta["means"][..., 1 + k] + error for k, error in enumerate(errors[1:])]
         return Draws({"means": np.stack([weight, *outcomes], axis=-1)})

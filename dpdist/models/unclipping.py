@@ -22,11 +22,16 @@ LEAST = 1e-12
 
 
 class Unclipped(NamedTuple):
-    """Per cell: (mean weight, mean outcome), and covariances of (log mean weight, mean outcome) from sampling and noise."""
+    """Per cell: (mean weight, mean outcome), and covariances of (log mean weight, mean outcome) from sampling and noise;
+    deviations of what cells have in common, the error of the mean that they are shrunk to; their (log s, log g); A of
+    both."""
 
     estimate: Floats
     sampling: Floats
     noise: Floats
+    common: Floats
+    scale: Floats
+    drift: Floats
 
 
 def unclip(
@@ -42,11 +47,13 @@ def unclip(
         noise.append(_of_noise([slopes, cell.under(*found[-1]).slopes(own)], of_sums / n**2))
         told.append(slopes)
     raw, own_noise = np.array(found), np.array(noise)
-    kept, moved, spread = np.ones_like(raw), raw, np.zeros(2)
+    kept, moved, spread, centre = np.ones_like(raw), raw, np.zeros(2), np.zeros(2)
     if shrinkage and len(cells) > 2:
         parts = [shrunk(raw[:, k], np.array(sampling)[:, k], own_noise[:, k, k]) for k in range(2)]
         kept, moved = (np.column_stack([part[i] for part in parts]) for i in range(2))
         spread = np.array([part[2] for part in parts])
+        known = np.array(sampling) + np.diagonal(own_noise, axis1=1, axis2=2)
+        centre = 1.0 / (1.0 / np.maximum(spread + known, LEAST)).sum(axis=0)
     estimate: list[tuple[float, float]] = []
     covariances: tuple[list[Floats], list[Floats]] = ([], [])
     own_limits = list(zip(*limits, strict=True))
@@ -63,7 +70,9 @@ def unclip(
         covariances[0].append(own_sampling + left)
         covariances[1].append(rates @ own_noise[k] @ rates.T)
         estimate.append((cell.mean_weight * np.exp(moved[k, 0]), cell.mean_at(moved[k, 1])))
-    return Unclipped(np.array(estimate), np.array(covariances[0]), np.array(covariances[1]))
+    rate = np.array([[1.0, cell.mean_rate] for cell in cells])
+    common = (1.0 - kept) * np.sqrt(centre) * rate
+    return Unclipped(np.array(estimate), np.array(covariances[0]), np.array(covariances[1]), common, moved, spread)
 
 
 def _of_noise(slopes: Sequence[Slopes], of_means: Floats) -> Floats:

@@ -253,6 +253,24 @@ def test_secret_sizes_are_told_by_noisy_sums_alone(files: Path, tmp_path: Path) 
     assert len(synthetic) == told.sum()
 
 
+@pytest.mark.parametrize("adjacency", ["substitution", "add_remove"])
+def test_cells_that_noise_would_drown_are_released_together(files: Path, tmp_path: Path, adjacency: str) -> None:
+    """At ε = .06 the noise on a cell of some thousand records is several direct errors: fewer sums than cells are drawn."""
+    dpdist.run(job(files, adjacency=adjacency, epsilon="0.06"), tmp_path / "ws")
+    said = json.loads((tmp_path / "ws" / "public" / "released" / "set-1.json").read_text())["strata"]["all"]
+    unit, sums = np.array(said["unit"]["values"]), np.array(said["sums"]["values"])
+    assert 1 <= len(set(unit)) < 6
+    assert all(len(np.unique(sums[unit == number], axis=0)) == 1 for number in unit)
+    noise = [np.load(path) for path in (tmp_path / "ws" / "confidential" / "noise").iterdir()]
+    assert sum(each.size for each in noise) == len(set(unit)) * sums.shape[1]
+    table = pd.read_parquet(tmp_path / "ws" / "public" / "tables" / "salaries.parquet")
+    assert np.isfinite(table[["estimate", "standard_error"]]).all(axis=None)
+    mine = table[(table["estimator"] == "parameters") & (table["statistic"] == "count")].set_index(["field", "sex"])
+    inner = mine[(mine.index.get_level_values(0) != TOTAL) & (mine.index.get_level_values(1) != TOTAL)]
+    assert inner["estimate"].sum() == pytest.approx(mine["estimate"][TOTAL, TOTAL], rel=1e-9)
+    assert inner["standard_error"].pow(2).sum() < mine["standard_error"][TOTAL, TOTAL] ** 2, "errors of a unit add up"
+
+
 def test_a_single_record_of_secret_number_is_released_like_any_other_file(files: Path, tmp_path: Path) -> None:
     """Control: where sizes are public, one record is refused, as it has no sampling error."""
     survey(1).iloc[:1].to_parquet(tmp_path / "one.parquet")
