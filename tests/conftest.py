@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import hypothesis
+import numpy as np
 import pytest
 from object_server import ObjectServer
 
@@ -52,6 +53,32 @@ def _keys_of(name: str) -> Iterator[None]:
 def keys_of() -> Callable[[str], AbstractContextManager[None]]:
     """`with keys_of(name)`: the same root keys for what is released twice."""
     return _keys_of
+
+
+@contextmanager
+def _noise_of(name: str) -> Iterator[None]:
+    """OpenDP's draws, which cannot be seeded, follow from the name instead: whole Laplace noise as the difference of two
+    geometric numbers. All else is as in a release: its scale, its size, that it is kept (tests/test_noise.py)."""
+    numbers = itertools.count()
+
+    def make_laplace(*_: object, scale: float) -> Callable[[list[int]], list[int]]:
+        def measurement(values: list[int]) -> list[int]:
+            digest = hashlib.blake2b(f"{name} {next(numbers)}".encode(), digest_size=16).digest()
+            rng = np.random.default_rng(int.from_bytes(digest, "little"))
+            one, other = rng.geometric(-np.expm1(-1.0 / scale), (2, len(values)))
+            return (np.array(values, dtype=np.int64) + one - other).tolist()
+
+        return measurement
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("opendp.measurements.make_laplace", make_laplace)
+        yield
+
+
+@pytest.fixture(scope="session")
+def noise_of() -> Callable[[str], AbstractContextManager[None]]:
+    """`with noise_of(name)`: the same noise every day, for limits on what a release errs by: no chance is left in them."""
+    return _noise_of
 
 
 @pytest.fixture(scope="module", autouse=True)

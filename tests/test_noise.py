@@ -7,6 +7,8 @@ approximation. OpenDP cannot be seeded, so the test may fail by chance: with pro
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from fractions import Fraction
 from pathlib import Path
 
@@ -72,6 +74,23 @@ def test_whole_noise_has_the_stated_law_and_no_other(scale: Fraction) -> None:
     assert whole_fits(noise, float(scale))
     assert not whole_fits(noise, 0.8 * float(scale))
     assert not whole_fits(noise, 1.25 * float(scale))
+
+
+@pytest.mark.parametrize("scale", [Fraction(1, 5), Fraction(2), Fraction(40), Fraction(2**20)])
+def test_noise_of_a_name_has_that_law_too(scale: Fraction, noise_of: Callable[[str], AbstractContextManager[None]]) -> None:
+    """What stands in for OpenDP where a limit is set on errors; under the same name the same, and only within it."""
+    drawn = []
+    for name in ("one", "one", "other"):
+        with noise_of(name):
+            drawn.append(whole_laplace(scale, SIZE))
+    assert np.array_equal(drawn[0], drawn[1])
+    assert not np.array_equal(drawn[0], drawn[2])
+    assert not np.array_equal(drawn[0], whole_laplace(scale, SIZE))
+    for noise in drawn:
+        assert abs(np.sign(noise).mean()) < 6.2 / np.sqrt(SIZE)
+        assert whole_fits(noise, float(scale))
+        assert not whole_fits(noise, 0.8 * float(scale))
+        assert not whole_fits(noise, 1.25 * float(scale))
 
 
 HISTOGRAM = """

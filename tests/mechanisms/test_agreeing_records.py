@@ -51,6 +51,7 @@ def test_tables_made_from_the_records_are_the_published_ones(public: Path) -> No
 
 
 def test_records_have_the_references_shape_and_not_their_cells_means(public: Path, files: Path) -> None:
+    """Over 60 releases quantiles are off by .073 ± .008 at most: all limits are ten standard deviations away, or more."""
     made = pd.read_parquet(public / "synthetic" / "set-1.parquet")
     now = pd.read_parquet(files / "now.parquet")
     assert len(made) == len(now)

@@ -102,21 +102,39 @@ def test_the_release_is_strict_and_says_what_it_costs(released: tuple[pd.DataFra
     assert any("2 units of the bounds" in text for text in statement["assumptions"])
 
 
-def test_tables_add_up_and_err_by_their_noise(released: tuple[pd.DataFrame, Path]) -> None:
-    """Counts: noise of scale 2·60/3 = 40 a cell; six times that is exceeded with probability e⁻⁶ = .25 % a cell."""
+def expected(rows: pd.DataFrame, space: Path, share: float = 1.0) -> pd.DataFrame:
+    """Count and total of every cell: those of the clipped records and a share of the noise that was kept, both in units of
+    60/2^20 on the weight and on its product with the outcome's distance from 100,000, in units of 100,000."""
+    found = []
+    for stratum, field in enumerate(("arts", "law")):
+        noise = np.load(space / "confidential" / "noise" / f"strata-{stratum:06d}-001.npy").reshape(2, 2)
+        for sex, (of_weight, of_product) in zip(("f", "m"), share * noise * 60 / UNIT, strict=True):
+            own = rows[(rows["field"] == field) & (rows["sex"] == sex)]
+            total = (own["weight"] * own["salary"].clip(0, 200_000)).sum()
+            found.append((field, sex, own["weight"].sum() + of_weight, total + 100_000 * (of_weight + of_product)))
+    return pd.DataFrame(found, columns=["field", "sex", "count", "total"])
+
+
+def test_tables_add_up_and_err_by_their_noise_exactly(released: tuple[pd.DataFrame, Path]) -> None:
+    """To within the rounding of records to units. Control: with half as much noise again, or half of it, they are others,
+    unless four counts all have less than 1 % of the noise's scale: 10⁻⁸."""
     rows, space = released
     table = pd.read_parquet(space / "public" / "tables" / "salaries.parquet")
+    true, *controls = (expected(rows, space, share) for share in (1.0, 0.5, 1.5))
     for estimator in ("parameters", "records"):
         mine = table[table["estimator"] == estimator]
         counts = mine[mine["statistic"] == "count"].set_index(["field", "sex"])["estimate"]
+        means = mine[mine["statistic"] == "mean"].set_index(["field", "sex"])["estimate"]
         for field in ("arts", "law"):
             assert counts[field, "f"] + counts[field, "m"] == pytest.approx(counts[field, TOTAL], rel=1e-9)
-            for sex in ("f", "m"):
-                true = rows[(rows["field"] == field) & (rows["sex"] == sex)]["weight"].sum()
-                assert abs(counts[field, sex] - true) < 6 * 40
-        clipped = rows["salary"].clip(0, 200_000)
-        mean = mine[(mine["statistic"] == "mean") & (mine["field"] == TOTAL) & (mine["sex"] == TOTAL)]["estimate"].iloc[0]
-        assert mean == pytest.approx(np.average(clipped, weights=rows["weight"]), rel=0.02)
+        for (field, sex), own in true.set_index(["field", "sex"]).iterrows():
+            assert counts[field, sex] == pytest.approx(own["count"], abs=0.1)
+            assert means[field, sex] == pytest.approx(own["total"] / own["count"], rel=2e-5)
+        assert counts[TOTAL, TOTAL] == pytest.approx(true["count"].sum(), abs=0.4)
+        assert means[TOTAL, TOTAL] == pytest.approx(true["total"].sum() / true["count"].sum(), rel=2e-5)
+        for other in controls:
+            cells = counts.loc[list(zip(other["field"], other["sex"], strict=True))].to_numpy()
+            assert np.abs(cells - other["count"]).max() > 0.1, "control"
     errors = table[(table["estimator"] == "parameters") & (table["statistic"] == "count")].set_index(["field", "sex"])
     assert errors.loc[("arts", "f"), "standard_error"] > 40
 

