@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -13,11 +14,14 @@ from rich.text import Text
 
 from dpdist.confidential import Confidential
 from dpdist.errors import WorkspaceError
+from dpdist.models.merging import fewest
 from dpdist.planning import Plan
+from dpdist.privacy.reference_cells import noise_scales
 from dpdist.publish.folder import recover
 from dpdist.runtime.blocks import log_lik_bytes
 from dpdist.storage.bucket import MANIFEST
 from dpdist.storage.workspace import Workspace
+from dpdist.survey.reference import ReferenceFile
 
 ROWS = 40
 
@@ -31,7 +35,7 @@ def plan_text(plan: Plan) -> RenderableType:
     facts = {
         "input": plan.source.name,
         "records": f"{int(frame.count.sum()):,} after universe and rules",
-        **({"reference": f"{plan.reference.records:,} records"} if plan.reference is not None else {}),
+        **({"reference": _reference(plan)} if plan.reference is not None else {}),
         "strata": f"{len(count):,} (from {int(count.min()):,} to {int(count.max()):,} records)",
         "blocks": f"{len(layout.blocks):,}",
         "memory per task": f"{needed:,.0f} MiB at most, of {given:,.0f} MiB a worker",
@@ -43,6 +47,20 @@ def plan_text(plan: Plan) -> RenderableType:
     if plan.promise.total.name == "none":
         facts["cost"] = "nothing is promised: for comparison only"
     return facts_text(facts)
+
+
+def _reference(plan: Plan) -> str:
+    """Its size, and for tables of its cells how many of them are too small to have noise of their own."""
+    job, found = plan.job, plan.reference
+    said = f"{found.records:,} records" if found is not None else ""
+    if not isinstance(found, ReferenceFile) or job.mechanism.name != "reference_tables":
+        return said
+    cell = plan.frame.group(job.cell_columns)[0]
+    records = np.bincount(cell, weights=found.counts(plan.frame)).astype(int)
+    few = fewest(noise_scales(job.epsilon_of_tables, job.budget.adjacency, len(job.model.outcomes)))
+    said += f", {records.min():,} to {records.max():,} in each of {len(records):,} cells"
+    small = int((records < few).sum())
+    return said + (f"; {small:,} of fewer than {few:,.0f}, which noise would drown, have sums together" if small else "")
 
 
 def run_text(workspace: str | Path) -> RenderableType:

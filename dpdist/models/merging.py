@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy as np
 from dpdist.models.clipping import Cell
 from dpdist.models.lending import alike
 from dpdist.models.unclipping import LEAST, Unclipped
+from dpdist.privacy.reference_cells import UNIT
 from dpdist.records import Codes, Floats, Ints
 
 FEWEST = 4.0
@@ -36,24 +38,29 @@ class Spread(NamedTuple):
     common: Floats
 
 
-def united(cells: Sequence[Cell], codes: Codes, scale: float) -> Ints:
-    """Unit of every cell, (cell,), in the order of first cells; `scale` of the noise, in records.
+def fewest(scales: tuple[Fraction, Fraction]) -> float:
+    """Reference records that keep a cell from being merged, by the scales of the noise, in units."""
+    return FEWEST * (float(max(scales)) / UNIT) ** 2
+
+
+def united(cells: Sequence[Cell], codes: Codes, few: float) -> Ints:
+    """Unit of every cell, (cell,), in the order of first cells; a cell of `few` reference records or more is its own.
 
     Small cells that are alike are taken together, the smallest first, until they are enough. Where histograms stand in for
     a reference, cells share these already.
     """
     records, first = np.array([cell.records for cell in cells]), np.arange(len(cells))
-    small = (records < FEWEST * scale**2) & [cell.blur is None for cell in cells]
+    small = (records < few) & [cell.blur is None for cell in cells]
     group = 2 * alike(cells, codes) + np.array([cell.scaled for cell in cells])
     for number in np.unique(group[small]):
         members = np.flatnonzero(small & (group == number))
         members = members[np.argsort(records[members], kind="stable")]
         units: list[list[int]] = [[]]
         for k in members.tolist():
-            if int(records[units[-1]].sum()) >= FEWEST * scale**2:
+            if int(records[units[-1]].sum()) >= few:
                 units.append([])
             units[-1].append(k)
-        if len(units) > 1 and int(records[units[-1]].sum()) < FEWEST * scale**2:
+        if len(units) > 1 and int(records[units[-1]].sum()) < few:
             units[-2:] = [units[-2] + units[-1]]
         for own in units:
             first[own] = min(own)

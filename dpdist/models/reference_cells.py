@@ -19,7 +19,7 @@ from dpdist.models.choosing import Noise, choose
 from dpdist.models.clipping import Cell
 from dpdist.models.design import design
 from dpdist.models.lending import complete
-from dpdist.models.merging import pooled, spread, united
+from dpdist.models.merging import fewest, pooled, spread, united
 from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws, Extremes, Parameter
 from dpdist.models.unclipping import unclip
@@ -135,7 +135,7 @@ class ReferenceCells(OutcomeModel):
 
     def units(self, told: Told) -> Ints:
         """Unit of every cell, (cell,), from the reference and the noise."""
-        return united(told[0], self.codes, float(max(self.scales)) / UNIT)
+        return united(told[0], self.codes, fewest(self.scales))
 
     def _sizes(self, told: Told) -> Floats:
         """Public sizes; where these are secret, the reference's own."""

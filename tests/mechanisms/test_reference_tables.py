@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from redrawn import redrawn
+from rich.console import Console
 
 import dpdist
 from dpdist.errors import DataError, JobError
@@ -27,6 +29,7 @@ from dpdist.models.score_cells import UNIT as LEAST
 from dpdist.models.unclipping import unclip
 from dpdist.privacy.reference_cells import UNIT, Limits
 from dpdist.records import TOTAL
+from dpdist.reporting import plan_text
 
 JOB = """
 dataset: strict
@@ -269,10 +272,20 @@ def test_secret_sizes_are_told_by_noisy_sums_alone(files: Path, tmp_path: Path, 
     assert len(synthetic) == told.sum()
 
 
+def facts_of(said: Job) -> str:
+    """What `dpdist plan` prints."""
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(plan_text(dpdist.plan(said)))
+    return console.export_text()
+
+
 @pytest.mark.parametrize("adjacency", ["substitution", "add_remove"])
 def test_cells_that_noise_would_drown_are_released_together(files: Path, tmp_path: Path, adjacency: str) -> None:
     """At ε = .06 the noise on a cell of some thousand records is several direct errors: fewer sums than cells are drawn."""
-    dpdist.run(job(files, adjacency=adjacency, epsilon="0.06"), tmp_path / "ws")
+    plain = job(files, adjacency=adjacency, epsilon="0.06")
+    assert "which noise would drown" in " ".join(facts_of(plain).split())
+    assert "which noise would drown" not in " ".join(facts_of(job(files, adjacency=adjacency)).split())
+    dpdist.run(plain, tmp_path / "ws")
     said = json.loads((tmp_path / "ws" / "public" / "released" / "set-1.json").read_text())["strata"]["all"]
     unit, sums = np.array(said["unit"]["values"]), np.array(said["sums"]["values"])
     assert 1 <= len(set(unit)) < 6

@@ -58,7 +58,7 @@ def test_only_small_cells_are_merged_and_into_units_that_are_enough_where_they_c
     sizes: list[int], scale: float
 ) -> None:
     cells = [Cell.of(np.ones(n), np.arange(n, dtype=float), (0.0, 1e3)) for n in sizes]
-    unit, records = united(cells, codes_of(cells), scale), np.array(sizes)
+    unit, records = united(cells, codes_of(cells), FEWEST * scale**2), np.array(sizes)
     small, few = records < FEWEST * scale**2, FEWEST * scale**2
     held = np.bincount(unit, weights=records)[unit]
     together = np.bincount(unit)[unit] > 1
@@ -78,8 +78,8 @@ def test_cells_are_merged_within_the_groups_in_which_they_are_alike() -> None:
         Cell.of(np.ones(50), rng.gamma(2, 10, 50) * (rng.random(50) < 0.3 + 0.6 * (k % 2)), (0.0, 1e3)) for k in range(8)
     ]
     codes = np.array([[k // 2, k % 2] for k in range(8)], dtype=np.int32)
-    assert united(cells, codes, SCALE).tolist() == [0, 1] * 4
-    assert united(cells, codes, 0.1).tolist() == list(range(8))
+    assert united(cells, codes, FEWEST * SCALE**2).tolist() == [0, 1] * 4
+    assert united(cells, codes, 0.04).tolist() == list(range(8))
 
 
 def test_under_one_drift_of_scale_cells_of_a_unit_are_told_exactly_without_noise() -> None:
@@ -107,7 +107,7 @@ def test_totals_of_small_cells_err_less_together_and_as_much_as_is_said() -> Non
     once for all draws); on their own, cells make a total that is off by half as much again or more."""
     rng, sizes = np.random.default_rng(7), [45] * 30
     first = cells_of(sizes)
-    unit, together, alone = united(first, codes_of(first), SCALE), [], []
+    unit, together, alone = united(first, codes_of(first), FEWEST * SCALE**2), [], []
     assert unit.max() + 1 < 8
     truth = sum(45 * 1.05 * np.exp(4.0 + 0.02 * k + 0.125) for k in range(30))
     for draw in range(24):
