@@ -27,6 +27,19 @@ def whole_laplace(scale: Fraction, size: int) -> Floats:
     return np.array(measurement([0] * size), dtype=np.float64)
 
 
+def whole_gaussian(scale: Fraction, size: int) -> Floats:
+    """Whole numbers η with P(η) ∝ e^(−η²/2σ²), (size,), for whole statistics: σ² = Δ²/2ρ gives ρ-zCDP.
+
+    Δ is their L2 sensitivity (Canonne, Kamath & Steinke 2020). σ is rounded up to float64.
+    """
+    if scale <= 0:
+        raise ValueError("a noise scale must be greater than 0")
+    dp.enable_features("contrib")
+    space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T="i64")
+    measurement = dp.m.make_gaussian(*space, scale=float(np.nextafter(float(scale), np.inf)))
+    return np.array(measurement([0] * size), dtype=np.float64)
+
+
 def laplace(scale: Fraction, size: int) -> Floats:
     """Laplace noise of the given scale, (size,): b = sensitivity/ε gives ε for a statistic of that L1 sensitivity.
 

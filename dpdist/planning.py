@@ -16,8 +16,8 @@ from dpdist.job import CELLWISE, Job
 from dpdist.mechanisms.presets import MECHANISMS
 from dpdist.models import builder_of
 from dpdist.models.protocol import StratumModel
-from dpdist.privacy.guarantees import Promise
-from dpdist.progress import Listener, stage
+from dpdist.privacy.guarantees import Promise, large_delta
+from dpdist.progress import Event, Listener, stage
 from dpdist.raking import NotMet, factors, margins_of
 from dpdist.records import POOLED, Floats, Frame
 from dpdist.runtime.blocks import BYTES_PER_RECORD, GATHERED_BYTES, Layout
@@ -74,6 +74,8 @@ def make_plan(job: Job, input: str | Path | None, listener: Listener) -> Plan:
         with stage(listener, "check reference", None) as tick:
             reference = open_reference(job, source, census.frame, tick)
         _check_reference(job, layout, reference)
+    if note := large_delta(job, int(layout.frame.count.sum())):
+        listener(Event("note", "plan", note=note))
     plan = Plan(job, source, census, promise, layout, reference)
     check(job, plan.model)
     return plan

@@ -14,8 +14,10 @@ from rich.text import Text
 
 from dpdist.confidential import Confidential
 from dpdist.errors import WorkspaceError
+from dpdist.job import budget_text
 from dpdist.models.merging import fewest
 from dpdist.planning import Plan
+from dpdist.privacy.guarantees import large_delta
 from dpdist.privacy.reference_cells import noise_scales
 from dpdist.publish.folder import recover
 from dpdist.runtime.blocks import log_lik_bytes
@@ -44,6 +46,11 @@ def plan_text(plan: Plan) -> RenderableType:
         "cost": f"ε = {job.model_dump(mode='json')['budget']['epsilon']} for the release, {job.budget.adjacency}",
         "composition": plan.promise.composition,
     }
+    if job.budget.delta is not None:
+        told = f"at δ = {budget_text(job.budget.delta)}: ρ = {budget_text(job.budget.concentrated)}, {job.budget.adjacency}"
+        facts["cost"] = f"ε = {budget_text(job.budget.epsilon)} for the release, {told}"
+    if note := large_delta(job, int(count.sum())):
+        facts["caution"] = note
     if plan.promise.total.name == "none":
         facts["cost"] = "nothing is promised: for comparison only"
     return facts_text(facts)
@@ -145,7 +152,10 @@ def _statement(space: Workspace) -> dict[str, Any]:
 def _guarantee(said: dict[str, Any]) -> str:
     if said["guarantee"] == "none":
         return "none: for comparison only, not for publication"
-    text = f"{said['guarantee']}, ε = {said['epsilon']} ({said['epsilon_per_set']} a set), {said['adjacency']}"
+    cost = f"ε = {said['epsilon']} ({said['epsilon_per_set']} a set)"
+    if "rho" in said:
+        cost = f"ρ = {said['rho']}, ε = {said['epsilon']} at δ = {said['delta']}"
+    text = f"{said['guarantee']}, {cost}, {said['adjacency']}"
     return (
         text if said["adjacency"] == "substitution" else f"{text}; against substitution ε = {said['substitution_epsilon']}"
     )

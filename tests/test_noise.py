@@ -20,7 +20,7 @@ from scipy import stats
 
 import dpdist
 from dpdist.job import Adjacency
-from dpdist.noise import laplace, whole_laplace
+from dpdist.noise import laplace, whole_gaussian, whole_laplace
 from dpdist.privacy.guarantees import count_scale
 
 SIZE, FALSE_ALARM = 20_000, 1e-9
@@ -91,6 +91,34 @@ def test_noise_of_a_name_has_that_law_too(scale: Fraction, noise_of: Callable[[s
         assert whole_fits(noise, float(scale))
         assert not whole_fits(noise, 0.8 * float(scale))
         assert not whole_fits(noise, 1.25 * float(scale))
+
+
+def gaussian_fits(noise: np.ndarray, sigma: float) -> bool:
+    """The shares of 0 and of |η| ≤ σ are binomial; Ση²/σ² is χ² where σ is so large that the lattice does not show."""
+    at = np.arange(-np.ceil(12 * sigma), np.ceil(12 * sigma) + 1) if sigma < 1e4 else None
+    if at is None:
+        low, high = stats.chi2.ppf([FALSE_ALARM / 2, 1 - FALSE_ALARM / 2], len(noise))
+        return bool(low <= ((noise / sigma) ** 2).sum() <= high)
+    law = np.exp(-(at**2) / (2 * sigma**2))
+    for inside in (at == 0, np.abs(at) <= sigma):
+        share = law[inside].sum() / law.sum()
+        low, high = stats.binom.ppf([FALSE_ALARM / 4, 1 - FALSE_ALARM / 4], len(noise), share)
+        if not low <= np.isin(noise, at[inside]).sum() <= high:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("scale", [Fraction(1, 2), Fraction(2), Fraction(40), Fraction(2**36) + Fraction(1, 1000)])
+def test_whole_gaussian_noise_has_the_stated_law_and_no_other(scale: Fraction) -> None:
+    """False alarm 1e-9; controls: a fifth smaller, a quarter larger, and what is drawn at .8 of the scale."""
+    noise = whole_gaussian(scale, SIZE)
+    np.testing.assert_array_equal(noise, np.round(noise))
+    assert gaussian_fits(noise, float(scale))
+    assert not gaussian_fits(noise, 0.8 * float(scale))
+    assert not gaussian_fits(noise, 1.25 * float(scale))
+    assert not gaussian_fits(whole_gaussian(scale * Fraction(4, 5), SIZE), float(scale))
+    with pytest.raises(ValueError, match="greater than 0"):
+        whole_gaussian(Fraction(0), 1)
 
 
 HISTOGRAM = """

@@ -125,7 +125,7 @@ def comparator(job: Job, how: Comparator) -> Job:
         | {
             "model": {"family": "lognormal", "outcome": job.model.outcomes[0], "predictors": predictors, "synthesis": how},
             "mechanism": {"name": "weighted"},
-            "budget": said["budget"] | {"adjacency": adjacency},
+            "budget": {"epsilon": said["budget"]["epsilon"], "adjacency": adjacency},
             "synthetic_sets": job.synthetic_sets if job.synthetic_sets > 1 else SETS,
             "sampler": {},
             **dict.fromkeys(("reference", "calibration")),

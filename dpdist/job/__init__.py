@@ -22,6 +22,7 @@ from dpdist.job.names import (
     Lonely,
     Measure,
     MechanismName,
+    NoiseName,
     SamplerName,
     StatisticName,
     Synthesis,
@@ -32,6 +33,7 @@ from dpdist.job.running import Diagnostics, Runtime, Sampler
 from dpdist.job.tables import Table
 from dpdist.job.values import Budget, Frozen, Name, budget_text
 from dpdist.job.whole import Job
+from dpdist.job.zcdp import epsilon_of, rho_of
 
 __all__ = [
     "CELLWISE",
@@ -55,6 +57,7 @@ __all__ = [
     "Mechanism",
     "MechanismName",
     "Name",
+    "NoiseName",
     "Prior",
     "Program",
     "Reference",
@@ -72,4 +75,6 @@ __all__ = [
     "WeightRule",
     "Weights",
     "budget_text",
+    "epsilon_of",
+    "rho_of",
 ]

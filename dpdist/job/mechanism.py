@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, TypeAdapter, model_validator
 
 from dpdist.job.names import (
     FIXED_WEIGHTS,
@@ -13,10 +14,12 @@ from dpdist.job.names import (
     Consistency,
     Fallback,
     MechanismName,
+    NoiseName,
     Sensitivity,
     WeightRule,
 )
-from dpdist.job.values import Budget, Frozen
+from dpdist.job.values import Budget, Delta, Frozen, budget_text
+from dpdist.job.zcdp import epsilon_of, rho_of
 
 
 class Weights(Frozen):
@@ -60,6 +63,10 @@ class Mechanism(Frozen):
         default=True,
         description="of reference_tables and sanitized_statistics: cells towards each other, as far as noise moved them",
     )
+    noise: NoiseName = Field(
+        default="laplace",
+        description="of sanitized_statistics: discrete Laplace, for ε alone, or Gaussian, for zCDP and a delta",
+    )
     aim: float = Field(
         default=0.6,
         gt=0,
@@ -84,7 +91,32 @@ _DEFAULT_RULES = {"weighted": "fixed_point", "weighted_e": "linear", "censor_w":
 
 
 class ReleaseBudget(Frozen):
-    """The whole release's budget: epsilon is what all synthetic sets together may cost."""
+    """The whole release's budget: epsilon is what all synthetic sets together may cost.
+
+    Under Gaussian noise it holds with a delta, and is stated itself or by rho, from which it follows.
+    """
 
     epsilon: Budget
     adjacency: Adjacency = "zero_out"
+    delta: Delta | None = Field(default=None, description="of Gaussian noise: the δ at which epsilon holds")
+    rho: Budget | None = Field(default=None, description="of Gaussian noise, in place of epsilon: of zCDP")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _told_by_rho(cls, said: Any) -> Any:
+        if not isinstance(said, dict) or said.get("rho") is None:
+            return said
+        if said.get("delta") is None:
+            raise ValueError("rho needs a delta, at which epsilon is told: add delta, below one over the records")
+        known = {name: TypeAdapter(kind).validate_python(said[name]) for name, kind in (("rho", Budget), ("delta", Delta))}
+        epsilon = epsilon_of(known["rho"], known["delta"])
+        if said.get("epsilon") not in (None, epsilon, budget_text(epsilon)):
+            raise ValueError("epsilon follows from rho and delta: leave it out, or state epsilon and delta alone")
+        return said | {"epsilon": epsilon}
+
+    @property
+    def concentrated(self) -> Fraction:
+        """ρ of a budget with a delta: as stated, or the largest with which epsilon holds at delta."""
+        if self.delta is None:
+            raise ValueError("a budget without delta has no rho")
+        return self.rho if self.rho is not None else rho_of(self.epsilon, self.delta)

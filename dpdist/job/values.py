@@ -46,6 +46,24 @@ Budget = Annotated[
 ]
 
 
+def _delta(value: Any) -> Any:
+    try:
+        fraction = Fraction(str(value).strip())
+    except (ValueError, ZeroDivisionError):
+        raise ValueError('a number in quotes is expected, for example "1e-6"') from None
+    if not Fraction(1, 10**30) <= fraction < 1:
+        raise ValueError("delta must be below 1 and at least 1e-30")
+    return fraction
+
+
+Delta = Annotated[
+    Fraction,
+    BeforeValidator(_delta),
+    PlainSerializer(budget_text),
+    WithJsonSchema({"type": ["string", "number"], "description": "exact, above 0 and below 1; write it in quotes"}),
+]
+
+
 def _level(value: Any) -> Any:
     if not isinstance(value, str | int | bool):
         raise ValueError("a level is text, a whole number or a truth value: quote it")

@@ -8,6 +8,7 @@ from dpdist.job_consistency.comparators import comparators
 from dpdist.job_consistency.contradiction import Contradiction
 from dpdist.job_consistency.earlier import calibration, reference
 from dpdist.job_consistency.mechanisms import (
+    added_noise,
     clamp,
     noisy_statistics,
     noisy_tables,
@@ -41,6 +42,7 @@ def contradictions(job: Job) -> list[Contradiction]:
         *calibration(job),
         *noisy_statistics(job),
         *sanitized(job),
+        *added_noise(job),
         *noisy_tables(job),
         *comparators(job),
         *scheduler_contradictions(job.runtime),

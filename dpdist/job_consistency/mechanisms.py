@@ -103,6 +103,21 @@ def sanitized(job: Job) -> Iterator[Contradiction]:
             yield ("columns", outcome, "bounds"), f"{found}: give bounds from above 0, to which lower values are clipped"
 
 
+def added_noise(job: Job) -> Iterator[Contradiction]:
+    """Gaussian noise is sanitised statistics', and needs a delta; nothing else has one to state."""
+    name, gaussian = job.mechanism.name, job.mechanism.noise == "gaussian"
+    if gaussian and name != "sanitized_statistics":
+        found = f"'{name}' adds no Gaussian noise"
+        yield ("mechanism", "noise"), f"{found}: leave noise out, or take sanitized_statistics"
+    elif gaussian and job.budget.delta is None:
+        found = "under Gaussian noise no epsilon holds alone"
+        yield ("budget", "delta"), f'{found}: add delta, below one over the number of records, as in delta: "1e-6"'
+    for key in ("delta", "rho") if not gaussian else ():
+        if getattr(job.budget, key) is not None:
+            own = "mechanism: {name: sanitized_statistics, noise: gaussian}"
+            yield ("budget", key), f"'{name}' without Gaussian noise spends no {key}: leave it out, or take {own}"
+
+
 def noisy_tables(job: Job) -> Iterator[Contradiction]:
     """Figures of whole tables under noise: what they have, and what only records or strata could."""
     name, said = job.mechanism.name, job.mechanism

@@ -23,6 +23,7 @@ from dpdist.mechanisms.wording import (
     ONE_BUDGET,
     PUBLIC_X,
     SANITIZED,
+    SANITIZED_GAUSSIAN,
     SECRET_SIZES,
     SETS_ARE_FREE,
     SEVERAL,
@@ -39,7 +40,8 @@ from dpdist.models.reference_cells import ReferenceCells
 from dpdist.models.reference_histograms import Histograms
 from dpdist.models.reference_refresh import Refresh
 from dpdist.models.sanitized import SanitizedLognormal
-from dpdist.privacy.guarantees import NoGuarantee, Promise, Strict
+from dpdist.privacy.guarantees import Concentrated, NoGuarantee, Promise, Strict
+from dpdist.privacy.sanitized import EXCHANGE
 
 
 @dataclass(frozen=True)
@@ -131,13 +133,21 @@ def _known(job: Job, model: ReferenceCells, learned: Learned | None) -> Learned 
 
 @dataclass(frozen=True)
 class SanitizedStatistics:
-    """Sums of whitened, winsorised records and squares (METHODS §8): strict, with δ = 0; any number of sets at one cost."""
+    """Sums of whitened, winsorised records and squares (METHODS §8): strict, with δ = 0; any number of sets at one cost.
+
+    Under Gaussian noise strict zCDP, and ε with a δ.
+    """
 
     scope: Literal["stratum"] = "stratum"
 
     def promise(self, job: Job) -> Promise:
-        once = Strict(job.budget.adjacency, job.budget.epsilon)
-        said = promise_of(job, once, SANITIZED, LOGNORMAL_SHAPE, *referred(job))
+        budget, gaussian = job.budget, job.mechanism.noise == "gaussian"
+        once: Strict | Concentrated = Strict(budget.adjacency, budget.epsilon)
+        if gaussian:
+            assert budget.delta is not None
+            once = Concentrated(budget.adjacency, budget.epsilon, budget.concentrated, budget.delta, EXCHANGE)
+        shown = SANITIZED_GAUSSIAN if gaussian else SANITIZED
+        said = promise_of(job, once, shown, LOGNORMAL_SHAPE, *referred(job))
         return replace(said, total=once, composition=SETS_ARE_FREE.format(job.synthetic_sets))
 
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:

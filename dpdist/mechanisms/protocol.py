@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from dpdist.confidential import Confidential
-from dpdist.job import Job
+from dpdist.job import Job, NoiseName
 from dpdist.models.protocol import Clamped, Draws, StratumModel
 from dpdist.privacy.guarantees import Promise
 from dpdist.records import Floats, Ints, Records
@@ -49,11 +49,13 @@ class Sample(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """Discrete Laplace noise of a scale, (size,), for the k-th set: drawn once and kept before it is used."""
+    """Discrete noise of a scale (b, or σ of the Gaussian law), (size,), for the k-th set: drawn once and kept before it is
+    used."""
 
     scale: Fraction
     size: int
     set: int
+    law: NoiseName = "laplace"
 
 
 Rounds = Generator[Pass | Sample | Noise, Any, "Released"]

@@ -125,7 +125,7 @@ def sanitized_statistics(
     model = model.within(learned.whitened)
     statistics = yield Pass(Count(model), "sum")
     sums = model.released(statistics)
-    noise = yield Noise(model.scale, sums.size, 1)
+    noise = yield Noise(model.scale, sums.size, 1, model.noise)
     released = []
     for number in range(1, sets + 1):
         theta = yield Sample(sums + noise, "release", number, model)

@@ -140,6 +140,12 @@ SANITIZED = (
     "is at most 1, so switching a record off moves all sums by at most 1 and exchanging it by at most 2, and all have "
     "discrete Laplace noise of that scale over ε"
 )
+SANITIZED_GAUSSIAN = (
+    "a record enters one finest cell by its logarithms' distance from the cell's reference mean, whitened and winsorised "
+    "by the reference, and the pooled second moments by its square; the L2 norm of both, in their shares of ρ, is at most "
+    "1, so switching a record off moves all sums by at most 1 and exchanging it by at most 7/4, and all have discrete "
+    "Gaussian noise of σ = that over √(2ρ)"
+)
 LOGNORMAL_SHAPE = (
     "whitening and what winsorising loses come from the reference alone, and within cells logarithms are taken as normal: "
     "the bias of another law is in no standard error"

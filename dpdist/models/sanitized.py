@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.job import Job
+from dpdist.job import Job, NoiseName
 from dpdist.models.conjugate import of
 from dpdist.models.design import Design, design
 from dpdist.models.lognormal import Lognormal
@@ -24,7 +24,7 @@ from dpdist.models.prior import conjugate_prior
 from dpdist.models.protocol import Draws, Extremes, Parameter
 from dpdist.models.unwinsorising import Fitted, Whitened, fit, limited, noise_errors, sampling_errors, told_by
 from dpdist.privacy.reference_cells import UNIT, noise_scale
-from dpdist.privacy.sanitized import REACH, SHARE, moments, noise_variances
+from dpdist.privacy.sanitized import REACH, SHARE, gaussian_scale, moments, noise_variances
 from dpdist.records import Codes, Floats, Frame, Records
 
 SUMS = ("p1", "p2")
@@ -49,6 +49,7 @@ class SanitizedLognormal(OutcomeModel):
     """Of the noise on a sum, in units."""
     shrinkage: bool
     law: CellLognormal
+    noise: NoiseName
     told: Whitened | None = None
 
     @classmethod
@@ -66,8 +67,11 @@ class SanitizedLognormal(OutcomeModel):
             conjugate_prior(job, plain.design, True),
             *(plain.components, plain.synthesis, plain.fixed_weight, plain.outcome_bounds, plain.expected),
         )
-        scale = noise_scale(job.budget.epsilon, job.budget.adjacency)
-        return cls(cells, plain.outcome_bounds, labels, count, scale, job.mechanism.shrinkage, law)
+        said, noise = job.budget, job.mechanism.noise
+        scale = noise_scale(said.epsilon, said.adjacency)
+        if noise == "gaussian":
+            scale = gaussian_scale(said.concentrated, said.adjacency)
+        return cls(cells, plain.outcome_bounds, labels, count, scale, job.mechanism.shrinkage, law, noise)
 
     @property
     def identified(self) -> int:
@@ -107,7 +111,7 @@ class SanitizedLognormal(OutcomeModel):
     def statistics(self, records: Records, alpha: Floats) -> Floats:
         assert self.told is not None
         cell, cells = self.pattern(records.frame), len(self.labels)
-        units = alpha[:, None] * self.told.whitening.units(cell, records.outcome, records.weight)
+        units = alpha[:, None] * self.told.whitening.units(cell, records.outcome, records.weight, noise=self.noise)
         return np.column_stack([np.bincount(cell, weights=column, minlength=cells) for column in units.T])
 
     @staticmethod
@@ -118,8 +122,8 @@ class SanitizedLognormal(OutcomeModel):
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
         """Parameters of synthetic sets from noisy `released` sums: the fit in all of them, and a draw in each."""
         assert self.told is not None
-        told, noise = self.told, noise_variances(self.scale)
-        found = fit(told, moments(statistics, float(self.count.sum())), self.count, noise, self.shrinkage)
+        told, noise = self.told, noise_variances(self.scale, self.noise)
+        found = fit(told, moments(statistics, float(self.count.sum()), self.noise), self.count, noise, self.shrinkage)
         whole = {
             "sums": statistics[:-3].reshape(-1, 2),
             "scatter": statistics[-3:],
@@ -164,8 +168,10 @@ class SanitizedLognormal(OutcomeModel):
         return Extremes(np.full(len(records), np.inf), np.full(len(records), -np.inf))
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
-        weighed = f"location weighed by {SHARE}, scatter by {1 - SHARE}; p of records within {REACH:g} reference deviations"
-        law = f"discrete Laplace, scale {self.scale}, in units of 1/{UNIT}"
+        root, law = ("√", "Gaussian, σ =") if self.noise == "gaussian" else ("", "Laplace, scale")
+        shares = f"location weighed by {root}{SHARE}, scatter by {root}{1 - SHARE}"
+        weighed = f"{shares}; p of records within {REACH:g} reference deviations"
+        law = f"discrete {law} {self.scale}, in units of 1/{UNIT}"
         return {**super().describe(theta), "statistics": weighed, "noise_law": law}
 
     def _varied(self, theta: Draws, draws: int, rng: np.random.Generator) -> Draws:

@@ -8,9 +8,9 @@ from fractions import Fraction
 from operator import add
 from typing import ClassVar, Literal, Self
 
-from dpdist.job import Adjacency, budget_text
+from dpdist.job import Adjacency, Job, budget_text, epsilon_of
 
-GuaranteeName = Literal["strict", "strict for exact draws", "asymptotic", "none"]
+GuaranteeName = Literal["strict", "strict for exact draws", "strict zCDP", "asymptotic", "none"]
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,53 @@ def _known(combine: Callable[..., Fraction], *deltas: Fraction | None) -> Fracti
 
 
 @dataclass(frozen=True)
+class Concentrated(_Composable):
+    """ρ-zero-concentrated differential privacy for every database (Bun & Steinke 2016): (ε, δ)-private at every δ, and
+    for no ε alone. ε is told at one δ.
+
+    Composition adds ρ, and ε follows from the sum; with a `Strict` one there is a sum only of what this `amounts_to`.
+    """
+
+    rho: Fraction
+    delta: Fraction
+    exchange: Fraction = Fraction(4)
+    """ρ against exchanging one record for another, over ρ: 4, two zero-outs, unless a mechanism's own proof gives less."""
+    name: ClassVar[GuaranteeName] = "strict zCDP"
+
+    @property
+    def substitution_rho(self) -> Fraction:
+        return self.rho if self.adjacency == "substitution" else self.exchange * self.rho
+
+    @property
+    def substitution_epsilon(self) -> Fraction:
+        return self.epsilon if self.adjacency == "substitution" else epsilon_of(self.substitution_rho, self.delta)
+
+    @property
+    def amounts_to(self) -> Strict:
+        """The weaker (ε, δ) statement, which adds to others of its class."""
+        return Strict(self.adjacency, self.epsilon, self.delta, self.substitution_epsilon / self.epsilon)
+
+    def sets(self, number: int) -> Self:
+        return self if number == 1 else self._told(number * self.rho, self.exchange)
+
+    def __add__(self, other: object) -> Self:
+        return self._with(other, add)
+
+    def beside(self, other: object) -> Self:
+        return self._with(other, max)
+
+    def _with(self, other: object, combine: Callable[..., Fraction]) -> Self:
+        alike = self._alike(other)
+        if alike.delta != self.delta:
+            raise ValueError(f"ε is told at δ = {self.delta} and δ = {alike.delta}: tell both at one")
+        rho = combine(self.rho, alike.rho)
+        return self._told(rho, combine(self.substitution_rho, alike.substitution_rho) / rho)
+
+    def _told(self, rho: Fraction, exchange: Fraction) -> Self:
+        return replace(self, rho=rho, epsilon=epsilon_of(rho, self.delta), exchange=exchange)
+
+
+@dataclass(frozen=True)
 class Asymptotic(_Composable):
     """(ε, δ)-probabilistic differential privacy with δ → 0 as n → ∞: the bound is the observed Δ ([V], "aDP").
 
@@ -104,7 +151,7 @@ class NoGuarantee:
     name: ClassVar[GuaranteeName] = "none"
 
 
-Guarantee = Strict | Asymptotic | NoGuarantee
+Guarantee = Strict | Concentrated | Asymptotic | NoGuarantee
 
 
 @dataclass(frozen=True)
@@ -128,6 +175,15 @@ def bound_target(epsilon: Fraction, adjacency: Adjacency) -> float:
     return float(epsilon / (4 if adjacency == "substitution" else 2))
 
 
+def large_delta(job: Job, records: int) -> str:
+    """What is said of a δ that is not below 1/n: publishing one record in n as it is has that δ. Empty if it is below."""
+    delta = job.budget.delta
+    if delta is None or delta * records < 1:
+        return ""
+    found = f"δ = {budget_text(delta)} is not below 1/n = 1/{records}"
+    return f"{found}: publishing one record of the file at random, whole, has such a δ; take a δ far below"
+
+
 def count_scale(epsilon: Fraction, adjacency: Adjacency) -> Fraction:
     """Scale of (discrete) Laplace noise on the counts of disjoint bins, for ε.
 
@@ -143,6 +199,6 @@ def epsilon_text(guarantee: Guarantee) -> str | None:
 
 def delta_text(guarantee: Guarantee) -> str | None:
     """δ in words or figures; None where nothing is promised, or where nobody knows it."""
-    if isinstance(guarantee, Strict):
+    if isinstance(guarantee, Strict | Concentrated):
         return None if guarantee.delta is None else budget_text(guarantee.delta)
     return "tends to 0 as the number of records grows" if isinstance(guarantee, Asymptotic) else None

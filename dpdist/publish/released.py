@@ -24,7 +24,7 @@ from dpdist.models.protocol import Draws, StratumModel
 from dpdist.models.reference_cells import ReferenceCells
 from dpdist.models.score_facts import Facts, facts_from_table, facts_table
 from dpdist.models.scores import Scores
-from dpdist.privacy.guarantees import NoGuarantee, Promise, bound_target, delta_text, epsilon_text
+from dpdist.privacy.guarantees import Concentrated, NoGuarantee, Promise, bound_target, delta_text, epsilon_text
 from dpdist.records import POOLED, Frame
 
 DISTRIBUTIONS = "distributions.parquet"
@@ -84,6 +84,9 @@ def promised(promise: Promise, sampler: Mapping[str, Any], reference: Mapping[st
     exchanged = None if isinstance(guarantee, NoGuarantee) else guarantee.substitution_epsilon
     said["substitution_epsilon"] = None if exchanged is None else budget_text(exchanged)
     said["delta"] = delta_text(guarantee)
+    if isinstance(guarantee, Concentrated):
+        said["rho"] = budget_text(guarantee.rho)
+        said["substitution_rho"] = budget_text(guarantee.substitution_rho)
     said["composition"] = promise.composition
     said["assumptions"] = list(promise.assumptions)
     said["sampler"] = dict(sampler)

@@ -9,6 +9,7 @@ from typing import Any
 from dpdist.families import FAMILIES
 from dpdist.files import sha256
 from dpdist.job import CELLWISE, LAPLACE, Job
+from dpdist.privacy.guarantees import large_delta
 from dpdist.publish.accuracy import standard_errors
 from dpdist.publish.released import DISTRIBUTIONS, Release
 
@@ -32,6 +33,11 @@ NONE = (
     "nothing is promised: no bound is claimed on what this release tells of any record, whatever ε the job states; it is "
     "for comparison with releases that have a guarantee, not for publication"
 )
+CONCENTRATED = (
+    "ρ-zero-concentrated differential privacy, for every file: (ε, δ)-private at the δ stated and, with another ε, at any "
+    "other, but for no ε alone: with a probability of up to δ a record may lose more than ε; releases of one person's "
+    "records add up in ρ, and with a pure ε as (ε, δ)"
+)
 
 
 def statement(release: Release) -> dict[str, Any]:
@@ -40,6 +46,9 @@ def statement(release: Release) -> dict[str, Any]:
     said = dict(release.promise)
     if said["guarantee"] == "none":
         said["guarantee_in_words"] = NONE
+    elif "rho" in said:
+        caution = large_delta(job, int(release.frame.count.sum()))
+        said["guarantee_in_words"] = "; ".join(filter(None, [CONCENTRATED, caution]))
     said |= {
         "dataset": job.dataset,
         "period": job.period,
@@ -79,6 +88,7 @@ def _not_its_own(job: Job) -> set[str]:
     has = {
         "bins": job.mechanism.name == "perturbed_histogram",
         "shrinkage": job.mechanism.name in CELLWISE,
+        "noise": job.mechanism.name == "sanitized_statistics",
         "drift": job.mechanism.name == "centred",
         "sensitivity": job.mechanism.name in LAPLACE,
         "consistency": job.mechanism.name in LAPLACE,

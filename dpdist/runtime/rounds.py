@@ -87,6 +87,6 @@ def run_rounds(
 
 def fresh_noise(request: Noise) -> Floats:
     """OpenDP's noise, drawn now."""
-    from dpdist.noise import whole_laplace
+    from dpdist.noise import whole_gaussian, whole_laplace
 
-    return whole_laplace(request.scale, request.size)
+    return (whole_gaussian if request.law == "gaussian" else whole_laplace)(request.scale, request.size)

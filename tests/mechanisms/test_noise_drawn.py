@@ -52,6 +52,9 @@ tables:
   - {{name: one, by: [field], statistics: [count, {{mean: salary}}]}}
 """
 BOUNDED = "weight: {bounds: [1, 1000], outside: clip}"
+GAUSSIAN = ", noise: gaussian"
+AT_AN_EIGHTH = '2.41909319", rho: "1/8", delta: "1e-6'
+"""ε of ρ = 1/8 at that δ."""
 FILE = "reference: {path: before.parquet, period: '2020'}"
 BINNED = "reference: {histogram: {epsilon: '0.25'}}"
 FRESH = "reference: {release: before, histogram: {epsilon: '0.25'}}"
@@ -114,7 +117,7 @@ def driven(job: Job) -> tuple[list[Noise], list[Floats], StratumModel, Released]
 
 
 PAIR, TWO = "salary", "[salary, hours]"
-Asked = list[tuple[Fraction, int, int]]
+Asked = list[tuple[Fraction, int, int] | tuple[Fraction, int, int, str]]
 CASES: dict[str, tuple[Job, Asked]] = {
     # a cell's 1 − v and vc: 1/ε on both, exchanged 2/ε; the simplex's three sums 1/ε
     "tables": (said("reference_tables", "zero_out", "1/2", reference=FILE), [(Fraction(2 * UNIT), 6, 1)]),
@@ -157,6 +160,15 @@ CASES: dict[str, tuple[Job, Asked]] = {
         said("sanitized_statistics", "substitution", "1/2", reference=FILE, sets=3),
         [(Fraction(4 * UNIT), 9, 1)],
     ),
+    # σ² = Δ²/2ρ, Δ 1 and 7/4 and what rounding adds
+    "sanitized, gaussian": (
+        said("sanitized_statistics", "zero_out", AT_AN_EIGHTH, reference=FILE, sets=3, more=GAUSSIAN),
+        [(Fraction(2 * UNIT) + Fraction(1, 1000), 9, 1, "gaussian")],
+    ),
+    "sanitized, gaussian, exchanged": (
+        said("sanitized_statistics", "substitution", AT_AN_EIGHTH, reference=FILE, sets=3, more=GAUSSIAN),
+        [(Fraction(7 * UNIT, 2) + 6 + Fraction(1, 1000), 9, 1, "gaussian")],
+    ),
     # pairs 2 apart, every set at half of ε
     "cell sums": (
         said("laplace_strict", "zero_out", "1", sets=2),
@@ -176,22 +188,22 @@ CASES: dict[str, tuple[Job, Asked]] = {
 }
 
 
-def expected(case: str, sums: list[Floats]) -> Asked:
+def expected(case: str, sums: list[Floats]) -> list[Noise]:
     """Of histograms the number of counts is that of the bins: all of them are noised."""
-    return [(scale, size or sums[0].size, number) for scale, size, number in CASES[case][1]]
+    return [Noise(scale, size or sums[0].size, *rest) for scale, size, *rest in CASES[case][1]]
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_mechanism_asks_for_noise_of_the_scale_that_its_promise_needs(case: str) -> None:
     asked, sums, *_ = driven(CASES[case][0])
-    assert [tuple(one) for one in asked] == expected(case, sums)
+    assert asked == expected(case, sums)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_noise_a_fifth_too_small_is_caught(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statistics, "Noise", lambda scale, size, number: Noise(scale * Fraction(4, 5), size, number))
+    monkeypatch.setattr(statistics, "Noise", lambda scale, *rest: Noise(scale * Fraction(4, 5), *rest))
     asked, sums, *_ = driven(CASES[case][0])
-    assert [tuple(one) for one in asked] != expected(case, sums)
+    assert asked != expected(case, sums)
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,8 @@ def held(database: tuple[Record, ...]) -> tuple[Floats, Floats, Floats]:
     return columns[:, 0].astype(np.int64), columns[:, 1], columns[:, 2]
 
 
-def largest_distance(sums: Sums, grid: Sequence[Record], adjacency: str, most: int = 3) -> float:
-    """The largest L1 distance of the sums of neighbours of at most `most` records."""
+def largest_distance(sums: Sums, grid: Sequence[Record], adjacency: str, most: int = 3, metric: str = "cityblock") -> float:
+    """The largest distance, L1 unless said, of the sums of neighbours of at most `most` records."""
     known: dict[tuple[Record, ...], Floats] = {}
     worst = 0.0
     for rest in (rest for size in range(most) for rest in combinations_with_replacement(grid, size)):
@@ -39,7 +39,7 @@ def largest_distance(sums: Sums, grid: Sequence[Record], adjacency: str, most: i
                 known[database] = sums(database).reshape(-1)
         mine = np.array([known[database] for database in own])
         others = mine if adjacency == "substitution" else sums((*rest, OFF)).reshape(1, -1)
-        worst = max(worst, float(cdist(mine, others, "cityblock").max()))
+        worst = max(worst, float(cdist(mine, others, metric).max()))
     return worst
 
 

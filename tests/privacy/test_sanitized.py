@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 from neighbours import Record, Sums, epsilon_at_least, held, largest_distance
 
 from dpdist.privacy.reference_cells import SENSITIVITY, UNIT, noise_scale
-from dpdist.privacy.sanitized import REACH, SHARE, Whitening, moments, noise_variances
+from dpdist.privacy.sanitized import (
+    EXCHANGE,
+    REACH,
+    SENSITIVITY_2,
+    SHARE,
+    Whitening,
+    gaussian_scale,
+    moments,
+    noise_variances,
+)
 from dpdist.records import Floats
 
 WHITENING = Whitening(np.array([[10.0, 4.0], [11.0, 3.0]]), np.array([[2.0, 0.0], [-1.0, 1.5]]))
@@ -50,6 +59,10 @@ def sums_of(statistics) -> Sums:
 
 
 OURS = sums_of(WHITENING.units)
+GAUSSIAN = sums_of(partial(WHITENING.units, noise="gaussian"))
+WORST = float(np.arccos(-0.75))
+"""Angle between the two records that are farthest apart where Gaussian noise is added."""
+GRID_2 = sorted({*GRID, *(record(0, length, angle) for length in (1.0, 3.0) for angle in (WORST, 2.0 * WORST))})
 LOCATION, SCATTER = (sums_of(partial(WHITENING.units, share=share)) for share in (1.0, 0.0))
 
 
@@ -75,6 +88,47 @@ def test_statistics_are_whole_and_within_their_body(y: float, w: float, other: f
     assert (units == np.rint(units)).all()
     assert (np.abs(units).sum(axis=1) <= UNIT).all()
     assert np.abs(units[0] - units[1]).sum() <= 2 * UNIT
+
+
+@pytest.mark.parametrize("adjacency", ["zero_out", "substitution"])
+def test_the_l2_bound_is_attained_and_never_exceeded_over_databases_of_three(adjacency: str) -> None:
+    """Attained but for rounding: whole units, by at most √5 of 2²⁰ below."""
+    distance = largest_distance(GAUSSIAN, GRID_2 + ODD, adjacency, metric="euclidean")
+    bound = float(SENSITIVITY_2[adjacency])  # type: ignore[index]
+    assert bound - 9.0 < distance <= bound
+    assert float(EXCHANGE) >= float(SENSITIVITY_2["substitution"] / SENSITIVITY_2["zero_out"]) ** 2
+
+
+@given(*(st.floats(0.0, 1e308) for _ in range(4)), st.integers(0, 1))
+def test_gaussian_statistics_are_whole_and_within_their_ball(y: float, w: float, other: float, v: float, cell: int) -> None:
+    units = WHITENING.units(np.array([0, cell]), np.array([y, other]), np.array([w, v]), noise="gaussian")
+    assert (units == np.rint(units)).all()
+    for row in units.astype(int).tolist():
+        assert sum(one**2 for one in row) <= UNIT**2
+    one, two = (released(units[[k]], np.array([own])) for k, own in enumerate((0, cell)))
+    assert ((one - two) ** 2).sum() <= float(SENSITIVITY_2["substitution"]) ** 2
+
+
+@given(st.fractions(Fraction(1, 10**6), 1000), st.sampled_from(("zero_out", "substitution")))
+def test_the_gaussian_scale_is_exact_to_a_thousandth_above(rho: Fraction, adjacency: str) -> None:
+    scale, sensitivity = gaussian_scale(rho, adjacency), SENSITIVITY_2[adjacency]  # type: ignore[arg-type, index]
+    assert sensitivity**2 / (2 * scale**2) <= rho
+    assert sensitivity**2 / (2 * (scale - Fraction(2, 1000)) ** 2) > rho
+
+
+def test_moments_of_gaussian_statistics_are_the_same_and_their_noise_is_stated() -> None:
+    """500 records; 2000 draws: a variance's own error is 3 %, and over 8,000 of locations less."""
+    rng = np.random.default_rng(1)
+    cell, z = rng.choice(2, 500), rng.standard_normal((500, 2))
+    y, w = np.exp(WHITENING.centre[cell] + z).T
+    plain = moments(released(WHITENING.units(cell, y, w), cell), 500.0)
+    found = moments(released(WHITENING.units(cell, y, w, noise="gaussian"), cell), 500.0, "gaussian")
+    assert found.location == pytest.approx(plain.location, abs=1e-2)
+    assert found.scatter == pytest.approx(plain.scatter, abs=1e-2)
+    drawn = [moments(each, 0.0, "gaussian") for each in 50_000.0 * rng.standard_normal((2000, 7))]
+    location, scatter = noise_variances(Fraction(50_000), "gaussian")
+    assert np.var([each.location for each in drawn]) == pytest.approx(location, rel=0.1)
+    assert np.var([each.scatter for each in drawn], axis=0) == pytest.approx(scatter, rel=0.2)
 
 
 def test_moments_are_those_of_the_winsorised_records_and_their_noise_is_stated() -> None:
@@ -148,6 +202,55 @@ CONTROLS: dict[str, tuple[Sums, str, float]] = {
 def test_a_broken_statistic_is_caught(control: str) -> None:
     sums, adjacency, loss = CONTROLS[control]
     assert largest_distance(sums, GRID, adjacency, most=2) / UNIT > loss
+
+
+def gaussian(of_p) -> Sums:
+    """Sums of a statistic of (cell, p) under the factors of Gaussian noise."""
+
+    def one(cell, outcome, weight):
+        return UNIT * of_p(WHITENING.winsorised(cell, outcome, weight))
+
+    return sums_of(one)
+
+
+def _body(p: Floats) -> Floats:
+    from dpdist.privacy.sanitized import statistics
+
+    return statistics(p, noise="gaussian")
+
+
+def _unturned(p: Floats) -> Floats:
+    units = _body(p)
+    units[:, 2] = float(1 - SHARE) ** 0.5 * (p**2).sum(axis=1)
+    return units
+
+
+CONTROLS_2: dict[str, tuple[Sums, str, float]] = {
+    "unwinsorised": (
+        sums_of(
+            lambda cell, y, w: UNIT * _body((np.log(np.column_stack([y, w])) - WHITENING.centre[cell]) @ WHITENING.matrix.T)
+        ),
+        *("zero_out", 1.5),
+    ),
+    "scatter not turned about": (gaussian(_unturned), "zero_out", 1.1),
+    "shares not square roots of two that sum to 1": (
+        gaussian(lambda p: _body(p) + [0.2, 0.2, 0, 0, 0] * p[:, [0, 1, 0, 0, 0]]),
+        "zero_out",
+        1.1,
+    ),
+    "exchanging taken for one move": (GAUSSIAN, "substitution", 1.7),
+    "margins released separately": (
+        gaussian(lambda p: _body(p) + np.column_stack([np.zeros((len(p), 3)), p])),
+        "zero_out",
+        1.05,
+    ),
+}
+
+
+@pytest.mark.parametrize("control", CONTROLS_2)
+def test_a_broken_statistic_is_caught_under_gaussian_noise(control: str) -> None:
+    sums, adjacency, distance = CONTROLS_2[control]
+    assert largest_distance(sums, GRID_2, adjacency, most=2, metric="euclidean") / UNIT > distance
 
 
 def test_the_black_box_lower_bound_of_epsilon_stays_below_it_and_noise_a_fifth_too_small_does_not() -> None:

@@ -1,0 +1,63 @@
+"""ρ of zero-concentrated differential privacy, and the (ε, δ) that it gives (Bun & Steinke 2016; Canonne et al. 2020).
+
+ρ-zCDP: the Rényi divergence of order α between the outputs of neighbours is at most αρ, for every α > 1. For every single α
+it then is (ε, δ)-private with
+
+    ε = αρ + ln(1 − 1/α) + (ln(1/δ) − ln α)/(α − 1)
+
+(Canonne, Kamath & Steinke 2020, proposition 12; below Bun & Steinke's ρ + 2√(ρ ln(1/δ)), at the α that makes it least).
+No α is wrong, so that the search for the best need not be exact; figures are rounded outward by more than rounding error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from functools import lru_cache
+from math import ceil, exp, floor, log, log1p, log10, sqrt
+
+DIGITS = 9
+STEPS, WIDTH = 120, 8.0
+"""Of a golden section search for log(α − 1), and how far from a guess it looks."""
+
+
+@lru_cache(maxsize=256)
+def epsilon_of(rho: Fraction, delta: Fraction) -> Fraction:
+    """An ε with which ρ-zCDP is (ε, δ)-private, rounded up."""
+    loss = -log(float(delta))
+    least = _least(lambda a: (1.0 + a) * float(rho) + _rest(a, loss), sqrt(loss / float(rho)))
+    return _rounded(max(least, 1e-9), up=True)
+
+
+@lru_cache(maxsize=256)
+def rho_of(epsilon: Fraction, delta: Fraction) -> Fraction:
+    """The largest ρ with which ρ-zCDP is shown to be (ε, δ)-private, rounded down."""
+    loss = -log(float(delta))
+    plain = sqrt(loss + float(epsilon)) - sqrt(loss)
+    most = -_least(lambda a: (_rest(a, loss) - float(epsilon)) / (1.0 + a), sqrt(loss) / plain)
+    return _rounded(most, up=False)
+
+
+def _rest(a: float, loss: float) -> float:
+    """ln(1 − 1/α) + (ln(1/δ) − ln α)/(α − 1), a = α − 1."""
+    return log(a) - log1p(a) + (loss - log1p(a)) / a
+
+
+def _least(of: Callable[[float], float], guess: float) -> float:
+    """The least value by golden section over log a."""
+    golden = (sqrt(5.0) - 1.0) / 2.0
+    low, high = log(guess) - WIDTH, log(guess) + WIDTH
+    for _ in range(STEPS):
+        one, two = high - golden * (high - low), low + golden * (high - low)
+        if of(exp(one)) < of(exp(two)):
+            high = two
+        else:
+            low = one
+    return of(exp((low + high) / 2.0))
+
+
+def _rounded(value: float, up: bool) -> Fraction:
+    """Outward, to DIGITS significant digits, by at least one in the last."""
+    unit = Fraction(10) ** (floor(log10(value)) - DIGITS + 1)
+    places = Fraction(value) / unit
+    return unit * (ceil(places) + 1 if up else floor(places) - 1)
