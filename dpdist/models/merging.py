@@ -46,25 +46,33 @@ def fewest(scales: tuple[Fraction, Fraction]) -> float:
 def united(cells: Sequence[Cell], codes: Codes, few: float) -> Ints:
     """Unit of every cell, (cell,), in the order of first cells; a cell of `few` reference records or more is its own.
 
-    Small cells that are alike are taken together, the smallest first, until they are enough. Where histograms stand in for
-    a reference, cells share these already.
+    Small cells are taken together, the smallest first, until they are enough: those that are alike, then what is left of
+    all. Where histograms stand in for a reference, cells share these already.
     """
     records, first = np.array([cell.records for cell in cells]), np.arange(len(cells))
-    small = (records < few) & [cell.blur is None for cell in cells]
-    group = 2 * alike(cells, codes) + np.array([cell.scaled for cell in cells])
-    for number in np.unique(group[small]):
-        members = np.flatnonzero(small & (group == number))
-        members = members[np.argsort(records[members], kind="stable")]
-        units: list[list[int]] = [[]]
-        for k in members.tolist():
-            if int(records[units[-1]].sum()) >= few:
-                units.append([])
-            units[-1].append(k)
-        if len(units) > 1 and int(records[units[-1]].sum()) < few:
-            units[-2:] = [units[-2] + units[-1]]
-        for own in units:
-            first[own] = min(own)
+    small, group = (records < few) & [cell.blur is None for cell in cells], alike(cells, codes)
+    for scaled in (False, True):
+        kind = small & (np.array([cell.scaled for cell in cells]) == scaled)
+        units, left = list[list[int]](), list[list[int]]()
+        for number in np.unique(group[kind]):
+            for unit in _gathered([[k] for k in np.flatnonzero(kind & (group == number)).tolist()], records, few):
+                (units if records[unit].sum() >= few else left).append(unit)
+        for unit in units + _gathered(left, records, few):
+            first[unit] = min(unit)
     return np.asarray(np.unique(first, return_inverse=True)[1])
+
+
+def _gathered(parts: list[list[int]], records: Ints, few: float) -> list[list[int]]:
+    """Parts put together, the smallest first, until they have `few` records; the last may have more, or all have fewer."""
+    units: list[list[int]] = []
+    for part in sorted(parts, key=lambda own: int(records[own].sum())):
+        if units and records[units[-1]].sum() < few:
+            units[-1] += part
+        else:
+            units.append(list(part))
+    if len(units) > 1 and records[units[-1]].sum() < few:
+        units[-2:] = [units[-2] + units[-1]]
+    return units
 
 
 def pooled(cells: Sequence[Cell], share: Floats) -> Cell:

@@ -78,8 +78,9 @@ def test_cells_are_merged_within_the_groups_in_which_they_are_alike() -> None:
         Cell.of(np.ones(50), rng.gamma(2, 10, 50) * (rng.random(50) < 0.3 + 0.6 * (k % 2)), (0.0, 1e3)) for k in range(8)
     ]
     codes = np.array([[k // 2, k % 2] for k in range(8)], dtype=np.int32)
-    assert united(cells, codes, FEWEST * SCALE**2).tolist() == [0, 1] * 4
+    assert united(cells, codes, 200.0).tolist() == [0, 1] * 4
     assert united(cells, codes, 0.04).tolist() == list(range(8))
+    assert united(cells, codes, 201.0).tolist() == [0] * 8, "not enough of either: all are one"
 
 
 def test_under_one_drift_of_scale_cells_of_a_unit_are_told_exactly_without_noise() -> None:

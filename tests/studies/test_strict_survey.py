@@ -27,7 +27,7 @@ def small(*cases: str, **changes: Any) -> Referring:
     assert isinstance(study, Referring)
     said = study.model_dump(mode="json") | {
         "cases": [case.model_dump(mode="json") for case in study.cases if case.name in cases],
-        "mechanisms": [{"label": "sanitized_statistics", "mechanism": "sanitized_statistics"}],
+        "mechanisms": [{"label": name, "mechanism": name} for name in ("sanitized_statistics", "reference_tables")],
         "epsilons": ["0.02", "1"],
         "figures": [],
         "beside": [],
@@ -69,12 +69,25 @@ def test_composed_noise_costs_several_times_as_much(medians: pd.Series) -> None:
         assert other > 3.0 * own
 
 
+def test_reference_tables_are_near_the_direct_estimates_in_small_cells_too(folder: Path) -> None:
+    """Over 27 cells, the finest of 6 records and more at n = 1,000; noise is of fixed keys. Control: ε = .02."""
+    found = pd.read_csv(folder / "ratios.csv", dtype={"epsilon": str})
+    found = found[(found["mechanism"] == "reference_tables") & found["measure"].str.endswith("ratio_direct")]
+    cells = found.groupby(["case", "epsilon", "measure"])["value"]
+    for statistic in ("count", "mean"):
+        for case in LIMITS:
+            assert cells.median()[case, "1", f"{statistic}_ratio_direct"] < 1.15
+            assert cells.max()[case, "1", f"{statistic}_ratio_direct"] < 2.5
+        assert cells.median()["n10355_3", "0.02", f"{statistic}_ratio_direct"] > 1.15, "control"
+
+
 def test_intervals_cover_nearly_what_they_say(folder: Path) -> None:
     """27 cells that move together × 10 files: a share's standard deviation is at most .04."""
     found = pd.read_csv(folder / "summary.csv").set_index(["case", "mechanism", "epsilon", "measure"])["mean"]
     for case in LIMITS:
         for statistic in ("count", "mean"):
-            assert 0.78 < found[case, "sanitized_statistics", 1.0, f"{statistic}_coverage"] <= 1.0
+            for mechanism in ("sanitized_statistics", "reference_tables"):
+                assert 0.78 < found[case, mechanism, 1.0, f"{statistic}_coverage"] <= 1.0
 
 
 def test_a_study_resumes_to_the_same_results(folder: Path) -> None:
