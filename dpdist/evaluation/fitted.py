@@ -44,6 +44,7 @@ SETS = 3
 """Synthetic sets of a comparator where the release itself has one alone."""
 ESTIMATORS = ("parameters", "records")
 ZEROS = "no record with an outcome above 0, which the lognormal law needs"
+BEYOND = "its fit's figures are larger than numbers hold: outcomes or weights are too far apart"
 UNRAKED = "no weights of the fit meet all totals of rake"
 
 
@@ -153,14 +154,17 @@ def fitted(
         said = comparator(job, how)
         promise = promised(MECHANISMS[said.mechanism.name].promise(said), facts(said))
         release = Release(said, promise, _rows(frame, known, positive), sets, key.child("publish"))
-        expected, drawn, n = expectations(release), synthetic_sums(release), positive[known].astype(float)
+        with np.errstate(all="ignore"):
+            expected, drawn, n = expectations(release), synthetic_sums(release), positive[known].astype(float)
         assert expected is not None
         pairs = {"parameters": [(n * w, n * wy) for w, wy in expected], "records": [(each.a, each.b) for each in drawn]}
         for estimator, values in pairs.items():
             weight, product = np.array(values).swapaxes(0, 1)
             sums[how, estimator][:, :, known] = weight * share, product
+    beyond = known & ~np.all([np.isfinite(each).all(axis=(0, 1)) for each in sums.values()], axis=0)
+    missing[beyond] = BEYOND
     for each in sums.values():
-        each[:, :, frame.count == 0] = 0.0
+        each[:, :, beyond], each[:, :, frame.count == 0] = np.nan, 0.0
     return Fitted(_raked(job, frame, sums, missing), missing, _note(own, bool((positive < frame.count).any())))
 
 
