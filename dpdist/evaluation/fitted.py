@@ -37,13 +37,14 @@ from dpdist.runtime.blocks import block_rows
 from dpdist.runtime.reference import Unwatched
 from dpdist.runtime.rounds import combine, drive, fresh_noise
 from dpdist.sampling import facts, sampler_of
-from dpdist.storage.tables import each_block, read_rows
+from dpdist.storage.tables import each_part
 
 FITTED: tuple[Comparator, ...] = ("fbs", "fbp")
 SETS = 3
 """Synthetic sets of a comparator where the release itself has one alone."""
 ESTIMATORS = ("parameters", "records")
 ZEROS = "no record with an outcome above 0, which the lognormal law needs"
+BEYOND = "its fit's figures are larger than numbers hold: outcomes or weights are too far apart"
 UNRAKED = "no weights of the fit meet all totals of rake"
 
 
@@ -77,7 +78,10 @@ class Visits:
     """Passes over the records of a stratum whose outcome is above 0, block by block; carries lie in a folder of its own."""
 
     path: Path
-    edges: tuple[int, ...]
+    rows: range
+    """Its records in the file."""
+    size: int
+    """Records of a block."""
     row: Codes
     """Of every row of the current frame, the row of the fit's."""
     folder: Path
@@ -95,9 +99,8 @@ class Visits:
         return total
 
     def blocks(self) -> Iterator[tuple[int, Records]]:
-        for number, (start, stop) in enumerate(zip(self.edges, self.edges[1:], strict=False)):
-            records = read_rows(self.path, start, stop)
-            records = records.take(records.outcome > 0)
+        for number, every in enumerate(each_part(self.path, self.rows.start, self.rows.stop, self.size)):
+            records = every.take(every.outcome > 0)
             if len(records):
                 yield number, replace(records, frame=self.row[records.frame])
 
@@ -140,7 +143,7 @@ def fitted(
     """Those of the job's comparators that are fitted, from the records at `path`, in frame order."""
     wanted = [how for how in job.compare if how in FITTED]
     own, positive = comparator(job, wanted[0]), np.zeros(len(frame), dtype=np.int64)
-    for records in each_block(path):
+    for records in each_part(path, 0, int(frame.count.sum()), block_rows(own.sampler.draws)):
         positive += np.bincount(records.frame[records.outcome > 0], minlength=len(frame))
     missing = np.where((frame.count > 0) & (positive == 0), ZEROS, "").astype(object)
     sets = _sets(own, frame, positive, path, key.child("strata"), scratch, missing, tick)
@@ -153,14 +156,17 @@ def fitted(
         said = comparator(job, how)
         promise = promised(MECHANISMS[said.mechanism.name].promise(said), facts(said))
         release = Release(said, promise, _rows(frame, known, positive), sets, key.child("publish"))
-        expected, drawn, n = expectations(release), synthetic_sums(release), positive[known].astype(float)
+        with np.errstate(all="ignore"):
+            expected, drawn, n = expectations(release), synthetic_sums(release), positive[known].astype(float)
         assert expected is not None
         pairs = {"parameters": [(n * w, n * wy) for w, wy in expected], "records": [(each.a, each.b) for each in drawn]}
         for estimator, values in pairs.items():
             weight, product = np.array(values).swapaxes(0, 1)
             sums[how, estimator][:, :, known] = weight * share, product
+    beyond = known & ~np.all([np.isfinite(each).all(axis=(0, 1)) for each in sums.values()], axis=0)
+    missing[beyond] = BEYOND
     for each in sums.values():
-        each[:, :, frame.count == 0] = 0.0
+        each[:, :, beyond], each[:, :, frame.count == 0] = np.nan, 0.0
     return Fitted(_raked(job, frame, sums, missing), missing, _note(own, bool((positive < frame.count).any())))
 
 
@@ -180,14 +186,14 @@ def _sets(
     sets: tuple[dict[str, Mapping[str, Any]], ...] = tuple({} for _ in range(job.synthetic_sets))
     for stratum, label in enumerate(fits.stratum_labels if len(fits) else ()):
         rows = frame.rows_of(frame.stratum_labels.index(label))
-        start, stop = int(edges[rows.start]), int(edges[rows.stop])
+        own_records = range(int(edges[rows.start]), int(edges[rows.stop]))
         folder = scratch / str(stratum)
         folder.mkdir()
-        borders = (*range(start, stop, block_rows(job.sampler.draws)), stop)
         model = builder_of(job).build(job, fits, fits.rows_of(stratum))
         rounds = MECHANISMS[job.mechanism.name].protect(job, model, Unwatched())
         try:
-            visit, sampler = Visits(path, borders, row, folder), sampler_of(job, folder)
+            visit = Visits(path, own_records, block_rows(job.sampler.draws), row, folder)
+            sampler = sampler_of(job, folder)
             released: Released = drive(rounds, model, sampler, key, label, visit, fresh_noise)
             for own, theta in zip(sets, released.parameters, strict=True):
                 own[label] = model.describe(theta)

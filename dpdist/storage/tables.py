@@ -56,6 +56,20 @@ def read_rows(path: Path, start: int, stop: int) -> Records:
     return _records(pa.Table.from_batches(batches, reader.schema).slice(start - edges[first], stop - start))
 
 
+def each_part(path: Path, start: int, stop: int, most: int) -> Iterator[Records]:
+    """Records start:stop of the file in parts of at most `most`, none over the border of a batch; read, not mapped: a batch
+    at a time is in memory, however large the file."""
+    said = path.stat()
+    edges = _batches(path, (said.st_ino, said.st_mtime_ns))[1].tolist()
+    with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as file:
+        for k, (first, last) in enumerate(pairwise(edges)):
+            low, high = max(start, first), min(stop, last)
+            if low < high:
+                records = _records(file.get_batch(k))
+                for at in range(low, high, most):
+                    yield records.part(at - first, min(at + most, high) - first)
+
+
 @lru_cache(maxsize=4)
 def _batches(path: Path, stamp: tuple[int, int]) -> tuple[pa.RecordBatchFileReader, Ints]:
     """A file, mapped, and the borders of its batches: once a process as long as it is the same file."""

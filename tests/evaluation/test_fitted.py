@@ -188,6 +188,18 @@ def test_what_cannot_be_fitted_is_missing_and_says_why(tmp_path: Path) -> None:
     assert "fbp: missing: stratum law" in " ".join(text.split())
 
 
+def test_outcomes_that_no_law_can_follow_are_missing_and_say_so(tmp_path: Path) -> None:
+    """Every other outcome 300 orders of magnitude below: a mean beyond float64; and all alike: no variation."""
+    written(tmp_path)
+    for far, told in ((1e-300, "larger than numbers hold"), (5e4, "no variation")):
+        rows = survey(1)
+        rows.assign(salary=np.where(np.arange(len(rows)) % 2, far, 5e4)).to_parquet(tmp_path / "now.parquet")
+        dpdist.run(job(tmp_path), tmp_path / told)
+        found = pd.read_parquet(tmp_path / told / "confidential" / "evaluation" / "salaries.parquet")
+        assert found[["fbs", "fbp", "fbs_records", "fbp_records"]].isna().all(axis=None)
+        assert found["fbs_note"].str.contains(told).all()
+
+
 def digests(folder: Path) -> dict[str, str]:
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
