@@ -8,20 +8,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from scipy.special import expit, logit
 
 from dpdist.job import Job
 from dpdist.keys import Key
-from dpdist.models import score_tables
 from dpdist.models.reference_cells import ReferenceCells
 from dpdist.models.score_cells import Cells
 from dpdist.models.score_facts import Facts, Law
 from dpdist.models.score_law import told
+from dpdist.models.score_levels import shifted, shifts
 from dpdist.models.scores import Scores, kind_of
 from dpdist.records import Floats, Records
-
-FARTHEST, STEPS = 4.0, 40
-"""Of an outcome's score, and of a share's logit; halvings until it is found."""
 
 
 def laws_of(job: Job, model: ReferenceCells) -> tuple[Scores, ...]:
@@ -44,19 +40,5 @@ def shapes_of(job: Job, model: ReferenceCells, records: Records, key: Key) -> tu
 def moved(law: Scores, means: Floats) -> Law:
     """The reference's own fit with cells' outcomes moved until their weighted means are these, (cell,), or as near as they
     come."""
-    own = told(law.known)
-    low, high = np.full(len(means), -FARTHEST), np.full(len(means), FARTHEST)
-    for _ in range(STEPS):
-        middle = (low + high) / 2.0
-        weight, product = score_tables.expectations(law.known, _shifted(law, own, middle), law.kind, law.outcome_bounds)
-        below = product[0] < means * weight[0]
-        low, high = np.where(below, middle, low), np.where(below, high, middle)
-    return _shifted(law, own, (low + high) / 2.0)
-
-
-def _shifted(law: Scores, own: Law, by: Floats) -> Law:
-    if law.kind == "binary":
-        return own._replace(share=expit(logit(own.share) + by))
-    slopes = own.slopes.copy()
-    slopes[:, :, 0] += by
-    return own._replace(slopes=slopes)
+    by = shifts(law.known, law.kind, law.outcome_bounds, means, np.arange(len(means)))
+    return shifted(told(law.known), law.kind, by)

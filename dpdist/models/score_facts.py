@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -46,6 +46,11 @@ class Law(NamedTuple):
         """On scales without ends: logit p, μ, log τ, β, log σ."""
         return Law(logit(self.share), self.mean, np.log(self.sd), self.slopes, np.log(self.residual))
 
+    def less(self, other: Law) -> Law:
+        """Differences on these scales; none between ends, as of a share that is 1."""
+        pairs = zip(self, other, strict=True)
+        return Law(*(np.subtract(a, b, out=np.zeros_like(a), where=a != b) for a, b in pairs))
+
     def moved(self, by: Law) -> Law:
         """By differences on these scales."""
         moved = Law(*(own + other for own, other in zip(self.free(), by, strict=True)))
@@ -56,8 +61,9 @@ class Law(NamedTuple):
 class Facts:
     """`of_weight` (cell, part) and `of_outcome` (cell,) are positions in `marginals`; `share` (cell,) is that of part 1 and
     `records` (cell,) the reference's; priors are per cell: of the weight's score (cell, part, 1), of the outcome's
-    (cell, BASIS). `key` gives every record its places at atoms: a function of its number, whatever it holds. `undone` is
-    what privacy weights do to the reference's own fit: logit p, μ, log τ, β and log σ without them less those with them.
+    (cell, BASIS). `key` gives every record its places at atoms: a function of its number, whatever it holds. `undone`, on
+    the scale of logit p, μ, log τ, β and log σ, is added to a fit: what the reference's own lacks to its records' weighted
+    means (`score_levels`), and that fit without privacy weights less the one with them.
     """
 
     marginals: tuple[Marginal, ...]
@@ -69,6 +75,10 @@ class Facts:
     outcome: Prior
     key: Key
     undone: Law
+
+    def with_undone(self, more: Law) -> Facts:
+        """The same, with more to be added to a fit."""
+        return replace(self, undone=Law(*(a + b for a, b in zip(self.undone, more, strict=True))))
 
     @property
     def nodes(self) -> Nodes:

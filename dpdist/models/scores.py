@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from dpdist.estimates import group_sums
 from dpdist.job import Column, Job
 from dpdist.keys import Key, open_uniforms
 from dpdist.models import fused, score_fits, score_maps, score_tables
@@ -28,6 +29,7 @@ from dpdist.models.score_cells import UNIT, Cells, grouped
 from dpdist.models.score_facts import Facts, Law, tell
 from dpdist.models.score_fits import Fitted
 from dpdist.models.score_law import PARTS, Kind, relative, told
+from dpdist.models.score_levels import misfit
 from dpdist.models.score_maps import Scored, part_of
 from dpdist.models.spline import BASIS, INTERVALS, KNOTS, Prior, products
 from dpdist.models.tiles import by_pattern, tile_records
@@ -67,11 +69,18 @@ class Scores:
             outcome=Prior(fit.outcome.location[fit.of_outcome], fit.outcome.variance[fit.of_outcome]),
         )
 
+    def levelled(self, records: Records) -> Facts:
+        """The same, with what the reference's own fit lacks to its records' weighted means undone."""
+        cell = self.cells.cell(records.frame)
+        each = (records.weight, records.weight * records.outcome)
+        sums = np.column_stack([group_sums(cell, values, len(self.cells)) for values in each])
+        return self.known.with_undone(misfit(self.known, self.kind, self.outcome_bounds, sums))
+
     def undone(self, records: Records, alpha: Floats) -> Facts:
-        """The same, with what privacy weights do to the fit of the reference's records."""
+        """The same, with what privacy weights do to the fit of the reference's records undone, too."""
         fits = (self.centre(self.statistics(records, weights)[None]) for weights in (np.ones(len(records)), alpha))
         plain, weighted = (self._law(fit).free() for fit in fits)
-        return replace(self.known, undone=Law(*(a - b for a, b in zip(plain, weighted, strict=True))))
+        return self.known.with_undone(plain.less(weighted))
 
     @property
     def known(self) -> Facts:

@@ -14,6 +14,7 @@ from dpdist.models import score_cells
 from dpdist.models.marginal import Marginal
 from dpdist.models.protocol import Draws
 from dpdist.models.score_facts import Facts, facts_from_table, facts_table
+from dpdist.models.score_law import told
 from dpdist.models.scores import Scores
 from dpdist.models.spline import BASIS, WORTH, Prior, basis
 from dpdist.records import Frame, Records
@@ -212,6 +213,61 @@ def test_expectations_are_means_of_synthetic_records(kind: str) -> None:
             for expected, values in ((weight[k], w[row == k]), (product[k], (w * y)[row == k])):
                 error = values.std() / np.sqrt(len(values))
                 assert abs(values.mean() - expected) < 5 * error + 3e-3 * expected
+
+
+def means_of(model: Scores, records: Records) -> tuple[np.ndarray, np.ndarray]:
+    """Weighted means of cells: under the reference's own fit, and of records."""
+    weight, product = (values[0] for values in model.expect(model.draws_of(told(model.known))))
+    sums = [
+        np.bincount(records.frame, weights=each, minlength=6) for each in (records.weight, records.weight * records.outcome)
+    ]
+    return product / weight, sums[1] / sums[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_references_own_fit_has_its_records_weighted_means(kind: str) -> None:
+    """Spreads that grow with the weight fit no spline with one residual variance: levelled, means are the records' all the
+    same, with privacy weights undone, too. Control: as told, a mean of money is off by more than half a percent."""
+    frame = frame_of(800)
+    own = records_of(frame, kind, 1)
+    if kind != "binary":
+        wider = np.where(own.weight > 100, own.outcome**1.3 / 20.0, own.outcome)
+        own = replace(own, outcome=np.minimum(wider, 150_000.0))
+    model = Scores.build(job_of(kind), frame, slice(0, 6))
+    model = model.within(model.told(own, KEY))
+    found, wanted = means_of(model, own)
+    assert (np.abs(found / wanted - 1.0).max() > 5e-3) == (kind != "binary"), "control"
+    levelled = model.within(model.levelled(own))
+    found, wanted = means_of(levelled, own)
+    np.testing.assert_allclose(found, wanted, rtol=2e-3 if kind == "binary" else 1e-6)
+    alpha = np.where(own.weight > 300, 0.5, 1.0)
+    undone = levelled.within(levelled.undone(own, alpha))
+    weighted = undone.centre(undone.statistics(own, alpha)[None])
+    plain = levelled.centre(levelled.statistics(own, np.ones(len(own)))[None])
+    for found, wanted in zip(undone.expect(weighted), levelled.expect(plain), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-9)
+
+
+def test_cells_that_share_a_distribution_are_levelled_as_one_and_constant_ones_are_left() -> None:
+    frame = replace(frame_of(200), count=np.array([900, 40, 320, 320, 700, 20]))
+    own = records_of(frame, "hurdle", 3)
+    law = frame.codes["field"][own.frame] == 1
+    own = replace(own, outcome=np.where(law & (own.outcome > 0), 5e4, own.outcome * (own.frame != 2)))
+    model = Scores.build(job_of(), frame, slice(0, 6))
+    model = model.within(model.told(own, KEY))
+    facts = model.levelled(own)
+    moved = facts.undone.slopes[0, :, 0]
+    assert facts.of_outcome[4] != facts.of_outcome[5]
+    assert (moved[[2, 3]] == 0.0).all(), "one value but for zeros"
+    assert (moved[[1, 5]] == 0.0).all(), "too few records to tell"
+    assert (moved[[0, 4]] != 0.0).all()
+    assert np.abs(moved).max() < 0.2
+    together = replace(
+        model.known, of_outcome=np.where(np.arange(6) == 1, model.known.of_outcome[0], model.known.of_outcome)
+    )
+    moved = model.within(together).levelled(own).undone.slopes[0, :, 0]
+    assert moved[0] == moved[1] != 0.0
+    assert (facts.undone.slopes[0, :, 1:] == 0.0).all()
 
 
 def test_small_cells_share_a_fit_and_a_distribution() -> None:
