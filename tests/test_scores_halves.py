@@ -1,4 +1,8 @@
-"""The score model on a real file: one half as reference for the other, against METHODS §5b's figures."""
+"""The score model on a real file: one half as reference for the other, against METHODS §5b's figures.
+
+Every run releases 30 sets at ε = 3.6 each: their mean shows the bias, and ten threes of them what a table of m = 3 errs by.
+Splits are fixed and draws are not: limits are asked of means over splits and threes.
+"""
 
 from __future__ import annotations
 
@@ -9,46 +13,78 @@ import pandas as pd
 import pytest
 
 import dpdist
+from dpdist.cells import cross
 from dpdist.jobfile import find_job, parse_job
+from dpdist.publish.precision import cell_estimates
+from dpdist.publish.released import read_release
+from dpdist.publish.tables import expectations
 
-SPLITS = 4
 OWN = "weighted, weights: fixed_point, aim: 0.35"
+SETS = 30
 
 
-def halves(data: Path, folder: Path, mechanism: str, sets: int) -> pd.DataFrame:
-    """|error| / direct SE, median and largest over cells and margins, by statistic; means over splits."""
+def errors(workspace: Path, sets: int) -> pd.DataFrame:
+    """|error| / direct SE of tables of `sets` sets, median and largest over cells and margins, by statistic: means over as
+    many tables as the release has sets for."""
+    release = read_release(workspace / "public" / "released")
+    expected = expectations(release)
+    assert expected is not None
+    cells = cross(release.frame, ["degree_field", "sex"], margins=True)
+    pairs = (np.array([pair[k] for pair in expected]) for k in range(2))
+    count, mean, _ = cell_estimates(cells, release.frame.count.astype(float), *pairs)
+    direct = pd.read_parquet(workspace / "confidential" / "evaluation" / "salaries.parquet")
+    found = {}
+    for statistic, estimate in (("count", count), ("mean", mean)):
+        own = direct[direct["statistic"] == statistic].set_index(["degree_field", "sex"]).loc[list(cells.labels)]
+        tables = estimate.reshape(-1, sets, len(cells)).mean(axis=1)
+        away = np.abs(tables - own["direct"].to_numpy()) / own["direct_se"].to_numpy()
+        found[statistic] = {"median": np.median(away, axis=1).mean(), "max": away.max(axis=1).mean()}
+    return pd.DataFrame(found).T
+
+
+def halves(data: Path, folder: Path, mechanism: str, splits: int) -> tuple[pd.DataFrame, pd.DataFrame, float]:
+    """Errors of tables of 3 and of 30 sets, means over splits; and the median error of means of the reference alone."""
     rows = pd.read_parquet(data / "nscg2013.parquet")
     rows, found = rows[rows["employment_status"] == "Employed"], []
     text = find_job("nscg_scores").read_text(encoding="utf-8")
-    for old, new in ((OWN, mechanism), ("synthetic_sets: 3", f"synthetic_sets: {sets}"), ("nscg2010", f"{folder}/before"),
-                     ('"10.8"', f'"{3.6 * sets:.1f}"')):  # fmt: skip
+    for old, new in ((OWN, mechanism), ("synthetic_sets: 3", f"synthetic_sets: {SETS}"), ("nscg2010", f"{folder}/before"),
+                     ('"10.8"', f'"{3.6 * SETS:.1f}"'), ("laplace, laplace_composed, laplace_finest, ", "")):  # fmt: skip
         assert old in text
         text = text.replace(old, new)
-    for split in range(SPLITS):
+    for split in range(splits):
         order, half = np.random.default_rng(100 + split).permutation(len(rows)), len(rows) // 2
         rows.iloc[np.sort(order[:half])].to_parquet(folder / "now.parquet")
         rows.iloc[np.sort(order[half:])].to_parquet(folder / "before.parquet")
-        workspace = folder / f"{mechanism[:5]}-{sets}-{split}"
+        workspace = folder / f"{mechanism[:5]}-{split}"
         dpdist.run(parse_job(text + "record: {log_lik: never}\n"), workspace, input=folder / "now.parquet")
-        errors = pd.read_parquet(workspace / "confidential" / "evaluation" / "salaries.parquet")
-        found.append(errors.groupby("statistic")["synthetic_error_in_se"].agg(["median", "max"]))
-    return sum(found[1:], found[0]) / SPLITS
+        table = pd.read_parquet(workspace / "confidential" / "evaluation" / "salaries.parquet")
+        alone = table.loc[table["statistic"] == "mean", "reference_only_error_in_se"].abs().median()
+        found.append((errors(workspace, 3), errors(workspace, SETS), float(alone)))
+    three, thirty, alone = zip(*found, strict=True)
+    return sum(three[1:], three[0]) / splits, sum(thirty[1:], thirty[0]) / splits, float(np.mean(alone))
 
 
 @pytest.mark.slow
 @pytest.mark.real_data
 def test_unprotected_the_bias_is_below_six_tenths_of_a_direct_error(data: Path, tmp_path: Path) -> None:
-    """Means over four splits; with 30 sets the draws' own spread is gone from the figures."""
-    bias = halves(data, tmp_path, "unweighted", 30)
-    assert (bias["median"] <= 0.6).all(), bias
-    assert (halves(data, tmp_path, "unweighted", 3)["median"] <= 0.75).all()
+    """Four splits: with 30 sets the draws' own spread is gone from the figures. A three's median varies by .14 over draws,
+    the mean of forty by .02: limits of .75 are more than 4 of these away."""
+    three, thirty, alone = halves(data, tmp_path, "unweighted", 4)
+    assert (thirty["median"] <= 0.6).all(), thirty
+    assert (three["median"] <= 0.75).all(), three
+    assert alone > 0.75, "control: the reference's own means"
 
 
 @pytest.mark.slow
 @pytest.mark.real_data
 def test_protected_at_36_tenths_a_set_the_error_is_no_larger(data: Path, tmp_path: Path) -> None:
-    """METHODS §5b: medians .67 and .64, largest 2.1 and 1.9 for one table of m = 3. Means of four splits vary: with
-    other keys those of means came to .61 and .81."""
-    found = halves(data, tmp_path, OWN, 3)
-    assert (found["median"] <= [0.77, 0.74]).all(), found
-    assert (found["max"] <= [2.6, 2.6]).all(), found
+    """METHODS §5b: medians .67 and .64, largest 2.1 and 1.9 for one table of m = 3. Off-line, 30 splits with two or three
+    keys each: medians .52 ± .01 and .62 ± .01, largest 1.76 ± .07 and 2.06 ± .08: the means' largest is not within §5b's.
+
+    For the eight splits here .50 and .60, 1.82 and 1.82; their means over threes vary by .017 in medians and by .05 in the
+    largest. Limits are §5b's with .03 and .15 of slack for means, false alarms below 1e-4. Bounds of these splits stay four
+    of their deviations under the target, over which a run is refused: 2 of 72 off-line ones would have been."""
+    found, _, alone = halves(data, tmp_path, OWN, 8)
+    assert (found["median"] <= [0.67, 0.67]).all(), found
+    assert (found["max"] <= [2.1, 2.05]).all(), found
+    assert alone > 0.67, "control: the reference's own means"
