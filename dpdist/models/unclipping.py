@@ -38,22 +38,25 @@ def unclip(
     cells: Sequence[Cell], limits: Limits, sums: Floats, count: Floats, noise_of: Noise, shrinkage: bool
 ) -> Unclipped:
     """`sums` (cell, 2) in units and `limits` of one outcome, `count` (cell,)."""
-    found, sampling, noise, told = [], [], [], []
+    found, sampling, noise, told, of_records = [], [], [], [], []
     of_sums = np.diag(noise_of)
     for cell, own, total, n in zip(cells, zip(*limits, strict=True), sums / UNIT, count, strict=True):
         slopes = cell.slopes(own)
         found.append(cell.solve(1.0 - total[0] / n, total[1] / n, own))
-        sampling.append(slopes.influence.var(axis=0) * (1.0 / n + (0.0 if cell.blur is not None else 1.0 / cell.records)))
+        of_records.append(slopes.influence.var(axis=0) / n)
+        sampling.append(of_records[-1] + (0.0 if cell.blur is not None else slopes.influence.var(axis=0) / cell.records))
         noise.append(_of_noise([slopes, cell.under(*found[-1]).slopes(own)], of_sums / n**2))
         told.append(slopes)
     raw, own_noise = np.array(found), np.array(noise)
-    kept, moved, spread, centre = np.ones_like(raw), raw, np.zeros(2), np.zeros(2)
+    kept, moved, spread, together = np.ones_like(raw), raw, np.zeros(2), np.zeros_like(raw)
     if shrinkage and len(cells) > 2:
         parts = [shrunk(raw[:, k], np.array(sampling)[:, k], own_noise[:, k, k]) for k in range(2)]
         kept, moved = (np.column_stack([part[i] for part in parts]) for i in range(2))
         spread = np.array([part[2] for part in parts])
-        known = np.array(sampling) + np.diagonal(own_noise, axis1=1, axis2=2)
-        centre = 1.0 / (1.0 / np.maximum(spread + known, LEAST)).sum(axis=0)
+        alone = np.array(
+            [np.zeros(2) if cell.blur is not None else own for cell, own in zip(cells, of_records, strict=True)]
+        )
+        together = _together(kept, np.array(sampling), np.diagonal(own_noise, axis1=1, axis2=2), alone, spread)
     estimate: list[tuple[float, float]] = []
     covariances: tuple[list[Floats], list[Floats]] = ([], [])
     own_limits = list(zip(*limits, strict=True))
@@ -71,8 +74,19 @@ def unclip(
         covariances[1].append(rates @ own_noise[k] @ rates.T)
         estimate.append((cell.mean_weight * np.exp(moved[k, 0]), cell.mean_at(moved[k, 1])))
     rate = np.array([[1.0, cell.mean_rate] for cell in cells])
-    common = (1.0 - kept) * np.sqrt(centre) * rate
-    return Unclipped(np.array(estimate), np.array(covariances[0]), np.array(covariances[1]), common, moved, spread)
+    return Unclipped(np.array(estimate), np.array(covariances[0]), np.array(covariances[1]), together * rate, moved, spread)
+
+
+def _together(kept: Floats, sampling: Floats, noise: Floats, current: Floats, spread: Floats) -> Floats:
+    """Deviations of (log s, log g) that cells have in common, (cell, 2); `current`: the current file's part of `sampling`.
+
+    Every cell is shrunk to a mean that holds its own error as well, so that both errors go together. With V the mean's
+    variance, σ² = σ_now² + σ_ref² and D = A + σ² + ν², those of like cells have the covariance V (1 − k)(2σ_now² + ν²)/D
+    (σ_ref moves log s and the reference's mean weight against each other): their mean errs as if none had been shrunk.
+    """
+    whole = np.maximum(spread + sampling + noise, LEAST)
+    of_mean = 1.0 / (1.0 / whole).sum(axis=0)
+    return np.asarray(np.sqrt(of_mean * (1.0 - kept) * (2.0 * current + noise) / whole))
 
 
 def _of_noise(slopes: Sequence[Slopes], of_means: Floats) -> Floats:
