@@ -16,6 +16,8 @@ from dpdist.files import write_json, write_text
 from dpdist.progress import Listener, silent, stage
 from dpdist.runtime.executors import executor
 from dpdist.studies import results
+from dpdist.studies.chain import chain
+from dpdist.studies.chaining import Chaining
 from dpdist.studies.filed import Filed
 from dpdist.studies.losses import losses
 from dpdist.studies.ratios import ratios
@@ -28,7 +30,7 @@ from dpdist.studies.tabulated import Tabulated
 from dpdist.study_files import ratios as file_ratios
 from dpdist.study_files import releases
 
-AnyStudy = Simulation | Guarantees | Tabulated | Referring | Filed
+AnyStudy = Simulation | Guarantees | Tabulated | Referring | Filed | Chaining
 
 
 def run(
@@ -101,6 +103,8 @@ class Task:
             return tabulate(self.study, self.study.cases[index], number)
         if isinstance(self.study, Filed):
             return releases(self.study, self.study.cases[index], number)
+        if isinstance(self.study, Chaining):
+            return chain(self.study, self.study.cases[index], number)
         if isinstance(self.study, Referring):
             return refer(self.study, self.study.cases[index], number)
         return replicate(self.study, self.study.cases[index], number, records=number == 1)

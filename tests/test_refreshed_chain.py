@@ -78,9 +78,9 @@ def distances(workspace: Path, folder: Path) -> Floats:
 
 
 def test_histograms_bring_a_carried_shape_near_the_current_one(chain: Chain) -> None:
-    """In 40 runs .35 and .42 of the distance (standard deviations .02): the limit is 12 of these away."""
+    """In 20 runs .15 and .19 of the distance (standard deviations .01 and .02): the limit is 11 of these away."""
     plain, fresh = (distances(path, chain.folder) for path in (chain.plain, chain.fresh))
-    assert (fresh < 0.7 * plain).all()
+    assert (fresh < 0.4 * plain).all()
 
 
 def test_without_them_it_stays_where_it_was(chain: Chain) -> None:
@@ -90,9 +90,9 @@ def test_without_them_it_stays_where_it_was(chain: Chain) -> None:
 
 
 def test_estimates_are_nearer_to_the_direct_ones(chain: Chain) -> None:
-    """In 40 runs 1.01 direct standard errors in the median cell against 2.50 (deviations .10, .06): 7 below the limit."""
+    """In 20 runs .42 direct standard errors in the median cell against 2.51 (deviations .12 and .07): 7 below the limit."""
     plain, fresh = (errors(path)["synthetic_error_in_se"] for path in (chain.plain, chain.fresh))
-    assert fresh.median() < 0.7 * plain.median()
+    assert fresh.median() < 0.5 * plain.median()
 
 
 def test_the_statement_tells_of_histograms_beside_the_chain(chain: Chain) -> None:
@@ -112,13 +112,13 @@ def test_the_statement_tells_of_histograms_beside_the_chain(chain: Chain) -> Non
 
 
 def test_a_refreshed_release_is_carried_on(chain: Chain, tmp_path: Path) -> None:
-    """The next link's chain says which releases were refreshed. Largest error in 20 runs 1.8 (deviation .3): 13 below 6."""
+    """The next link's chain says which releases were refreshed. Largest error in 20 runs 1.0 (deviation .2): 9 below 3."""
     survey(2023, 1.0).to_parquet(tmp_path / "2023.parquet")
     dpdist.run(said(chain.fresh, 2023, False), tmp_path / "ws", input=tmp_path / "2023.parquet")
     told = statement(tmp_path / "ws")["reference"]
     assert Fraction(told["chain_epsilon"]) == 3
     assert [one.get("histogram") for one in told["chain"]] == [None, {"epsilon": "0.3"}]
-    assert errors(tmp_path / "ws")["synthetic_error_in_se"].max() < 6
+    assert errors(tmp_path / "ws")["synthetic_error_in_se"].max() < 3
 
 
 def test_publishing_again_gives_the_same_bytes(chain: Chain) -> None:

@@ -13,50 +13,51 @@ import numpy as np
 
 from dpdist.records import Codes, Floats, Ints
 
-ORDERS = np.array([*(np.arange(1, 16) / 16), 0.97, 0.99])
+ORDERS = np.array([0.03, *(np.arange(1, 16) / 16), 0.97, 0.99])
 """Of inner edges; bins below and above all points are the first and the last."""
 BEYOND = 2.0
-"""Largest value in the last bin, in those of the largest point; without a sign: half the points' range farther."""
+"""Where the outermost bins end, in outermost points; where values may be negative, in half the points' range from there."""
 
 
 class Orders(NamedTuple):
-    """Bins (left, right] of one variable in one cell: `edges` between them, `points` in order, the outermost places."""
+    """Bins (left, right] of one variable in one cell: `edges` between them, `points` in order, public bounds."""
 
     edges: Floats
     points: Floats
-    lowest: float
-    highest: float
+    low: float
+    top: float
 
     @classmethod
     def of(cls, values: Floats, low: float, top: float) -> Orders:
         """From a cell's points and the variable's public bounds."""
         points = np.sort(values)
-        first, last = float(points[0]), float(points[-1])
         inner = np.quantile(points, ORDERS, method="inverted_cdf")
-        edges = np.concatenate([[np.nextafter(first, -np.inf)], inner, [last]])
-        farther = (last - first) / 2.0
-        ends = (first / BEYOND, last * BEYOND) if low >= 0.0 else (first - farther, last + farther)
-        return cls(edges, points, max(low, ends[0]), min(top, ends[1]))
+        return cls(np.concatenate([[np.nextafter(points[0], -np.inf)], inner, points[-1:]]), points, low, top)
 
     @property
     def share(self) -> Floats:
         """Of the points in every bin, (bin,)."""
-        number = np.searchsorted(self.edges, self.points, side="left")
-        return np.bincount(number, minlength=len(self.edges) + 1) / len(self.points)
+        upper = np.searchsorted(self.points, self.edges, side="right") / len(self.points)
+        return np.diff(upper, prepend=0.0, append=1.0)
 
-    @property
-    def places(self) -> Floats:
-        """The middle of every bin, (bin,): by points, or by its edges where it has none."""
-        bins = range(len(self.edges) + 1)
-        return np.array([float(self._within(number, np.array([0.5]))[0]) for number in bins])
+    def under(self, shift: float, stretch: float) -> Orders:
+        """The same bins, and points of another scale and spread."""
+        return self._replace(points=np.sort(self.moved(self.points, shift, stretch)))
 
-    def _within(self, number: int, part: Floats) -> Floats:
-        """Values at parts of one bin, in (0, 1): between its points, or even where it has none."""
-        own = self.points[np.searchsorted(self.edges, self.points, side="left") == number]
-        if len(own):
-            return np.asarray(np.interp(part * len(own) - 0.5, np.arange(len(own)), own))
-        ends = np.concatenate([[self.lowest], self.edges, [self.highest]])[[number, number + 1]]
-        return np.asarray(np.clip(ends[0] + part * (ends[1] - ends[0]), self.lowest, self.highest))
+    def moved(self, values: Floats, shift: float, stretch: float) -> Floats:
+        """Values of another scale and spread, as logarithms, about the points' median; on a log scale where nothing can be
+        negative: there zeros stay, and what lies at the upper bound. Else a shift is in halves of the points' range.
+        """
+        if (shift, stretch) == (0.0, 0.0):
+            return values
+        if self.low < 0.0:
+            middle, half = float(np.median(self.points)), float(self.points[-1] - self.points[0]) / 2.0
+            found = middle + shift * half + np.exp(stretch) * (values - middle)
+            return np.asarray(np.clip(found, self.low, self.top))
+        positive = self.points[self.points > 0]
+        middle = float(np.median(positive)) if len(positive) else 1.0
+        found = middle * np.exp(shift) * (values / middle) ** np.exp(stretch)
+        return np.asarray(np.where(values >= self.top, values, np.clip(found, self.low, self.top)))
 
     def relocated(self, values: Floats, share: Floats) -> Floats:
         """The values that these ones' orders have under other shares of the bins (bin,); at the points' own, themselves."""
@@ -69,6 +70,16 @@ class Orders(NamedTuple):
             part = 1.0 - (upper[number] - order[own]) / share[number]
             found[own] = self._within(number, np.clip(part, 0.0, 1.0))
         return found
+
+    def _within(self, number: int, part: Floats) -> Floats:
+        """Values at parts of one bin, in (0, 1): between its points, or even where it has none."""
+        own = self.points[np.searchsorted(self.edges, self.points, side="left") == number]
+        if len(own):
+            return np.asarray(np.interp(part * len(own) - 0.5, np.arange(len(own)), own))
+        first, last = self.edges[0], self.edges[-1]
+        outer = [first / BEYOND, last * BEYOND] if self.low >= 0 else [1.5 * first - last / 2, 1.5 * last - first / 2]
+        left, right = np.concatenate([outer[:1], self.edges, outer[1:]])[[number, number + 1]]
+        return np.asarray(np.clip(left + part * (right - left), self.low, self.top))
 
 
 def numbers(edges: Floats, cell: Codes | Ints, values: Floats) -> Ints:

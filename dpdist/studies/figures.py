@@ -15,6 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from dpdist.evaluation.utility import ecdf
 from dpdist.records import Floats
 from dpdist.studies.material import GREY, TITLES, Material
+from dpdist.studies.readings import SIZES
 from dpdist.studies.results import as_number
 from dpdist.studies.settings import DATA, WORST_LOSS, Simulation
 from dpdist.studies.shown import Figure, FigureKind
@@ -67,7 +68,7 @@ def violins(said: Figure, material: Material) -> Canvas:
             values, colour = material.values(case, label, epsilon, measure), material.colour(label)
             _violin(axis, place, values, colour, sideways=True, points="_ratio_" not in measure)
         _reference(axis, material, case, epsilon, measure)
-        _row_labels(axis, labels, "ratio of RMSE" if "_ratio_" in measure else TITLES.get(measure, measure), said.log)
+        _row_labels(axis, labels, _axis_title(measure), said.log)
         axis.set_title(_panel_title(case if len(material.cases(said)) > 1 else "", epsilon))
     return canvas
 
@@ -89,6 +90,27 @@ def by_size(said: Figure, material: Material) -> Canvas:
         axis.set_title(label)
         axis.grid(axis="x", visible=False)
     axes[0].set_ylabel(TITLES.get(measure, measure))
+    return canvas
+
+
+def by_period(said: Figure, material: Material) -> Canvas:
+    """Means over replicates against the period, a line a mechanism: a panel per case and ε."""
+    measure = said.measure or "mean_median"
+    panels = _panels_of(said, material)
+    canvas, axes = _panels(len(panels), 2, 3.1, sharex=True, sharey=True)
+    for axis, (case, epsilon) in zip(axes, panels, strict=True):
+        for label in material.mechanisms(said, case, measure):
+            line = material.by_period(case, label, epsilon, measure)
+            axis.plot(np.arange(1, len(line) + 1), line, ".-", ms=5, lw=1.2, color=material.colour(label), label=label)
+        if measure.endswith("_coverage"):
+            axis.axhline(0.9, color=INK, lw=0.9, ls="--")
+        if said.log:
+            axis.set_yscale("log")
+            axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_xlabel("period")
+        axis.set_title(_panel_title(case if len(material.cases(said)) > 1 else "", epsilon))
+    axes[0].set_ylabel("share of cells" if measure.endswith("_coverage") else "direct standard errors")
+    _legend(canvas, axes[0])
     return canvas
 
 
@@ -175,6 +197,13 @@ def _rows(number: int, labels: int, columns: int, one_case: bool) -> tuple[Canva
     return _panels(number, columns, 0.85 + 0.34 * labels, sharex=one_case, sharey=True)
 
 
+def _axis_title(measure: str) -> str:
+    """Short: panels stand side by side, and the figure's title says the rest."""
+    if "_ratio_" in measure:
+        return "ratio of RMSE"
+    return "direct standard errors" if measure in SIZES else TITLES.get(measure, measure)
+
+
 def _row_labels(axis: Axes, labels: Sequence[str], measured: str, log: bool) -> None:
     axis.set_yticks(range(len(labels)), labels)
     axis.set_ylim(len(labels) - 0.4, -0.6)
@@ -238,6 +267,7 @@ def _panel_title(case: str, epsilon: str) -> str:
 _KINDS: Mapping[FigureKind, Callable[[Figure, Material], Canvas]] = {
     "violins": violins,
     "by_size": by_size,
+    "by_period": by_period,
     "ecdf": ecdfs,
     "record_bounds": record_bounds,
     "weights_and_bounds": weights_and_bounds,

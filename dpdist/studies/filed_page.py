@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dpdist.job import budget_text
 from dpdist.studies.filed import FileCase, Filed
 
 HEADS = ("Label", "What it is", "Fixed on", "Guarantee class")
@@ -20,16 +21,24 @@ ARMS = (
 
 
 def facts(study: Filed) -> list[tuple[str, list[str]]]:
-    noise = f"splits are keyed by seed {study.seed}; noise is OpenDP's, as in any release, and differs from run to run"
+    noise = "noise is OpenDP's, as in any release, and differs from run to run"
+    if any(case.split != "periods" for case in study.cases):
+        noise = f"splits are keyed by seed {study.seed}; {noise}"
     return [
         (
             "Data",
             ["public files", *(f"{case.name}: {case.file} under job {case.job}; {_split(case)}" for case in study.cases)],
         ),
-        ("Replicates", [f"R = {study.replicates} splits"]),
+        ("Replicates", [f"R = {study.replicates}: {_replicates(study)}"]),
         ("ε", [", ".join(study.grid) + " of every release"]),
         ("Randomness", [noise]),
     ]
+
+
+def _replicates(study: Filed) -> str:
+    split = {case.split != "periods" for case in study.cases}
+    chains, splits = "chains of releases of the same files, under noise of their own", "splits of each file"
+    return splits if split == {True} else chains if split == {False} else f"{splits}; {chains}"
 
 
 def _split(case: FileCase) -> str:
@@ -37,6 +46,12 @@ def _split(case: FileCase) -> str:
     how = {
         "halves": f"one half is the other's reference{drift}",
         "samples": f"two disjoint samples of {100 * case.share:g} %, one the other's reference; the file is the truth",
-        "periods": f"a release for every {case.column}, each the next one's reference",
+        "periods": f"a release for every {case.column}, each the next one's reference, {_first(case)}",
     }
     return f"{how[case.split]}; {case.adjacency}"
+
+
+def _first(case: FileCase) -> str:
+    if case.first is None:
+        return "the first period's file public"
+    return f"the first fixed on histograms of its own at {budget_text(case.first)} of its ε"

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from dpdist.records import Floats
+from dpdist.studies.chaining import Chaining, late
 from dpdist.studies.filed import Filed
 from dpdist.studies.referring import Referring
 from dpdist.studies.settings import DATA, WORST_LOSS, Guarantees, Simulation
@@ -45,6 +46,15 @@ TITLES: Mapping[str, str] = {
         for last in ("", "last_")
         for size in ("median", "max")
     },
+    **{
+        late(f"{name}_{size}"): f"{size} |error| of {name}s in direct standard errors, last quarter of the chain"
+        for name in STATISTICS
+        for size in ("median", "max")
+    },
+    **{
+        late(f"{name}_coverage"): f"share of cells whose 90 % interval holds the true {name}, last quarter of the chain"
+        for name in STATISTICS
+    },
     "chain_epsilon": "ε of a person in all files of the chain",
     **{f"{name}_bias_direct": f"|bias| of {name}s / direct RMSE" for name in STATISTICS},
     **{f"{name}_coverage": f"share of cells whose 90 % interval holds the true {name}" for name in STATISTICS},
@@ -56,7 +66,7 @@ TITLES: Mapping[str, str] = {
 class Material(NamedTuple):
     """What figures are drawn from: the long table of results, and record-level by-products of the first replicates."""
 
-    study: Simulation | Guarantees | Tabulated | Referring | Filed
+    study: Simulation | Guarantees | Tabulated | Referring | Filed | Chaining
     results: pd.DataFrame
     records: pd.DataFrame
 
@@ -71,6 +81,13 @@ class Material(NamedTuple):
         found = self.results
         rows = (found.case == case) & (found.mechanism == mechanism) & (found.epsilon == epsilon)
         return np.asarray(found[rows & (found.measure == measure)]["value"], dtype=float)
+
+    def by_period(self, case: str, mechanism: str, epsilon: str, measure: str) -> Floats:
+        """Means over replicates in every period of a chain, (period,)."""
+        found = self.results
+        own = found[(found.case == case) & (found.mechanism == mechanism) & (found.epsilon == epsilon)]
+        own = own[own.measure.str.startswith(f"{measure} in period ")]
+        return np.asarray(own.groupby("measure", sort=True)["value"].mean(), dtype=float)
 
     def column(self, case: str, mechanism: str, epsilon: str, column: str) -> Floats:
         found = self.records[(self.records.case == case) & (self.records.mechanism == mechanism)]

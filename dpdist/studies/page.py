@@ -12,64 +12,22 @@ from markupsafe import Markup
 
 from dpdist.job import NOISY, budget_text
 from dpdist.records import Floats
-from dpdist.studies import filed_page, referring_page
+from dpdist.studies import chain_page, filed_page, referring_page
+from dpdist.studies.chaining import Chaining
 from dpdist.studies.figures import drawn
 from dpdist.studies.filed import Filed
 from dpdist.studies.material import TITLES, Material
 from dpdist.studies.ratios import MONTE_CARLO
+from dpdist.studies.readings import INTERVALS, RELEASES, SIMULATED, reading
 from dpdist.studies.referring import Referring
 from dpdist.studies.replicate import ANY, job_of, mechanism_of
 from dpdist.studies.results import as_number
-from dpdist.studies.settings import WORST_LOSS, Arm, FiniteArm, FiniteCase, Guarantees, Simulation
+from dpdist.studies.settings import Arm, FiniteArm, FiniteCase, Guarantees, Simulation
 from dpdist.studies.shown import Beside
-from dpdist.studies.tabulated import STATISTICS, YARDSTICKS, Synthetic, Tabulated
+from dpdist.studies.tabulated import Synthetic, Tabulated
 
-AnyStudy = Simulation | Guarantees | Tabulated | Referring | Filed
+AnyStudy = Simulation | Guarantees | Tabulated | Referring | Filed | Chaining
 
-RATIO = (
-    "Root mean squared error against the truth over replicates, cell by cell, over the yardstick's; means and standard "
-    "deviations here are over the 27 cells. Below 1 the synthetic table is the better one."
-)
-COVERED = (
-    "Nominal .90, with the standard errors that a release publishes (direct estimates: Taylor, t); the mean over "
-    "replicates has a Monte Carlo error of the sd over √R. Over "
-)
-MARGINS = "the 11 margins, where it hardly matters that the model has no interaction of field and sex."
-ALONE = (
-    "Nominal .90, by the combining rule for who analyses the synthetic sets without the published errors: with one set W "
-    "alone, without the spread between sets; never with the bias of the privacy weights."
-)
-READINGS: Mapping[str, str] = {
-    "database_bound": "Δ, the largest weighted record bound max |α_i f_i(θ_s)| over records and draws of the final fit; "
-    "for clamped mechanisms the largest clamped value. ε = 2Δ is local to the file unless the mechanism is strict.",
-    "unweighted_database_bound": "Δ of the fit without weights, where each weight search starts.",
-    "epsilon_local": "2Δ (zero_out).",
-    "epsilon_local_range": "Largest max_s α_i f_i − min_s α_i f_i: the cost of switching one record off, weights frozen.",
-    "records_censored": "Records with |α_i f_i| over the clamp in any draw (censor_w, censor_uw); records whose weight was "
-    "set to 0 (weighted_e).",
-    "privacy_weight": "Mean of α over records: the share of the likelihood that is left.",
-    "record_bound_before": "Mean over records of F, the record bound under the unweighted fit.",
-    "record_bound_after": "Mean over records of the weighted record bound under the final fit.",
-    "max_ecdf": "Largest absolute difference between the distribution functions of data and synthetic records, over the "
-    "pooled 2n points. Two samples from one law differ by about 1.2/√n on average (.027 at n = 2000).",
-    "avg_ecdf": "Mean squared difference over the pooled 2n points.",
-    "mean": "Mean of the synthetic records; its 95 % interval is mean ± 1.96 s/√n within a set.",
-    "median": "Median (interpolated order statistics); its interval is a pair of order statistics, see below.",
-    "q15": "15th percentile; interval as for the median.",
-    "q90": "90th percentile; interval as for the median.",
-    WORST_LOSS: "Largest |log p(θ | D) − log p(θ | D′)| over all neighbouring files D, D′ and all θ, over the promised ε: "
-    "at most 1 where the promise is kept.",
-    "fits": "Posterior fits that a run took, the unweighted one included.",
-    **{f"{name}_ratio_{other}": RATIO for name in STATISTICS for other in YARDSTICKS},
-    **{f"{name}_coverage": COVERED + "all 27 cells." for name in STATISTICS},
-    **{f"{name}_coverage_margins": COVERED + MARGINS for name in STATISTICS},
-    **{f"{name}_coverage_sets": ALONE for name in STATISTICS},
-    **{
-        f"{name}_bias_direct": "|Mean error over replicates| over the direct estimate's RMSE, cell by cell; without bias "
-        "it is about .8/√R times the ratio of RMSEs."
-        for name in STATISTICS
-    },
-}
 WIDE = 5
 """Columns of (case, ε) that a table of results has at most."""
 RANDOMNESS = (
@@ -94,12 +52,8 @@ HEADS_OF: Mapping[type, tuple[str, ...]] = {
     Tabulated: TABLE_HEADS,
     Referring: referring_page.HEADS,
     Filed: filed_page.HEADS,
+    Chaining: chain_page.HEADS,
 }
-INTERVALS = (
-    "Intervals are nominal 95 % within one data set, averaged over synthetic sets and then over replicates: for the mean "
-    "mean ± 1.96 s/√n; for a quantile the order statistics whose ranks are the 2.5 % and 97.5 % points of Binomial(n, p). "
-    "They treat synthetic records as if they were data and take no account of the draw of θ."
-)
 
 
 def page(study: AnyStudy, results: pd.DataFrame, records: pd.DataFrame, versions: Mapping[str, str]) -> str:
@@ -114,12 +68,15 @@ def page(study: AnyStudy, results: pd.DataFrame, records: pd.DataFrame, versions
         facts=_facts_of(study, versions),
         heads=HEADS_OF.get(type(study), HEADS),
         arms=_arms(study),
-        findings="Findings" if isinstance(study, Guarantees) else "What reproduces, and what does not",
+        findings="What reproduces, and what does not"
+        if isinstance(study, Simulation | Tabulated | Referring)
+        else "Findings",
         beside_title="Beside the promises" if isinstance(study, Guarantees) else "Beside the published figures",
         beside=[_beside(table, material) for table in study.beside],
         figures=[(figure, Markup(svg)) for figure, svg in drawn(study.figures, material)],
-        summaries=[(name, TITLES.get(name, name), READINGS.get(name, ""), _summary(material, name)) for name in measured],
+        summaries=[(name, TITLES.get(name, name), reading(study, name), _summary(material, name)) for name in measured],
         intervals=INTERVALS if any(name.endswith("_lower") for name in set(results.measure)) else "",
+        made_of=RELEASES if isinstance(study, Filed) else SIMULATED,
         refused=int((results.measure == "refused").sum()),
     )
 
@@ -131,6 +88,8 @@ def _facts_of(study: AnyStudy, versions: Mapping[str, str]) -> list[tuple[str, l
         return [*filed_page.facts(study), _versions(versions)]
     if isinstance(study, Referring):
         return [*referring_page.facts(study), ("Randomness", [RANDOMNESS.format(study.seed)]), _versions(versions)]
+    if isinstance(study, Chaining):
+        return [*chain_page.facts(study), ("Randomness", [RANDOMNESS.format(study.seed)]), _versions(versions)]
     return _table_facts(study, versions) if isinstance(study, Tabulated) else _facts(study, versions)
 
 
@@ -222,6 +181,8 @@ def _arms(study: AnyStudy) -> list[tuple[str, str, str, str]]:
         return list(filed_page.ARMS)
     if isinstance(study, Referring):
         return referring_page.arms(study)
+    if isinstance(study, Chaining):
+        return chain_page.arms(study)
     if isinstance(study, Tabulated):
         noised = [(name, *said[:2], f"guarantee: {said[2]}") for name, said in NOISED.items()]
         return [*noised, *map(_tabulated, study.mechanisms)]

@@ -20,6 +20,7 @@ from dpdist.evaluation.laplace import noised
 from dpdist.evaluation.referred import referred
 from dpdist.job import Job, StatisticName
 from dpdist.keys import Key
+from dpdist.mechanisms.learned import Learned
 from dpdist.mechanisms.presets import MECHANISMS
 from dpdist.models import builder_of
 from dpdist.publish.precision import spreads
@@ -92,7 +93,11 @@ def job_of(study: Referring, case: ReferredCase, key: Key, arm: ReferredArm, eps
 
 def earlier_records(study: Referring, case: ReferredCase, key: Key, survey: Survey) -> Records:
     """The reference's records under the current frame. Raises `DataError` where it lacks a cell."""
-    job = job_of(study, case, key, study.mechanisms[0], study.grid[0])
+    return records_of(job_of(study, case, key, study.mechanisms[0], study.grid[0]), survey)
+
+
+def records_of(job: Job, survey: Survey) -> Records:
+    """Those of the job's reference under the current frame. Raises `DataError` where it lacks a cell."""
     found = open_reference(job, open_source(job), survey.frame)
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         placed = place_reference(job, found, Path(folder))
@@ -130,14 +135,26 @@ def _released(job: Job, arm: ReferredArm, epsilon: str, survey: Survey, earlier:
 
 def release_of(job: Job, survey: Survey, earlier: Records, key: Key) -> Release:
     """What the job would release of a simulated survey, in memory and under keyed noise."""
+    return released(job, survey, learned_of(job, survey, earlier, key), key)
+
+
+def learned_of(job: Job, survey: Survey, earlier: Records, key: Key) -> Learned:
+    """What the reference's records fix."""
+    model = builder_of(job).build(job, survey.frame, slice(0, len(survey.frame)))
+    with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
+        taught = reference_sampler(job, sampler_of(job, Path(folder)))
+        return learned_from(job, model, taught, key.child("reference"), POOLED, earlier, len(survey.records))
+
+
+def released(job: Job, survey: Survey, learned: Learned, key: Key) -> Release:
+    """The release of a survey under what a reference fixed."""
     model, noted = builder_of(job).build(job, survey.frame, slice(0, len(survey.frame))), Noted()
     mechanism = MECHANISMS[job.mechanism.name]
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
-        sampler = sampler_of(job, Path(folder))
-        taught = reference_sampler(job, sampler)
-        learned = learned_from(job, model, taught, key.child("reference"), POOLED, earlier, len(survey.records))
         rounds = mechanism.protect(job, model, noted, learned)
-        released = run_rounds(rounds, model, sampler, key, POOLED, [survey.records], [noted], noise_of(key))
-    sets = tuple({POOLED: model.describe(theta)} for theta in released.parameters)
+        found = run_rounds(
+            rounds, model, sampler_of(job, Path(folder)), key, POOLED, [survey.records], [noted], noise_of(key)
+        )
+    sets = tuple({POOLED: model.describe(theta)} for theta in found.parameters)
     said = promised(mechanism.promise(job), facts(job))
     return Release(job, said, survey.frame, sets, key.child("publish"))

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from dpdist.job import Budget, Frozen
 
-FigureKind = Literal["violins", "ecdf", "record_bounds", "weights_and_bounds", "by_size"]
+FigureKind = Literal["violins", "ecdf", "record_bounds", "weights_and_bounds", "by_size", "by_period"]
 
 
 class Row(Frozen):

@@ -8,6 +8,7 @@ from pathlib import Path
 from dpdist.errors import Problem, StudyError
 from dpdist.job_consistency import contradictions
 from dpdist.jobfile import find_shipped, mapping, read_yaml, validated
+from dpdist.studies.chaining import Chaining
 from dpdist.studies.filed import Filed
 from dpdist.studies.referring import Referring
 from dpdist.studies.replicate import ANY, job_of
@@ -17,13 +18,13 @@ from dpdist.studies.tabulated import Tabulated
 NOT_A_MAPPING = Problem("study", "not a mapping of keys", "study:, seed:, cases:, …", "see jobs/studies for examples")
 
 
-def load_study(name: str | Path) -> Simulation | Guarantees | Tabulated | Referring | Filed:
+def load_study(name: str | Path) -> Simulation | Guarantees | Tabulated | Referring | Filed | Chaining:
     """Read and validate a study file; a name without a folder is also looked up among the studies shipped with dpdist."""
     path = find_shipped(name, "studies", StudyError)
     return parse_study(read_yaml(path, StudyError), str(path))
 
 
-def parse_study(text: str, source: str = "study") -> Simulation | Guarantees | Tabulated | Referring | Filed:
+def parse_study(text: str, source: str = "study") -> Simulation | Guarantees | Tabulated | Referring | Filed | Chaining:
     """Validate a study given as YAML text. Raises `StudyError` with line, path, what is allowed and the remedy."""
     said, lines = mapping(text, source, StudyError, NOT_A_MAPPING)
     if said.get("kind") == "guarantees":
@@ -34,6 +35,8 @@ def parse_study(text: str, source: str = "study") -> Simulation | Guarantees | T
         return validated(Filed, said, source, lines, StudyError)
     if said.get("kind") == "strict_tables":
         return validated(Referring, said, source, lines, StudyError)
+    if said.get("kind") == "chain":
+        return validated(Chaining, said, source, lines, StudyError)
     study = validated(Simulation, said, source, lines, StudyError)
     problems = [
         Problem(f"mechanisms.{place}", found, "what a release of this family may say", remedy, 1, (f"line {line}",))

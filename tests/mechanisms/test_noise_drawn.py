@@ -151,8 +151,8 @@ CASES: dict[str, tuple[Job, Asked]] = {
         [(Fraction(8), 0, 0), (Fraction(4 * UNIT, 3), 6, 1)],
     ),
     "refreshed, exchanged, two": (
-        said("reference_tables", "substitution", "1", reference=FRESH, outcome=TWO),
-        [(Fraction(24), 0, 0), (Fraction(8 * UNIT, 3), 3, 1), (Fraction(16 * UNIT, 3), 6, 2)],
+        said("reference_tables", "substitution", "3", reference=FRESH, outcome=TWO),
+        [(Fraction(24), 0, 0), (Fraction(8 * UNIT, 11), 3, 1), (Fraction(16 * UNIT, 11), 6, 2)],
     ),
     # locations of three cells and three sums of squares, once for all sets
     "sanitized": (said("sanitized_statistics", "zero_out", "1/2", reference=FILE, sets=3), [(Fraction(2 * UNIT), 9, 1)]),

@@ -99,6 +99,10 @@ def test_the_page_names_files_and_totals(folder: Path) -> None:
     page = (folder / "out" / "index.html").read_text(encoding="utf-8")
     assert "periods.parquet" in page
     assert "all files of the chain" in page
+    assert "the first fixed on histograms of its own at 1/3 of its ε" in page
+    assert "from public files: what is compared" in page
+    assert "Nothing here comes from a respondent" not in page
+    assert "over the direct estimate&#39;s standard error, median over cells and margins" in page
     assert str(folder) not in page.replace(str(folder / "job.yaml"), "")
 
 

@@ -1,0 +1,57 @@
+"""What a page says of a study of chains: its cases, what stands beside its arms, the arms."""
+
+from __future__ import annotations
+
+from dpdist.studies.chaining import ChainArm, ChainCase, Chaining
+
+HEADS = ("Label", "What is released", "Fixed on", "Guarantee class")
+SHAPES = {"sd": 0.4, "noise_sd": 0.4, "gap": 1.0}
+BESIDE = (
+    ("direct", "nothing: the population's own figures, whose distance from the direct estimates is chance", "–", "–"),
+    (
+        "laplace_composed",
+        "direct + Laplace noise of the sample's own sensitivity, ε shared by a record's 8 figures",
+        "–",
+        "none",
+    ),
+)
+
+
+def facts(study: Chaining) -> list[tuple[str, list[str]]]:
+    numbers = sorted({study.replicates_of(k) for k in range(len(study.cases))})
+    return [
+        (
+            "Data",
+            [
+                "simulated doctorates, a population and a sample of its own in every period; counts and mean salaries by "
+                "field × sex with margins, 27 cells"
+            ],
+        ),
+        ("Cases", [f"{case.name}: {_case(case)}" for case in study.cases]),
+        ("Replicates", [f"R = {' or '.join(map(str, numbers))} chains"]),
+        ("ε", [", ".join(study.grid) + " of every release, histograms included: all chains cost the same in all"]),
+    ]
+
+
+def _case(case: ChainCase) -> str:
+    law = "lognormal salaries" if case.law == "lognormal" else "left-skewed, rounded, top-coded salaries"
+    drift = [f"salaries and population {100 * case.growth:+.0f} % a period"] if case.growth else []
+    ends = [(name, first, getattr(case, name)) for name, first in SHAPES.items()]
+    drift += [f"{name} {first:g} → {last:g}" for name, first, last in ends if first != last]
+    return f"{case.periods} periods, n = {case.sample:,} of {case.population:,}, {law}, {', '.join(drift) or 'no drift'}"
+
+
+def _arm(arm: ChainArm) -> tuple[str, str, str, str]:
+    what, fixed = "reference_tables", "the release before; the first on period 0's file, which is public"
+    if arm.renewed:
+        fixed = "the file of the period before, as if it were public"
+    if arm.refresh is not None:
+        every = "every release" if arm.refresh == 1 else f"every {arm.refresh}th release"
+        what += (
+            f"; {every} spends {100 * float(arm.share):g} % of its ε on histograms that bring the carried shapes up to date"
+        )
+    return arm.label, what, fixed, f"strict, {arm.adjacency}"
+
+
+def arms(study: Chaining) -> list[tuple[str, str, str, str]]:
+    return [*BESIDE, *map(_arm, study.mechanisms)]
