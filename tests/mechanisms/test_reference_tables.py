@@ -230,7 +230,7 @@ def test_a_release_is_strict_adds_up_and_lies_near_the_direct_estimate(workspace
 def test_errors_are_small_under_noise_of_the_scale_in_force_and_no_other(workspace: Path) -> None:
     """Means over 20 tables under noise of a fixed seed: a table's median is .43 ± .14 for counts and .56 ± .21 for means
     (300 others), so another seed would have more than .8 in fewer than 1 of 10⁴ cases. Control: twice the noise."""
-    medians, larger = (redrawn(workspace, "salaries", 20, scale).median(axis=1) for scale in (1.0, 2.0))
+    medians, larger = (redrawn(workspace, "salaries", *said).median(axis=1) for said in ((20, 1.0), (10, 2.0)))
     assert (medians.groupby("statistic").mean() < 0.8).all()
     assert larger.groupby("statistic").mean().max() > 0.8, "control"
 
