@@ -280,12 +280,18 @@ def facts_of(said: Job) -> str:
 
 
 @pytest.mark.parametrize("adjacency", ["substitution", "add_remove"])
-def test_cells_that_noise_would_drown_are_released_together(files: Path, tmp_path: Path, adjacency: str) -> None:
-    """At ε = .06 the noise on a cell of some thousand records is several direct errors: fewer sums than cells are drawn."""
+def test_cells_that_noise_would_drown_are_released_together(
+    files: Path, tmp_path: Path, adjacency: str, noise_of: Named
+) -> None:
+    """At ε = .06 the noise on a cell of some thousand records is several direct errors: fewer sums than cells are drawn.
+
+    Noise by name; fresh, over 25 runs, cells' variances have .63 of the total's sum (.70 ± .05 under secret sizes).
+    """
     plain = job(files, adjacency=adjacency, epsilon="0.06")
     assert "which noise would drown" in " ".join(facts_of(plain).split())
     assert "which noise would drown" not in " ".join(facts_of(job(files, adjacency=adjacency)).split())
-    dpdist.run(plain, tmp_path / "ws")
+    with noise_of(f"drowned {adjacency}"):
+        dpdist.run(plain, tmp_path / "ws")
     said = json.loads((tmp_path / "ws" / "public" / "released" / "set-1.json").read_text())["strata"]["all"]
     unit, sums = np.array(said["unit"]["values"]), np.array(said["sums"]["values"])
     assert 1 <= len(set(unit)) < 6
