@@ -70,8 +70,12 @@ def _noise_of(name: str) -> Iterator[None]:
 
         return measurement
 
+    def make_gaussian(*_: object, **__: object) -> None:
+        raise AssertionError("under a name there is Laplace noise alone")
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("opendp.measurements.make_laplace", make_laplace)
+        patch.setattr("opendp.measurements.make_gaussian", make_gaussian)
         yield
 
 

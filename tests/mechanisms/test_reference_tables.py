@@ -197,8 +197,8 @@ def test_whatever_the_noise_is_the_table_is_finite_and_within_the_public_bounds(
 
 
 def test_a_release_is_strict_adds_up_and_lies_near_the_direct_estimate(workspace: Path) -> None:
-    """Counts and means within 6 direct standard errors in every cell, where half of one is the rule. Noise by name: fresh,
-    one in 300 tables has a median over 1.5, and the largest error is 1.6 ± .4 (450 tables)."""
+    """Counts and means within 6 direct standard errors in every cell, where half of one is the rule. Noise by name: of 500
+    fresh tables one had a median over 1.5, and the largest error is 1.5 ± .5."""
     said = json.loads((workspace / "public" / "statement.json").read_text())
     kept = {name: said[name] for name in ("guarantee", "epsilon", "substitution_epsilon", "delta", "adjacency")}
     assert kept == {
@@ -230,7 +230,7 @@ def test_a_release_is_strict_adds_up_and_lies_near_the_direct_estimate(workspace
 def test_errors_are_small_under_noise_of_the_scale_in_force_and_no_other(workspace: Path) -> None:
     """Means over 20 tables under noise of a fixed seed: a table's median is .43 ± .14 for counts and .56 ± .21 for means
     (300 others), so another seed would have more than .8 in fewer than 1 of 10⁴ cases. Control: twice the noise."""
-    medians, larger = (redrawn(workspace, "salaries", 20, scale).median(axis=1) for scale in (1.0, 2.0))
+    medians, larger = (redrawn(workspace, "salaries", *said).median(axis=1) for said in ((20, 1.0), (10, 2.0)))
     assert (medians.groupby("statistic").mean() < 0.8).all()
     assert larger.groupby("statistic").mean().max() > 0.8, "control"
 
@@ -280,12 +280,18 @@ def facts_of(said: Job) -> str:
 
 
 @pytest.mark.parametrize("adjacency", ["substitution", "add_remove"])
-def test_cells_that_noise_would_drown_are_released_together(files: Path, tmp_path: Path, adjacency: str) -> None:
-    """At ε = .06 the noise on a cell of some thousand records is several direct errors: fewer sums than cells are drawn."""
+def test_cells_that_noise_would_drown_are_released_together(
+    files: Path, tmp_path: Path, adjacency: str, noise_of: Named
+) -> None:
+    """At ε = .06 the noise on a cell of some thousand records is several direct errors: fewer sums than cells are drawn.
+
+    Noise by name; fresh, over 25 runs, cells' variances have .63 of the total's sum (.70 ± .05 under secret sizes).
+    """
     plain = job(files, adjacency=adjacency, epsilon="0.06")
     assert "which noise would drown" in " ".join(facts_of(plain).split())
     assert "which noise would drown" not in " ".join(facts_of(job(files, adjacency=adjacency)).split())
-    dpdist.run(plain, tmp_path / "ws")
+    with noise_of(f"drowned {adjacency}"):
+        dpdist.run(plain, tmp_path / "ws")
     said = json.loads((tmp_path / "ws" / "public" / "released" / "set-1.json").read_text())["strata"]["all"]
     unit, sums = np.array(said["unit"]["values"]), np.array(said["sums"]["values"])
     assert 1 <= len(set(unit)) < 6

@@ -11,9 +11,9 @@ from threadpoolctl import threadpool_info
 
 from dpdist.errors import FitError, TaskError
 from dpdist.job import Runtime
-from dpdist.runtime.executors import executor
+from dpdist.runtime.executors import Executor, executor
 
-RUNTIMES = [Runtime(executor="serial"), Runtime(executor="dask", workers=1), Runtime(executor="dask", workers=2)]
+SERIAL, ONE, TWO = Runtime(executor="serial"), Runtime(executor="dask", workers=1), Runtime(executor="dask", workers=2)
 
 
 def square(key: int) -> tuple[int, int, int]:
@@ -28,17 +28,21 @@ def fail(key: int) -> int:
     raise FitError(f"stratum {key}", "reason", "remedy")
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES, ids=lambda r: f"{r.executor}-{r.workers}")
-def test_every_executor_gives_each_result_once_and_raises_what_a_task_raises(runtime: Runtime) -> None:
+def check_that_it_gives_each_result_once_and_raises_what_a_task_raises(workers: Executor, runtime: Runtime) -> None:
+    results = list(workers.map(square, range(20)))
+    assert sorted(result[0] for result in results) == sorted(k * k for k in range(20))
+    assert {result[2] for result in results} == {1}
+    processes = {result[1] for result in results}
+    assert (processes == {os.getpid()}) == (runtime.executor == "serial")
+    assert len(processes) <= runtime.workers
+    with pytest.raises(FitError, match="stratum 3"):
+        list(workers.map(fail, [3]))
+
+
+@pytest.mark.parametrize("runtime", [SERIAL, TWO], ids=lambda r: f"{r.executor}-{r.workers}")
+def test_an_executor_gives_each_result_once_and_raises_what_a_task_raises(runtime: Runtime) -> None:
     with executor(runtime) as workers:
-        results = list(workers.map(square, range(20)))
-        assert sorted(result[0] for result in results) == sorted(k * k for k in range(20))
-        assert {result[2] for result in results} == {1}
-        processes = {result[1] for result in results}
-        assert (processes == {os.getpid()}) == (runtime.executor == "serial")
-        assert len(processes) <= runtime.workers
-        with pytest.raises(FitError, match="stratum 3"):
-            list(workers.map(fail, [3]))
+        check_that_it_gives_each_result_once_and_raises_what_a_task_raises(workers, runtime)
 
 
 def listening() -> set[str]:
@@ -49,10 +53,10 @@ def listening() -> set[str]:
 
 
 def test_nothing_of_a_local_cluster_listens_beyond_loopback_and_two_can_run_at_once() -> None:
-    runtime = Runtime(executor="dask", workers=1)
-    with executor(runtime) as one, executor(runtime) as other:
+    with executor(ONE) as one, executor(ONE) as other:
         assert [result[0] for workers in (one, other) for result in workers.map(square, [3])] == [9, 9]
         assert listening() == set()
+        check_that_it_gives_each_result_once_and_raises_what_a_task_raises(one, ONE)
 
 
 def quote(key: int) -> int:
