@@ -547,7 +547,7 @@ def test_halves_of_a_real_file_are_within_half_a_direct_standard_error(
 ) -> None:
     """|error| / direct SE over cells and margins, mean over splits: median and largest, counts and means.
 
-    Noise by name; fresh, over 12 runs under substitution, .34 ± .03, 1.5 ± .14, .40 ± .04, 1.6 ± .18.
+    Noise by name; fresh, over 6 runs under substitution, .34 ± .03, 1.6 ± .11, .44 ± .05, 1.8 ± .29.
     """
     job_name, file, old, adjacency, drift, splits, limits = HALVES[name]
     rows, text = pd.read_parquet(data / f"{file}.parquet"), find_job(job_name).read_text(encoding="utf-8")
