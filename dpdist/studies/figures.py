@@ -10,7 +10,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from dpdist.evaluation.utility import ecdf
 from dpdist.records import Floats
@@ -97,7 +97,7 @@ def by_period(said: Figure, material: Material) -> Canvas:
     """Means over replicates against the period, a line a mechanism: a panel per case and ε."""
     measure = said.measure or "mean_median"
     panels = _panels_of(said, material)
-    canvas, axes = _panels(len(panels), 2, 3.1, sharex=True, sharey=True)
+    canvas, axes = _panels(len(panels), 3, 3.1, sharey=True)
     for axis, (case, epsilon) in zip(axes, panels, strict=True):
         for label in material.mechanisms(said, case, measure):
             line = material.by_period(case, label, epsilon, measure)
@@ -107,6 +107,7 @@ def by_period(said: Figure, material: Material) -> Canvas:
         if said.log:
             axis.set_yscale("log")
             axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.set_xlabel("period")
         axis.set_title(_panel_title(case if len(material.cases(said)) > 1 else "", epsilon))
     axes[0].set_ylabel("share of cells" if measure.endswith("_coverage") else "direct standard errors")

@@ -100,3 +100,14 @@ def test_a_wrong_study_of_chains_is_refused(old: str, new: str, told: str) -> No
     assert old in text
     with pytest.raises(StudyError, match=told):
         parse_study(text.replace(old, new, 1))
+
+
+@pytest.mark.slow
+def test_over_sixteen_periods_a_refresh_every_fourth_keeps_counts_and_coverage(tmp_path: Path) -> None:
+    """The shipped study, one replicate. Controls: unrefreshed, the error grows; without drift of shape it costs little."""
+    run(load_study("drift_chain"), tmp_path / "out", replicates=1)
+    shape, coded, scale = (summary(tmp_path / "out", case) for case in ("shape", "coded", "scale"))
+    assert shape["every_4th", "count_late_median"] < 0.6 * shape["never", "count_late_median"]
+    assert shape["never", "count_late_coverage"] < 0.5 < 0.75 < shape["every_4th", "count_late_coverage"]
+    assert coded["every_4th", "mean_late_median"] < 0.7 * coded["never", "mean_late_median"]
+    assert scale["every_4th", "count_median"] < 1.5 * scale["never", "count_median"]
