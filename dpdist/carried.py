@@ -38,6 +38,8 @@ class Carried:
     promise: Mapping[str, Any]
     points: pd.DataFrame
     """One row a point: the cell's levels, variable, standing, weight, outcome."""
+    records: int
+    """Of the release's own file, as published: noisy where sizes are secret."""
 
     @property
     def chain(self) -> list[dict[str, Any]]:
@@ -89,10 +91,11 @@ def read_carried(folder: Path) -> Carried:
             remedy = "name the public folder of an earlier run of mechanism reference_tables"
             raise _refused(folder, f"a release of '{job.mechanism.name}' that carries no reference", remedy)
         points = pq.read_table(released / REFERENCE_FILE).to_pandas()
+        records = int(pq.read_table(released / "frame.parquet", columns=["count"]).column("count").to_numpy().sum())
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         remedy = "name the folder `public` of an earlier run, with manifest.json and released/"
         raise _refused(folder, f"no complete release ({type(error).__name__})", remedy) from None
-    return Carried(folder, sha256(manifest), job, promise, points)
+    return Carried(folder, sha256(manifest), job, promise, points, records)
 
 
 def _refused(folder: Path, found: str, remedy: str) -> DataError:

@@ -26,6 +26,8 @@ from dpdist.storage.workspace import Workspace
 from dpdist.survey.reference import ReferenceFile
 
 ROWS = 40
+ABREAST = 2
+"""Statistics, with their standard errors, that a line of 80 columns holds beside a cell's levels."""
 
 
 def plan_text(plan: Plan) -> RenderableType:
@@ -98,7 +100,7 @@ def _report_text(space: Workspace, confidential: bool) -> RenderableType:
         facts_text({"guarantee": _guarantee(said), "composition": said["composition"]}),
     ]
     for path in sorted((space.public / "tables").glob("*.parquet")):
-        parts.append(_table(path.stem, _wide(pd.read_parquet(path))))
+        parts += [_table(path.stem, rows) for rows in _wide(pd.read_parquet(path))]
     if confidential:
         parts.append(
             Text("\nCONFIDENTIAL: errors in direct standard errors (median and largest over cells)", style="bold red")
@@ -180,8 +182,8 @@ def _table(title: str, rows: pd.DataFrame) -> RenderableType:
     return Group(shown, Text(f"… {len(rows) - ROWS:,} more rows in the public folder", style="dim"))
 
 
-def _wide(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row a cell: the default estimator of every statistic with its standard error."""
+def _wide(rows: pd.DataFrame) -> list[pd.DataFrame]:
+    """One row a cell: the default estimator of every statistic with its standard error, ABREAST statistics at a time."""
     default = "parameters" if (rows["estimator"] == "parameters").any() else "records"
     mine = rows[rows["estimator"] == default]
     by = list(rows.columns[: rows.columns.get_loc("statistic")])
@@ -190,7 +192,8 @@ def _wide(rows: pd.DataFrame) -> pd.DataFrame:
         name = statistic if variable is None or variable != variable else f"{statistic} of {variable}"
         part = group[[*by, "estimate", "standard_error"]].reset_index(drop=True)
         parts.append(part.set_axis([*by, name, "±"], axis=1))
-    return pd.concat([parts[0], *(part.drop(columns=by) for part in parts[1:])], axis=1)
+    groups = [parts[k : k + ABREAST] for k in range(0, len(parts), ABREAST)]
+    return [pd.concat([first, *(part.drop(columns=by) for part in more)], axis=1) for first, *more in groups]
 
 
 def _text(value: object) -> str:

@@ -111,6 +111,7 @@ def test_a_chain_says_what_a_person_in_all_its_files_loses(chain: Path) -> None:
     assert [(one["period"], one["epsilon"]) for one in told["chain"]] == [("2021", "1"), ("2022", "0.5")]
     assert told["root"]["sha256"] == sha256(chain / "2020.parquet")
     assert told["period"] == "2022"
+    assert told["records"] == 4000
     assert any("adaptive composition" in text for text in said["assumptions"])
     assert not any("declared public" in text for text in said["assumptions"])
 
@@ -315,7 +316,9 @@ def test_a_release_on_histograms_is_the_next_ones_reference(binned: Path, tmp_pa
     said = job(f"{{release: {binned}/ws/public}}", period="2022")
     with noise_of("next"):
         dpdist.run(said, tmp_path / "ws", input=tmp_path / "next.parquet")
-    assert Fraction(statement(tmp_path / "ws")["reference"]["chain_epsilon"]) == 2
+    told = statement(tmp_path / "ws")["reference"]
+    assert Fraction(told["chain_epsilon"]) == 2
+    assert told["records"] == 4000, "although cells that share a histogram share its records"
     assert errors(tmp_path / "ws")["synthetic_error_in_se"].max() < 6
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -13,12 +14,14 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 import dpdist
 from dpdist.auditing import audit
 from dpdist.errors import DataError, JobError
 from dpdist.job import Job
 from dpdist.job_consistency import contradictions
+from dpdist.reporting import report_text
 from dpdist.survey.simulate import FIELDS, HOURS, HOURS_SD, HOURS_SLOPE, SEXES, Doctorates
 from dpdist.survey.source import open_source
 from tests.test_release import public_bytes
@@ -71,6 +74,14 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     workspace = tmp_path_factory.mktemp("runs") / "several"
     dpdist.run(job(), workspace)
     return workspace
+
+
+def test_a_report_shows_every_figure_on_a_screen_of_80_columns(finished: Path) -> None:
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(report_text(finished, False))
+    shown = console.export_text()
+    assert all(name in shown for name in ("count", "mean of salary", "mean of hours", "total of hours"))
+    assert "…" not in shown.replace("… ", "")
 
 
 def cell(table: pd.DataFrame, **wanted: Any) -> pd.DataFrame:

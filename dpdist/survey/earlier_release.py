@@ -34,11 +34,8 @@ class ReferenceRelease:
 
     @property
     def records(self) -> int:
-        """Records that its shapes stand on."""
-        points = self.carried.points
-        cells = [name for name in map(str, points) if name.startswith(CELL)]
-        own = points[points["variable"] == self.carried.job.model.outcomes[0]]
-        return int((own.groupby(cells)["standing"].first().sum()) if cells else own["standing"].iloc[0])
+        """Of the file that was released."""
+        return self.carried.records
 
     def first_outcome(self) -> Records:
         """The first outcome's points as records, in frame order."""
