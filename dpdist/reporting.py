@@ -174,7 +174,8 @@ def facts_text(facts: dict[str, str]) -> Table:
 def _table(title: str, rows: pd.DataFrame) -> RenderableType:
     shown = Table(title=Text(title), title_justify="left")
     for column, kind in zip(rows.columns, rows.dtypes, strict=True):
-        shown.add_column(Text(str(column)), justify="right" if pd.api.types.is_float_dtype(kind) else "left")
+        figure = pd.api.types.is_float_dtype(kind)
+        shown.add_column(Text(str(column)), justify="right" if figure else "left", no_wrap=figure, overflow="fold")
     for row in rows.head(ROWS).itertuples(index=False):
         shown.add_row(*[Text(_text(value)) for value in row])
     if len(rows) <= ROWS:

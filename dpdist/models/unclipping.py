@@ -68,13 +68,15 @@ def unclip(
             own_sampling = influence.T @ influence / len(influence) / count[k] + tail.T @ tail / len(tail) / cell.records
         else:
             direct = cell.direct_influence()
-            own_sampling = direct.T @ direct / len(direct) / count[k] + np.diag(cell.blurred(own_limits[k]))
+            own_sampling = direct.T @ direct / len(direct) / count[k]
         left = np.diag([1.0, cell.mean_rate**2]) * ((1.0 - kept[k]) ** 2 * spread)
         covariances[0].append(own_sampling + left)
         covariances[1].append(rates @ own_noise[k] @ rates.T)
         estimate.append((cell.mean_weight * np.exp(moved[k, 0]), cell.mean_at(moved[k, 1])))
     rate = np.array([[1.0, cell.mean_rate] for cell in cells])
-    return Unclipped(np.array(estimate), np.array(covariances[0]), np.array(covariances[1]), together * rate, moved, spread)
+    blurred = np.array([cell.blurred(own) for cell, own in zip(cells, own_limits, strict=True)])
+    common = np.sqrt((together * rate) ** 2 + blurred)  # cells share histograms, and so what noise in these does
+    return Unclipped(np.array(estimate), np.array(covariances[0]), np.array(covariances[1]), common, moved, spread)
 
 
 def _together(kept: Floats, sampling: Floats, noise: Floats, current: Floats, spread: Floats) -> Floats:
