@@ -19,7 +19,8 @@ class Identity:
     def differences(self, other: Identity) -> list[str]:
         """What differs, in words: "job (budget.epsilon, …)", "input (its content)"."""
         keys = sorted(self.job.keys() | other.job.keys())
-        changed = [key for key in keys if self.job.get(key) != other.job.get(key)]
-        shown = [f"{key}: {other.job.get(key)!s:.40} there, {self.job.get(key)!s:.40} here" for key in changed[:5]]
+        mine, theirs = ([job.get(key, "not stated") for key in keys] for job in (self.job, other.job))
+        changed = [each for each in zip(keys, theirs, mine, strict=True) if each[1] != each[2]]
+        shown = [f"{key}: {there!s:.40} there, {here!s:.40} here" for key, there, here in changed[:5]]
         found = [f"job ({'; '.join(shown)}{'; …' if len(changed) > 5 else ''})"] if changed else []
         return found + (["input (its content)"] if self.input != other.input else [])
