@@ -23,6 +23,7 @@ from dpdist.publish.folder import recover
 from dpdist.runtime.blocks import log_lik_bytes
 from dpdist.storage.bucket import MANIFEST
 from dpdist.storage.workspace import Workspace
+from dpdist.survey.earlier_release import ReferenceRelease
 from dpdist.survey.reference import ReferenceFile
 
 ROWS = 40
@@ -39,7 +40,7 @@ def plan_text(plan: Plan) -> RenderableType:
     facts = {
         "input": plan.source.name,
         "records": f"{int(frame.count.sum()):,} after universe and rules",
-        **({"reference": _reference(plan)} if plan.reference is not None else {}),
+        **({"reference": _reference(plan, plan.reference)} if plan.reference is not None else {}),
         "strata": f"{len(count):,} (from {int(count.min()):,} to {int(count.max()):,} records)",
         "blocks": f"{len(layout.blocks):,}",
         "memory per task": f"{needed:,.0f} MiB at most, of {given:,.0f} MiB a worker",
@@ -58,10 +59,9 @@ def plan_text(plan: Plan) -> RenderableType:
     return facts_text(facts)
 
 
-def _reference(plan: Plan) -> str:
+def _reference(plan: Plan, found: ReferenceFile | ReferenceRelease) -> str:
     """Its size, and for tables of its cells how many of them are too small to have noise of their own."""
-    job, found = plan.job, plan.reference
-    said = f"{found.records:,} records" if found is not None else ""
+    job, said = plan.job, f"{found.records:,} records"
     if not isinstance(found, ReferenceFile) or job.mechanism.name != "reference_tables":
         return said
     cell = plan.frame.group(job.cell_columns)[0]

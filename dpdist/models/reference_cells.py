@@ -155,9 +155,9 @@ class ReferenceCells(OutcomeModel):
         found = (np.array([getattr(each, name) for each in chosen], dtype=np.float64) for name in Limits._fields)
         return Limits(*(each[unit] for each in found))
 
-    def within(self, limits: Limits, unit: Ints | None = None) -> ReferenceCells:
-        """With limits and units, which are the cells where none are given."""
-        return replace(self, limits=limits, unit=np.arange(len(self.labels)) if unit is None else unit)
+    def within(self, limits: Limits, unit: Ints) -> ReferenceCells:
+        """With the limits and the units that a reference fixed."""
+        return replace(self, limits=limits, unit=unit)
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
         assert self.limits is not None

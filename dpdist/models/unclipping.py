@@ -23,8 +23,8 @@ LEAST = 1e-12
 
 class Unclipped(NamedTuple):
     """Per cell: (mean weight, mean outcome), and covariances of (log mean weight, mean outcome) from sampling and noise;
-    deviations of what cells have in common, the error of the mean that they are shrunk to; their (log s, log g); A of
-    both."""
+    deviations of what cells have in common, the error of the mean that they are shrunk to and noise in histograms that
+    they share; their (log s, log g); A of both."""
 
     estimate: Floats
     sampling: Floats
@@ -75,7 +75,7 @@ def unclip(
         estimate.append((cell.mean_weight * np.exp(moved[k, 0]), cell.mean_at(moved[k, 1])))
     rate = np.array([[1.0, cell.mean_rate] for cell in cells])
     blurred = np.array([cell.blurred(own) for cell, own in zip(cells, own_limits, strict=True)])
-    common = np.sqrt((together * rate) ** 2 + blurred)  # cells share histograms, and so what noise in these does
+    common = np.sqrt((together * rate) ** 2 + blurred)
     return Unclipped(np.array(estimate), np.array(covariances[0]), np.array(covariances[1]), common, moved, spread)
 
 

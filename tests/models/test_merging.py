@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dpdist.models.choosing import Noise, choose
-from dpdist.models.clipping import Cell
+from dpdist.models.clipping import Blur, Cell
 from dpdist.models.merging import FEWEST, Spread, pooled, spread, united
 from dpdist.models.unclipping import unclip
 from dpdist.privacy.reference_cells import UNIT, Limits
@@ -139,3 +141,19 @@ def test_a_total_of_like_cells_errs_as_if_none_had_been_shrunk(n: int) -> None:
         own = np.diagonal(found.sampling + found.noise, axis1=1, axis2=2).sum(axis=0)
         variance.append(own + found.common.sum(axis=0) ** 2)
     assert np.sqrt(variance[0] / variance[1]) == pytest.approx([1.0, 1.0], abs=0.03)
+
+
+def test_noise_in_a_histogram_is_common_to_the_cells_that_share_it() -> None:
+    """Exact: in every cell it has the variance that the histogram's covariance brings. Control: cells that have a file for
+    reference have nothing in common, unless they are shrunk."""
+    apart = 1e-4 * np.array([[1.0, -1.0], [-1.0, 1.0]])
+    plain = cells_of([300])[0]
+    shared = replace(plain, blur=Blur(np.array([30.0, 90.0]), apart, np.array([2e4, 6e4]), apart))
+    limits = limits_of(20 * [plain], np.full(20, 300.0))
+    own = (limits.centre[0], limits.cap[0], limits.reach[0])
+    v, q = plain.statistics(0.0, 0.0, own)
+    sums = UNIT * 300.0 * np.tile([1.0 - v, q], (20, 1))
+    found, control = (unclip(20 * [cell], limits, sums, np.full(20, 300.0), NOISE, False) for cell in (shared, plain))
+    assert (shared.blurred(own) > 0).all()
+    np.testing.assert_allclose(found.common, np.tile(np.sqrt(shared.blurred(own)), (20, 1)), rtol=1e-12)
+    assert not control.common.any()
