@@ -19,7 +19,7 @@ from dpdist.publish.precision import cell_estimates
 from dpdist.publish.released import read_release
 from dpdist.publish.tables import expectations
 
-OWN = "weighted, weights: fixed_point, aim: 0.35"
+OWN = "weighted, weights: fixed_point, aim: 0.55"
 SETS = 30
 
 
@@ -78,13 +78,10 @@ def test_unprotected_the_bias_is_below_six_tenths_of_a_direct_error(data: Path, 
 @pytest.mark.slow
 @pytest.mark.real_data
 def test_protected_at_36_tenths_a_set_the_error_is_no_larger(data: Path, tmp_path: Path) -> None:
-    """METHODS §5b: medians .67 and .64, largest 2.1 and 1.9 for one table of m = 3. Off-line, 30 splits with two or three
-    keys each: medians .52 ± .01 and .62 ± .01, largest 1.76 ± .07 and 2.06 ± .08: the means' largest is not within §5b's.
-
-    For the eight splits here .50 and .60, 1.82 and 1.82; their means over threes vary by .017 in medians and by .05 in the
-    largest. Limits are §5b's with .03 and .15 of slack for means, false alarms below 1e-4. Bounds of these splits stay four
-    of their deviations under the target, over which a run is refused: 2 of 72 off-line ones would have been."""
+    """METHODS §5b: medians .67 and .64, largest 2.1 and 1.9 for one table of m = 3. Off-line, the first 30 splits: medians
+    .50 and .57, each ± .01, largest 1.66 ± .07 and 1.89 ± .07; the eight here .51 and .57, 1.69 and 1.69, ± .02 and ± .05
+    over threes: limits are 4 of these away. Their bounds are at most 1.6 and vary by .09; a run is refused over 1.8."""
     found, _, alone = halves(data, tmp_path, OWN, 8)
     assert (found["median"] <= [0.67, 0.67]).all(), found
-    assert (found["max"] <= [2.1, 2.05]).all(), found
+    assert (found["max"] <= [2.1, 1.9]).all(), found
     assert alone > 0.67, "control: the reference's own means"

@@ -27,7 +27,7 @@ from dpdist.privacy.guarantees import bound_target
 from dpdist.privacy.reference import kappa_of, power, spurious
 from dpdist.privacy.reference_cells import Limits
 from dpdist.privacy.searches import Search, fixed, search
-from dpdist.privacy.weights import Constant, Ones, Reweight
+from dpdist.privacy.weights import Constant, Ones, Reweight, foreseen
 from dpdist.records import Floats, Records
 
 CHECKED = 4000
@@ -107,9 +107,10 @@ def check_centre(job: Job, model: StratumModel, learned: Learned) -> Generator[P
 
 
 def learn_weights(job: Job, model: StratumModel) -> Learning:
-    """The weights that the job's rule ends with on the reference, as a function of a record. Raises `NotReached`."""
+    """The weights that the job's rule ends with on the reference, as a function of a record: its bounds are taken over
+    fits that a current file of as many records may have. Raises `NotReached`."""
     mechanism, target = job.mechanism, bound_target(job.epsilon_per_set, job.budget.adjacency)
-    kept, _ = yield from fits(model, reference_search(job, target))
+    kept, _ = yield from fits(model, reference_search(job, target), foreseen)
     steps = [(fit.step, before.draws) for before, fit in pairwise(kept) if not isinstance(fit.step, Frozen)]
     steps = steps[-2:] if steps and isinstance(steps[-1][0], Reweight) else steps[-1:]
     if mechanism.name == "censor_w" and mechanism.weights.reweight is not None:

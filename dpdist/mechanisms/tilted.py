@@ -6,7 +6,7 @@ Rounds of one stratum ([T] steps 1–5; METHODS §3): statistics → θ draws �
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,6 +49,11 @@ class Frozen(NamedTuple):
 
 Weighing = Step | Frozen
 Weighings = Generator[Weighing, Summary, None]
+Counted = Callable[[Floats], Floats]
+
+
+def itself(alpha: Floats) -> Floats:
+    return alpha
 
 
 def weigh(model: StratumModel, step: Weighing, records: Records, carry: Carry) -> Floats:
@@ -72,13 +77,14 @@ class Outcomes(NamedTuple):
 
 
 class Weigh(NamedTuple):
-    """Kernel: new α from the carry, statistics of the α-weighted records. Partial: the statistics."""
+    """Kernel: new α from the carry, statistics of records as they count by it. Partial: the statistics."""
 
     model: StratumModel
     step: Weighing
+    counted: Counted = itself
 
     def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
-        return self.model.statistics(records, weigh(self.model, self.step, records, carry))
+        return self.model.statistics(records, self.counted(weigh(self.model, self.step, records, carry)))
 
 
 class Bound(NamedTuple):
@@ -136,8 +142,13 @@ class Fit(NamedTuple):
     range_bound: float
 
 
-def fits(model: StratumModel, steps: Weighings) -> Generator[Pass | Sample, Any, tuple[list[Fit], int]]:
-    """Run a weight search, one fit a step; returns the first, the last three fits and the number of fits."""
+def fits(
+    model: StratumModel, steps: Weighings, counted: Counted = itself
+) -> Generator[Pass | Sample, Any, tuple[list[Fit], int]]:
+    """Run a weight search, one fit a step; returns the first, the last three fits and the number of fits.
+
+    `counted` tells what a record counts in a fit by its privacy weight.
+    """
     step = next(steps)
     kept: list[Fit] = []
     number, outcomes = 0, None
@@ -146,7 +157,7 @@ def fits(model: StratumModel, steps: Weighings) -> Generator[Pass | Sample, Any,
             if outcomes is None:
                 outcomes = np.sort((yield Pass(Outcomes(), "concat")))
             step = among(step, outcomes)
-        statistics = yield Pass(Weigh(model, step), model.combine)
+        statistics = yield Pass(Weigh(model, step, counted), model.combine)
         theta = yield Sample(statistics, "posterior")
         bound, largest, negative_smallest, range_bound = yield Pass(Bound(model, theta), "max")
         summary = Summary(float(bound), float(largest), -float(negative_smallest))

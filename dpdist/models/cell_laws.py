@@ -40,5 +40,6 @@ def shapes_of(job: Job, model: ReferenceCells, records: Records, key: Key) -> tu
 def moved(law: Scores, means: Floats) -> Law:
     """The reference's own fit with cells' outcomes moved until their weighted means are these, (cell,), or as near as they
     come."""
-    by = shifts(law.known, law.kind, law.outcome_bounds, means, np.arange(len(means)))
-    return shifted(told(law.known), law.kind, by)
+    own = told(law.known)
+    by = shifts(law.known, own, law.kind, law.outcome_bounds, means, np.arange(len(means)))
+    return shifted(own, law.kind, by)

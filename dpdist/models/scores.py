@@ -69,12 +69,14 @@ class Scores:
             outcome=Prior(fit.outcome.location[fit.of_outcome], fit.outcome.variance[fit.of_outcome]),
         )
 
-    def levelled(self, records: Records) -> Facts:
-        """The same, with what the reference's own fit lacks to its records' weighted means undone."""
+    def levelled(self, records: Records, current: int) -> Facts:
+        """The same, with what fits of files like the reference's, of `current` records, lack to its weighted means undone:
+        the law's own misfit, and what the prior still draws them to."""
         cell = self.cells.cell(records.frame)
         each = (records.weight, records.weight * records.outcome)
         sums = np.column_stack([group_sums(cell, values, len(self.cells)) for values in each])
-        return self.known.with_undone(misfit(self.known, self.kind, self.outcome_bounds, sums))
+        fit = self.centre(self.statistics(records, np.full(len(records), current / len(records)))[None])
+        return self.known.with_undone(misfit(self.known, self._law(fit), self.kind, self.outcome_bounds, sums))
 
     def undone(self, records: Records, alpha: Floats) -> Facts:
         """The same, with what privacy weights do to the fit of the reference's records undone, too."""

@@ -183,6 +183,12 @@ def _told(step: Step, tell: Callable[[Cluster], Step]) -> Step:
     return tell(step) if isinstance(step, Cluster) else step
 
 
+def foreseen(alpha: Floats) -> Floats:
+    """What a reference's records count, (record,), in a fit about as wide as a current file's draws lie, seen from the
+    reference: a posterior's variance, 1/(nα), and the sampling of both files' fits about the truth, 2/n."""
+    return alpha / (1.0 + 2.0 * alpha)
+
+
 def product(alpha: Floats, bound: Floats) -> Floats:
     """α F, and 0 where α = 0 whatever F is, −∞ and ∞ included."""
     return np.multiply(alpha, bound, out=np.zeros_like(bound), where=alpha > 0)

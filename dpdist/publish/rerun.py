@@ -14,7 +14,7 @@ import numpy as np
 from dpdist.keys import Key
 from dpdist.models.protocol import Draws, Exact, Expectation, Improper, StratumModel, Synthesizer, expected_of
 from dpdist.privacy.searches import NotReached, search_of
-from dpdist.privacy.weights import Summary, among, at
+from dpdist.privacy.weights import Summary, among, at, foreseen
 from dpdist.publish.released import Release
 from dpdist.records import Codes, Floats, Records
 
@@ -153,7 +153,8 @@ def _subsample(release: Release, own: slice) -> tuple[Codes, Floats]:
 
 def _weights(release: Release, model: Recentred, records: Records, key: Key) -> Floats:
     """Privacy weights of the synthetic sample that the job's search ends with, its last ones if it misses the target."""
-    aim = release.job.mechanism.aim if release.job.frozen else 1.0
+    frozen = release.job.frozen
+    aim = release.job.mechanism.aim if frozen else 1.0
     steps = search_of(release.job.mechanism, aim * release.target)
     step = next(steps)
     alpha = bound = np.ones(len(records))
@@ -161,7 +162,7 @@ def _weights(release: Release, model: Recentred, records: Records, key: Key) -> 
     while True:
         told = at(among(step, np.sort(records.outcome)), records.outcome)
         alpha = told(alpha if unweighted is None else unweighted, alpha, bound)
-        statistics = model.statistics(records, alpha)
+        statistics = model.statistics(records, foreseen(alpha) if frozen else alpha)
         draws = model.draw(statistics, min(SEARCH_DRAWS, release.job.sampler.draws), key.generator("posterior"))
         bound = model.extremes(draws, records).bound
         unweighted = bound if unweighted is None else unweighted

@@ -86,7 +86,7 @@ def learned_from(
         return learn_whitening(model, records)
     facts = None
     if isinstance(model, Scores):
-        facts = model.within(model.told(records, key.child(f"places {stratum}"))).levelled(records)
+        facts = model.within(model.told(records, key.child(f"places {stratum}"))).levelled(records, current)
         if not job.frozen:
             return Learned(Draws({}), 1.0, facts=facts)
         model = model.within(facts)

@@ -79,8 +79,8 @@ def _batches(path: Path, stamp: tuple[int, int]) -> tuple[pa.RecordBatchFileRead
 
 
 def each_block(path: Path) -> Iterator[Records]:
-    """All records, a batch at a time."""
-    with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as file:
+    """All records, a batch at a time: read, not mapped."""
+    with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as file:
         for k in range(file.num_record_batches):
             yield _records(file.get_batch(k))
 

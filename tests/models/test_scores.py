@@ -14,7 +14,6 @@ from dpdist.models import score_cells
 from dpdist.models.marginal import Marginal
 from dpdist.models.protocol import Draws
 from dpdist.models.score_facts import Facts, facts_from_table, facts_table
-from dpdist.models.score_law import told
 from dpdist.models.scores import Scores
 from dpdist.models.spline import BASIS, WORTH, Prior, basis
 from dpdist.records import Frame, Records
@@ -215,19 +214,22 @@ def test_expectations_are_means_of_synthetic_records(kind: str) -> None:
                 assert abs(values.mean() - expected) < 5 * error + 3e-3 * expected
 
 
-def means_of(model: Scores, records: Records) -> tuple[np.ndarray, np.ndarray]:
-    """Weighted means of cells: under the reference's own fit, and of records."""
-    weight, product = (values[0] for values in model.expect(model.draws_of(told(model.known))))
+def means_of(model: Scores, records: Records, alpha: float) -> tuple[np.ndarray, np.ndarray]:
+    """Weighted means of cells: under a fit of the records, which count by α, and of records."""
+    fit = model.centre(model.statistics(records, np.full(len(records), alpha))[None])
+    weight, product = (values[0] for values in model.expect(fit))
     sums = [
         np.bincount(records.frame, weights=each, minlength=6) for each in (records.weight, records.weight * records.outcome)
     ]
     return product / weight, sums[1] / sums[0]
 
 
+@pytest.mark.parametrize("share", [1.0, 0.25, 2.0])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_references_own_fit_has_its_records_weighted_means(kind: str) -> None:
-    """Spreads that grow with the weight fit no spline with one residual variance: levelled, means are the records' all the
-    same, with privacy weights undone, too. Control: as told, a mean of money is off by more than half a percent."""
+def test_fits_of_files_like_the_reference_have_its_weighted_means(kind: str, share: float) -> None:
+    """Spreads that grow with the weight fit no spline with one residual variance, and the prior draws fits of any size to
+    independence: levelled, means are the records' all the same, with privacy weights undone, too. Controls: as told, a mean
+    of money is off by more than half a percent; levelled for files of another size, by more than the rounding."""
     frame = frame_of(800)
     own = records_of(frame, kind, 1)
     if kind != "binary":
@@ -235,11 +237,14 @@ def test_the_references_own_fit_has_its_records_weighted_means(kind: str) -> Non
         own = replace(own, outcome=np.minimum(wider, 150_000.0))
     model = Scores.build(job_of(kind), frame, slice(0, 6))
     model = model.within(model.told(own, KEY))
-    found, wanted = means_of(model, own)
+    found, wanted = means_of(model, own, share)
     assert (np.abs(found / wanted - 1.0).max() > 5e-3) == (kind != "binary"), "control"
-    levelled = model.within(model.levelled(own))
-    found, wanted = means_of(levelled, own)
+    levelled = model.within(model.levelled(own, round(share * len(own))))
+    found, wanted = means_of(levelled, own, share)
     np.testing.assert_allclose(found, wanted, rtol=2e-3 if kind == "binary" else 1e-6)
+    if kind != "binary":
+        other, _ = means_of(levelled, own, 0.1)
+        assert np.abs(other / wanted - 1.0).max() > 1e-4, "control"
     alpha = np.where(own.weight > 300, 0.5, 1.0)
     undone = levelled.within(levelled.undone(own, alpha))
     weighted = undone.centre(undone.statistics(own, alpha)[None])
@@ -255,7 +260,7 @@ def test_cells_that_share_a_distribution_are_levelled_as_one_and_constant_ones_a
     own = replace(own, outcome=np.where(law & (own.outcome > 0), 5e4, own.outcome * (own.frame != 2)))
     model = Scores.build(job_of(), frame, slice(0, 6))
     model = model.within(model.told(own, KEY))
-    facts = model.levelled(own)
+    facts = model.levelled(own, len(own))
     moved = facts.undone.slopes[0, :, 0]
     assert facts.of_outcome[4] != facts.of_outcome[5]
     assert (moved[[2, 3]] == 0.0).all(), "one value but for zeros"
@@ -265,7 +270,7 @@ def test_cells_that_share_a_distribution_are_levelled_as_one_and_constant_ones_a
     together = replace(
         model.known, of_outcome=np.where(np.arange(6) == 1, model.known.of_outcome[0], model.known.of_outcome)
     )
-    moved = model.within(together).levelled(own).undone.slopes[0, :, 0]
+    moved = model.within(together).levelled(own, len(own)).undone.slopes[0, :, 0]
     assert moved[0] == moved[1] != 0.0
     assert (facts.undone.slopes[0, :, 1:] == 0.0).all()
 
