@@ -40,7 +40,7 @@ from dpdist.storage.tables import write_records, write_table
 from dpdist.storage.workspace import REFERENCE, Workspace
 from dpdist.survey.earlier_release import ReferenceRelease
 from dpdist.survey.likeness import table_content
-from dpdist.survey.prepare import changed_while_read, place
+from dpdist.survey.prepare import changed_while_read, let_go, place
 from dpdist.survey.reference import place_reference
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def store_records(space: Workspace, plan: Plan, identity: Identity, listener: Li
         records = place(plan.job, plan.source, plan.census, Path(scratch), tick)
         if plan.source.fingerprint() != identity.input:
             raise changed_while_read(plan.source)
-        write_records(space.records, records, plan.layout.span_edges)
+        write_records(space.records, records, plan.layout.span_edges, lambda: let_go(vars(records).values()))
     space.mark("records", [space.job, space.frame, space.records])
 
 

@@ -1,8 +1,8 @@
-"""Tables on disk: records as Arrow batches that tasks map; the frame and gathered by-products as Parquet."""
+"""Tables on disk: records as Arrow batches that tasks read; the frame and gathered by-products as Parquet."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
@@ -28,10 +28,10 @@ RECORD_SCHEMA = pa.schema(
 )
 
 
-def write_records(path: Path, records: Records, edges: Sequence[int]) -> None:
-    """Write sorted records as they lie in memory (Arrow IPC); rows edges[k]:edges[k+1] are a batch, mapped by tasks.
+def write_records(path: Path, records: Records, edges: Sequence[int], written: Callable[[], None] = lambda: None) -> None:
+    """Write sorted records as they lie in memory (Arrow IPC); rows edges[k]:edges[k+1] are a batch, read by tasks.
 
-    Outcomes after the first are columns outcome_2, ….
+    Outcomes after the first are columns outcome_2, …. `written` is called after every batch.
     """
     schema = RECORD_SCHEMA
     for number in range(2, len(records.outcomes) + 1):
@@ -41,6 +41,7 @@ def write_records(path: Path, records: Records, edges: Sequence[int]) -> None:
             part = records.part(start, stop)
             columns = [*(getattr(part, name) for name in RECORD_SCHEMA.names), *part.outcomes[1:]]
             writer.write_batch(pa.RecordBatch.from_arrays(list(map(_array, columns)), schema=schema))
+            written()
 
 
 def _array(values: NDArray[Any]) -> pa.Array:
@@ -48,41 +49,44 @@ def _array(values: NDArray[Any]) -> pa.Array:
 
 
 def read_rows(path: Path, start: int, stop: int) -> Records:
-    """Records start:stop of the file: views of the file where they lie in one batch, else copies."""
-    said = path.stat()
-    reader, edges = _batches(path, (said.st_ino, said.st_mtime_ns))
+    """Records start:stop of the file: views of one batch where they lie in it, else copies."""
+    reader, edges = _batches(path)
     first, last = int(np.searchsorted(edges, start, side="right")) - 1, int(np.searchsorted(edges, stop))
     batches = [reader.get_batch(k) for k in range(first, last)]
     return _records(pa.Table.from_batches(batches, reader.schema).slice(start - edges[first], stop - start))
 
 
 def each_part(path: Path, start: int, stop: int, most: int) -> Iterator[Records]:
-    """Records start:stop of the file in parts of at most `most`, none over the border of a batch; read, not mapped: a batch
-    at a time is in memory, however large the file."""
-    said = path.stat()
-    edges = _batches(path, (said.st_ino, said.st_mtime_ns))[1].tolist()
-    with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as file:
-        for k, (first, last) in enumerate(pairwise(edges)):
-            low, high = max(start, first), min(stop, last)
-            if low < high:
-                records = _records(file.get_batch(k))
-                for at in range(low, high, most):
-                    yield records.part(at - first, min(at + most, high) - first)
-
-
-@lru_cache(maxsize=4)
-def _batches(path: Path, stamp: tuple[int, int]) -> tuple[pa.RecordBatchFileReader, Ints]:
-    """A file, mapped, and the borders of its batches: once a process as long as it is the same file."""
-    reader = pa.ipc.open_file(pa.memory_map(str(path)))
-    sizes = [reader.get_batch(k).num_rows for k in range(reader.num_record_batches)]
-    return reader, np.concatenate([[0], np.cumsum(sizes)])
+    """Records start:stop of the file in parts of at most `most`, none over the border of a batch."""
+    reader, edges = _batches(path)
+    for k, (first, last) in enumerate(pairwise(edges.tolist())):
+        low, high = max(start, first), min(stop, last)
+        if low < high:
+            records = _records(reader.get_batch(k))
+            for at in range(low, high, most):
+                yield records.part(at - first, min(at + most, high) - first)
 
 
 def each_block(path: Path) -> Iterator[Records]:
-    """All records, a batch at a time: read, not mapped."""
-    with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as file:
-        for k in range(file.num_record_batches):
-            yield _records(file.get_batch(k))
+    """All records, a batch at a time."""
+    reader, _ = _batches(path)
+    for k in range(reader.num_record_batches):
+        yield _records(reader.get_batch(k))
+
+
+def _batches(path: Path) -> tuple[pa.RecordBatchFileReader, Ints]:
+    """The file and the borders of its batches. Batches are read, not mapped: however large the file, a process has what it
+    looks at in memory."""
+    said = path.stat()
+    return _opened(path, (said.st_ino, said.st_mtime_ns))
+
+
+@lru_cache(maxsize=4)
+def _opened(path: Path, stamp: tuple[int, int]) -> tuple[pa.RecordBatchFileReader, Ints]:
+    """Once a process as long as it is the same file. Sizes of batches are looked up in a map, which touches no records."""
+    with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as mapped:
+        sizes = [mapped.get_batch(k).num_rows for k in range(mapped.num_record_batches)]
+    return pa.ipc.open_file(pa.OSFile(str(path))), np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
 
 
 def _records(table: pa.Table | pa.RecordBatch) -> Records:

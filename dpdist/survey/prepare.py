@@ -6,8 +6,9 @@ is a counting sort into memory-mapped scratch files: memory stays flat whatever 
 
 from __future__ import annotations
 
+import mmap
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from dpdist.errors import DataError, Problem
 from dpdist.job import Job
@@ -181,6 +183,7 @@ def place(job: Job, source: Source, census: Census, scratch: Path, tick: Tick = 
             if code.null_count:
                 raise changed
             maps["psu"][position] = np.asarray(code)[order]
+        let_go(maps.values())
     if not np.array_equal(filled, frame.count):
         raise changed
     return Records(**maps)
@@ -219,6 +222,14 @@ def _map(path: Path, kind: type, *shape: int) -> np.memmap[Any, Any]:
         with path.open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
     return made
+
+
+def let_go(arrays: Iterable[NDArray[Any] | None]) -> None:
+    """Leave what those that are memory maps hold to the system's cache of files: it stays as it is, and counts no more as
+    ours."""
+    for each in arrays:
+        if each is not None and isinstance(each.base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            each.base.madvise(mmap.MADV_DONTNEED)
 
 
 def changed_while_read(source: Source) -> DataError:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import dpdist
@@ -89,3 +94,63 @@ def test_the_plan_refuses_what_cannot_fit_and_says_what_would() -> None:
     assert "memory_per_worker" in str(refused.value)
     assert "at least that" in str(refused.value)
     assert refused.value.exit_code == 2
+
+
+STRICT = """
+dataset: memory
+period: "2"
+input: {{path: {folder}/now.parquet}}
+columns:
+  field: {{levels: [arts, health, law]}}
+  salary: {{bounds: [0, 150000], outside: clip}}
+survey: {{weight: weight}}
+model: {{family: reference_cells, outcome: salary}}
+mechanism: {{name: reference_tables}}
+budget: {{epsilon: "1", adjacency: substitution}}
+reference: {{path: {folder}/before.parquet}}
+tables: [{{name: salaries, by: [field], statistics: [count, {{mean: salary}}]}}]
+compare: [laplace, laplace_composed, laplace_finest, reference_only, fbs, fbp]
+runtime: {{executor: serial}}
+"""
+RUN = """
+import sys
+from pathlib import Path
+import dpdist
+dpdist.run(dpdist.parse_job(Path(sys.argv[1], "job.yaml").read_text(encoding="utf-8")), Path(sys.argv[1], "ws"))
+print(next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")).split()[1])
+"""
+
+
+def write_survey(path: Path, seed: int, n: int) -> None:
+    """In parts: a file of any size."""
+    rng, writer = np.random.default_rng(seed), None
+    for _ in range(0, n, 100_000):
+        size = min(n, 100_000)
+        columns = {"field": np.array(["arts", "health", "law"])[rng.choice(3, size)]}
+        columns["salary"] = np.minimum(np.round(np.exp(rng.normal(10.8, 0.6, size))), 150_000.0)
+        columns["weight"] = np.exp(rng.normal(5.0, 0.8, size))
+        table = pa.table(columns)
+        writer = writer or pq.ParquetWriter(path, table.schema)
+        writer.write_table(table)
+    assert writer is not None
+    writer.close()
+
+
+@pytest.mark.slow
+def test_a_strict_run_with_all_comparators_needs_no_more_memory_for_more_records(tmp_path: Path) -> None:
+    """Peaks of whole runs (read, released, evaluated) in processes of their own. Control: the records that they look at
+    grow by twice what they may grow by."""
+    peaks, sizes = [], []
+    for n in (600_000, 6_000_000):
+        folder = tmp_path / str(n)
+        folder.mkdir()
+        write_survey(folder / "now.parquet", 1, n)
+        write_survey(folder / "before.parquet", 2, 30_000)
+        (folder / "job.yaml").write_text(STRICT.format(folder=folder), encoding="utf-8")
+        said = subprocess.run([sys.executable, "-c", RUN, str(folder)], check=True, capture_output=True, text=True)
+        peaks.append(int(said.stdout) * 1024)
+        sizes.append(Workspace(folder / "ws").records.stat().st_size)
+    grown, read = peaks[1] - peaks[0], sizes[1] - sizes[0]
+    print(f"peaks {[f'{each / 2**20:.0f} MiB' for each in peaks]}, files of records grow by {read / 2**20:.0f} MiB")
+    assert grown < read / 2
+    assert read > 160 * 2**20, "control"
