@@ -157,3 +157,26 @@ def test_noise_in_a_histogram_is_common_to_the_cells_that_share_it() -> None:
     assert (shared.blurred(own) > 0).all()
     np.testing.assert_allclose(found.common, np.tile(np.sqrt(shared.blurred(own)), (20, 1)), rtol=1e-12)
     assert not control.common.any()
+
+
+def errors_of(sizes: list[int], unit: Ints) -> Floats:
+    """Errors of cells' log mean weights and means, over their direct estimates' own; 8 draws of noise and of both files."""
+    rng, found = np.random.default_rng(11), []
+    for draw in range(8):
+        before, now = cells_of(sizes, seed=100 + draw), cells_of(sizes, seed=500 + draw, move=1.05)
+        estimate = told(before, now, unit, rng).estimate
+        direct = np.array([[cell.mean_weight, cell.mean] for cell in now])
+        error = np.array([np.sqrt(np.diag(each.T @ each)) / len(each) for each in (c.direct_influence() for c in now)])
+        found.append((estimate - direct) / direct / (error / np.column_stack([np.ones(len(now)), direct[:, 1]])))
+    return np.concatenate(found)
+
+
+@pytest.mark.parametrize(("size", "merged"), [(1600, False), (50, True)])
+def test_cells_between_our_threshold_and_methods_own_are_better_off_alone(size: int, merged: bool) -> None:
+    """METHODS §7b merges below 36 b² records, where noise is one direct error; a cell then has the drift of its unit, not
+    its own. 12 cells of 16 b² records err less from the direct estimates alone, shrunk, than four a unit; of .5 b², which
+    are merged here, more. Draws are fixed; at 4 b² to 9 b² the two are alike."""
+    alone, fours, cells = np.arange(12), np.repeat(np.arange(3), 4), cells_of([size] * 12)
+    apart, together = (np.sqrt(np.mean(errors_of([size] * 12, unit) ** 2, axis=0)) for unit in (alone, fours))
+    assert ((apart > together) == merged).all(), (apart, together)
+    assert (united(cells, codes_of(cells), FEWEST * SCALE**2).max() < 11) == merged
