@@ -26,8 +26,8 @@ from dpdist.models.user import User
 from dpdist.privacy.guarantees import bound_target
 from dpdist.privacy.reference import kappa_of, power, spurious
 from dpdist.privacy.reference_cells import Limits
-from dpdist.privacy.searches import Search, fixed, search
-from dpdist.privacy.weights import Constant, Ones, Reweight, foreseen
+from dpdist.privacy.searches import reference_counts, reference_search
+from dpdist.privacy.weights import Constant, Ones, Reweight
 from dpdist.records import Floats, Records
 
 CHECKED = 4000
@@ -107,23 +107,15 @@ def check_centre(job: Job, model: StratumModel, learned: Learned) -> Generator[P
 
 
 def learn_weights(job: Job, model: StratumModel) -> Learning:
-    """The weights that the job's rule ends with on the reference, as a function of a record: its bounds are taken over
-    fits that a current file of as many records may have. Raises `NotReached`."""
+    """The weights that the job's rule ends with on the reference, as a function of a record. Raises `NotReached`."""
     mechanism, target = job.mechanism, bound_target(job.epsilon_per_set, job.budget.adjacency)
-    kept, _ = yield from fits(model, reference_search(job, target), foreseen)
+    kept, _ = yield from fits(model, reference_search(mechanism, target), reference_counts(mechanism))
     steps = [(fit.step, before.draws) for before, fit in pairwise(kept) if not isinstance(fit.step, Frozen)]
     steps = steps[-2:] if steps and isinstance(steps[-1][0], Reweight) else steps[-1:]
     if mechanism.name == "censor_w" and mechanism.weights.reweight is not None:
         steps = [*steps, (Reweight(mechanism.weights.reweight, kept[-1].summary.database_bound), kept[-1].draws)]
     first = kept[0].draws
     return Learned(centre_of(model, first), 1.0, Frozen(first, tuple(steps))), first
-
-
-def reference_search(job: Job, target: float) -> Search:
-    """The search for weights on the reference; weights that are tuned aim below the target."""
-    if job.mechanism.name == "weighted":
-        return search(job.mechanism.weights, job.mechanism.aim * target)
-    return fixed(job.mechanism.weights, target if job.mechanism.name == "weighted_e" else np.inf)
 
 
 def centre_of(model: StratumModel, draws: Draws) -> Draws:

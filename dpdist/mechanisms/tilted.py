@@ -6,7 +6,7 @@ Rounds of one stratum ([T] steps 1–5; METHODS §3): statistics → θ draws �
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,14 +24,27 @@ from dpdist.mechanisms.protocol import (
 )
 from dpdist.models.protocol import Clamped, Draws, StratumModel
 from dpdist.privacy.searches import NotReached
-from dpdist.privacy.weights import Cluster, Constant, Ones, Step, Summary, Truncated, among, at, innermost, product
+from dpdist.privacy.weights import (
+    Cluster,
+    Constant,
+    Counted,
+    Ones,
+    Step,
+    Summary,
+    Truncated,
+    among,
+    at,
+    innermost,
+    itself,
+    product,
+)
 from dpdist.records import Floats, Records
 
 
 class Frozen(NamedTuple):
     """Privacy weights fixed on a reference: rules' values at a record, under fits of the reference alone.
 
-    `unweighted`: draws under which F is taken; `steps`: each with the draws of the fit that it follows.
+    `unweighted`: draws, with α = 1, under which F is taken; `steps`: each with the draws of the fit that it follows.
     """
 
     unweighted: Draws
@@ -49,11 +62,6 @@ class Frozen(NamedTuple):
 
 Weighing = Step | Frozen
 Weighings = Generator[Weighing, Summary, None]
-Counted = Callable[[Floats], Floats]
-
-
-def itself(alpha: Floats) -> Floats:
-    return alpha
 
 
 def weigh(model: StratumModel, step: Weighing, records: Records, carry: Carry) -> Floats:
@@ -73,7 +81,7 @@ class Outcomes(NamedTuple):
     """Kernel: the outcomes, to be concatenated."""
 
     def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
-        return records.outcome
+        return records.outcome.copy()  # a column of a block keeps all of it
 
 
 class Weigh(NamedTuple):

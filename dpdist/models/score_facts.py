@@ -62,8 +62,8 @@ class Facts:
     """`of_weight` (cell, part) and `of_outcome` (cell,) are positions in `marginals`; `share` (cell,) is that of part 1 and
     `records` (cell,) the reference's; priors are per cell: of the weight's score (cell, part, 1), of the outcome's
     (cell, BASIS). `key` gives every record its places at atoms: a function of its number, whatever it holds. `undone`, on
-    the scale of logit p, μ, log τ, β and log σ, is added to a fit: what the reference's own lacks to its records' weighted
-    means (`score_levels`), and that fit without privacy weights less the one with them.
+    the scale of logit p, μ, log τ, β and log σ, is added to a fit: what fits of files like the reference lack to its
+    weighted means (`score_levels`), and such a fit without privacy weights less the one with them.
     """
 
     marginals: tuple[Marginal, ...]

@@ -69,20 +69,26 @@ class Scores:
             outcome=Prior(fit.outcome.location[fit.of_outcome], fit.outcome.variance[fit.of_outcome]),
         )
 
-    def levelled(self, records: Records, current: int) -> Facts:
-        """The same, with what fits of files like the reference's, of `current` records, lack to its weighted means undone:
-        the law's own misfit, and what the prior still draws them to."""
+    def levelled(self, records: Records) -> Facts:
+        """The same, with what fits of files like the reference, as large as the current one, lack to its weighted means
+        undone: the law's own misfit, and what the prior still draws them to."""
         cell = self.cells.cell(records.frame)
         each = (records.weight, records.weight * records.outcome)
         sums = np.column_stack([group_sums(cell, values, len(self.cells)) for values in each])
-        fit = self.centre(self.statistics(records, np.full(len(records), current / len(records)))[None])
+        fit = self.centre(self.statistics(records, self._standing(records))[None])
         return self.known.with_undone(misfit(self.known, self._law(fit), self.kind, self.outcome_bounds, sums))
 
     def undone(self, records: Records, alpha: Floats) -> Facts:
         """The same, with what privacy weights do to the fit of the reference's records undone, too."""
-        fits = (self.centre(self.statistics(records, weights)[None]) for weights in (np.ones(len(records)), alpha))
+        standing = self._standing(records)
+        fits = (self.centre(self.statistics(records, weights)[None]) for weights in (standing, standing * alpha))
         plain, weighted = (self._law(fit).free() for fit in fits)
         return self.known.with_undone(plain.less(weighted))
+
+    def _standing(self, records: Records) -> Floats:
+        """How many of the current file's records a reference's stands for, by the public sizes of its cell, (record,)."""
+        cell = self.cells.cell(records.frame)
+        return (self.cells.count / np.maximum(1, np.bincount(cell, minlength=len(self.cells))))[cell]
 
     @property
     def known(self) -> Facts:

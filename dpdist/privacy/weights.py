@@ -183,6 +183,15 @@ def _told(step: Step, tell: Callable[[Cluster], Step]) -> Step:
     return tell(step) if isinstance(step, Cluster) else step
 
 
+Counted = Callable[[Floats], Floats]
+"""What a record counts in a fit by its privacy weight, (record,) → (record,)."""
+
+
+def itself(alpha: Floats) -> Floats:
+    """Its privacy weight."""
+    return alpha
+
+
 def foreseen(alpha: Floats) -> Floats:
     """What a reference's records count, (record,), in a fit about as wide as a current file's draws lie, seen from the
     reference: a posterior's variance, 1/(nα), and the sampling of both files' fits about the truth, 2/n."""

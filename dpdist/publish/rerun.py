@@ -13,8 +13,8 @@ import numpy as np
 
 from dpdist.keys import Key
 from dpdist.models.protocol import Draws, Exact, Expectation, Improper, StratumModel, Synthesizer, expected_of
-from dpdist.privacy.searches import NotReached, search_of
-from dpdist.privacy.weights import Summary, among, at, foreseen
+from dpdist.privacy.searches import NotReached, reference_counts, reference_search, search_of
+from dpdist.privacy.weights import Summary, among, at, itself
 from dpdist.publish.released import Release
 from dpdist.records import Codes, Floats, Records
 
@@ -153,16 +153,16 @@ def _subsample(release: Release, own: slice) -> tuple[Codes, Floats]:
 
 def _weights(release: Release, model: Recentred, records: Records, key: Key) -> Floats:
     """Privacy weights of the synthetic sample that the job's search ends with, its last ones if it misses the target."""
-    frozen = release.job.frozen
-    aim = release.job.mechanism.aim if frozen else 1.0
-    steps = search_of(release.job.mechanism, aim * release.target)
+    mechanism, frozen = release.job.mechanism, release.job.frozen
+    steps = (reference_search if frozen else search_of)(mechanism, release.target)
+    counted = reference_counts(mechanism) if frozen else itself
     step = next(steps)
     alpha = bound = np.ones(len(records))
     unweighted: Floats | None = None
     while True:
         told = at(among(step, np.sort(records.outcome)), records.outcome)
         alpha = told(alpha if unweighted is None else unweighted, alpha, bound)
-        statistics = model.statistics(records, foreseen(alpha) if frozen else alpha)
+        statistics = model.statistics(records, counted(alpha))
         draws = model.draw(statistics, min(SEARCH_DRAWS, release.job.sampler.draws), key.generator("posterior"))
         bound = model.extremes(draws, records).bound
         unweighted = bound if unweighted is None else unweighted

@@ -92,8 +92,10 @@ class Fit:
     @cached_property
     def _reference_edges(self) -> Ints:
         """First reference record of every stratum, (stratum + 1,)."""
-        frame_row = np.concatenate([records.frame for records in each_block(self.space.reference)])
-        return np.searchsorted(self.frame.stratum[frame_row], np.arange(len(self.strata) + 1))
+        sizes, stratum = np.zeros(len(self.strata), dtype=np.int64), self.frame.stratum
+        for records in each_block(self.space.reference):
+            sizes += np.bincount(stratum[records.frame], minlength=len(sizes))
+        return np.concatenate([[0], np.cumsum(sizes)])
 
     def reference_records(self, stratum: int) -> Records:
         start, stop = self._reference_edges[[stratum, stratum + 1]].tolist()

@@ -31,7 +31,8 @@ from dpdist.models.protocol import Draws, Improper, StratumModel
 from dpdist.models.reference_cells import ReferenceCells
 from dpdist.models.sanitized import SanitizedLognormal
 from dpdist.models.scores import Scores
-from dpdist.privacy.searches import NotReached
+from dpdist.privacy.searches import NotReached, reference_counts
+from dpdist.privacy.weights import foreseen
 from dpdist.progress import Listener, stage
 from dpdist.records import Floats, Records
 from dpdist.runtime.blocks import block_rows
@@ -77,7 +78,8 @@ def learned_from(
     """What the reference's records of a stratum fix for a current stratum of `current` records.
 
     Weights are learned on no more records than the current stratum has: the fewer a fit has, the wider it is and the larger
-    its bounds. Raises `Improper`, `NotReached`, `Unconverged` or `Spurious`.
+    its bounds; those of `weighted` under fits that are wider still (`foreseen`). Raises `Improper`, `NotReached`,
+    `Unconverged` or `Spurious`.
     """
     if isinstance(model, ReferenceCells):
         cells = learn_cells(model, [records.about(k) for k in range(len(records.outcomes))])
@@ -86,7 +88,7 @@ def learned_from(
         return learn_whitening(model, records)
     facts = None
     if isinstance(model, Scores):
-        facts = model.within(model.told(records, key.child(f"places {stratum}"))).levelled(records, current)
+        facts = model.within(model.told(records, key.child(f"places {stratum}"))).levelled(records)
         if not job.frozen:
             return Learned(Draws({}), 1.0, facts=facts)
         model = model.within(facts)
@@ -94,7 +96,11 @@ def learned_from(
         records = evenly(records, current)
     blocks = _blocks(records, job.sampler.total)
     rounds = learn_weights(job, model) if job.frozen else learn_centre(job, model, current, len(records))
-    learned, draws = run_rounds(rounds, model, sampler, key, stratum, blocks, [Unrecorded()] * len(blocks))
+    try:
+        learned, draws = run_rounds(rounds, model, sampler, key, stratum, blocks, [Unrecorded()] * len(blocks))
+    except Improper as failure:
+        third = "; a reference's record counts a third at most, as far as a current file's fit may lie from its own"
+        raise Improper(f"{failure}{third}" if reference_counts(job.mechanism) is foreseen else str(failure)) from None
     if job.mechanism.name in CLAMPED and isinstance(model, Generated):
         check_clamp(model, learned.theta, draws, evenly(records, TRIED))
     if isinstance(model, Scores) and learned.frozen is not None:

@@ -68,7 +68,7 @@ def each_part(path: Path, start: int, stop: int, most: int) -> Iterator[Records]
 
 
 def each_block(path: Path) -> Iterator[Records]:
-    """All records, a batch at a time."""
+    """All records, a batch at a time; a column that is kept keeps its batch."""
     reader, _ = _batches(path)
     for k in range(reader.num_record_batches):
         yield _records(reader.get_batch(k))

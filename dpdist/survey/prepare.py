@@ -225,8 +225,8 @@ def _map(path: Path, kind: type, *shape: int) -> np.memmap[Any, Any]:
 
 
 def let_go(arrays: Iterable[NDArray[Any] | None]) -> None:
-    """Leave what those that are memory maps hold to the system's cache of files: it stays as it is, and counts no more as
-    ours."""
+    """Leave what those that are memory maps hold to the system's cache of files: the maps are shared, so it stays as it is,
+    and counts no more as ours. Slices are passed over."""
     for each in arrays:
         if each is not None and isinstance(each.base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
             each.base.madvise(mmap.MADV_DONTNEED)

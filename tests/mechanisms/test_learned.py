@@ -19,7 +19,7 @@ from dpdist.models.protocol import Clamped, Draws
 from dpdist.privacy.guarantees import bound_target
 from dpdist.privacy.reference import KAPPA, kappa_of, spurious
 from dpdist.privacy.searches import NotReached
-from dpdist.privacy.weights import Constant
+from dpdist.privacy.weights import Constant, itself
 from dpdist.records import Frame, Records
 from dpdist.runtime.reference import learned_from
 from dpdist.sampling import reference_sampler, sampler_of
@@ -134,6 +134,21 @@ def test_on_the_reference_itself_frozen_weights_are_those_of_its_own_search(weig
     assert notes["summary"]["database_bound"] <= 3.0
     assert notes["summary"]["diagnostics"]["fits"] == 1
     assert own[0]["bounds"]["privacy_weight"].max() > 0.2
+
+
+def test_weights_foresee_a_current_files_fit_and_leave_it_a_smaller_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In each of 8 files of the reference's law and size: less than weights learned under the reference's own fits
+    leave, by a tenth and more on average."""
+    said, found = referring("weighted", "6", weights="fixed_point"), []
+    for patched in (False, True):
+        if patched:
+            monkeypatch.setattr("dpdist.mechanisms.learned.reference_counts", lambda _: itself)
+        learned = learn(said, shares(400, seed=60, law=(2, 3)), current=400)
+        files = (shares(400, seed=seed, law=(2, 3)) for seed in range(61, 69))
+        found.append([run(said, y, learned=learned)[1]["summary"]["database_bound"] for y in files])
+    ours, own = np.array(found)
+    assert (ours < own).all()
+    assert ours.mean() < 0.9 * own.mean()
 
 
 def test_a_file_that_drifted_far_meets_the_target_no_more() -> None:
