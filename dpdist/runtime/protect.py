@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import pickle
-import shutil
-import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -22,12 +19,12 @@ from dpdist.privacy.searches import NotReached
 from dpdist.records import Floats
 from dpdist.runtime.executors import Executor
 from dpdist.runtime.fit import Address, Fit
+from dpdist.runtime.journal import entry, journal_of
 from dpdist.runtime.json_logs import note
 from dpdist.runtime.rounds import combine, drive, run_rounds, visit_blocks
 from dpdist.sampling import Unconverged
 from dpdist.storage.marks import checksums
 from dpdist.storage.recorder import Superseded
-from dpdist.storage.store import Store
 
 
 class Outcome(NamedTuple):
@@ -92,88 +89,6 @@ def protect_small(fit: Fit, stratum: int) -> Outcome:
     return Outcome(stratum, None)
 
 
-class Journal(NamedTuple):
-    """Files of a giant stratum's rounds: the pass asked for; each span's carry; its result, which vouches for the carry and
-    the by-products; the total."""
-
-    folder: Path
-    confidential: Path
-    store: Store
-
-    def request(self, round: int) -> Path:
-        return self.folder / f"{round:03d}.request"
-
-    def carry(self, round: int, span: int) -> Path:
-        return self.folder / f"{round:03d}-{span:05d}-carry.npy"
-
-    def result(self, round: int, span: int) -> Path:
-        return self.folder / f"{round:03d}-{span:05d}.npz"
-
-    def total(self, round: int) -> Path:
-        return self.folder / f"{round:03d}.npz"
-
-    def finished(self, round: int, span: int) -> bool:
-        """True if a round's result in a span is whole, and so are the carry and the by-products that it left."""
-        path = self.result(round, span)
-        return self._whole(path) and self.store.intact(self.left(round, span), self.confidential)
-
-    def sound(self, spans: int) -> bool:
-        """True if all totals are whole, and so is what the last finished round left in every span."""
-        rounds = 0
-        while self.store.take(self.total(rounds)):
-            rounds += 1
-        left = (self.finished(rounds - 1, span) for span in range(spans) if rounds)
-        return all(_readable(self.total(round)) for round in range(rounds)) and all(left)
-
-    def left(self, round: int, span: int) -> dict[str, str]:
-        """Files that a finished round left in a span, with their checksums."""
-        with np.load(self.result(round, span)) as file:
-            said: dict[str, str] = json.loads(str(file["left"]))
-            return said
-
-    def partials(self, round: int, spans: int) -> list[Floats]:
-        """The results of a round that all spans have finished."""
-        paths = [self.result(round, span) for span in range(spans)]
-        self.store.take_all(paths)
-        return [_entry(path, "partial") for path in paths]
-
-    def take_carry(self, round: int, span: int) -> None:
-        """Bring a span's result and carry here, whole."""
-        self.store.take(self.result(round, span), anew=True)
-        name = str(self.carry(round, span).relative_to(self.confidential))
-        self.store.take_files({name: self.left(round, span)[name]}, self.confidential)
-
-    def recorded(self, round: int, spans: int) -> dict[str, str]:
-        """By-products that the last round's spans have kept elsewhere."""
-        folder = str(self.folder.relative_to(self.confidential))
-        found = [entry for span in range(spans) for entry in self.left(round, span).items()]
-        return {name: digest for name, digest in found if not name.startswith(f"{folder}/")}
-
-    def clear(self, before: int) -> None:
-        """Forget what spans left in the rounds before one."""
-        for round in range(before):
-            for path in self.folder.glob(f"{round:03d}-*.np?"):
-                path.unlink()
-        self.store.drop([self.folder / name for name in self.store.names(self.folder) if _of_span(name) < before])
-
-    def remove(self) -> None:
-        if self.folder.exists():
-            shutil.rmtree(self.folder)
-        self.store.drop([self.folder])
-
-    def _whole(self, path: Path) -> bool:
-        return self.store.take(path) and _readable(path)
-
-
-def _of_span(name: str) -> float:
-    """The round of a span's file; infinite for a request or a total."""
-    return int(name[:3]) if "-" in name and not name.startswith(".") else float("inf")
-
-
-def journal_of(fit: Fit, stratum: int) -> Journal:
-    return Journal(fit.space.journal(fit.address.name, stratum), fit.space.confidential, fit.space.store)
-
-
 @dataclass(frozen=True)
 class VisitSpan:
     """Task: one pass over one span of a giant stratum; leaves the span's carry and then its result."""
@@ -191,7 +106,7 @@ class VisitSpan:
         request: Pass = pickle.loads(journal.request(self.round).read_bytes())
         numbers = fit.layout.spans(self.stratum)[span]
         blocks = fit.records(numbers)
-        carry = _carry(journal, self.round - 1, span) if self.round else {}
+        carry = journal.carried(self.round - 1, span) if self.round else {}
         edges = np.concatenate([[0], np.cumsum([len(block) for block in blocks])])
         slices = [slice(int(a), int(b)) for a, b in pairwise(edges)]
         carries: list[Carry] = [{name: values[own] for name, values in carry.items()} for own in slices]
@@ -239,7 +154,7 @@ def protect_giant(fit: Fit, stratum: int, workers: Executor, tick: Callable[[int
                 np.savez(handle, total=combine(request, partials))
             journal.store.keep([journal.total(round)])
             journal.clear(round)
-        return _entry(journal.total(round), "total")
+        return entry(journal.total(round), "total")
 
     try:
         label, noise = fit.frame.stratum_labels[stratum], fit.noise(stratum)
@@ -284,29 +199,3 @@ def _remedies(fit: Fit) -> str:
         fallback = "" if job.strict else "mechanism.fallback: proper_prior or "
         ways.append(f"take a proper prior ({fallback}model.prior: {{name: proper}})")
     return ", ".join([*ways, "or raise the budget"]) if ways else "raise the budget"
-
-
-def _entry(path: Path, name: str) -> Floats:
-    with np.load(path) as file:
-        entry: Floats = file[name]
-    return entry
-
-
-def _carry(journal: Journal, round: int, span: int) -> Carry:
-    """Mapped, not read: a pass need not touch all of it."""
-    if not journal.store.shared:
-        journal.take_carry(round, span)
-    with np.load(journal.result(round, span)) as file:
-        names = file["names"].tolist()
-    return dict(zip(names, np.asarray(np.load(journal.carry(round, span), mmap_mode="r")), strict=True))
-
-
-def _readable(path: Path) -> bool:
-    """True for a whole file: names, sizes and checksums inside the archive agree."""
-    if not path.exists():
-        return False
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return archive.testzip() is None
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, OSError):
-        return False

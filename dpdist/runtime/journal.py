@@ -1,0 +1,124 @@
+"""The journal of a giant stratum's rounds: what a killed run finished is found whole, and not made again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from dpdist.mechanisms.protocol import Carry
+from dpdist.records import Floats
+from dpdist.runtime.fit import Fit
+from dpdist.storage.store import Store
+
+
+class Journal(NamedTuple):
+    """Files of a giant stratum's rounds: the pass asked for; each span's carry; its result, which vouches for the carry and
+    the by-products; the total."""
+
+    folder: Path
+    confidential: Path
+    store: Store
+
+    def request(self, round: int) -> Path:
+        return self.folder / f"{round:03d}.request"
+
+    def carry(self, round: int, span: int) -> Path:
+        return self.folder / f"{round:03d}-{span:05d}-carry.npy"
+
+    def result(self, round: int, span: int) -> Path:
+        return self.folder / f"{round:03d}-{span:05d}.npz"
+
+    def total(self, round: int) -> Path:
+        return self.folder / f"{round:03d}.npz"
+
+    def finished(self, round: int, span: int) -> bool:
+        """True if a round's result in a span is whole, and so are the carry and the by-products that it left."""
+        path = self.result(round, span)
+        return self._whole(path) and self.store.intact(self.left(round, span), self.confidential)
+
+    def sound(self, spans: int) -> bool:
+        """True if all totals are whole, and so is what the last finished round left in every span."""
+        rounds = 0
+        while self.store.take(self.total(rounds)):
+            rounds += 1
+        left = (self.finished(rounds - 1, span) for span in range(spans) if rounds)
+        return all(_readable(self.total(round)) for round in range(rounds)) and all(left)
+
+    def left(self, round: int, span: int) -> dict[str, str]:
+        """Files that a finished round left in a span, with their checksums."""
+        with np.load(self.result(round, span)) as file:
+            said: dict[str, str] = json.loads(str(file["left"]))
+            return said
+
+    def partials(self, round: int, spans: int) -> list[Floats]:
+        """The results of a round that all spans have finished."""
+        paths = [self.result(round, span) for span in range(spans)]
+        self.store.take_all(paths)
+        return [entry(path, "partial") for path in paths]
+
+    def take_carry(self, round: int, span: int) -> None:
+        """Bring a span's result and carry here, whole."""
+        self.store.take(self.result(round, span), anew=True)
+        name = str(self.carry(round, span).relative_to(self.confidential))
+        self.store.take_files({name: self.left(round, span)[name]}, self.confidential)
+
+    def carried(self, round: int, span: int) -> Carry:
+        """What a round left of a span's records: mapped, not read, as a pass need not touch all of it."""
+        if not self.store.shared:
+            self.take_carry(round, span)
+        with np.load(self.result(round, span)) as file:
+            names = file["names"].tolist()
+        return dict(zip(names, np.asarray(np.load(self.carry(round, span), mmap_mode="r")), strict=True))
+
+    def recorded(self, round: int, spans: int) -> dict[str, str]:
+        """By-products that the last round's spans have kept elsewhere."""
+        folder = str(self.folder.relative_to(self.confidential))
+        found = [entry for span in range(spans) for entry in self.left(round, span).items()]
+        return {name: digest for name, digest in found if not name.startswith(f"{folder}/")}
+
+    def clear(self, before: int) -> None:
+        """Forget what spans left in the rounds before one."""
+        for round in range(before):
+            for path in self.folder.glob(f"{round:03d}-*.np?"):
+                path.unlink()
+        self.store.drop([self.folder / name for name in self.store.names(self.folder) if _of_span(name) < before])
+
+    def remove(self) -> None:
+        if self.folder.exists():
+            shutil.rmtree(self.folder)
+        self.store.drop([self.folder])
+
+    def _whole(self, path: Path) -> bool:
+        return self.store.take(path) and _readable(path)
+
+
+def journal_of(fit: Fit, stratum: int) -> Journal:
+    return Journal(fit.space.journal(fit.address.name, stratum), fit.space.confidential, fit.space.store)
+
+
+def entry(path: Path, name: str) -> Floats:
+    """An array of a result or a total."""
+    with np.load(path) as file:
+        entry: Floats = file[name]
+    return entry
+
+
+def _of_span(name: str) -> float:
+    """The round of a span's file; infinite for a request or a total."""
+    return int(name[:3]) if "-" in name and not name.startswith(".") else float("inf")
+
+
+def _readable(path: Path) -> bool:
+    """True for a whole file: names, sizes and checksums inside the archive agree."""
+    if not path.exists():
+        return False
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.testzip() is None
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, OSError):
+        return False
