@@ -34,7 +34,7 @@ CHECKED = 4000
 """Reference records, of all strata alike, on which a spurious mode is looked for."""
 
 Learning = Generator[Pass | Sample, Any, "tuple[Learned, Draws]"]
-"""What was learned, and draws of the reference's unweighted fit."""
+"""What was learned, and draws of the reference's fit with α = 1; where weights are tuned, records count as `foreseen`."""
 
 
 class Spurious(Exception):

@@ -99,8 +99,10 @@ def learned_from(
     try:
         learned, draws = run_rounds(rounds, model, sampler, key, stratum, blocks, [Unrecorded()] * len(blocks))
     except Improper as failure:
-        third = "; a reference's record counts a third at most, as far as a current file's fit may lie from its own"
-        raise Improper(f"{failure}{third}" if reference_counts(job.mechanism) is foreseen else str(failure)) from None
+        if reference_counts(job.mechanism) is not foreseen:
+            raise
+        third = "a reference's record counts a third at most, as far as a current file's fit may lie from its own"
+        raise Improper(f"{failure}; {third}") from None
     if job.mechanism.name in CLAMPED and isinstance(model, Generated):
         check_clamp(model, learned.theta, draws, evenly(records, TRIED))
     if isinstance(model, Scores) and learned.frozen is not None:

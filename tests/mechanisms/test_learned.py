@@ -125,7 +125,7 @@ def test_frozen_weights_are_linear_between_the_references_extremes_and_re_weight
 @pytest.mark.parametrize(
     "weights", ["fixed_point", "inverse", "scalar", "linear", "cluster", {"rule": "fixed_point", "reweight": 0.95}]
 )
-def test_on_the_reference_itself_frozen_weights_are_those_of_its_own_search(weights: object) -> None:
+def test_on_the_reference_itself_frozen_weights_meet_the_target(weights: object) -> None:
     """Every rule of `weighted`: replayed on the records that they were learned on, they meet what they aimed at."""
     said = referring("weighted", "6", weights=weights)
     y = shares(400, seed=52, law=(2, 3))

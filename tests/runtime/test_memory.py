@@ -138,7 +138,7 @@ def write_survey(path: Path, seed: int, n: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peaks are read from Linux's /proc")
-def test_a_strict_run_with_all_comparators_needs_no_more_memory_for_more_records(tmp_path: Path) -> None:
+def test_a_strict_run_with_all_comparators_grows_by_less_than_half_of_the_records_it_reads(tmp_path: Path) -> None:
     """Peaks of whole runs (read, released, evaluated) in processes of their own. Control: the records that they look at
     grow by twice what they may grow by."""
     peaks, sizes = [], []
