@@ -11,7 +11,7 @@ Every interval between knots has a dot product of (1, z_y, z_w, z_y², z_y z_w, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -20,7 +20,7 @@ import numpy as np
 
 from dpdist.estimates import group_sums
 from dpdist.job import Column, Job
-from dpdist.keys import Key, open_uniforms
+from dpdist.keys import Key, open_uniforms, uniforms_of
 from dpdist.models import fused, score_fits, score_maps, score_tables
 from dpdist.models.described import describe_draws, recall_draws
 from dpdist.models.design import frame_strata_as_predictors
@@ -29,12 +29,14 @@ from dpdist.models.score_cells import UNIT, Cells, grouped
 from dpdist.models.score_facts import Facts, Law, tell
 from dpdist.models.score_fits import Fitted
 from dpdist.models.score_law import PARTS, Kind, relative, told
-from dpdist.models.score_levels import misfit
+from dpdist.models.score_levels import PRIOR, misfit
 from dpdist.models.score_maps import Scored, part_of
 from dpdist.models.spline import BASIS, INTERVALS, KNOTS, Prior, products
 from dpdist.models.tiles import by_pattern, tile_records
 from dpdist.records import Codes, Floats, Frame, Ints, Records
 
+GROUPS = 20
+"""Of reference records, left out in turn to see how well a level is known."""
 ROUNDING = 32.0 * float(np.finfo(float).eps)
 """Relative error allowed for a sum of six products whose coefficients are sums of up to six terms."""
 
@@ -69,14 +71,21 @@ class Scores:
             outcome=Prior(fit.outcome.location[fit.of_outcome], fit.outcome.variance[fit.of_outcome]),
         )
 
-    def levelled(self, records: Records) -> Facts:
+    def levelled(self, records: Records, prior: float = PRIOR) -> Facts:
         """The same, with what fits of files like the reference, as large as the current one, lack to its weighted means
-        undone: the law's own misfit, and what the prior still draws them to."""
-        cell = self.cells.cell(records.frame)
+        undone as far as is known: the law's own misfit, and what the prior still draws them to."""
+        scored, standing = self.scored(records), self._standing(records)
         each = (records.weight, records.weight * records.outcome)
-        sums = np.column_stack([group_sums(cell, values, len(self.cells)) for values in each])
-        fit = self.centre(self.statistics(records, self._standing(records))[None])
-        return self.known.with_undone(misfit(self.known, self._law(fit), self.kind, self.outcome_bounds, sums))
+        group = (GROUPS * uniforms_of(self.known.key, "level", records.record)).astype(np.int64)
+        statistics, sums = [], []
+        for k in range(GROUPS):
+            own = group == k
+            part = Scored(*(values[own] for values in scored))
+            statistics.append(score_fits.sums(part, standing[own], len(self.cells)))
+            sums.append(np.column_stack([group_sums(part.cell, values[own], len(self.cells)) for values in each]))
+        fits = self._law(self.centre(_with_and_without(statistics)))
+        found = misfit(self.known, fits, self.kind, self.outcome_bounds, _with_and_without(sums), prior)
+        return self.known.with_undone(found)
 
     def undone(self, records: Records, alpha: Floats) -> Facts:
         """The same, with what privacy weights do to the fit of the reference's records undone, too."""
@@ -230,6 +239,12 @@ class Scores:
             table = relative(law, reference, cell, place, self.kind)
             features = np.ascontiguousarray(terms[:, own])
             yield own, features, table.values, ROUNDING * (table.magnitude @ np.abs(features))
+
+
+def _with_and_without(parts: Sequence[Floats]) -> Floats:
+    """Their sum, and the sum without each in turn, (1 + part, …)."""
+    total = np.sum(parts, axis=0)
+    return np.stack([total, *(total - part for part in parts)])
 
 
 def kind_of(outcome: Column) -> Kind:

@@ -9,11 +9,12 @@ import pytest
 from scipy import stats
 
 from dpdist.job import Job
-from dpdist.keys import Key
+from dpdist.keys import Key, uniforms_of
 from dpdist.models import score_cells
 from dpdist.models.marginal import Marginal
 from dpdist.models.protocol import Draws
 from dpdist.models.score_facts import Facts, facts_from_table, facts_table
+from dpdist.models.score_levels import PRIOR, shifts
 from dpdist.models.scores import Scores
 from dpdist.models.spline import BASIS, WORTH, Prior, basis
 from dpdist.records import Frame, Records
@@ -229,7 +230,8 @@ def means_of(model: Scores, records: Records, alpha: np.ndarray) -> tuple[np.nda
 def test_fits_of_files_like_the_reference_have_its_weighted_means(kind: str, share: float) -> None:
     """Spreads that grow with the weight fit no spline with one residual variance, and the prior draws fits of any size to
     independence: levelled for a current file with `share` times the records, in one cell with as many, means are the
-    records' all the same; and so are weights and means under privacy weights, undone. Controls: as told, a mean of money is
+    records' all the same where nothing is held to be known of a shift; and so are weights and means under privacy weights,
+    undone. Controls: as told, a mean of money is
     off by more than half a percent; in files of another size, by more than the rounding."""
     frame = frame_of(800)
     own = records_of(frame, kind, 1)
@@ -241,7 +243,7 @@ def test_fits_of_files_like_the_reference_have_its_weighted_means(kind: str, sha
     model = model.within(model.told(own, KEY))
     found, wanted = means_of(model, own, standing)
     assert (np.abs(found / wanted - 1.0).max() > 5e-3) == (kind != "binary"), "control"
-    levelled = model.within(model.levelled(own))
+    levelled = model.within(model.levelled(own, np.inf))
     found, wanted = means_of(levelled, own, standing)
     np.testing.assert_allclose(found, wanted, rtol=2e-3 if kind == "binary" else 1e-6)
     if kind != "binary":
@@ -253,6 +255,58 @@ def test_fits_of_files_like_the_reference_have_its_weighted_means(kind: str, sha
     plain = levelled.centre(levelled.statistics(own, standing)[None])
     for found, wanted in zip(undone.expect(weighted), levelled.expect(plain), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["positive", "hurdle"])
+def test_shifts_are_shrunk_by_what_the_jackknife_says_of_them(kind: str) -> None:
+    """Refits without a twentieth of the records at a time, each moved until it has the means of its own records: their
+    spread, but for what is not linear in it, is what a shift is shrunk by. Control: it is not shrunk by half as much."""
+    frame = frame_of(1_500)
+    own = records_of(frame, kind, 1)
+    model = Scores.build(job_of(kind), frame, slice(0, 6))
+    model = model.within(model.told(own, KEY))
+    whole = model.levelled(own, np.inf).undone.slopes[0, :, 0]
+    group = (20 * uniforms_of(KEY, "level", own.record)).astype(int)
+    found = []
+    for k in range(20):
+        left = own.take(group != k)
+        law = model._law(model.centre(model.statistics(left, np.ones(len(left)))[None]))
+        sums = [np.bincount(left.frame, weights=each) for each in (left.weight, left.weight * left.outcome)]
+        found.append(shifts(model.known, law, model.kind, model.outcome_bounds, sums[1] / sums[0], np.arange(6)))
+    variance = 19.0 * np.var(found, axis=0)
+    for prior in (0.01, 0.03):
+        shrunk = model.levelled(own, prior).undone.slopes[0, :, 0] / whole
+        np.testing.assert_allclose(shrunk, prior**2 / (prior**2 + variance), rtol=0.05)
+        assert np.abs(shrunk / (prior**2 / (prior**2 + variance / 2.0)) - 1.0).max() > 0.1, "control"
+
+
+def test_a_shift_that_one_record_makes_is_hardly_believed() -> None:
+    """The reference has a record with a tenth of a cell's weight and the highest outcome; other samples of the population
+    have none. Levelled in full their means are off by most of what it makes of its own; shrunk, by less than a third.
+    Control: what many records make, of a law that is no spline's, is kept."""
+    frame = frame_of(800)
+    own, current = (records_of(frame, "positive", seed) for seed in (1, 2))
+    first = int(np.flatnonzero(own.frame == 2)[own.weight[own.frame == 2].argmax()])
+    mark = own.record == first
+    heavy = replace(
+        own,
+        weight=np.where(mark, 0.1 * own.weight[own.frame == 2].sum(), own.weight),
+        outcome=np.where(mark, 150_000.0, own.outcome),
+    )
+    model = Scores.build(job_of("positive"), frame, slice(0, 6))
+    model = model.within(model.told(heavy, KEY))
+    off = []
+    for prior in (np.inf, PRIOR):
+        levelled = model.within(model.levelled(heavy, prior))
+        found, wanted = means_of(levelled, current, np.ones(len(current)))
+        off.append((found / wanted - 1.0)[2])
+    assert off[0] > 0.05
+    assert abs(off[1]) < off[0] / 3.0
+    many = records_of(frame_of(15_000), "positive", 1)
+    every = replace(many, outcome=np.minimum(np.where(many.weight > 100, many.outcome**1.3 / 20.0, many.outcome), 150_000.0))
+    model = model.within(model.told(every, KEY))
+    kept = [model.levelled(every, prior).undone.slopes[0, :, 0] for prior in (PRIOR, np.inf)]
+    assert (kept[0] / kept[1]).min() > 0.8, "control"
 
 
 def test_cells_that_share_a_distribution_are_levelled_as_one_and_constant_ones_are_left() -> None:
