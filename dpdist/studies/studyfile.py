@@ -7,13 +7,15 @@ from pathlib import Path
 
 from dpdist.errors import Problem, StudyError
 from dpdist.job_consistency import contradictions
-from dpdist.jobfile import find_shipped, mapping, read_yaml, validated
+from dpdist.jobfile import find_shipped
 from dpdist.studies.chaining import Chaining
 from dpdist.studies.filed import Filed
 from dpdist.studies.referring import Referring
 from dpdist.studies.replicate import ANY, job_of
 from dpdist.studies.settings import Guarantees, Simulation
 from dpdist.studies.tabulated import Tabulated
+from dpdist.validation import validated
+from dpdist.yaml_lines import mapping, read_yaml
 
 NOT_A_MAPPING = Problem("study", "not a mapping of keys", "study:, seed:, cases:, …", "see jobs/studies for examples")
 

@@ -303,7 +303,9 @@ def test_a_shift_that_one_record_makes_is_hardly_believed() -> None:
     assert off[0] > 0.05
     assert abs(off[1]) < off[0] / 3.0
     many = records_of(frame_of(15_000), "positive", 1)
-    every = replace(many, outcome=np.minimum(np.where(many.weight > 100, many.outcome**1.3 / 20.0, many.outcome), 150_000.0))
+    every = replace(
+        many, outcome=np.minimum(np.where(many.weight > 100, many.outcome**1.3 / 20.0, many.outcome), 150_000.0)
+    )
     model = model.within(model.told(every, KEY))
     kept = [model.levelled(every, prior).undone.slopes[0, :, 0] for prior in (PRIOR, np.inf)]
     assert (kept[0] / kept[1]).min() > 0.8, "control"
