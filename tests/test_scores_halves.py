@@ -7,6 +7,7 @@ Splits are fixed and draws are not: limits are asked of means over splits and th
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ import pytest
 
 import dpdist
 from dpdist.cells import cross
+from dpdist.errors import FitError
 from dpdist.jobfile import find_job, parse_job
 from dpdist.publish.precision import cell_estimates
 from dpdist.publish.released import read_release
@@ -42,8 +44,17 @@ def errors(workspace: Path, sets: int) -> pd.DataFrame:
     return pd.DataFrame(found).T
 
 
-def halves(data: Path, folder: Path, mechanism: str, splits: int) -> tuple[pd.DataFrame, pd.DataFrame, float]:
-    """Errors of tables of 3 and of 30 sets, means over splits; and the median error of means of the reference alone."""
+class Halves(NamedTuple):
+    """Errors of tables of 3 and of 30 sets, means over splits; the median error of means of the reference alone; and how
+    many runs were refused for their bound."""
+
+    three: pd.DataFrame
+    thirty: pd.DataFrame
+    alone: float
+    refused: int
+
+
+def halves(data: Path, folder: Path, mechanism: str, splits: int) -> Halves:
     rows = pd.read_parquet(data / "nscg2013.parquet")
     rows, found = rows[rows["employment_status"] == "Employed"], []
     text = find_job("nscg_scores").read_text(encoding="utf-8")
@@ -56,12 +67,16 @@ def halves(data: Path, folder: Path, mechanism: str, splits: int) -> tuple[pd.Da
         rows.iloc[np.sort(order[:half])].to_parquet(folder / "now.parquet")
         rows.iloc[np.sort(order[half:])].to_parquet(folder / "before.parquet")
         workspace = folder / f"{mechanism[:5]}-{split}"
-        dpdist.run(parse_job(text + "record: {log_lik: never}\n"), workspace, input=folder / "now.parquet")
+        try:
+            dpdist.run(parse_job(text + "record: {log_lik: never}\n"), workspace, input=folder / "now.parquet")
+        except FitError:
+            continue
         table = pd.read_parquet(workspace / "confidential" / "evaluation" / "salaries.parquet")
         alone = table.loc[table["statistic"] == "mean", "reference_only_error_in_se"].abs().median()
         found.append((errors(workspace, 3), errors(workspace, SETS), float(alone)))
     three, thirty, alone = zip(*found, strict=True)
-    return sum(three[1:], three[0]) / splits, sum(thirty[1:], thirty[0]) / splits, float(np.mean(alone))
+    means = (sum(each[1:], each[0]) / len(found) for each in (three, thirty))
+    return Halves(*means, float(np.mean(alone)), splits - len(found))
 
 
 @pytest.mark.slow
@@ -69,20 +84,20 @@ def halves(data: Path, folder: Path, mechanism: str, splits: int) -> tuple[pd.Da
 def test_unprotected_the_bias_is_below_six_tenths_of_a_direct_error(data: Path, tmp_path: Path) -> None:
     """Four splits: with 30 sets the draws' own spread is gone from the figures. A three's median varies by .14 over draws,
     the mean of forty by .02: limits of .75 are more than 4 of these away."""
-    three, thirty, alone = halves(data, tmp_path, "unweighted", 4)
-    assert (thirty["median"] <= 0.6).all(), thirty
-    assert (three["median"] <= 0.75).all(), three
-    assert alone > 0.75, "control: the reference's own means"
+    found = halves(data, tmp_path, "unweighted", 4)
+    assert (found.thirty["median"] <= 0.6).all(), found
+    assert (found.three["median"] <= 0.75).all(), found
+    assert found.alone > 0.75, "control: the reference's own means"
 
 
 @pytest.mark.slow
 @pytest.mark.real_data
 def test_protected_at_36_tenths_a_set_the_error_is_no_larger(data: Path, tmp_path: Path) -> None:
-    """METHODS §5b: medians .67 and .64, largest 2.1 and 1.9 for one table of m = 3. Off-line, the first 30 splits: medians
-    .50 and .57, each ± .01, largest 1.66 ± .07 and 1.89 ± .07; the eight here .51 and .57, 1.69 and 1.69, ± .02 and ± .05
-    over threes: limits are 4 of these away. Over 90 splits the means' largest is 2.00 ± .07, which is not within §5b's.
-    Bounds of the eight are at most 1.6 and vary by .09; a run is refused over 1.8."""
-    found, _, alone = halves(data, tmp_path, OWN, 8)
-    assert (found["median"] <= [0.67, 0.67]).all(), found
-    assert (found["max"] <= [2.1, 1.9]).all(), found
-    assert alone > 0.67, "control: the reference's own means"
+    """METHODS §5b: medians .67 and .64, largest 2.1 and 1.9 for one table of m = 3. Off-line, 90 splits: medians .51 and
+    .54, each ± .01, largest 1.71 ± .05 and 1.68 ± .02; in these sixteen they vary by .02 and by .05 over threes: limits are
+    4 of these away. Of 130 such runs 5 were refused: of sixteen more than 4 are with a chance of 4 in 10,000."""
+    found = halves(data, tmp_path, OWN, 16)
+    assert (found.three["median"] <= [0.67, 0.64]).all(), found
+    assert (found.three["max"] <= [2.1, 1.9]).all(), found
+    assert found.refused <= 4, found
+    assert found.alone > 0.67, "control: the reference's own means"
