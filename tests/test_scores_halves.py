@@ -21,7 +21,7 @@ from dpdist.publish.precision import cell_estimates
 from dpdist.publish.released import read_release
 from dpdist.publish.tables import expectations
 
-OWN = "weighted, weights: fixed_point, aim: 0.55"
+OWN = "weighted, weights: fixed_point, aim: 0.5"
 SETS = 30
 
 
