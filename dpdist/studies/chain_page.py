@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dpdist.studies.chaining import ChainArm, ChainCase, Chaining
+from dpdist.studies.chaining import ChainArm, Chaining
 
 HEADS = ("Label", "What is released", "Fixed on", "Guarantee class")
-SHAPES = {"sd": 0.4, "noise_sd": 0.4, "gap": 1.0}
 BESIDE = (
     ("direct", "nothing: the population's own figures, whose distance from the direct estimates is chance", "–", "–"),
     (
@@ -27,18 +26,10 @@ def facts(study: Chaining) -> list[tuple[str, list[str]]]:
                 "field × sex with margins, 27 cells"
             ],
         ),
-        ("Cases", [f"{case.name}: {_case(case)}" for case in study.cases]),
+        ("Cases", [f"{case.name}: {case.periods} periods, {case.described(' a period')}" for case in study.cases]),
         ("Replicates", [f"R = {' or '.join(map(str, numbers))} chains"]),
         ("ε", [", ".join(study.grid) + " of every release, histograms included: all chains cost the same in all"]),
     ]
-
-
-def _case(case: ChainCase) -> str:
-    law = "lognormal salaries" if case.law == "lognormal" else "left-skewed, rounded, top-coded salaries"
-    drift = [f"salaries and population {100 * case.growth:+.0f} % a period"] if case.growth else []
-    ends = [(name, first, getattr(case, name)) for name, first in SHAPES.items()]
-    drift += [f"{name} {first:g} → {last:g}" for name, first, last in ends if first != last]
-    return f"{case.periods} periods, n = {case.sample:,} of {case.population:,}, {law}, {', '.join(drift) or 'no drift'}"
 
 
 def _arm(arm: ChainArm) -> tuple[str, str, str, str]:

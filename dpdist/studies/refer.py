@@ -30,8 +30,9 @@ from dpdist.records import POOLED, Floats, Records
 from dpdist.runtime.reference import learned_from
 from dpdist.runtime.rounds import run_rounds
 from dpdist.sampling import facts, reference_sampler, sampler_of
-from dpdist.studies.referring import ReferredArm, ReferredCase, Referring
+from dpdist.studies.referring import ReferredArm, Referring
 from dpdist.studies.replicate import Noted, Replicate, Result, noise_of
+from dpdist.studies.surveys import SurveyCase
 from dpdist.studies.tabulate import Survey, errors_of, simulated
 from dpdist.studies.tabulated import STATISTICS
 from dpdist.survey.direct import direct
@@ -43,7 +44,7 @@ BOUNDS = {"lognormal": (1e3, 2e6), "top_coded": (1e3, TOP_CODE)}
 """Public, of salaries."""
 
 
-def refer(study: Referring, case: ReferredCase, number: int) -> Replicate:
+def refer(study: Referring, case: SurveyCase, number: int) -> Replicate:
     """Relative errors of counts and means of every cell, and coverage, by arm and ε."""
     key = Key(study.seed.to_bytes(32, "big")).child(case.name).child(str(number))
     survey = simulated(job_of(study, case, key, study.mechanisms[0], study.grid[0]))
@@ -59,7 +60,7 @@ def refer(study: Referring, case: ReferredCase, number: int) -> Replicate:
     return Replicate(results, [])
 
 
-def job_of(study: Referring, case: ReferredCase, key: Key, arm: ReferredArm, epsilon: str) -> Job:
+def job_of(study: Referring, case: SurveyCase, key: Key, arm: ReferredArm, epsilon: str) -> Job:
     """The release that an arm is of: one fit of all cells."""
 
     def said(name: str, growth: float = 0.0, **shape: float) -> dict[str, Any]:
@@ -91,7 +92,7 @@ def job_of(study: Referring, case: ReferredCase, key: Key, arm: ReferredArm, eps
     )
 
 
-def earlier_records(study: Referring, case: ReferredCase, key: Key, survey: Survey) -> Records:
+def earlier_records(study: Referring, case: SurveyCase, key: Key, survey: Survey) -> Records:
     """The reference's records under the current frame. Raises `DataError` where it lacks a cell."""
     return records_of(job_of(study, case, key, study.mechanisms[0], study.grid[0]), survey)
 
@@ -105,7 +106,7 @@ def records_of(job: Job, survey: Survey) -> Records:
         return Records(*fields)
 
 
-def _unprotected(study: Referring, case: ReferredCase, survey: Survey, earlier: Records, key: Key) -> Iterator[Result]:
+def _unprotected(study: Referring, case: SurveyCase, survey: Survey, earlier: Records, key: Key) -> Iterator[Result]:
     """Direct estimates, the reference alone, and direct estimates with Laplace noise, ε shared by a record's 8 figures."""
     values = {name: e.value for name, e in zip(STATISTICS, direct(survey.found, survey.frame, survey.cells), strict=False)}
     job = job_of(study, case, key, study.mechanisms[0], study.grid[0])

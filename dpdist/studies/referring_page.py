@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dpdist.studies.referring import ReferredArm, ReferredCase, Referring
+from dpdist.studies.referring import ReferredArm, Referring
 
 HEADS = ("Label", "What is released", "Cells", "Guarantee class")
-SHAPES = ("sd", "noise_sd", "gap")
 BESIDE = (
     ("direct", "survey-weighted estimates of the sample, not protected", "–", "none"),
     ("reference_only", "the earlier survey's means at the current public sizes", "–", "no current data"),
@@ -22,22 +21,13 @@ def facts(study: Referring) -> list[tuple[str, list[str]]]:
     numbers = sorted({study.replicates_of(k) for k in range(len(study.cases))})
     return [
         ("Data", ["simulated doctorates, now and earlier; counts and mean salaries by field × sex with margins, 27 cells"]),
-        ("Cases", [f"{case.name}: {_case(case)}" for case in study.cases]),
+        ("Cases", [f"{case.name}: {case.described()}" for case in study.cases]),
         (
             "Replicates",
             [f"R = {' or '.join(map(str, numbers))}, each with populations and samples of its own in every case"],
         ),
         ("ε", [", ".join(study.grid) + " of the whole release"]),
     ]
-
-
-def _case(case: ReferredCase) -> str:
-    law = "lognormal salaries" if case.law == "lognormal" else "left-skewed, rounded, top-coded salaries"
-    drift = [f"salaries and population {100 * case.growth:+.0f} %"] if case.growth else []
-    plain = ReferredCase(name="plain", population=1, sample=1)
-    pairs = [(name, getattr(plain, name), getattr(case, name)) for name in SHAPES]
-    drift += [f"{name} {before:g} → {now:g}" for name, before, now in pairs if before != now]
-    return f"n = {case.sample:,} of {case.population:,}, {law}, {', '.join(drift) or 'no drift'}"
 
 
 def _arm(arm: ReferredArm) -> tuple[str, str, str, str]:
