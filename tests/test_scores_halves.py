@@ -93,11 +93,11 @@ def test_unprotected_the_bias_is_below_six_tenths_of_a_direct_error(data: Path, 
 @pytest.mark.slow
 @pytest.mark.real_data
 def test_protected_at_36_tenths_a_set_the_error_is_no_larger(data: Path, tmp_path: Path) -> None:
-    """METHODS §5b: medians .67 and .64, largest 2.1 and 1.9 for one table of m = 3. Off-line, 90 splits: medians .51 and
-    .54, each ± .01, largest 1.71 ± .05 and 1.68 ± .02; in these sixteen they vary by .02 and by .05 over threes: limits are
-    4 of these away. Of 130 such runs 5 were refused: of sixteen more than 4 are with a chance of 4 in 10,000."""
+    """METHODS §5b: medians .67 and .64, largest 2.1 and 1.9 for one table of m = 3. Off-line, 90 splits: medians .52 and
+    .55, each ± .01, largest 1.76 ± .05 and 1.72 ± .03; in these sixteen they vary by .02 and by .05 over threes: limits are
+    3 of these away. Of 130 such runs 2 were refused: of sixteen more than 3 are with a chance below 1 in 10,000."""
     found = halves(data, tmp_path, OWN, 16)
     assert (found.three["median"] <= [0.67, 0.64]).all(), found
     assert (found.three["max"] <= [2.1, 1.9]).all(), found
-    assert found.refused <= 4, found
+    assert found.refused <= 3, found
     assert found.alone > 0.67, "control: the reference's own means"
