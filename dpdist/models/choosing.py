@@ -7,13 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpdist.models.clipping import FLAT, Cell
+from dpdist.models.clipping import EDGE, FLAT, Cell
 from dpdist.records import Floats
 
-QUANTILES = np.array([0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.94, 0.97, 0.985, 0.995, 1.0])
+QUANTILES = np.array([0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.94, 0.97, 0.985])
+TAIL = 6
 BEYOND = np.array([1.3, 2.0])
-"""Limits that are tried: quantiles of the reference, and its largest value times these."""
-
+"""Limits that are tried: quantiles of the reference, TAIL values in equal ratios from the last of them to its largest, and
+that times these."""
 
 FAR = 3.0
 """Deviations of noise that a limit must stand."""
@@ -40,10 +41,9 @@ def choose(cells: Sequence[Cell], n: int, noise: Noise) -> Chosen:
     The predicted error is a sum over the statistics, in direct variances: tails of both files, noise, planned drift.
     """
     first, weighted = cells[0], cells[0].weighted
-    centre = tuple(cell.mean for cell in cells)
     caps = _candidates(first.weight) if weighted else np.array([1.0])
-    reaches = [_reaches(cell) for cell in cells]
-    best, limits = np.inf, Chosen(centre, float(caps[-1]), tuple(float(each[-1]) for each in reaches))
+    windows = [_windows(cell) for cell in cells]
+    best, limits = np.inf, _chosen(float(caps[-1]), [each[-1] for each in windows])
     moved = [cell.drifted() for cell in cells]
     for cap in caps:
         slope = _slope(first, cap)
@@ -51,15 +51,19 @@ def choose(cells: Sequence[Cell], n: int, noise: Noise) -> Chosen:
             continue
         total = _of_count(first, moved[0][0], float(cap), n, noise)
         chosen = []
-        for cell, (_, wider), own in zip(cells, moved, reaches, strict=True):
+        for cell, (_, wider), own in zip(cells, moved, windows, strict=True):
             if total >= best:
                 break
             errors = _of_mean(cell, wider, float(cap), own, n, noise)
             total += float(errors.min())
-            chosen.append(float(own[errors.argmin()]))
+            chosen.append(own[errors.argmin()])
         if total < best:
-            best, limits = total, Chosen(centre, float(cap), tuple(chosen))
+            best, limits = total, _chosen(float(cap), chosen)
     return limits
+
+
+def _chosen(cap: float, windows: Sequence[Floats]) -> Chosen:
+    return Chosen(tuple(float(centre) for centre, _ in windows), cap, tuple(float(reach) for _, reach in windows))
 
 
 def _slope(cell: Cell, cap: float) -> float:
@@ -99,16 +103,16 @@ def _of_noise(cell: Cell, cap: float, n: int, noise: Noise) -> float:
     return (moved / FAR) ** 2
 
 
-def _of_mean(cell: Cell, wider: Floats, cap: float, reaches: Floats, n: int, noise: Noise) -> Floats:
-    """Errors by reach, (reach,)."""
+def _of_mean(cell: Cell, wider: Floats, cap: float, windows: Floats, n: int, noise: Noise) -> Floats:
+    """Errors by window, (window,)."""
     direct = cell.direct_influence()[:, 1]
     variance = max(float(direct.var()) / n, 1e-12 / n, 1e-12 * (cell.top - cell.low) ** 2)
-    centred = cell.outcome - cell.mean
+    centre, reach = windows[:, :1], windows[:, 1:]
     v, slope = np.minimum(cell.weight, cap) / cap, _slope(cell, cap)
-    c = np.clip(centred[None] / reaches[:, None], -1.0, 1.0)
-    c_moved = np.clip((wider - cell.mean)[None] / reaches[:, None], -1.0, 1.0)
-    within = np.abs(centred)[None] < reaches[:, None]
-    steep = (within * (v * cell.rate)).mean(axis=1) / reaches
+    c = np.clip((cell.outcome[None] - centre) / reach, -1.0, 1.0)
+    c_moved = np.clip((wider[None] - centre) / reach, -1.0, 1.0)
+    within = np.abs(cell.outcome[None] - centre) <= EDGE * reach
+    steep = (within * (v * cell.rate)).mean(axis=1) / reach[:, 0]
     with np.errstate(divide="ignore", invalid="ignore"):
         gain = cell.mean_rate / steep
         across = (c * (v * (cell.weight < cap))).mean(axis=1) / slope
@@ -117,23 +121,34 @@ def _of_mean(cell: Cell, wider: Floats, cap: float, reaches: Floats, n: int, noi
         lost = (direct[None] - found).var(axis=1) * _files(cell, n)
         lost += (gain / n) ** 2 * (noise.product + noise.weight * across**2)
         if cell.blur is not None:
-            at = cell.blur.outcome - cell.mean
-            clipped = np.clip(at[None] / reaches[:, None], -1.0, 1.0)
-            tail = at[None] - gain[:, None] * v.mean() * clipped
+            clipped = np.clip((cell.blur.outcome[None] - centre) / reach, -1.0, 1.0)
+            tail = cell.blur.outcome[None] - cell.mean - gain[:, None] * v.mean() * clipped
             lost += np.einsum("rb,bc,rc->r", tail, cell.blur.of_outcome, tail)
         total = (lost + (gain * ((c_moved - c) * v).mean(axis=1)) ** 2) / variance
     return np.where(np.isfinite(total), total, np.inf)
 
 
-def _reaches(cell: Cell) -> Floats:
+def _windows(cell: Cell) -> Floats:
+    """μ and R that are tried, (window, 2): from μ − R to μ + R.
+
+    Noise on Σvc counts by R. So a window reaches from the mean to the limit that is tried on one side, and on the other no
+    farther than outcomes do: below a mean of wages, say, of which the half is 0 and the rest has a long tail, most of as
+    wide a reach would hold none.
+    """
     if len(np.unique(cell.outcome)) <= 2:
-        return np.array([max(cell.top - cell.mean, cell.mean - cell.low)])
-    return _candidates(np.abs(cell.outcome - cell.mean))
+        return np.array([[(cell.low + cell.top) / 2.0, (cell.top - cell.low) / 2.0]])
+    mean, sides = cell.mean, np.array([cell.mean - cell.outcome.min(), cell.outcome.max() - cell.mean])
+    reaches = _candidates(np.abs(cell.outcome - mean))
+    held = np.minimum(reaches[:, None], sides * np.maximum(1.0, reaches / sides.max())[:, None])
+    low, top = np.maximum(mean - held[:, 0], cell.low), np.minimum(mean + held[:, 1], cell.top)
+    return np.column_stack([(low + top) / 2.0, (top - low) / 2.0])
 
 
 def _candidates(values: Floats) -> Floats:
     largest = float(values.max())
     if largest <= 0.0:
         return np.array([1.0])
-    found = np.concatenate([np.quantile(values, QUANTILES), largest * BEYOND])
+    quantiles = np.quantile(values, QUANTILES)
+    tail = np.geomspace(max(quantiles[-1], largest / 1e3), largest, TAIL)
+    found = np.concatenate([quantiles, tail, largest * BEYOND])
     return np.unique(found[found > 0])

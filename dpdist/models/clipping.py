@@ -21,6 +21,8 @@ FARTHEST = 3.0
 """Largest |log s| and |log g|; of a shift, in the outcome's reference deviations."""
 STEPS = 50
 FLAT = 1e-9
+EDGE = 1.0 + 1e-9
+"""Outcomes at the end of a window, as shares' all are, count as within it."""
 
 
 class Blur(NamedTuple):
@@ -135,7 +137,7 @@ class Cell:
         centre, cap, reach = limits
         v = np.minimum(self.weight, cap) / cap
         c = np.clip((self.outcome - centre) / reach, -1.0, 1.0)
-        below, within = self.weight < cap, np.abs(self.outcome - centre) < reach
+        below, within = self.weight < cap, np.abs(self.outcome - centre) <= EDGE * reach
         jacobian = np.array([[(v * below).mean(), 0.0], [(v * c * below).mean(), (v * within * self.rate / reach).mean()]])
         pairs = np.column_stack([v, v * c])
         np.fill_diagonal(jacobian, np.maximum(np.diag(jacobian), FLAT))
