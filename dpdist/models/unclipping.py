@@ -3,18 +3,20 @@
 Post-processing of the released sums with the reference. Cell c has (log s_c, log g_c); noise moves its estimate by a
 known variance ν², sampling of both files by a known σ², drift by an unknown one, A, common to cells. The estimate is
 shrunk to the cells' precision-weighted mean by (A + σ²)/(A + σ² + ν²): towards what the current file's own statistics
-would have told without noise, not towards the reference.
+would have told without noise, not towards the reference; a cell whose outcomes fell by its statistic's curve (`falling`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from dpdist.models.choosing import Noise
 from dpdist.models.clipping import FARTHEST, Cell, Slopes
+from dpdist.models.falling import STRAIGHT, posterior
 from dpdist.privacy.reference_cells import UNIT, Limits
 from dpdist.records import Floats
 
@@ -52,7 +54,18 @@ def unclip(
     if shrinkage and len(cells) > 2:
         parts = [shrunk(raw[:, k], np.array(sampling)[:, k], own_noise[:, k, k]) for k in range(2)]
         kept, moved = (np.column_stack([part[i] for part in parts]) for i in range(2))
-        spread = np.array([part[2] for part in parts])
+        spread = np.array([part.drift for part in parts])
+        for k, cell in enumerate(cells):
+            if cell.scaled and kept[k, 1] < STRAIGHT and raw[k, 1] < parts[1].mean:
+                own = tuple(each[k] for each in limits)
+                error = _of_product(told[k], of_sums / count[k] ** 2)
+                before = max(spread[1] + sampling[k][1], LEAST)
+                seen = sums[k, 1] / UNIT / count[k]
+                curve = partial(_product, cell, raw[k, 0], own)
+                moved[k, 1], left_over = posterior(curve, seen, error, parts[1].mean, before)
+                kept[k, 1] = min(1.0, max(LEAST, 1.0 - left_over / before))
+                factor = np.diag([1.0, np.sqrt(left_over / kept[k, 1] / max(own_noise[k, 1, 1], LEAST))])
+                own_noise[k] = factor @ own_noise[k] @ factor
         alone = np.array(
             [np.zeros(2) if cell.blur is not None else own for cell, own in zip(cells, of_records, strict=True)]
         )
@@ -79,6 +92,16 @@ def unclip(
     return Unclipped(np.array(estimate), np.array(covariances[0]), np.array(covariances[1]), common, moved, spread)
 
 
+def _product(cell: Cell, s: float, limits: tuple[float, float, float], g: float) -> float:
+    return cell.statistics(s, g, limits)[1]
+
+
+def _of_product(slopes: Slopes, of_means: Floats) -> float:
+    """Deviation of mean vc at the s found, (v, vc)'s own noise given: with what s brings along."""
+    noise = slopes.inverse @ of_means @ slopes.inverse.T
+    return float(np.sqrt(noise[1, 1]) / slopes.inverse[1, 1])
+
+
 def _together(kept: Floats, sampling: Floats, noise: Floats, current: Floats, spread: Floats) -> Floats:
     """Deviations of (log s, log g) that cells have in common, (cell, 2); `current`: the current file's part of `sampling`.
 
@@ -101,13 +124,22 @@ def _of_noise(slopes: Sequence[Slopes], of_means: Floats) -> Floats:
     return np.asarray(factor @ flattest @ factor)
 
 
-def shrunk(values: Floats, sampling: Floats, noise: Floats) -> tuple[Floats, Floats, float]:
-    """Weights of the cells' own values, shrunken values, and A by moments (DerSimonian & Laird)."""
+class Shrunk(NamedTuple):
+    """Weights of cells' own values, shrunken values, what they are shrunk to, and A."""
+
+    kept: Floats
+    values: Floats
+    mean: float
+    drift: float
+
+
+def shrunk(values: Floats, sampling: Floats, noise: Floats) -> Shrunk:
+    """A by moments (DerSimonian & Laird)."""
     known = np.maximum(sampling + noise, LEAST)
     weight = 1.0 / known
     share, excess = weight / weight.sum(), values - np.average(values, weights=weight)
     room = float((weight * (1.0 - share)).sum())
     drift = max(0.0, (float((weight * excess**2).sum()) - (len(values) - 1)) / room) if room > LEAST * weight.sum() else 0.0
-    mean = np.average(values, weights=1.0 / (drift + known))
+    mean = float(np.average(values, weights=1.0 / (drift + known)))
     kept = (drift + known - noise) / (drift + known)
-    return kept, mean + kept * (values - mean), drift
+    return Shrunk(kept, mean + kept * (values - mean), mean, drift)
