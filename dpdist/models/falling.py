@@ -18,7 +18,7 @@ STRAIGHT = 0.99
 """Weight of a cell's own value above which noise moves it too little for its curve to bend."""
 WIDE = 6.0
 """Deviations that a grid reaches."""
-POINTS = (31, 31, 61)
+POINTS = (31, 31, 31, 31, 61)
 """Of the grids, each over what the one before left."""
 
 
@@ -26,7 +26,7 @@ def posterior(
     curve: Callable[[float], float], seen: float, error: float, mean: float, variance: float
 ) -> tuple[float, float]:
     """Mean and variance of a scale, normal before, given a statistic with normal noise of deviation `error`; `curve`, what
-    the statistic is under a scale, rises: there is one mode."""
+    the statistic is under a scale, rises."""
     low, high = -FARTHEST, FARTHEST
     for points in POINTS:
         grid = np.linspace(low, high, points)

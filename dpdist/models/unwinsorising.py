@@ -81,7 +81,7 @@ def fit(told: Whitened, found: Moments, count: Floats, noise: tuple[float, Float
     if shrinkage and len(count) > 2:
         parts = [shrunk(location[:, k], (sampling + earlier)[:, k], noisy[:, k]) for k in range(2)]
         kept, moved = (np.column_stack([part[i] for part in parts]) for i in range(2))
-        spread = np.array([part[2] for part in parts])
+        spread = np.array([part.drift for part in parts])
     prior = spread + earlier
     precision = 1.0 / (prior + sampling + noisy)
     share = precision / precision.sum(axis=0)
