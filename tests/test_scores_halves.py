@@ -87,6 +87,7 @@ def test_unprotected_the_bias_is_below_six_tenths_of_a_direct_error(data: Path, 
     found = halves(data, tmp_path, "unweighted", 4)
     assert (found.thirty["median"] <= 0.6).all(), found
     assert (found.three["median"] <= 0.75).all(), found
+    assert found.refused == 0
     assert found.alone > 0.75, "control: the reference's own means"
 
 

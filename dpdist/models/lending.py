@@ -59,7 +59,7 @@ def _moves(lent: Sequence[Cell], own: Sequence[Cell]) -> Floats:
     values, origin = np.array(found), np.array(level)
     if len(values) < 3:
         return values
-    return np.asarray(shrunk(values + origin, np.zeros(len(values)), np.array(sampling))[1] - origin)
+    return np.asarray(shrunk(values + origin, np.zeros(len(values)), np.array(sampling)).values - origin)
 
 
 def alike(cells: Sequence[Cell], codes: Codes) -> Ints:
