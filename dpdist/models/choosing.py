@@ -109,11 +109,11 @@ def _of_mean(cell: Cell, wider: Floats, cap: float, windows: Floats, n: int, noi
     variance = max(float(direct.var()) / n, 1e-12 / n, 1e-12 * (cell.top - cell.low) ** 2)
     centre, reach = windows[:, :1], windows[:, 1:]
     v, slope = np.minimum(cell.weight, cap) / cap, _slope(cell, cap)
-    c = np.clip((cell.outcome[None] - centre) / reach, -1.0, 1.0)
-    c_moved = np.clip((wider[None] - centre) / reach, -1.0, 1.0)
     within = np.abs(cell.outcome[None] - centre) <= EDGE * reach
-    steep = (within * (v * cell.rate)).mean(axis=1) / reach[:, 0]
     with np.errstate(divide="ignore", invalid="ignore"):
+        c = np.clip((cell.outcome[None] - centre) / reach, -1.0, 1.0)
+        c_moved = np.clip((wider[None] - centre) / reach, -1.0, 1.0)
+        steep = (within * (v * cell.rate)).mean(axis=1) / reach[:, 0]
         gain = cell.mean_rate / steep
         across = (c * (v * (cell.weight < cap))).mean(axis=1) / slope
         q = c * v

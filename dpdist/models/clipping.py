@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -52,7 +53,7 @@ class Cell:
     """Reference records of one cell, or others in their place; `records` is how many its means stand on.
 
     `low` and `top` are the outcome's public bounds; `scaled` if outcomes are multiplied, not shifted; without a weight
-    column (`weighted` False) every weight is 1 for good.
+    column (`weighted` False) every weight is 1 for good; `shift` is the unit of shifts, where it is another cell's.
     """
 
     weight: Floats
@@ -63,6 +64,7 @@ class Cell:
     records: int
     weighted: bool = True
     blur: Blur | None = None
+    shift: float | None = None
 
     @classmethod
     def of(cls, weight: Floats, outcome: Floats, bounds: tuple[float, float], weighted: bool = True) -> Cell:
@@ -74,9 +76,11 @@ class Cell:
         return replace(self, weight=weight * self.mean_weight, outcome=np.minimum(outcome * self.mean, self.top))
 
     def under(self, s: float, g: float) -> Cell:
-        return replace(self, weight=self.weight * np.exp(s), outcome=self.moved(g))
+        """This cell under log scales s and g; its own shifts are in the same unit."""
+        unit = None if self.scaled else self.unit
+        return replace(self, weight=self.weight * np.exp(s), outcome=self.moved(g), shift=unit)
 
-    @property
+    @cached_property
     def two_valued(self) -> bool:
         """True of shares: outcomes are the public bounds and nothing between."""
         values = np.unique(self.outcome)
@@ -90,16 +94,26 @@ class Cell:
     def mean(self) -> float:
         return float(np.average(self.outcome, weights=self.weight))
 
-    @property
+    @cached_property
     def unit(self) -> float:
         """Of a shift: a reference deviation of the outcome."""
+        if self.shift is not None:
+            return self.shift
         deviation = float(np.sqrt(np.average((self.outcome - self.mean) ** 2, weights=self.weight)))
         return deviation if deviation > 1e-6 * (self.top - self.low) else self.top - self.low
 
+    @cached_property
+    def movable(self) -> tuple[float, float]:
+        """Weighted shares of records that a shift can move down, and up: of a share's only those at the other bound."""
+        upper = float(np.average(self.outcome == self.top, weights=self.weight)) if self.two_valued else 1.0
+        return (upper, 1.0 - upper) if 0.0 < upper < 1.0 else (1.0, 1.0)
+
     def moved(self, g: float) -> Floats:
-        """Outcomes under log scale g, or shifted by g units; never beyond the public bounds."""
-        moved = self.outcome * np.exp(g) if self.scaled else self.outcome + g * self.unit
-        return np.clip(moved, self.low, self.top)
+        """Outcomes under log scale g, or shifted so that their mean moves by g units; never beyond the public bounds."""
+        if self.scaled:
+            return np.clip(self.outcome * np.exp(g), self.low, self.top)
+        down, up = self.movable
+        return np.clip(self.outcome + g * self.unit / (up if g > 0 else down), self.low, self.top)
 
     def mean_at(self, g: float) -> float:
         return float(np.clip(np.average(self.moved(g), weights=self.weight), self.low, self.top))
@@ -199,7 +213,18 @@ class Cell:
         return _bisect(lambda s: float(np.minimum(self.weight * np.exp(s), cap).mean()) / cap - v)
 
     def solve_outcome(self, s: float, q: float, limits: tuple[float, float, float]) -> float:
+        if self.two_valued:
+            return self._solve_share(s, q, limits)
         return _bisect(lambda g: self.statistics(s, g, limits)[1] - q)
+
+    def _solve_share(self, s: float, q: float, limits: tuple[float, float, float]) -> float:
+        """Along the straight line to the bound, and straight on beyond it: so noise that carries a share over its bound is
+        told as far as it goes, and shrinkage does not take it for drift."""
+        at, (down, up) = self.statistics(s, 0.0, limits)[1], self.movable
+        ends = (up, -down) if q > at else (-down, up)
+        slopes = [(self.statistics(s, end / self.unit, limits)[1] - at) * self.unit / end for end in ends]
+        slope = next((slope for slope in slopes if slope > 0.0), np.inf)
+        return float(np.clip((q - at) / slope, -FARTHEST, FARTHEST))
 
 
 def condensed(weight: Floats, outcome: Floats, points: int) -> tuple[Floats, Floats]:

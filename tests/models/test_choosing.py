@@ -74,3 +74,48 @@ def test_a_share_has_the_noise_that_is_stated_though_all_its_outcomes_are_at_end
         found.append([told.estimate[:, 1].std(), np.sqrt(np.median(told.noise[:, 1, 1]))])
     assert found[0][0] == pytest.approx(found[0][1], rel=0.1)
     assert found[1][0] > 1.2 * found[0][0]
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
+def test_a_share_moves_either_way_by_what_its_slope_says(share: float) -> None:
+    """Exact where weights are equal: only those at one bound can move, and these move by as much more. A cell that was
+    moved has the slope that it had."""
+    cell = Cell.of(np.full(1000, 40.0), (np.arange(1000) < 1000 * share).astype(float), (0.0, 1.0))
+    limits = (0.5, 60.0, 0.5)
+    at, slope = cell.statistics(0.0, 0.0, limits)[1], cell.slopes(limits).inverse[1, 1]
+    for by in (-0.05, 0.05):
+        g = cell.solve_outcome(0.0, at + by, limits)
+        assert g == pytest.approx(by * slope, rel=1e-9)
+        assert cell.mean_at(g) == pytest.approx(share + g * cell.unit, rel=1e-9)
+        assert cell.under(0.0, g).slopes(limits).inverse[1, 1] == pytest.approx(slope, rel=1e-9)
+
+
+def test_a_share_of_none_can_rise_and_falls_no_lower() -> None:
+    cell = Cell.of(np.full(100, 40.0), np.zeros(100), (0.0, 1.0))
+    limits = (0.5, 60.0, 0.5)
+    at = cell.statistics(0.0, 0.0, limits)[1]
+    for share in (0.1, -0.1):
+        g = cell.solve_outcome(0.0, at + share * 2 * 40 / 60, limits)
+        assert g == pytest.approx(share)
+        assert cell.mean_at(g) == pytest.approx(max(share, 0.0))
+
+
+@pytest.mark.parametrize("share", [0.2, 0.6])
+def test_shares_of_like_cells_are_shrunk_to_each_other(share: float) -> None:
+    """60 cells of one share, 20 times: noise moves shares as far as is stated, within a tenth, and shrinkage takes half of
+    that error or more, where noise is three times what sampling may do."""
+    rng, n = np.random.default_rng(3), 400
+    cell = Cell.of(np.exp(rng.normal(4.0, 0.3, n)), (np.arange(n) < n * share).astype(float), (0.0, 1.0))
+    own = choose([cell], n, NOISE)
+    limits = Limits(*(np.full(60, value) for value in (own.centre[0], own.cap, own.reach[0])))
+    v, q = cell.statistics(0.0, 0.0, (own.centre[0], own.cap, own.reach[0]))
+    error, stated = {True: [], False: []}, []
+    for _ in range(20):
+        sums = n * np.tile([1.0 - v, q], (60, 1)) + rng.laplace(0.0, (4.0, 40.0), (60, 2))
+        for shrinkage in (True, False):
+            told = unclip([cell] * 60, limits, UNIT * sums, np.full(60, float(n)), Noise(32.0, 3200.0), shrinkage)
+            error[shrinkage].append(np.sqrt(np.mean((told.estimate[:, 1] - share) ** 2)))
+        stated.append([told.scale[:, 1].std(), np.sqrt(np.median(told.noise[:, 1, 1])) / cell.unit])
+    spread, deviation = np.mean(stated, axis=0)
+    assert spread == pytest.approx(deviation, rel=0.1)
+    assert np.mean(error[True]) < 0.5 * np.mean(error[False])
