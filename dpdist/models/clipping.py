@@ -111,9 +111,10 @@ class Cell:
     def moved(self, g: float) -> Floats:
         """Outcomes under log scale g, or shifted so that their mean moves by g units; never beyond the public bounds."""
         if self.scaled:
-            return np.clip(self.outcome * np.exp(g), self.low, self.top)
-        down, up = self.movable
-        return np.clip(self.outcome + g * self.unit / (up if g > 0 else down), self.low, self.top)
+            moved = self.outcome * np.exp(g)
+        else:
+            moved = self.outcome + g * self.unit / self.movable[int(g > 0)]
+        return np.clip(moved, self.low, self.top)
 
     def mean_at(self, g: float) -> float:
         return float(np.clip(np.average(self.moved(g), weights=self.weight), self.low, self.top))

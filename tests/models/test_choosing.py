@@ -109,12 +109,13 @@ def test_shares_of_like_cells_are_shrunk_to_each_other(share: float) -> None:
     own = choose([cell], n, NOISE)
     limits = Limits(*(np.full(60, value) for value in (own.centre[0], own.cap, own.reach[0])))
     v, q = cell.statistics(0.0, 0.0, (own.centre[0], own.cap, own.reach[0]))
-    error, stated = {True: [], False: []}, []
+    error: dict[bool, list[float]] = {True: [], False: []}
+    stated = []
     for _ in range(20):
         sums = n * np.tile([1.0 - v, q], (60, 1)) + rng.laplace(0.0, (4.0, 40.0), (60, 2))
         for shrinkage in (True, False):
             told = unclip([cell] * 60, limits, UNIT * sums, np.full(60, float(n)), Noise(32.0, 3200.0), shrinkage)
-            error[shrinkage].append(np.sqrt(np.mean((told.estimate[:, 1] - share) ** 2)))
+            error[shrinkage].append(float(np.sqrt(np.mean((told.estimate[:, 1] - share) ** 2))))
         stated.append([told.scale[:, 1].std(), np.sqrt(np.median(told.noise[:, 1, 1])) / cell.unit])
     spread, deviation = np.mean(stated, axis=0)
     assert spread == pytest.approx(deviation, rel=0.1)
