@@ -110,10 +110,8 @@ class Cell:
 
     def moved(self, g: float) -> Floats:
         """Outcomes under log scale g, or shifted so that their mean moves by g units; never beyond the public bounds."""
-        if self.scaled:
-            moved = self.outcome * np.exp(g)
-        else:
-            moved = self.outcome + g * self.unit / self.movable[int(g > 0)]
+        share = self.movable[int(g > 0)]
+        moved: Floats = self.outcome * np.exp(g) if self.scaled else self.outcome + g * self.unit / share
         return np.clip(moved, self.low, self.top)
 
     def mean_at(self, g: float) -> float:
