@@ -57,15 +57,11 @@ def unclip(
         spread = np.array([part.drift for part in parts])
         for k, cell in enumerate(cells):
             if cell.scaled and kept[k, 1] < STRAIGHT and raw[k, 1] < parts[1].mean:
-                own = tuple(each[k] for each in limits)
-                error = _of_product(told[k], of_sums / count[k] ** 2)
+                curve = partial(_product, cell, raw[k, 0], tuple(each[k] for each in limits))
+                seen, error = sums[k, 1] / UNIT / count[k], _of_product(told[k], of_sums / count[k] ** 2)
                 before = max(spread[1] + sampling[k][1], LEAST)
-                seen = sums[k, 1] / UNIT / count[k]
-                curve = partial(_product, cell, raw[k, 0], own)
-                moved[k, 1], left_over = posterior(curve, seen, error, parts[1].mean, before)
-                kept[k, 1] = min(1.0, max(LEAST, 1.0 - left_over / before))
-                factor = np.diag([1.0, np.sqrt(left_over / kept[k, 1] / max(own_noise[k, 1, 1], LEAST))])
-                own_noise[k] = factor @ own_noise[k] @ factor
+                moved[k, 1], after = posterior(curve, seen, error, parts[1].mean, before)
+                kept[k, 1], own_noise[k] = _kept(before, after, own_noise[k])
         alone = np.array(
             [np.zeros(2) if cell.blur is not None else own for cell, own in zip(cells, of_records, strict=True)]
         )
@@ -94,6 +90,14 @@ def unclip(
 
 def _product(cell: Cell, s: float, limits: tuple[float, float, float], g: float) -> float:
     return cell.statistics(s, g, limits)[1]
+
+
+def _kept(before: float, after: float, noise: Floats) -> tuple[float, Floats]:
+    """Weight of a cell's own value and covariance of (log s, log g), of which noise makes log g's variances `before` and
+    `after` its statistic was seen."""
+    kept = min(1.0, max(LEAST, 1.0 - after / before))
+    factor = np.diag([1.0, np.sqrt(after / kept / max(noise[1, 1], LEAST))])
+    return kept, np.asarray(factor @ noise @ factor)
 
 
 def _of_product(slopes: Slopes, of_means: Floats) -> float:
