@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpdist.models.clipping import EDGE, FLAT, Cell
+from dpdist.models.clipping import FLAT, Cell
 from dpdist.records import Floats
 
 QUANTILES = np.array([0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.94, 0.97, 0.985])
@@ -15,6 +15,9 @@ TAIL = 6
 BEYOND = np.array([1.3, 2.0])
 """Limits that are tried: quantiles of the reference, TAIL values in equal ratios from the last of them to its largest, and
 that times these."""
+
+LEAST = 1e-3
+"""Least limit, in the largest value: below it quantiles may be rounding."""
 
 FAR = 3.0
 """Deviations of noise that a limit must stand."""
@@ -109,7 +112,7 @@ def _of_mean(cell: Cell, wider: Floats, cap: float, windows: Floats, n: int, noi
     variance = max(float(direct.var()) / n, 1e-12 / n, 1e-12 * (cell.top - cell.low) ** 2)
     centre, reach = windows[:, :1], windows[:, 1:]
     v, slope = np.minimum(cell.weight, cap) / cap, _slope(cell, cap)
-    within = np.abs(cell.outcome[None] - centre) <= EDGE * reach
+    within = cell.within(centre, reach)
     with np.errstate(divide="ignore", invalid="ignore"):
         c = np.clip((cell.outcome[None] - centre) / reach, -1.0, 1.0)
         c_moved = np.clip((wider[None] - centre) / reach, -1.0, 1.0)
@@ -129,19 +132,21 @@ def _of_mean(cell: Cell, wider: Floats, cap: float, windows: Floats, n: int, noi
 
 
 def _windows(cell: Cell) -> Floats:
-    """μ and R that are tried, (window, 2): from μ − R to μ + R.
+    """μ and R that are tried, (window, 2), by R: from μ − R to μ + R.
 
     Noise on Σvc counts by R. So a window reaches from the mean to the limit that is tried on one side, and on the other no
     farther than outcomes do: below a mean of wages, say, of which the half is 0 and the rest has a long tail, most of as
-    wide a reach would hold none.
+    wide a reach would hold none. Windows as wide on both sides are tried beside these: at the end of a window that stops at
+    the least outcome those of a minimum wage tell no fall.
     """
     if len(np.unique(cell.outcome)) <= 2:
         return np.array([[(cell.low + cell.top) / 2.0, (cell.top - cell.low) / 2.0]])
     mean, sides = cell.mean, np.array([cell.mean - cell.outcome.min(), cell.outcome.max() - cell.mean])
     reaches = _candidates(np.abs(cell.outcome - mean))
-    held = np.minimum(reaches[:, None], sides * np.maximum(1.0, reaches / sides.max())[:, None])
+    both = np.repeat(reaches[:, None], 2, axis=1)
+    held = np.concatenate([np.minimum(both, sides * np.maximum(1.0, both / sides.max())), both])
     low, top = np.maximum(mean - held[:, 0], cell.low), np.minimum(mean + held[:, 1], cell.top)
-    return np.column_stack([(low + top) / 2.0, (top - low) / 2.0])
+    return np.unique(np.column_stack([(top - low) / 2.0, (low + top) / 2.0]), axis=0)[:, ::-1]
 
 
 def _candidates(values: Floats) -> Floats:
@@ -149,6 +154,6 @@ def _candidates(values: Floats) -> Floats:
     if largest <= 0.0:
         return np.array([1.0])
     quantiles = np.quantile(values, QUANTILES)
-    tail = np.geomspace(max(quantiles[-1], largest / 1e3), largest, TAIL)
+    tail = np.geomspace(max(quantiles[-1], largest * LEAST), largest, TAIL)
     found = np.concatenate([quantiles, tail, largest * BEYOND])
-    return np.unique(found[found > 0])
+    return np.unique(found[found >= largest * LEAST])

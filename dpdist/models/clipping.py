@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpdist.records import Floats
 
@@ -22,8 +23,8 @@ FARTHEST = 3.0
 """Largest |log s| and |log g|; of a shift, in the outcome's reference deviations."""
 STEPS = 50
 FLAT = 1e-9
-EDGE = 1.0 + 1e-9
-"""Outcomes at the end of a window, as shares' all are, count as within it."""
+EDGE = 1e-9
+"""Part of its reach by which an outcome is at the end of a window."""
 
 
 class Blur(NamedTuple):
@@ -53,7 +54,7 @@ class Cell:
     """Reference records of one cell, or others in their place; `records` is how many its means stand on.
 
     `low` and `top` are the outcome's public bounds; `scaled` if outcomes are multiplied, not shifted; without a weight
-    column (`weighted` False) every weight is 1 for good; `shift` is the unit of shifts, where it is another cell's.
+    column (`weighted` False) every weight is 1 for good.
     """
 
     weight: Floats
@@ -64,7 +65,6 @@ class Cell:
     records: int
     weighted: bool = True
     blur: Blur | None = None
-    shift: float | None = None
 
     @classmethod
     def of(cls, weight: Floats, outcome: Floats, bounds: tuple[float, float], weighted: bool = True) -> Cell:
@@ -76,9 +76,7 @@ class Cell:
         return replace(self, weight=weight * self.mean_weight, outcome=np.minimum(outcome * self.mean, self.top))
 
     def under(self, s: float, g: float) -> Cell:
-        """This cell under log scales s and g; its own shifts are in the same unit."""
-        unit = None if self.scaled else self.unit
-        return replace(self, weight=self.weight * np.exp(s), outcome=self.moved(g), shift=unit)
+        return replace(self, weight=self.weight * np.exp(s), outcome=self.moved(g))
 
     @cached_property
     def two_valued(self) -> bool:
@@ -96,21 +94,28 @@ class Cell:
 
     @cached_property
     def unit(self) -> float:
-        """Of a shift: a reference deviation of the outcome."""
-        if self.shift is not None:
-            return self.shift
-        deviation = float(np.sqrt(np.average((self.outcome - self.mean) ** 2, weights=self.weight)))
-        return deviation if deviation > 1e-6 * (self.top - self.low) else self.top - self.low
+        """Of a shift: a reference deviation of the outcome; of a share's, what it moves by where its log odds do by 1."""
+        variance, width = float(np.average((self.outcome - self.mean) ** 2, weights=self.weight)), self.top - self.low
+        if self.two_valued:
+            return variance / width if variance > 0.0 else width
+        return float(variance**0.5) if variance**0.5 > 1e-6 * width else width
+
+    @property
+    def farthest(self) -> float:
+        """Largest |g|."""
+        return (self.top - self.low) / self.unit if self.two_valued else FARTHEST
 
     @cached_property
     def movable(self) -> tuple[float, float]:
         """Weighted shares of records that a shift can move down, and up: of a share's only those at the other bound."""
-        upper = float(np.average(self.outcome == self.top, weights=self.weight)) if self.two_valued else 1.0
-        return (upper, 1.0 - upper) if 0.0 < upper < 1.0 else (1.0, 1.0)
+        if not self.two_valued:
+            return 1.0, 1.0
+        upper = float(np.average(self.outcome == self.top, weights=self.weight))
+        return upper, 1.0 - upper
 
     def moved(self, g: float) -> Floats:
         """Outcomes under log scale g, or shifted so that their mean moves by g units; never beyond the public bounds."""
-        share = self.movable[int(g > 0)]
+        share = self.movable[int(g > 0)] or 1.0
         moved: Floats = self.outcome * np.exp(g) if self.scaled else self.outcome + g * self.unit / share
         return np.clip(moved, self.low, self.top)
 
@@ -150,7 +155,7 @@ class Cell:
         centre, cap, reach = limits
         v = np.minimum(self.weight, cap) / cap
         c = np.clip((self.outcome - centre) / reach, -1.0, 1.0)
-        below, within = self.weight < cap, np.abs(self.outcome - centre) <= EDGE * reach
+        below, within = self.weight < cap, self.within(centre, reach)
         jacobian = np.array([[(v * below).mean(), 0.0], [(v * c * below).mean(), (v * within * self.rate / reach).mean()]])
         pairs = np.column_stack([v, v * c])
         np.fill_diagonal(jacobian, np.maximum(np.diag(jacobian), FLAT))
@@ -158,6 +163,11 @@ class Cell:
         if not self.weighted:
             inverse[:, 0] = 0.0
         return Slopes((pairs - pairs.mean(axis=0)) @ inverse.T, inverse)
+
+    def within(self, centre: Floats | float, reach: Floats | float) -> NDArray[np.bool_]:
+        """Which outcomes move as their scale does, whichever way: those at the end of a window do not, but a share's."""
+        inside: NDArray[np.bool_] = np.abs(self.outcome - centre) <= (1.0 + EDGE if self.two_valued else 1.0 - EDGE) * reach
+        return inside
 
     def drifted(self) -> tuple[Floats, Floats]:
         """Weights and outcomes of another shape and the same means."""
@@ -193,7 +203,7 @@ class Cell:
     def _with_share(self, share: float, points: int) -> tuple[Floats, Floats]:
         """Weights of those at the upper bound and of the others, in such numbers that the weighted share is `share`."""
         upper = self.outcome == self.top
-        groups = [self.weight[own] if own.any() else self.weight for own in (upper, ~upper)]
+        groups = [self.weight[own] if self.weight[own].any() else self.weight for own in (upper, ~upper)]
         share = min(1.0, max(0.0, share))
         odds = share * groups[1].mean(), (1.0 - share) * groups[0].mean()
         above = round(points * odds[0] / (odds[0] + odds[1]))
@@ -219,11 +229,9 @@ class Cell:
     def _solve_share(self, s: float, q: float, limits: tuple[float, float, float]) -> float:
         """Along the straight line to the bound, and straight on beyond it: so noise that carries a share over its bound is
         told as far as it goes, and shrinkage does not take it for drift."""
-        at, (down, up) = self.statistics(s, 0.0, limits)[1], self.movable
-        ends = (up, -down) if q > at else (-down, up)
-        slopes = [(self.statistics(s, end / self.unit, limits)[1] - at) * self.unit / end for end in ends]
-        slope = next((slope for slope in slopes if slope > 0.0), np.inf)
-        return float(np.clip((q - at) / slope, -FARTHEST, FARTHEST))
+        at, (down, up), whole = self.statistics(s, 0.0, limits)[1], self.movable, (self.top - self.low) / self.unit
+        end = whole * (up if (q > at and up > 0.0) or down <= 0.0 else -down)
+        return (q - at) * end / (self.statistics(s, end, limits)[1] - at)
 
 
 def condensed(weight: Floats, outcome: Floats, points: int) -> tuple[Floats, Floats]:

@@ -102,8 +102,9 @@ def spread(found: Unclipped, cells: Sequence[Cell], units: Sequence[Cell], unit:
             rows.append((found.estimate[number], *errors))
             continue
         like = replace(cell, scaled=whole.scaled)
-        g = g if like.scaled else g * whole.unit / like.unit
-        rate = np.diag([1.0, like.mean_rate / max(whole.mean_rate, LEAST)])
+        share = like.movable[int(g > 0)] / max(whole.movable[int(g > 0)], LEAST)
+        rate = np.diag([1.0, like.mean_rate / max(whole.mean_rate, LEAST) if like.scaled else share])
+        g = g if like.scaled else share * g * whole.unit / like.unit
         direct = like.direct_influence()
         apart = direct.T @ direct / len(direct) / cell.records + np.diag(found.drift * [1.0, like.mean_rate**2])
         estimate = np.array([like.mean_weight * np.exp(s), like.mean_at(g)])

@@ -47,7 +47,8 @@ def unclip(
         found.append(cell.solve(1.0 - total[0] / n, total[1] / n, own))
         of_records.append(slopes.influence.var(axis=0) / n)
         sampling.append(of_records[-1] + (0.0 if cell.blur is not None else slopes.influence.var(axis=0) / cell.records))
-        noise.append(_of_noise([slopes, cell.under(*found[-1]).slopes(own)], of_sums / n**2))
+        bent = cell.under(found[-1][0], 0.0 if cell.two_valued else found[-1][1]).slopes(own)
+        noise.append(_of_noise([slopes, bent], of_sums / n**2, np.array([FARTHEST, cell.farthest])))
         told.append(slopes)
     raw, own_noise = np.array(found), np.array(noise)
     kept, moved, spread, together = np.ones_like(raw), raw, np.zeros(2), np.zeros_like(raw)
@@ -118,13 +119,13 @@ def _together(kept: Floats, sampling: Floats, noise: Floats, current: Floats, sp
     return np.asarray(np.sqrt(of_mean * (1.0 - kept) * (2.0 * current + noise) / whole))
 
 
-def _of_noise(slopes: Sequence[Slopes], of_means: Floats) -> Floats:
+def _of_noise(slopes: Sequence[Slopes], of_means: Floats, farthest: Floats) -> Floats:
     """Covariance of (log s, log g), (2, 2), that noise on mean statistics brings: where these tell the least of either,
-    under the reference or under what was found. No deviation exceeds FARTHEST, as no scale does."""
+    under the reference or under what was found. No deviation exceeds `farthest`, as no scale does."""
     found = [each.inverse @ of_means @ each.inverse.T for each in slopes]
     flattest = max(found, key=lambda own: float(own[1, 1]))
     deviations = np.sqrt([max(own[0, 0] for own in found), flattest[1, 1]])
-    factor = np.diag(np.minimum(deviations, FARTHEST) / np.sqrt(np.maximum(np.diag(flattest), LEAST)))
+    factor = np.diag(np.minimum(deviations, farthest) / np.sqrt(np.maximum(np.diag(flattest), LEAST)))
     return np.asarray(factor @ flattest @ factor)
 
 

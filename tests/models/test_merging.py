@@ -181,3 +181,31 @@ def test_cells_between_our_threshold_and_methods_own_are_better_off_alone(size: 
     assert apart[0] > 1.2 * together[0] if merged else apart[0] < together[0], (apart, together)
     assert 0.9 < apart[1] / together[1] < 1.1 if merged else apart[1] < together[1], (apart, together)
     assert (united(cells, codes_of(cells), FEWEST * SCALE**2).max() < 11) == merged
+
+
+@pytest.mark.parametrize("now", [(0.01, 0.09), (0.51, 0.59), (0.02, 0.18)])
+def test_shares_of_merged_cells_move_in_proportion_and_add_up_to_their_unit(now: tuple[float, float]) -> None:
+    """Exact without noise: of .02 and .18 either all the ones halve, or the half of the zeros become ones."""
+    before, after = (
+        [Cell.of(np.full(500, 7.0), (np.arange(500) < 500 * share).astype(float), (0.0, 1.0)) for share in shares]
+        for shares in ((0.02, 0.18), now)
+    )
+    found = told(before, after, np.zeros(2, dtype=np.int64), None)
+    assert found.estimate[:, 1] == pytest.approx(now, abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["shares", "shifts"])
+def test_merged_cells_have_the_noise_with_which_they_are_moved(kind: str) -> None:
+    """Deviations of the means over 400 draws of noise, within an eighth (2.5 standard errors) of those stated."""
+    rng = np.random.default_rng(6)
+    if kind == "shares":
+        outcomes, bounds = [(np.arange(900) < 900 * share).astype(float) for share in (0.1, 0.5)], (0.0, 1.0)
+    else:
+        outcomes, bounds = [rng.normal(0.0, sd, 900) for sd in (1.0, 10.0)], (-1000.0, 1000.0)
+    cells = [Cell.of(np.full(900, 7.0), outcome, bounds) for outcome in outcomes]
+    means, stated = [], []
+    for _ in range(400):
+        found = told(cells, cells, np.zeros(2, dtype=np.int64), rng)
+        means.append(found.estimate[:, 1])
+        stated.append(found.noise[:, 1, 1])
+    assert np.std(means, axis=0) == pytest.approx(np.sqrt(np.mean(stated, axis=0)), rel=0.125)
