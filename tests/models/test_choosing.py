@@ -123,8 +123,9 @@ def test_shares_of_like_cells_are_shrunk_to_each_other(share: float) -> None:
 @pytest.mark.parametrize("drift", [1.0, 0.95])
 @pytest.mark.parametrize("floor", [0.4, 0.8])
 def test_outcomes_at_a_floor_above_zero_leave_room_for_a_fall(floor: float, drift: float) -> None:
-    """A minimum wage of 8 that moves with the others: 20 cells of 300, ten files, shrunk to each other. 90 % intervals cover
-    the true means, and these are not low. Windows that end at the floor, and take it for one that moves, cover .76 to .86."""
+    """A minimum wage of 8 that moves with the others: 20 cells of 300, ten files, shrunk to each other. 90 % intervals
+    cover the true means, and these are not low. Windows that end at the floor, and take it for one that moves, cover .76
+    to .86."""
     rng, n = np.random.default_rng(21), 300
 
     def file(n: int, level: float) -> tuple[Floats, Floats]:
