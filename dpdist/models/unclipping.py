@@ -58,10 +58,10 @@ def unclip(
         spread = np.array([part.drift for part in parts])
         for k, cell in enumerate(cells):
             if cell.scaled and kept[k, 1] < STRAIGHT and raw[k, 1] < parts[1].mean:
-                curve = partial(_product, cell, raw[k, 0], tuple(each[k] for each in limits))
-                seen, error = sums[k, 1] / UNIT / count[k], _of_product(told[k], of_sums / count[k] ** 2)
+                of_means = np.diag(of_sums) / count[k] ** 2
+                curve = partial(_product, cell, raw[k, 0], tuple(each[k] for each in limits), of_means)
                 before = max(spread[1] + sampling[k][1], LEAST)
-                moved[k, 1], after = posterior(curve, seen, error, parts[1].mean, before)
+                moved[k, 1], after = posterior(curve, sums[k, 1] / UNIT / count[k], parts[1].mean, before)
                 kept[k, 1], own_noise[k] = _kept(before, after, own_noise[k])
         alone = np.array(
             [np.zeros(2) if cell.blur is not None else own for cell, own in zip(cells, of_records, strict=True)]
@@ -89,8 +89,13 @@ def unclip(
     return Unclipped(np.array(estimate), np.array(covariances[0]), np.array(covariances[1]), common, moved, spread)
 
 
-def _product(cell: Cell, s: float, limits: tuple[float, float, float], g: float) -> float:
-    return cell.statistics(s, g, limits)[1]
+def _product(cell: Cell, s: float, limits: tuple[float, float, float], of_means: Floats, g: float) -> tuple[float, float]:
+    """Mean vc under a scale of outcomes at the s found, and the deviation of its noise, with what s brings along."""
+    centre, cap, reach = limits
+    v = np.minimum(cell.weight * np.exp(s), cap) / cap
+    product, moving = v * np.clip((cell.moved(g) - centre) / reach, -1.0, 1.0), v < 1.0
+    along = float(product[moving].sum() / v[moving].sum()) if cell.weighted and moving.any() else 0.0
+    return float(product.mean()), float(np.sqrt(of_means[1] + along**2 * of_means[0]))
 
 
 def _kept(before: float, after: float, noise: Floats) -> tuple[float, Floats]:
@@ -99,12 +104,6 @@ def _kept(before: float, after: float, noise: Floats) -> tuple[float, Floats]:
     kept = min(1.0, max(LEAST, 1.0 - after / before))
     factor = np.diag([1.0, np.sqrt(after / kept / max(noise[1, 1], LEAST))])
     return kept, np.asarray(factor @ noise @ factor)
-
-
-def _of_product(slopes: Slopes, of_means: Floats) -> float:
-    """Deviation of mean vc at the s found, (v, vc)'s own noise given: with what s brings along."""
-    noise = slopes.inverse @ of_means @ slopes.inverse.T
-    return float(np.sqrt(noise[1, 1]) / slopes.inverse[1, 1])
 
 
 def _together(kept: Floats, sampling: Floats, noise: Floats, current: Floats, spread: Floats) -> Floats:
