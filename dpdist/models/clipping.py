@@ -97,7 +97,7 @@ class Cell:
         """Of a shift: a reference deviation of the outcome; of a share's, what it moves by where its log odds do by 1."""
         variance, width = float(np.average((self.outcome - self.mean) ** 2, weights=self.weight)), self.top - self.low
         if self.two_valued:
-            return variance / width if variance > 0.0 else width
+            return variance / width if variance > FLAT * width**2 else width
         return float(variance**0.5) if variance**0.5 > 1e-6 * width else width
 
     @property
@@ -230,7 +230,7 @@ class Cell:
         """Along the straight line to the bound, and straight on beyond it: so noise that carries a share over its bound is
         told as far as it goes, and shrinkage does not take it for drift."""
         at, (down, up), whole = self.statistics(s, 0.0, limits)[1], self.movable, (self.top - self.low) / self.unit
-        end = whole * (up if (q > at and up > 0.0) or down <= 0.0 else -down)
+        end = whole * (up if (q > at and up > FLAT) or down <= FLAT else -down)
         return (q - at) * end / (self.statistics(s, end, limits)[1] - at)
 
 

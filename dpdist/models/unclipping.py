@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpdist.models.choosing import Noise
-from dpdist.models.clipping import FARTHEST, Cell, Slopes
+from dpdist.models.clipping import FARTHEST, FLAT, Cell, Slopes
 from dpdist.models.falling import STRAIGHT, posterior
 from dpdist.privacy.reference_cells import UNIT, Limits
 from dpdist.records import Floats
@@ -94,7 +94,7 @@ def _product(cell: Cell, s: float, limits: tuple[float, float, float], of_means:
     centre, cap, reach = limits
     v = np.minimum(cell.weight * np.exp(s), cap) / cap
     product, moving = v * np.clip((cell.moved(g) - centre) / reach, -1.0, 1.0), v < 1.0
-    along = float(product[moving].sum() / v[moving].sum()) if cell.weighted and moving.any() else 0.0
+    along = float((product * moving).mean()) / max(float((v * moving).mean()), FLAT) if cell.weighted else 0.0
     return float(product.mean()), float(np.sqrt(of_means[1] + along**2 * of_means[0]))
 
 

@@ -88,14 +88,19 @@ def test_a_share_moves_either_way_by_what_its_slope_says(share: float) -> None:
         assert cell.mean_at(g) == pytest.approx(share + g * cell.unit, rel=1e-9)
 
 
-def test_a_share_of_none_can_rise_and_falls_no_lower() -> None:
-    cell = Cell.of(np.full(100, 40.0), np.zeros(100), (0.0, 1.0))
+@pytest.mark.parametrize("least", [None, 0.0, 1e-20, 1e-9])
+def test_a_share_of_none_can_rise_and_falls_no_lower(least: float | None) -> None:
+    """Or of one record that weighs nothing to speak of."""
+    weight, outcome = np.full(100, 40.0), np.zeros(100)
+    if least is not None:
+        weight[0], outcome[0] = least, 1.0
+    cell = Cell.of(weight, outcome, (0.0, 1.0))
     limits = (0.5, 60.0, 0.5)
     at = cell.statistics(0.0, 0.0, limits)[1]
     for share in (0.1, -0.1):
-        g = cell.solve_outcome(0.0, at + share * 2 * 40 / 60, limits)
-        assert g == pytest.approx(share)
-        assert cell.mean_at(g) == pytest.approx(max(share, 0.0))
+        g = cell.solve_outcome(0.0, at + share * 2 * weight.mean() / 60, limits)
+        assert g * cell.unit == pytest.approx(share)
+        assert cell.mean_at(g) == pytest.approx(max(share, 0.0), abs=1e-9)
 
 
 @pytest.mark.parametrize("share", [0.2, 0.6])
