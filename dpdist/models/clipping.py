@@ -214,7 +214,7 @@ class Cell:
         return np.concatenate(weights), np.repeat([self.top, self.low], [above, points - above])
 
     def solve(self, v: float, q: float, limits: tuple[float, float, float]) -> tuple[float, float]:
-        """(log s, log g) under which the reference has these mean statistics, within ±FARTHEST."""
+        """(log s, log g) under which the reference has these mean statistics, within ±FARTHEST; a share's g without end."""
         s = self.solve_weight(v, limits[1]) if self.weighted else 0.0
         return s, self.solve_outcome(s, q, limits)
 
