@@ -3,8 +3,8 @@
 Clipped outcomes tell a fall of their scale less and less: below a tenth they all lie at one end. By the slope there noise
 moves log g by any amount, and a cell that is surely low is taken for one of which nothing is known and shrunk back. So the
 normal prior of log g meets the statistic itself, whose noise hardly differs; on a straight curve that is the linear
-shrinkage. Down, an error is at most the mean. Up it has no end, and the slope's caution stays. Where noise is as large as the
-statistic, nothing is told of a fall either, and the cell goes with the others.
+shrinkage. Down, an error is at most the mean. Up it has no end, and the slope's caution stays. Where noise is as large as
+the statistic, nothing is told of a fall either, and the cell goes with the others.
 """
 
 from __future__ import annotations
