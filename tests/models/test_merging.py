@@ -175,11 +175,12 @@ def errors_of(sizes: list[int], unit: Ints) -> Floats:
 def test_cells_between_our_threshold_and_methods_own_are_better_off_alone(size: int, merged: bool) -> None:
     """METHODS §7b merges below 36 b² records, where noise is one direct error; a cell then has the drift of its unit, not
     its own. 12 cells of 16 b² records err less from the direct estimates alone, shrunk, than four a unit; of .5 b², which
-    are merged here, counts err more by a fifth, and means alike. Draws are fixed; from 4 b² to 9 b² both are alike."""
+    are merged here, counts err more by a fifth or more, and means as much, within two in a hundred: what a lone cell's
+    curve tells of a fall makes up for its noise. Draws are fixed; from 4 b² to 9 b² both are alike."""
     alone, fours, cells = np.arange(12), np.repeat(np.arange(3), 4), cells_of([size] * 12)
     apart, together = (np.sqrt(np.mean(errors_of([size] * 12, unit) ** 2, axis=0)) for unit in (alone, fours))
     assert apart[0] > 1.2 * together[0] if merged else apart[0] < together[0], (apart, together)
-    assert 0.9 < apart[1] / together[1] < 1.1 if merged else apart[1] < together[1], (apart, together)
+    assert 0.98 < apart[1] / together[1] < 1.02 if merged else apart[1] < together[1], (apart, together)
     assert (united(cells, codes_of(cells), FEWEST * SCALE**2).max() < 11) == merged
 
 
