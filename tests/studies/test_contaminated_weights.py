@@ -52,7 +52,7 @@ def test_at_given_weights_no_stratum_passes_its_bound(found):
 
 
 def test_a_few_strata_pass_their_bound_once_weights_are_computed_anew(found):
-    """So ε is no bound even on the file at hand. Half of all strata are far below it all the same."""
+    """So 2Δ is no bound even on the file at hand. Half of all strata are far below it all the same."""
     table, _ = found
     assert 0 < (table["share"] > 1.0).sum() < 0.1 * len(table)
     assert np.median(table["share"]) < 0.5
