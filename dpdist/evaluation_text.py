@@ -30,6 +30,7 @@ def evaluation_text(tables: Mapping[str, pd.DataFrame], guarantee: str) -> Rende
         Text("\nCONFIDENTIAL: how far off the release is", style="bold red"),
         paragraphs([LEGEND]),
     ]
+    said = list[str]()
     for name, rows in tables.items():
         for statistic, group in by_statistic(rows):
             title = f"\n{name}, {statistic}: errors over {len(group)} cells"
@@ -37,8 +38,8 @@ def evaluation_text(tables: Mapping[str, pd.DataFrame], guarantee: str) -> Rende
             parts.append(paragraphs([*_truth(group), *missing(group)]))
             if group["synthetic_error_in_se"].notna().any():
                 parts.append(table_text(f"{name}, {statistic}: worst cells", worst(group), narrow=True))
-        parts.append(paragraphs(notes(rows), "dim"))
-    return Group(*parts, verdict_text(tables))
+        said += [each for each in notes(rows) if each not in said]
+    return Group(*parts, Text(""), paragraphs(said, "dim"), verdict_text(tables))
 
 
 def verdict_text(tables: Mapping[str, pd.DataFrame]) -> RenderableType:

@@ -44,7 +44,7 @@ def errors(rows: pd.DataFrame, guarantee: str) -> pd.DataFrame:
 
 def worst(rows: pd.DataFrame) -> pd.DataFrame:
     """The cells furthest from their direct estimates, one row each, the furthest first."""
-    far = rows.nlargest(WORST, "synthetic_error_in_se")
+    far = rows[rows["synthetic_error_in_se"].notna()].nlargest(WORST, "synthetic_error_in_se")
     cells = [place(row, labels_of(rows)) for _, row in far.iterrows()]
     held = np.where(far["synthetic_lower"].isna(), "no interval", np.where(holds_direct(far), "yes", "no"))
     columns = {"cell": cells, "published": far["synthetic"], "published ±": far["synthetic_se"], "direct": far["direct"]}
@@ -63,7 +63,7 @@ def missing(rows: pd.DataFrame) -> list[str]:
         "a direct standard error of 0, as the design fixes the figure": rows["direct_se"] == 0,
     }
     found = np.select([each & none for each in reasons.values()], list(reasons), "")
-    return [f"{number} of {len(rows)} cells are not in these errors: {why}" for why, number in _counts(found)]
+    return [f"{number} of {len(rows)} cells without such an error: {why}" for why, number in _counts(found)]
 
 
 def notes(rows: pd.DataFrame) -> list[str]:

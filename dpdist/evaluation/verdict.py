@@ -10,8 +10,8 @@ cases at least. Two tests, each with false alarms of at most `ALARM` a statistic
 - the furthest cell, margins too: its distance in standard errors of the difference has a t tail below `ALARM` over the
   number of cells (Bonferroni, whatever the dependence).
 
-Not judged: cells without a record, figures without standard errors, totals that a public figure fixes. A release that
-passes has shown no fault in the cells at hand, no more.
+Not judged: cells of less than two records, figures without standard errors, totals that a public figure fixes. A release
+that passes has shown no fault in the cells at hand, no more.
 """
 
 from __future__ import annotations
@@ -72,12 +72,8 @@ def place(row: pd.Series, by: list[str]) -> str:
 def judge(rows: pd.DataFrame) -> Verdict | None:
     """The verdict on one statistic's rows of an evaluation; None where there is nothing to judge."""
     own = np.where(rows["direct_se"] > 0, stats.t.ppf(0.5 + NOMINAL / 2.0, rows["direct_df"]) * rows["direct_se"], 0.0)
-    known = (
-        (rows["records"] > 0)
-        & (rows["synthetic_se"] > 0)
-        & rows[["direct", "direct_se", "synthetic_lower"]].notna().all(axis=1)
-    )
-    known &= np.isfinite(own)
+    known = (rows["records"] > 1) & (rows["synthetic_se"] > 0) & np.isfinite(own)
+    known &= rows[["direct", "direct_se", "synthetic_lower"]].notna().all(axis=1)
     if not known.any():
         return None
     rows, own = rows[known], own[known]
@@ -88,8 +84,9 @@ def judge(rows: pd.DataFrame) -> Verdict | None:
     apart: Floats = np.asarray(
         (rows["synthetic"] - rows["direct"]).abs() / np.hypot(rows["synthetic_se"], rows["direct_se"])
     )
-    tail: Floats = np.asarray(2.0 * stats.t.sf(apart, np.fmin(rows["synthetic_df"], rows["direct_df"])))
-    furthest = int(np.argmin(tail))
+    df = np.where(rows["direct_se"] > 0, np.fmin(rows["synthetic_df"], rows["direct_df"]), rows["synthetic_df"])
+    tail: Floats = np.asarray(2.0 * stats.t.sf(apart, df))
+    furthest = int(np.nanargmin(tail))
     far = place(rows.iloc[furthest], by) if tail[furthest] * len(rows) < ALARM else None
     return Verdict(
         len(rows),
@@ -119,10 +116,12 @@ def in_words(name: str, verdict: Verdict) -> str:
     """One statistic's verdict in plain words."""
     found = f"{name}: 90 % intervals hold {verdict.held:.2f} of {verdict.cells} direct estimates"
     if np.isfinite(verdict.width):
-        found += f" and are {verdict.width:.1f} times as wide as theirs"
+        found += f" and are {verdict.width:.2f} times as wide as theirs"
+    found += "."
+    if verdict.held < NOMINAL:
+        found += f" With these estimates' own errors allowed for they hold {verdict.allowed:.2f}."
     if not verdict.fails:
-        return f"{found}. They cover what they say."
-    found += f". With these estimates' own errors allowed for they hold {verdict.allowed:.2f}."
+        return f"{found} {'That is no less than they say.' if verdict.allowed >= NOMINAL else 'That may be chance.'}"
     if verdict.too_few:
         found += " They cover less than they say."
     if verdict.far is not None:

@@ -107,10 +107,11 @@ def test_margins_do_not_count_as_further_evidence_of_coverage() -> None:
 
 
 def test_what_cannot_be_judged_is_left_out() -> None:
-    """Cells without a record, totals that a public figure fixes, direct estimates without an error; and nothing at all."""
+    """Cells of less than two records, totals that a public figure fixes, direct estimates without an error; and nothing at all."""
     rows = evaluated(np.random.default_rng(7), 30)
     far = rows.assign(synthetic=1e6, synthetic_lower=1e6, synthetic_upper=1e6)
-    left = [far.assign(records=0), far.assign(synthetic_se=0.0), far.assign(direct_se=np.nan)]
+    single = far.assign(records=1, direct_se=0.0, direct_df=0.0)
+    left = [far.assign(records=0), single, far.assign(synthetic_se=0.0), far.assign(direct_se=np.nan)]
     assert verdict(pd.concat([rows, *left], ignore_index=True)) == verdict(rows)
     assert judge(pd.concat(left)) is None
     assert judge(rows.assign(synthetic_se=np.nan, synthetic_lower=np.nan, synthetic_upper=np.nan)) is None
