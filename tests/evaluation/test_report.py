@@ -194,9 +194,7 @@ def test_a_run_ends_with_the_verdict_on_a_terminal_and_nowhere_else(finished: Pa
     shown = on_a_terminal(*told)
     assert "CONFIDENTIAL VERDICT: do not publish" in shown
     words = " ".join(shown.split())
-    assert re.search(
-        r"pay, mean of salary: [^:]* They cover less than they say\.|pay, mean of salary: [^:]* further off", words
-    )
+    assert re.search(r"pay, mean of salary: [^:]* further off than chance allows\. Do not publish\.", words)
     log = tmp_path / "events.jsonl"
     for further in ([], ["--json"], ["--quiet"], ["--log", str(log)]):
         done = CliRunner().invoke(app, [*told, *further])

@@ -107,7 +107,7 @@ def test_margins_do_not_count_as_further_evidence_of_coverage() -> None:
 
 
 def test_what_cannot_be_judged_is_left_out() -> None:
-    """Cells of less than two records, totals that a public figure fixes, direct estimates without an error; and nothing at all."""
+    """Cells of less than two records, totals that a public figure fixes, direct estimates without an error; nothing."""
     rows = evaluated(np.random.default_rng(7), 30)
     far = rows.assign(synthetic=1e6, synthetic_lower=1e6, synthetic_upper=1e6)
     single = far.assign(records=1, direct_se=0.0, direct_df=0.0)
