@@ -24,6 +24,7 @@ from dpdist.release import run as run_job
 from dpdist.release import validate as validate_job
 from dpdist.studies.studyfile import load_study
 from dpdist.study import run as run_study
+from dpdist.table_text import facts_text
 
 app = typer.Typer(
     help="Publish survey tables and synthetic records from confidential microdata, with the privacy spent stated.\n\n"
@@ -118,6 +119,8 @@ def run(
             print(json.dumps({"event": "done", "public": str(public)}))
         elif not quiet:
             out.print(reporting.run_text(workspace))
+            if out.file.isatty():  # a file or a pipe may be read by others than the custodian
+                out.print(reporting.verdict(workspace))
 
     guarded(act, show_values, as_json)
 
@@ -153,7 +156,7 @@ def status(workspace: WorkspaceFolder, as_json: Json = False) -> None:
 
     def act() -> None:
         said = read_status(workspace)
-        out.print_json(data=said) if as_json else out.print(reporting.facts_text(status_lines(said)))
+        out.print_json(data=said) if as_json else out.print(facts_text(status_lines(said)))
 
     guarded(act)
 

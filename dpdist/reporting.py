@@ -8,27 +8,34 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from dpdist.cells import cross
 from dpdist.confidential import Confidential
 from dpdist.errors import WorkspaceError
+from dpdist.evaluation_text import evaluation_text, verdict_text
+from dpdist.frames import frame_from_table
 from dpdist.job import budget_text
 from dpdist.models.merging import fewest
 from dpdist.planning import Plan
 from dpdist.privacy.guarantees import large_delta
 from dpdist.privacy.reference_cells import noise_scales
 from dpdist.publish.folder import recover
+from dpdist.records import Frame
 from dpdist.runtime.blocks import log_lik_bytes
 from dpdist.storage.bucket import MANIFEST
 from dpdist.storage.workspace import Workspace
 from dpdist.survey.earlier_release import ReferenceRelease
 from dpdist.survey.reference import ReferenceFile
+from dpdist.table_text import facts_text, paragraphs, table_text
 
-ROWS = 40
 ABREAST = 2
 """Statistics, with their standard errors, that a line of 80 columns holds beside a cell's levels."""
+LEGEND = "± is one standard error. 90 % intervals are `lower` and `upper` in the files of public/tables."
+FEW = {0: "no record", 1: "one record"}
+NOT_GIVEN = "not given"
 
 
 def plan_text(plan: Plan) -> RenderableType:
@@ -83,12 +90,13 @@ def run_text(workspace: str | Path) -> RenderableType:
                 "guarantee": _guarantee(said),
                 "tables": ", ".join(sorted(p.stem for p in (space.public / "tables").glob("*.csv"))),
                 "synthetic sets": str(said["synthetic_sets"]),
+                "how far off it is": f"`dpdist report {space.place} --confidential`",
             }
         )
 
 
 def report_text(workspace: str | Path, confidential: bool) -> RenderableType:
-    """Guarantee and tables of a release; with `confidential`, errors against direct estimates, comparators and truth."""
+    """Guarantee and tables of a release; with `confidential`, its errors beside those of comparators, and a verdict."""
     with Workspace.opened(workspace, soon=True) as space:
         return _report_text(space, confidential)
 
@@ -99,21 +107,34 @@ def _report_text(space: Workspace, confidential: bool) -> RenderableType:
         Text(f"{said['dataset']} {said['period']}", style="bold"),
         facts_text({"guarantee": _guarantee(said), "composition": said["composition"]}),
     ]
+    sizes = frame_from_table(pq.read_table(space.public / "released" / "frame.parquet"))
+    unknown = False
     for path in sorted((space.public / "tables").glob("*.parquet")):
-        parts += [_table(path.stem, rows) for rows in _wide(pd.read_parquet(path))]
+        rows = pd.read_parquet(path)
+        parts += [table_text(path.stem, *each) for each in _wide(rows, sizes)]
+        unknown |= bool((rows["estimate"].notna() & rows["standard_error"].isna()).any())
+    parts.append(paragraphs([LEGEND, *([f"{NOT_GIVEN}: {said['standard_errors'][0]}"] if unknown else [])], "dim"))
     if confidential:
-        parts.append(
-            Text("\nCONFIDENTIAL: errors in direct standard errors (median and largest over cells)", style="bold red")
-        )
-        space.store.take_folder(space.evaluation)
-        for path in sorted(space.evaluation.glob("*.parquet")):
-            rows = pd.read_parquet(path)
-            columns = [c for c in map(str, rows.columns) if c.endswith("_error_in_se")]
-            summary = rows.groupby("statistic")[columns].agg(["median", "max"]).T.reset_index()
-            summary.columns = pd.Index(["estimate", "over cells", *summary.columns[2:]])
-            summary["estimate"] = summary["estimate"].str.removesuffix("_error_in_se")
-            parts += [_table(path.stem, summary), *(Text(note, style="dim") for note in _notes(rows))]
+        parts.append(evaluation_text(_evaluations(space), said["guarantee"]))
     return Group(*parts)
+
+
+def verdict(workspace: str | Path) -> RenderableType:
+    """What the evaluation says of the published intervals, for the custodian's screen alone."""
+    with Workspace.opened(workspace, soon=True) as space:
+        return verdict_text(_evaluations(space))
+
+
+def _evaluations(space: Workspace) -> dict[str, pd.DataFrame]:
+    """The evaluation of every published table, by name."""
+    space.store.take_folder(space.evaluation)
+    names = sorted(path.stem for path in (space.public / "tables").glob("*.parquet"))
+    paths = {name: space.evaluation / f"{name}.parquet" for name in names}
+    if not all(path.exists() for path in paths.values()):
+        raise WorkspaceError(
+            space.place, "no evaluation", "the `dpdist run` that made it makes it again, and spends nothing"
+        )
+    return {name: pd.read_parquet(path) for name, path in paths.items()}
 
 
 def report(workspace: str | Path, confidential: bool = False) -> str:
@@ -124,20 +145,10 @@ def report(workspace: str | Path, confidential: bool = False) -> str:
     return captured.get()
 
 
-def _notes(rows: pd.DataFrame) -> list[str]:
-    """What the evaluation says of comparators: their guarantee, and of how many figures why they are missing."""
-    found = []
-    for column in [name for name in map(str, rows.columns) if name.endswith("_note")]:
-        how = column.removesuffix("_note")
-        for note, number in rows[column].value_counts().items():
-            found.append(f"{how}: {note}" + (f" ({number} of {len(rows)} figures)" if number < len(rows) else ""))
-    return found
-
-
 def audit_text(found: Confidential[pd.DataFrame]) -> RenderableType:
     """What an audit found, for the custodian's eyes."""
     said = "exceeded: records whose exact loss, with all weights computed anew, is over 2Δ; largest_share: of 2Δ, at most"
-    return Group(_table("Leave-one-out audit (confidential)", found.disclose_to_custodian()), Text(said, style="dim"))
+    return Group(table_text("Leave-one-out audit (confidential)", found.disclose_to_custodian()), Text(said, style="dim"))
 
 
 def _statement(space: Workspace) -> dict[str, Any]:
@@ -163,41 +174,18 @@ def _guarantee(said: dict[str, Any]) -> str:
     )
 
 
-def facts_text(facts: dict[str, str]) -> Table:
-    """Facts under their headings, a line each."""
-    grid = Table.grid(padding=(0, 2))
-    for name, value in facts.items():
-        grid.add_row(Text(name, style="dim"), Text(value))
-    return grid
-
-
-def _table(title: str, rows: pd.DataFrame) -> RenderableType:
-    shown = Table(title=Text(title), title_justify="left")
-    for column, kind in zip(rows.columns, rows.dtypes, strict=True):
-        figure = pd.api.types.is_float_dtype(kind)
-        shown.add_column(Text(str(column)), justify="right" if figure else "left", no_wrap=figure, overflow="fold")
-    for row in rows.head(ROWS).itertuples(index=False):
-        shown.add_row(*[Text(_text(value)) for value in row])
-    if len(rows) <= ROWS:
-        return shown
-    return Group(shown, Text(f"… {len(rows) - ROWS:,} more rows in the public folder", style="dim"))
-
-
-def _wide(rows: pd.DataFrame) -> list[pd.DataFrame]:
-    """One row a cell: the default estimator of every statistic with its standard error, ABREAST statistics at a time."""
+def _wide(rows: pd.DataFrame, sizes: Frame) -> list[tuple[pd.DataFrame, list[str]]]:
+    """One row a cell: the default estimator of every statistic with its standard error, ABREAST statistics at a time;
+    beside it, cell by cell, why a figure may be missing."""
     default = "parameters" if (rows["estimator"] == "parameters").any() else "records"
     mine = rows[rows["estimator"] == default]
-    by = list(rows.columns[: rows.columns.get_loc("statistic")])
-    parts = []
+    by = [str(name) for name in rows.columns[: rows.columns.get_loc("statistic")]]
+    cells, parts = cross(sizes, by, True), []
+    records: dict[tuple[str, ...], int] = dict(zip(cells.labels, map(int, cells.membership @ sizes.count), strict=True))
     for (statistic, variable), group in mine.groupby(["statistic", "variable"], sort=False, dropna=False):
         name = statistic if variable is None or variable != variable else f"{statistic} of {variable}"
         part = group[[*by, "estimate", "standard_error"]].reset_index(drop=True)
         parts.append(part.set_axis([*by, name, "±"], axis=1))
+    why = [FEW.get(records[tuple(label)], NOT_GIVEN) for label in parts[0][by].to_numpy().tolist()]
     groups = [parts[k : k + ABREAST] for k in range(0, len(parts), ABREAST)]
-    return [pd.concat([first, *(part.drop(columns=by) for part in more)], axis=1) for first, *more in groups]
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, float):
-        return str(value)
-    return f"{value:,.4g}" if abs(value) < 1e3 else f"{value:,.0f}"
+    return [(pd.concat([first, *(part.drop(columns=by) for part in more)], axis=1), why) for first, *more in groups]

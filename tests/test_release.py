@@ -394,6 +394,13 @@ def test_the_evaluation_agrees_with_a_pandas_oracle(finished: Path) -> None:
     assert rows.loc[("Total", "Total", "count"), "truth"] < 20000
 
 
+def test_a_release_of_data_of_the_models_own_law_gets_a_good_verdict(finished: Path) -> None:
+    """The same sentence says `do not publish` of real salaries (test_real_files)."""
+    text = dpdist.report(finished, confidential=True)
+    assert "CONFIDENTIAL VERDICT: no fault found in the intervals" in text
+    assert "Do not publish" not in text
+
+
 POOLING = SMALL.replace("{name: weighted}", "{name: weighted, fallback: pool}").replace('"1.2"', '"3.6"')
 
 

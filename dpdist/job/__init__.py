@@ -30,7 +30,7 @@ from dpdist.job.names import (
     WeightRule,
 )
 from dpdist.job.running import Diagnostics, Runtime, Sampler
-from dpdist.job.tables import Table
+from dpdist.job.tables import Statistic, Table
 from dpdist.job.values import Budget, Frozen, Name, budget_text
 from dpdist.job.whole import Job
 from dpdist.job.zcdp import epsilon_of, rho_of
@@ -68,6 +68,7 @@ __all__ = [
     "Sampler",
     "SamplerName",
     "Simulate",
+    "Statistic",
     "StatisticName",
     "Synthesis",
     "Table",

@@ -72,6 +72,11 @@ class Job(Frozen):
         return {name: self.columns[name] for name in self.model.outcomes}
 
     @property
+    def clipped_outcomes(self) -> tuple[str, ...]:
+        """Outcomes that are clipped to their public bounds as they are read."""
+        return tuple(name for name, column in self.outcome_columns.items() if column.outside == "clip")
+
+    @property
     def components(self) -> tuple[str, ...]:
         """Columns that are modelled: the outcomes, and the weight where there is one."""
         return tuple(name for name in (*self.model.outcomes, self.survey.weight) if name is not None)

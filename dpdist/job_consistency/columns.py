@@ -11,8 +11,9 @@ from dpdist.job_consistency.contradiction import Contradiction, Path, clips, lim
 
 WRITTEN = {
     *("count", "statistic", "variable", "estimator", "estimate", "standard_error", "df", "lower", "upper", "suppressed"),
-    *("direct", "direct_se", "direct_df", "direct_cv"),
-    *("synthetic", "synthetic_records", *get_args(Comparator), "truth"),
+    *("records", "direct", "direct_se", "direct_df", "direct_cv", "direct_clipped"),
+    *("synthetic", "synthetic_se", "synthetic_df", "synthetic_lower", "synthetic_upper", "synthetic_records"),
+    *(*get_args(Comparator), "truth"),
 }
 """Columns that frames and tables have beside the categories."""
 

@@ -30,6 +30,8 @@ class Checked(NamedTuple):
     """(record, replicate), float64; without a column unless asked for."""
     others: Floats | None = None
     """Outcomes after the first, (record, outcome − 1), where the job names several."""
+    unclipped: Floats | None = None
+    """Every outcome as it stands in the file, (record, outcome), where the job clips one."""
 
     @property
     def outcomes(self) -> tuple[Floats, ...]:
@@ -46,7 +48,8 @@ def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, t
     for keep in job.universe:
         allowed = positions(b.text(keep.column), keep.keep, exact=False)
         b.drop(allowed < 0, f"{keep.column}: outside the universe")
-    outcome, *others = [_outcome(job, b, name) for name in job.model.outcomes]
+    raw, clipped = zip(*(_outcome(job, b, name) for name in job.model.outcomes), strict=True)
+    outcome, *others = clipped
     codes = {name: _category(name, job.columns[name], b) for name in job.categories}
     weight = _weight(job, b)
     population = _numbers(job.survey.fpc, b, "population sizes", "a finite size of at least 1", lambda v: v < 1)
@@ -67,6 +70,7 @@ def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, t
         population[kept],
         again[kept],
         np.column_stack(others)[kept] if others else None,
+        np.column_stack(raw)[kept] if job.clipped_outcomes else None,
     )
 
 
@@ -93,7 +97,8 @@ def _units(job: Job, psu: str, b: Batch) -> set[tuple[int | str, ...]]:
     return set(zip(*columns, names.filter(pa.array(there)).to_pylist(), strict=True))
 
 
-def _outcome(job: Job, b: Batch, name: str) -> Floats:
+def _outcome(job: Job, b: Batch, name: str) -> tuple[Floats, Floats]:
+    """Values of the file and those that the release sees, which are clipped where the job says so."""
     column = job.columns[name]
     assert column.bounds is not None
     low, high = column.bounds
@@ -111,12 +116,11 @@ def _outcome(job: Job, b: Batch, name: str) -> Floats:
         b.findings.rule(f"{name}: outside its bounds, clipped", int((outside & b.keep).sum()))
         support, clipped = FAMILIES[job.model.family].support, np.clip(values, low, high)
         _supported(job, b, name, np.where((values < support.low) | (values > support.high), values, clipped))
-        values = clipped
-    else:
-        _supported(job, b, name, values)
-        remedy = f"widen columns.{name}.bounds, or state columns.{name}.outside: clip"
-        b.wrong(outside, name, "values outside the public bounds", f"[{low:g}, {high:g}]", remedy)
-    return values
+        return values, clipped
+    _supported(job, b, name, values)
+    remedy = f"widen columns.{name}.bounds, or state columns.{name}.outside: clip"
+    b.wrong(outside, name, "values outside the public bounds", f"[{low:g}, {high:g}]", remedy)
+    return values, values
 
 
 def _supported(job: Job, b: Batch, name: str, values: Floats) -> None:
