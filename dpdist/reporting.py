@@ -20,6 +20,7 @@ from dpdist.planning import Plan
 from dpdist.privacy.guarantees import large_delta
 from dpdist.privacy.reference_cells import noise_scales
 from dpdist.publish.folder import recover
+from dpdist.publish.released import UNFIT, refuse_changed
 from dpdist.runtime.blocks import log_lik_bytes
 from dpdist.storage.bucket import MANIFEST
 from dpdist.storage.workspace import Workspace
@@ -77,7 +78,8 @@ def run_text(workspace: str | Path) -> RenderableType:
     with Workspace.opened(workspace, soon=True) as space:
         said = _statement(space)
         return facts_text(
-            {
+            _replay(space)
+            | {
                 "public": space.shown(space.public),
                 "confidential": f"{space.shown(space.confidential)} (guard it)",
                 "guarantee": _guarantee(said),
@@ -97,7 +99,7 @@ def _report_text(space: Workspace, confidential: bool) -> RenderableType:
     said = _statement(space)
     parts: list[RenderableType] = [
         Text(f"{said['dataset']} {said['period']}", style="bold"),
-        facts_text({"guarantee": _guarantee(said), "composition": said["composition"]}),
+        facts_text(_replay(space) | {"guarantee": _guarantee(said), "composition": said["composition"]}),
     ]
     for path in sorted((space.public / "tables").glob("*.parquet")):
         parts += [_table(path.stem, rows) for rows in _wide(pd.read_parquet(path))]
@@ -147,8 +149,15 @@ def _statement(space: Workspace) -> dict[str, Any]:
     path = space.public / "statement.json"
     if not path.exists():
         raise WorkspaceError(space.place, "no public folder", "run `dpdist run` on this workspace first")
+    refuse_changed(space.public)
     said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return said
+
+
+def _replay(space: Workspace) -> dict[str, str]:
+    """Said first of a folder that repeats another run's draws."""
+    said = "repeats another run's draws: not for publication"
+    return {"replay": said} if (space.public / UNFIT).exists() else {}
 
 
 def _guarantee(said: dict[str, Any]) -> str:

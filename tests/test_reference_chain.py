@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from public_files import public_files
 from redrawn import redrawn
 
 import dpdist
@@ -74,11 +75,6 @@ def statement(workspace: Path) -> dict[str, Any]:
 
 def errors(workspace: Path) -> pd.DataFrame:
     return pd.read_parquet(workspace / "confidential" / "evaluation" / "salaries.parquet")
-
-
-def public_files(workspace: Path) -> dict[str, bytes]:
-    public = workspace / "public"
-    return {str(path.relative_to(public)): path.read_bytes() for path in public.rglob("*") if path.is_file()}
 
 
 def chained(folder: Path) -> Path:
