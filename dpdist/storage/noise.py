@@ -85,7 +85,7 @@ def _vouch(space: Workspace, path: Path, mark: Path) -> None:
 
 def _read(space: Workspace, path: Path) -> tuple[dict[str, str], Floats]:
     try:
-        with np.load(path) as file:
+        with path.open("rb") as handle, np.load(handle) as file:
             said: dict[str, str] = json.loads(str(file["facts"]))
             noise: Floats = file["noise"]
     except (zipfile.BadZipFile, OSError, ValueError, KeyError, EOFError):
