@@ -146,11 +146,10 @@ def _statement(space: Workspace) -> dict[str, Any]:
     recover(space.public)
     if space.store.take(space.public / MANIFEST):
         space.store.take_folder(space.public)
-    path = space.public / "statement.json"
-    if not path.exists():
+    if not space.public.is_dir():
         raise WorkspaceError(space.place, "no public folder", "run `dpdist run` on this workspace first")
     refuse_changed(space.public)
-    said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    said: dict[str, Any] = json.loads((space.public / "statement.json").read_text(encoding="utf-8"))
     return said
 
 

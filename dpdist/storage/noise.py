@@ -42,7 +42,7 @@ def drawn_once(space: Workspace, path: Path, facts: Mapping[str, str], draw: Cal
     _vouch(space, path, mark)
     said, noise = _read(space, path)
     if differing := _differences(said, facts):
-        raise _refused(space, path, f"was drawn for something else: {'; '.join(differing)}", _remedy(said))
+        raise _refused(space, path, f"was drawn for something else: {'; '.join(differing)}", _remedy(space, said))
     return noise
 
 
@@ -107,9 +107,11 @@ def _differences(said: Mapping[str, str], facts: Mapping[str, str]) -> list[str]
     ]
 
 
-def _remedy(said: Mapping[str, str]) -> str:
-    versions = f"dpdist {said.get('dpdist', '?')} and opendp {said.get('opendp', '?')}"
-    return f"go on with the code that drew it ({versions}), or begin again in a new folder, which spends the budget again"
+def _remedy(space: Workspace, said: Mapping[str, str]) -> str:
+    code = f"the code that drew it (dpdist {said.get('dpdist', '?')} and opendp {said.get('opendp', '?')})"
+    if space.replayed:
+        return f"replay with {code}, in a new folder"
+    return f"go on with {code}, or begin again in a new folder, which spends the budget again"
 
 
 def _refused(space: Workspace, path: Path, found: str, remedy: str = _RESTORE) -> WorkspaceError:

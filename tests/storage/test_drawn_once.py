@@ -1,4 +1,4 @@
-"""Noise is drawn once, however many ask at the same time; it serves what it was drawn for, and is whole, or serves nobody."""
+"""Noise is drawn once, however many ask at the same time; it serves what it was drawn for, and whole, or serves nobody."""
 
 from __future__ import annotations
 
