@@ -64,7 +64,8 @@ def noisy_tables(model: NoisyTables, recorder: StratumRecorder) -> Rounds:
     if model.bounds is None:
         high_w, low_w, high_p, low_p = (yield Pass(Extremes(len(sums)), "max")).T
         local = [sensitivities(sums[:, 0], (-low_w, high_w), (-low_p, high_p), table.cells) for table in model.tables]
-    query, exact = digest(model), digest((sums, local))
+    # sums that are not whole are rounded as blocks fall, and nothing is promised of them
+    query, exact = digest(model), digest(sums) if local is None else ""
     noise = yield Noise(model.scale, model.size, 1, "laplace", query, exact)
     if local is not None:
         # whole multiples of Δ/UNIT would tell Δ: differences of figures that should agree have it as their divisor
