@@ -36,9 +36,9 @@ class Identity:
 
     def remedy(self, other: Identity, otherwise: str) -> str:
         """How to go on where only the code differs, or else `otherwise`."""
-        same = self.job == other.job and self.input == other.input
+        same, known = self.job == other.job and self.input == other.input, other.version[:1].isdigit()
         install = f"install dpdist {other.version}, which drew the noise that is kept; or "
-        return (install if same and self._recoded(other) else "") + otherwise
+        return (install if same and known and self._recoded(other) else "") + otherwise
 
     def _recoded(self, other: Identity) -> bool:
         return self.version != other.version and self.job.get("mechanism.name") in NOISY
