@@ -39,7 +39,8 @@ def _told(act: Callable[[], None], show_values: bool) -> None:
         raise typer.Exit(130) from None
     except OSError as error:
         where = error.filename or "workspace"
-        err.print(f"{error.strerror}: {where}\n    remedy:  free or mend it; the same command resumes", markup=False)
+        said = error.strerror or type(error).__name__
+        err.print(f"{said}: {where}\n    remedy:  free or mend it; the same command resumes", markup=False)
         raise typer.Exit(1) from None
     except Exception as error:  # a library's message may quote a confidential value
         if isinstance(error.__cause__, KeyboardInterrupt):  # pydantic wraps it

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from dpdist.carried import composed
 from dpdist.errors import WorkspaceError
 from dpdist.evaluation.evaluate import evaluate
-from dpdist.files import write_text
+from dpdist.files import private, write_text
 from dpdist.frames import frame_table
 from dpdist.job import Job, budget_text
 from dpdist.keys import Key
@@ -23,7 +23,7 @@ from dpdist.planning import Plan, make_plan
 from dpdist.privacy.guarantees import Strict
 from dpdist.progress import Event, Listener, silent, stage
 from dpdist.publish.folder import publish as publish_folder
-from dpdist.publish.folder import publishing
+from dpdist.publish.folder import publishing, refuse_links
 from dpdist.publish.released import Release, promised, public_frame, read_release, shape_name, without_points
 from dpdist.runtime.blocks import Blocks
 from dpdist.runtime.executors import executor
@@ -78,6 +78,7 @@ def run(
 
 
 def _run(job: Job, space: Workspace, input: str | Path | None, replay: str | Path | None, listener: Listener) -> None:
+    refuse_links(space.public)
     plan = make_plan(job, input, listener)
     identity = Identity(_decisive(plan), plan.source.fingerprint())
     with space.owned(identity, replay) as key, confidential_log(space) as log, threadpool_limits(1):
@@ -85,13 +86,15 @@ def _run(job: Job, space: Workspace, input: str | Path | None, replay: str | Pat
         try:
             prepare(job, plan.model, listener)
             sampled_by = facts(job)
-            store_records(space, plan, identity, listener)
-            store_reference(space, plan, listener)
-            release = protect(space, plan, key, sampled_by, listener)
+            with private():
+                store_records(space, plan, identity, listener)
+                store_reference(space, plan, listener)
+                release = protect(space, plan, key, sampled_by, listener)
             with publishing(space.public):
-                publish_folder(release, space.public, listener)
+                publish_folder(release, space.public, listener, space.replayed)
             space.store.show(space.public)
-            evaluate(space, plan, key, listener)
+            with private():
+                evaluate(space, plan, key, listener)
         except Exception:
             log.exception("failed")
             raise

@@ -23,6 +23,7 @@ from dpdist.planning import Plan
 from dpdist.privacy.guarantees import large_delta
 from dpdist.privacy.reference_cells import noise_scales
 from dpdist.publish.folder import recover
+from dpdist.publish.released import UNFIT, refuse_changed
 from dpdist.records import Frame
 from dpdist.runtime.blocks import log_lik_bytes
 from dpdist.storage.bucket import MANIFEST
@@ -84,7 +85,8 @@ def run_text(workspace: str | Path) -> RenderableType:
     with Workspace.opened(workspace, soon=True) as space:
         said = _statement(space)
         return facts_text(
-            {
+            _replay(space)
+            | {
                 "public": space.shown(space.public),
                 "confidential": f"{space.shown(space.confidential)} (guard it)",
                 "guarantee": _guarantee(said),
@@ -105,7 +107,7 @@ def _report_text(space: Workspace, confidential: bool) -> RenderableType:
     said = _statement(space)
     parts: list[RenderableType] = [
         Text(f"{said['dataset']} {said['period']}", style="bold"),
-        facts_text({"guarantee": _guarantee(said), "composition": said["composition"]}),
+        facts_text(_replay(space) | {"guarantee": _guarantee(said), "composition": said["composition"]}),
     ]
     sizes = frame_from_table(pq.read_table(space.public / "released" / "frame.parquet"))
     unknown = False
@@ -155,11 +157,17 @@ def _statement(space: Workspace) -> dict[str, Any]:
     recover(space.public)
     if space.store.take(space.public / MANIFEST):
         space.store.take_folder(space.public)
-    path = space.public / "statement.json"
-    if not path.exists():
+    if not space.public.is_dir():
         raise WorkspaceError(space.place, "no public folder", "run `dpdist run` on this workspace first")
-    said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    refuse_changed(space.public)
+    said: dict[str, Any] = json.loads((space.public / "statement.json").read_text(encoding="utf-8"))
     return said
+
+
+def _replay(space: Workspace) -> dict[str, str]:
+    """Said first of a folder that repeats another run's draws."""
+    said = "repeats another run's draws: not for publication"
+    return {"replay": said} if (space.public / UNFIT).exists() else {}
 
 
 def _guarantee(said: dict[str, Any]) -> str:

@@ -215,7 +215,7 @@ def test_a_histogram_releases_the_counts_and_the_noise_that_was_kept(histogram: 
     y = pq.read_table(shares).column("y").to_numpy()
     true = np.array([np.histogram(part, bins=6, range=(0, 1))[0] for part in np.split(y, 2)])
     noise = histogram / "confidential" / "noise"
-    kept = [[np.load(noise / f"strata-{k:06d}-{number:03d}.npy") for k in range(2)] for number in (1, 2)]
+    kept = [[np.load(noise / f"strata-{k:06d}-{number:03d}.npz")["noise"] for k in range(2)] for number in (1, 2)]
     np.testing.assert_array_equal(counts(histogram), true + np.array(kept))
     assert counts(histogram).shape == (SETS, 2, 6)
     assert np.ceil(np.log(N)) == 6
@@ -234,8 +234,8 @@ def test_a_run_that_was_killed_after_its_noise_was_drawn_uses_that_noise(
         patch.setattr("dpdist.storage.recorder.StratumStore.close", interrupted)
         with pytest.raises(KeyboardInterrupt):
             dpdist.run(job, killed)
-    (drawn,) = (killed / "confidential" / "noise").glob("*-001.npy")
-    before = np.load(drawn)
+    (drawn,) = (killed / "confidential" / "noise").glob("*-001.npz")
+    before = np.load(drawn)["noise"]
     dpdist.run(job, killed)
     y = pq.read_table(shares).column("y").to_numpy()[:N]
     np.testing.assert_array_equal(counts(killed)[0, 0], np.histogram(y, bins=6, range=(0, 1))[0] + before)

@@ -16,6 +16,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import xarray as xr
+from public_files import public_files
 
 import dpdist
 from dpdist import release as release_module
@@ -54,9 +55,7 @@ def job(text: str = JOB, **runtime: Any) -> Job:
 
 
 def public_bytes(workspace: Path) -> dict[str, str]:
-    public = workspace / "public"
-    files = sorted(p for p in public.rglob("*") if p.is_file())
-    return {p.relative_to(public).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+    return {name: hashlib.sha256(content).hexdigest() for name, content in public_files(workspace).items()}
 
 
 @pytest.fixture(scope="module")

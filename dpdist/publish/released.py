@@ -29,6 +29,9 @@ from dpdist.records import POOLED, Frame
 
 DISTRIBUTIONS = "distributions.parquet"
 """Of a score model, and of records beside reference tables: what the reference told of every cell."""
+MANIFEST = "manifest.json"
+UNFIT = "NOT_FOR_PUBLICATION.txt"
+"""In the public folder of a replay, beside what the manifest names."""
 
 
 def shape_name(stratum: str, outcome: str) -> str:
@@ -139,7 +142,8 @@ def write_release(folder: Path, release: Release) -> None:
 
 def read_release(folder: Path) -> Release:
     """The inverse of `write_release`. Raises `WorkspaceError` where there is no complete release."""
-    _refuse_changed(folder)
+    if (folder.parent / "manifest.json").exists():
+        refuse_changed(folder.parent, f"{folder.name}/")
     try:
         job = Job.model_validate_json((folder / "job.json").read_text(encoding="utf-8"))
         promise = json.loads((folder / "promise.json").read_text(encoding="utf-8"))
@@ -158,18 +162,17 @@ def read_release(folder: Path) -> Release:
     return Release(job, promise, frame, sets, seed, points, facts)
 
 
-def _refuse_changed(folder: Path) -> None:
-    """Raises `WorkspaceError` if a manifest beside the folder tells of other content."""
-    path = folder.parent / "manifest.json"
-    if not path.exists():
-        return
+def refuse_changed(public: Path, within: str = "") -> None:
+    """Raises `WorkspaceError` unless a public folder's files whose names begin with `within` are those of its manifest."""
     remedy = "restore it from a copy, or let `dpdist run` make the folder again"
     try:
-        files: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))["files"]
-        said = {name: digest for name, digest in files.items() if name.startswith(f"{folder.name}/")}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise WorkspaceError(str(folder.parent), "manifest.json is damaged", remedy) from None
-    for name, digest in said.items():
-        file = folder.parent / name
-        if not file.is_file() or sha256(file) != digest:
-            raise WorkspaceError(str(folder.parent), f"{name} is not the file that manifest.json tells of", remedy)
+        files: dict[str, str] = json.loads((public / MANIFEST).read_text(encoding="utf-8"))["files"]
+        said = {name: digest for name, digest in files.items() if name.startswith(within)}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise WorkspaceError(str(public), "manifest.json is missing or damaged", remedy) from None
+    wrong = [name for name, digest in said.items() if not (public / name).is_file() or sha256(public / name) != digest]
+    there = {path.relative_to(public).as_posix() for path in public.rglob("*") if path.is_file()}
+    wrong += sorted(name for name in there - said.keys() - {MANIFEST, UNFIT} if name.startswith(within))
+    if wrong:
+        others = f", and {len(wrong) - 1} others like it" if len(wrong) > 1 else ""
+        raise WorkspaceError(str(public), f"{wrong[0]} is not the file that manifest.json tells of{others}", remedy)

@@ -15,7 +15,7 @@ from dpdist.publish.released import DISTRIBUTIONS, Release
 
 HASHES = ("sha256", "chain")
 """Of a reference, in the manifest: of its file, or of an earlier release's manifest and of those before it."""
-PACKAGES = ("dpdist", "numpy", "scipy", "randomgen", "pyarrow")
+PACKAGES = ("dpdist", "numpy", "scipy", "opendp", "randomgen", "pyarrow")
 
 NO_RECORDS = (
     "there are no synthetic records: figures that were noised one by one, margins too, tell of no single file of records"

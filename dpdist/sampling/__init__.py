@@ -1,6 +1,7 @@
 """Samplers: posterior in, draws out. `exact` and `grid` draw independently, `stan` by Markov chains."""
 
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,8 @@ def prepare(job: Job, model: StratumModel, listener: Listener) -> None:
 def facts(job: Job) -> dict[str, Any]:
     """What a statement says of the sampler."""
     if job.mechanism.name in NOISY:
-        return {"name": None, "noise": "OpenDP's discrete Laplace, drawn once and kept", "total_variation": 0}
+        library = {"noise_library": f"OpenDP {version('opendp')}"}
+        return {"name": None, "noise": "OpenDP's discrete Laplace, drawn once and kept", **library, "total_variation": 0}
     said: dict[str, Any] = {"name": job.sampler.name, "draws": job.sampler.draws, "arithmetic": "float64"}
     if job.sampler.name == "exact":
         return said | {"total_variation": 0}

@@ -188,6 +188,11 @@ CASES: dict[str, tuple[Job, Asked]] = {
 }
 
 
+def plain(request: Noise) -> Noise:
+    """Without what it is bound to."""
+    return request._replace(query="", sums="")
+
+
 def expected(case: str, sums: list[Floats]) -> list[Noise]:
     """Of histograms the number of counts is that of the bins: all of them are noised."""
     return [Noise(scale, size or sums[0].size, *rest) for scale, size, *rest in CASES[case][1]]
@@ -196,14 +201,14 @@ def expected(case: str, sums: list[Floats]) -> list[Noise]:
 @pytest.mark.parametrize("case", CASES)
 def test_a_mechanism_asks_for_noise_of_the_scale_that_its_promise_needs(case: str) -> None:
     asked, sums, *_ = driven(CASES[case][0])
-    assert asked == expected(case, sums)
+    assert [plain(one) for one in asked] == expected(case, sums)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_noise_a_fifth_too_small_is_caught(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statistics, "Noise", lambda scale, *rest: Noise(scale * Fraction(4, 5), *rest))
     asked, sums, *_ = driven(CASES[case][0])
-    assert asked != expected(case, sums)
+    assert [plain(one) for one in asked] != expected(case, sums)
 
 
 @pytest.mark.parametrize(

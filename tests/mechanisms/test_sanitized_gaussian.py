@@ -118,7 +118,7 @@ def test_noise_is_drawn_once_for_all_sets_at_the_scale_that_rho_needs(
     assert found == [(gaussian_scale(Fraction(1, 2), said.budget.adjacency), 15)]
     assert statement(tmp_path / "ws")["rho"] == "0.5"
     assert Fraction(str(statement(tmp_path / "ws")["epsilon"])) == epsilon_of(Fraction(1, 2), Fraction("1e-7"))
-    assert len(list((tmp_path / "ws" / "confidential" / "noise").rglob("*.npy"))) == 1
+    assert len(list((tmp_path / "ws" / "confidential" / "noise").rglob("*.npz"))) == 1
 
 
 def test_standard_errors_follow_the_noise(files: Path, workspace: Path, tmp_path: Path) -> None:
