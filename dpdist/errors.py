@@ -10,8 +10,8 @@ from dataclasses import dataclass
 class Problem:
     """One thing wrong with a job or a file.
 
-    `where` is a column or a job key, `places` the first lines or rows (0-based row numbers for data), `values`
-    what stood there: confidential for data, shown only on request.
+    `where` is a column or a job key, `places` the first lines or rows (`Place` in survey.findings), `values` what stood
+    there: confidential for data, shown only on request. `allowed` may be empty where the remedy says it.
     """
 
     where: str
@@ -24,7 +24,8 @@ class Problem:
 
     def text(self, show_values: bool = False) -> str:
         at = f" ({', '.join(self.places)}{', …' if self.count > len(self.places) else ''})" if self.places else ""
-        lines = [f"{self.where}: {self.found}{at}", f"    allowed: {self.allowed}", f"    remedy:  {self.remedy}"]
+        allowed = [f"    allowed: {self.allowed}"] if self.allowed else []
+        lines = [f"{self.where}: {self.found}{at}", *allowed, f"    remedy:  {self.remedy}"]
         if show_values and self.values:
             lines.append(f"    values:  {', '.join(self.values)}")
         return "\n".join(lines)

@@ -10,9 +10,9 @@ from typing import Any
 
 from dpdist.errors import JobError, Problem, ProblemsError
 from dpdist.job import Calibration, Job
-from dpdist.job_consistency import contradictions
+from dpdist.job_consistency import Contradiction, contradictions
 from dpdist.validation import validated
-from dpdist.yaml_lines import Lines, Where, dotted, mapping, place, read_yaml, written
+from dpdist.yaml_lines import Lines, dotted, mapping, place, read_yaml, written
 
 NOT_A_MAPPING = Problem("job", "not a mapping of keys", "dataset:, columns:, …", "see README for a job file")
 
@@ -62,7 +62,7 @@ def parse_job(text: str, source: str = "job", folder: Path = Path()) -> Job:
     said = _with_calibration(_with_program(said, folder, source, lines), folder, source, lines)
     job = validated(Job, said, source, lines, JobError)
     if against := contradictions(job):
-        raise JobError(source, [_contradiction(where, message, lines) for where, message in against])
+        raise JobError(source, [_problem(each, lines) for each in against])
     return job
 
 
@@ -124,8 +124,5 @@ def calibration_text(calibration: Calibration) -> str:
     return head + written(said)
 
 
-def _contradiction(where: Where, message: str, lines: Lines) -> Problem:
-    found, _, remedy = message.partition(": ")
-    return Problem(
-        dotted(where), found, "keys that agree with each other", remedy or "correct one of them", 1, place(where, lines)
-    )
+def _problem(said: Contradiction, lines: Lines) -> Problem:
+    return Problem(dotted(said.where), said.found, said.allowed, said.remedy, 1, place(said.where, lines))
