@@ -1,7 +1,11 @@
-"""YAML with the line of everything that it says; a key given twice, or a value that contains itself, is refused."""
+"""YAML with the line of everything that it says.
+
+Refused: a key given twice, a value that contains itself, control characters, and what would take long to read.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,18 +13,31 @@ from typing import Any
 import yaml
 
 from dpdist.errors import Problem, ProblemsError
+from dpdist.printable import escaped
 
 Where = tuple[str | int, ...]
 """Keys and positions that lead to a value."""
 Lines = Mapping[Where, int]
 
 
+DEEPEST = 50
+"""Lists and mappings within each other."""
+MOST_VALUES = 200_000
+"""Values of a file, those of an alias counted wherever it stands."""
+
+
 class _Loader(yaml.SafeLoader):
-    """Safe YAML in which a date is the text that was written."""
+    """Safe YAML in which a date, and a number to base 60 as in 190:20:30, are the text that was written."""
 
 
+_SEXAGESIMAL = r"(?!.*:)"
+_TAG = "tag:yaml.org,2002:"
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    first: [
+        (tag, re.compile(_SEXAGESIMAL + pattern.pattern, re.VERBOSE) if tag in (f"{_TAG}int", f"{_TAG}float") else pattern)
+        for tag, pattern in resolvers
+        if tag != f"{_TAG}timestamp"
+    ]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 
@@ -37,9 +54,12 @@ def read_yaml(path: Path, error: type[ProblemsError]) -> str:
 def mapping(text: str, source: str, refusal: type[ProblemsError], otherwise: Problem) -> tuple[dict[str, Any], Lines]:
     """What YAML text says, and the line of every path in it; `otherwise` is the problem where it is no mapping."""
     try:
+        if (at := _too_deep(text)) is not None:
+            found, remedy = f"more than {DEEPEST} lists and mappings within each other", "write them one below the other"
+            raise refusal(source, [_not_yaml(found, remedy, at)])
         node = yaml.compose(text, Loader=_Loader)
-        if node is not None and (at := _within_itself(node, ())) is not None:
-            raise refusal(source, [_not_yaml("a value that contains itself", "an anchor above its own value", at)])
+        if node is not None and (problem := _unreadable(node)) is not None:
+            raise refusal(source, [problem])
         said = yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
@@ -48,8 +68,8 @@ def mapping(text: str, source: str, refusal: type[ProblemsError], otherwise: Pro
         line = text.count("\n", 0, error.position) + 1
         found = f"a character that YAML does not allow, #x{int(error.character):02x}"
         raise refusal(source, [_not_yaml(found, "delete it", line)]) from None
-    except ValueError as error:
-        raise refusal(source, [_not_yaml(str(error), "write the value in quotes", 1)]) from None
+    except ValueError:  # of a number with thousands of digits, as Python reads it
+        raise refusal(source, [_not_yaml("a value that cannot be read", "write it in quotes", 1)]) from None
     if not isinstance(said, dict) or node is None:
         raise refusal(source, [otherwise])
     lines = dict(_lines(node, ()))
@@ -83,16 +103,39 @@ def _not_yaml(found: str, remedy: str, line: int) -> Problem:
     return Problem("YAML", found, "valid YAML", remedy, 1, (f"line {line}",))
 
 
-def _within_itself(node: yaml.Node, above: tuple[int, ...]) -> int | None:
-    """The line of a node that an alias below it names again."""
-    if id(node) in above:
-        return int(node.start_mark.line) + 1
-    inner = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
-    if isinstance(node, yaml.CollectionNode):
-        for part in inner:
-            if (line := _within_itself(part, (*above, id(node)))) is not None:
-                return line
+def _too_deep(text: str) -> int | None:
+    """The line where lists and mappings are nested too deep to be read."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            return int(event.start_mark.line) + 1 if event.start_mark else 1
     return None
+
+
+def _unreadable(node: yaml.Node) -> Problem | None:
+    """Control characters, aliases that make a value part of itself, or more of it than can be read."""
+    size: dict[int, int] = {}
+    problems: list[Problem] = []
+
+    def visit(node: yaml.Node) -> int:
+        """The number of values, each node walked once."""
+        line = int(node.start_mark.line) + 1
+        if id(node) not in size:
+            size[id(node)] = -1
+            if isinstance(node, yaml.ScalarNode) and escaped(node.value) != node.value:
+                found = f"a control character in '{escaped(node.value):.80}'"
+                problems.append(_not_yaml(found, "delete it", line))
+            pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+            inner = node.value if isinstance(node, yaml.SequenceNode) else [part for pair in pairs for part in pair]
+            size[id(node)] = 1 + sum(map(visit, inner))
+        elif size[id(node)] < 0:
+            problems.append(_not_yaml("a value that contains itself", "put the anchor elsewhere", line))
+        return size[id(node)]
+
+    if visit(node) > MOST_VALUES:
+        problems.append(_not_yaml(f"more than {MOST_VALUES:,} values, with those of aliases", "use fewer aliases", 1))
+    return problems[0] if problems else None
 
 
 def _lines(node: yaml.Node, where: Where) -> Iterator[tuple[Where, int]]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dpdist.families import FAMILIES
-from dpdist.job import CLAMPED, FIXED_WEIGHTS, LAPLACE, NOISY, Job, Prior, Sampler, Weights
+from dpdist.job import CLAMPED, FIXED_WEIGHTS, LAPLACE, NOISY, SAMPLERS, Job, Prior, Sampler, Weights
 from dpdist.job_consistency.contradiction import Contradiction, clips, declared, limits
 
 
@@ -44,7 +43,7 @@ def clamp(job: Job) -> Iterator[Contradiction]:
         yield Contradiction(("mechanism", "name"), found, "take weighted, weighted_e or unweighted")
         return
     if job.sampler.name == "exact":
-        others = " or ".join(known for known in FAMILIES[family].samplers if known != "exact")
+        others = " or ".join(known for known in SAMPLERS[family] if known != "exact")
         yield Contradiction(
             ("sampler", "name"), f"'{name}' clamps the likelihood, and no closed form is left", f"take {others}"
         )
@@ -101,7 +100,7 @@ def sanitized(job: Job) -> Iterator[Contradiction]:
             ("model", "family"), f"'{name}' releases statistics of the lognormal law", "take family: lognormal"
         )
         return
-    if job.sampler != Sampler():
+    if job.sampler != Sampler(name="exact"):
         yield Contradiction(("sampler",), f"'{name}' draws from no posterior", "leave sampler out")
     if model.prior != Prior():
         yield Contradiction(("model", "prior"), f"'{name}' has the reference in place of a prior", "leave prior out")

@@ -8,7 +8,7 @@ from math import isfinite
 import numpy as np
 
 from dpdist.families import FAMILIES, families_for
-from dpdist.job import CLAMPED, NOISY, Job, Prior, Sampler
+from dpdist.job import CLAMPED, NOISY, SAMPLERS, Job, Prior, Sampler
 from dpdist.job_consistency.contradiction import Contradiction, declared
 
 
@@ -130,9 +130,9 @@ def family_keys(job: Job) -> Iterator[Contradiction]:
 
 def sampler_settings(job: Job) -> Iterator[Contradiction]:
     """The sampler is one that the family has, and is given only the settings that it has."""
-    sampler, known = job.sampler, FAMILIES[job.model.family].samplers
+    sampler, known = job.sampler, SAMPLERS.get(job.model.family, ())
     if not known:
-        if "sampler" in job.model_fields_set and sampler != Sampler():
+        if "sampler" in job.model_fields_set and sampler != Sampler(name="exact"):
             yield Contradiction(("sampler",), f"'{job.model.family}' draws from no posterior", "leave sampler out")
         return
     if sampler.name not in known:

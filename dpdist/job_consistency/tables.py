@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from itertools import product
 
+from dpdist.families import FAMILIES
 from dpdist.job import Job
-from dpdist.job_consistency.contradiction import Contradiction
+from dpdist.job_consistency.contradiction import Contradiction, listed
 
 
 def table_statistics(job: Job) -> Iterator[Contradiction]:
@@ -25,6 +26,20 @@ def table_statistics(job: Job) -> Iterator[Contradiction]:
                 yield Contradiction(("tables", i, "statistics", j), f"'{statistic.text}' is named twice", "delete one")
             if statistic.name == "count" and statistic.variable is not None:
                 yield Contradiction(("tables", i, "statistics", j), "a count has no variable", "write count")
+
+
+def modelled(job: Job) -> Iterator[Contradiction]:
+    """Tables are by columns that the model distinguishes: of others it knows the average alone."""
+    if not job.fits_likelihood:
+        return
+    family = job.model.family
+    ways = "strata or model.predictors" if FAMILIES[family].predictors else "strata"
+    remedy = f"add it to {ways}, leave it out, or take mechanism: {{name: reference_tables}} with family: reference_cells"
+    for i, table in enumerate(job.tables):
+        for j, name in enumerate(table.by):
+            if name in job.columns and name not in job.modelled_columns:
+                found = f"the model does not distinguish '{name}': all its levels would have the same figures"
+                yield Contradiction(("tables", i, "by", j), found, remedy, listed(job.modelled_columns) or "no column")
 
 
 def promises(job: Job) -> Iterator[Contradiction]:
