@@ -10,8 +10,9 @@ from dataclasses import dataclass
 class Problem:
     """One thing wrong with a job or a file.
 
-    `where` is a column or a job key, `places` the first lines or rows (`Place` in survey.findings), `values` what stood
-    there: confidential for data, shown only on request. `allowed` may be empty where the remedy says it.
+    `where` is a column or a job key. `places` are the first rows of data, counted from 1, or lines of a file with
+    its header. `values` is what stood there: confidential for data, shown only on request. `allowed` may be empty where the
+    remedy says it.
     """
 
     where: str
@@ -77,6 +78,11 @@ class DataError(ProblemsError):
 
     subject = "data"
 
+    def text(self, show_values: bool = False) -> str:
+        counted = any(place.startswith("row ") for problem in self.problems for place in problem.places)
+        said = super().text(show_values)
+        return f"{said}\n  Rows are counted from 1, a header not among them." if counted else said
+
 
 class FitError(DpdistError):
     """A stratum's posterior does not exist or its bound could not be brought under the target."""
@@ -137,7 +143,8 @@ class ToolchainError(DpdistError):
 
 
 class ProgramError(DpdistError):
-    """A Stan program that does not exist or does not compile; `found` holds Stan's own message with its line."""
+    """A Stan program that does not exist or does not compile; `found` is Stan's message, of the program the line number
+    alone."""
 
     exit_code = 2
 

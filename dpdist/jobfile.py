@@ -72,11 +72,14 @@ def _with_program(said: dict[str, Any], folder: Path, source: str, lines: Lines)
     if not isinstance(model, dict) or not isinstance(name := model.get("program"), str):
         return said
     at, path = place(("model", "program"), lines), folder / name
+    allowed = "the path of a Stan program (.stan) within the job file's folder"
     try:
+        if path.suffix != ".stan" or not path.resolve().is_relative_to(folder.resolve()):
+            found = f"'{name}' is no Stan program within the job file's folder"
+            raise JobError(source, [Problem("model.program", found, allowed, "put the program beside the job", 1, at)])
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         found = f"'{name}' cannot be read ({type(error).__name__})"
-        allowed = "the path of a Stan program, from the job file's folder"
         raise JobError(source, [Problem("model.program", found, allowed, "correct the path", 1, at)]) from None
     return said | {"model": model | {"program": {"name": path.name, "text": text}}}
 

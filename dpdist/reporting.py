@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dpdist.cautions import cautions
 from dpdist.confidential import Confidential
+from dpdist.console import Escaping
 from dpdist.errors import WorkspaceError
 from dpdist.job import budget_text
 from dpdist.models.merging import fewest
@@ -52,8 +54,9 @@ def plan_text(plan: Plan) -> RenderableType:
     if job.budget.delta is not None:
         told = f"at δ = {budget_text(job.budget.delta)}: ρ = {budget_text(job.budget.concentrated)}, {job.budget.adjacency}"
         facts["cost"] = f"ε = {budget_text(job.budget.epsilon)} for the release, {told}"
-    if note := large_delta(job, int(count.sum())):
-        facts["caution"] = note
+    notes = [note for note in (large_delta(job, int(count.sum())), *cautions(plan)) if note]
+    if notes:
+        facts["caution"] = "\n".join(notes)
     if plan.promise.total.name == "none":
         facts["cost"] = "nothing is promised: for comparison only"
     return facts_text(facts)
@@ -118,7 +121,7 @@ def _report_text(space: Workspace, confidential: bool) -> RenderableType:
 
 def report(workspace: str | Path, confidential: bool = False) -> str:
     """`report_text` as plain text, 100 columns wide."""
-    console = Console(width=100, no_color=True)
+    console = Escaping(width=100, no_color=True)
     with console.capture() as captured:
         console.print(report_text(workspace, confidential))
     return captured.get()

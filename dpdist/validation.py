@@ -51,7 +51,7 @@ def _nearest(path: Where, schema: type[BaseModel]) -> str | None:
 
 
 def _problem(error: ErrorDetails, lines: Lines, schema: type[BaseModel]) -> Problem:
-    path = tuple(error["loc"])
+    path = tuple(part for part in error["loc"] if part != "[key]")
     at = place(path, lines)
     if error["type"] == "extra_forbidden":
         near_key = _nearest(path, schema)

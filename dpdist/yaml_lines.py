@@ -22,12 +22,35 @@ Lines = Mapping[Where, int]
 
 DEEPEST = 50
 """Lists and mappings within each other."""
-MOST_VALUES = 200_000
+MOST_VALUES = 50_000
 """Values of a file, those of an alias counted wherever it stands."""
 
 
+class _TooDeepError(yaml.MarkedYAMLError):
+    """Lists and mappings are nested too deep to be read."""
+
+    def __init__(self, mark: Any) -> None:
+        super().__init__(problem=f"more than {DEEPEST} lists and mappings within each other", problem_mark=mark)
+
+
 class _Loader(yaml.SafeLoader):
-    """Safe YAML in which a date, and a number to base 60 as in 190:20:30, are the text that was written."""
+    """Safe YAML in which a date, and a number to base 60 as in 190:20:30, are the text that was written; nested little."""
+
+    depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self.depth += 1
+        if self.depth > DEEPEST:
+            raise _TooDeepError(self.get_mark())
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+    def fetch_flow_collection_start(self, token: Any) -> None:
+        """Within [ and { the scanner looks ahead, in a time that grows with the square of the depth."""
+        if self.flow_level > DEEPEST:
+            raise _TooDeepError(self.get_mark())
+        super().fetch_flow_collection_start(token)
 
 
 _SEXAGESIMAL = r"(?!.*:)"
@@ -54,16 +77,14 @@ def read_yaml(path: Path, error: type[ProblemsError]) -> str:
 def mapping(text: str, source: str, refusal: type[ProblemsError], otherwise: Problem) -> tuple[dict[str, Any], Lines]:
     """What YAML text says, and the line of every path in it; `otherwise` is the problem where it is no mapping."""
     try:
-        if (at := _too_deep(text)) is not None:
-            found, remedy = f"more than {DEEPEST} lists and mappings within each other", "write them one below the other"
-            raise refusal(source, [_not_yaml(found, remedy, at)])
         node = yaml.compose(text, Loader=_Loader)
         if node is not None and (problem := _unreadable(node)) is not None:
             raise refusal(source, [problem])
         said = yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise refusal(source, [_not_yaml(error.problem or "not YAML", "check indentation and quotes", line)]) from None
+        remedy = "write them one below the other" if isinstance(error, _TooDeepError) else "check indentation and quotes"
+        raise refusal(source, [_not_yaml(error.problem or "not YAML", remedy, line)]) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         found = f"a character that YAML does not allow, #x{int(error.character):02x}"
@@ -88,8 +109,8 @@ def written(said: Mapping[str, Any]) -> str:
 
 
 def dotted(where: Where) -> str:
-    """As it is told of: of the whole file, the job."""
-    return ".".join(str(part) for part in where) or "job"
+    """As it is told of, on one line: of the whole file, the job."""
+    return ".".join(str(part).replace("\n", "\\n") for part in where) or "job"
 
 
 def place(where: Where, lines: Lines) -> tuple[str, ...]:
@@ -101,16 +122,6 @@ def place(where: Where, lines: Lines) -> tuple[str, ...]:
 
 def _not_yaml(found: str, remedy: str, line: int) -> Problem:
     return Problem("YAML", found, "valid YAML", remedy, 1, (f"line {line}",))
-
-
-def _too_deep(text: str) -> int | None:
-    """The line where lists and mappings are nested too deep to be read."""
-    depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEEPEST:
-            return int(event.start_mark.line) + 1 if event.start_mark else 1
-    return None
 
 
 def _unreadable(node: yaml.Node) -> Problem | None:
