@@ -400,7 +400,6 @@ OTHER_RESULT = [
     (("survey", "lonely_psu"), "average"),
     (("survey", "design_effect"), 1.5),
     (("survey", "replicate_weights"), {"kind": "brr", "prefix": "r", "number": 8}),
-    (("strata",), []),
     (("model", "predictors"), []),
     (("model", "synthesis"), "fbp"),
     (("model", "prior", "name"), "proper"),
@@ -429,6 +428,11 @@ OTHER_RESULT = [
 @pytest.mark.parametrize(("path", "value"), OTHER_RESULT, ids=[".".join(map(str, path)) for path, _ in OTHER_RESULT])
 def test_everything_else_changes_the_identity(path: tuple[str | int, ...], value: object) -> None:
     assert job_with(*path, to=value).identity != parse_job(TEXT).identity
+
+
+def test_strata_change_the_identity() -> None:
+    text = TEXT.replace("    by: [field]", "    by: []")
+    assert parse_job(text.replace("strata: [field]\nmodel", "strata: []\nmodel")).identity != parse_job(text).identity
 
 
 def test_the_list_of_what_changes_the_identity_names_every_top_level_key_but_runtime() -> None:
