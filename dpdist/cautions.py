@@ -32,7 +32,8 @@ def _small_strata(job: Job, frame: Frame, model: StratumModel) -> Iterator[str]:
         return
     target = target_of(job)
     first, each = WEIGHTED_BOUND
-    least = ceil((first + each * model.identified) / target)
+    times = 2.0 if job.mechanism.weights.rule == "scalar" else 1.0  # one weight for all, that of the worst record
+    least = ceil(times * (first + each * model.identified) / target)
     small = [label for label, n in zip(frame.stratum_labels, frame.stratum_count, strict=True) if n < least]
     if small:
         smallest = int(frame.stratum_count.min())

@@ -328,7 +328,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
-    assert_refused(run(tmp_path, input=tmp_path), "file: ", "a Parquet or CSV file")
+    assert_refused(run(tmp_path, input=tmp_path), "file: ", "a Parquet file, or a CSV file")
 
 
 def test_no_input_at_all_is_refused_with_both_ways_to_give_one(tmp_path: Path) -> None:
@@ -430,7 +430,7 @@ JOB_EDITS = {
     "negative epsilon": ('"10.8"', '"-1/3"', "epsilon", "budget.epsilon: '-1/3'", "greater than 0"),
     "epsilon in words": ('"10.8"', "plenty", "epsilon", "budget.epsilon: 'plenty'", '"1/3"'),
     "epsilon not a number": ('"10.8"', ".nan", "epsilon", "budget.epsilon: nan", '"1/3"'),
-    "no synthetic set": ("tables:", "synthetic_sets: 0\ntables:", "synthetic_sets", "synthetic_sets: 0", "equal to 1"),
+    "no synthetic set": ("tables:", "synthetic_sets: 0\ntables:", "synthetic_sets", "synthetic_sets: 0", "at least 1"),
     "YAML syntax": ("weight: weight,", "weight: weight: 3,", "weight: 3", "YAML: ", "indentation and quotes"),
     "key twice": ("dataset: tiny", 'dataset: tiny\nperiod: "2019"', 'period: "2020"', "period: given twice", "delete one"),
     "column twice": (

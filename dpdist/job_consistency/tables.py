@@ -37,7 +37,7 @@ def modelled(job: Job) -> Iterator[Contradiction]:
     remedy = f"add it to {ways}, leave it out, or take mechanism: {{name: reference_tables}} with family: reference_cells"
     for i, table in enumerate(job.tables):
         for j, name in enumerate(table.by):
-            if name in job.columns and name not in job.modelled_columns:
+            if name in job.columns and job.columns[name].levels and name not in job.modelled_columns:
                 found = f"the model does not distinguish '{name}': all its levels would have the same figures"
                 yield Contradiction(("tables", i, "by", j), found, remedy, listed(job.modelled_columns) or "no column")
 
