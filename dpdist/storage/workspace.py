@@ -189,7 +189,7 @@ class Workspace(Places):
 
     def others(self) -> list[str]:
         """What stands in the folder beside the files of runs; of an object store nothing is looked at."""
-        if self.store.shared or not self.root.is_dir() or self.read_identity() is not None:
+        if not self.store.shared or not self.root.is_dir() or self.read_identity() is not None:
             return []
         own = {self.public.name, self.confidential.name, "status.json"}
         return sorted(path.name for path in self.root.iterdir() if path.name not in own and not path.name.startswith("."))
