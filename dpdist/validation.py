@@ -111,7 +111,7 @@ def _in_words(kind: str, facts: Mapping[str, Any], message: str) -> tuple[str, s
     """What is allowed and the remedy, in words of a job file; those of checks of its own are as they are."""
     if kind in _WORDS:
         allowed, remedy = _WORDS[kind]
-        shown = {name: f"{value:,}" if isinstance(value, int | float) else value for name, value in facts.items()}
+        shown = {name: f"{value:,.10g}" if isinstance(value, int | float) else value for name, value in facts.items()}
         return allowed.format(**shown), remedy
     return _KINDS.get(kind.partition("_")[0], (message, "correct the value"))
 
