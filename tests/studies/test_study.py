@@ -231,7 +231,7 @@ MISTAKES = {
     "misspelt measure": ("max_ecdf, avg", "max_edcf, avg", "did you mean 'max_ecdf'?", "line 14"),
     "parameter of another law": ("{a: 0.5, b: 3}", "{a: 0.5, mean: 3}", "'mean' is no parameter of beta (a, b)", "line 6"),
     "parameter missing": ("{a: 0.5, b: 3}", "{a: 0.5}", "beta needs b", "line 6"),
-    "parameter out of range": ("{a: 0.5, b: 3}", "{a: -0.5, b: 3}", "a number above 0", "line 6"),
+    "parameter out of range": ("{a: 0.5, b: 3}", "{a: -0.5, b: 3}", "greater than 0", "line 6"),
     "two arms of one name": ("name: censor_uw}\n", "name: unweighted}\n", "give another", "line 1"),
     "a model of weights": ("family: beta}", "family: lognormal}", "is one of beta", "line 6"),
     "no replicates": ("replicates: 4", "replicates: 0", "a number of at least 1", "line 4"),
