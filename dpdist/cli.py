@@ -13,6 +13,7 @@ import typer
 from dpdist import cli_cluster, cli_stan, reporting
 from dpdist.auditing import audit as audit_workspace
 from dpdist.calibrate import calibrate as calibrate_job
+from dpdist.cautions import cautions
 from dpdist.console import guarded, out
 from dpdist.errors import JobError, Problem
 from dpdist.job import Job, Measure
@@ -77,6 +78,8 @@ def validate(job: JobFile, input: InputFile = None, quiet: Quiet = False, show_v
             out.print(
                 f"The job is valid: {int(plan.frame.count.sum()):,} records in {len(plan.frame.stratum_labels):,} strata."
             )
+            for caution in cautions(plan):
+                out.print(f"caution: {caution}", markup=False)
 
     guarded(act, show_values)
 

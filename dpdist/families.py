@@ -1,4 +1,4 @@
-"""Families of models in public terms: what outcomes they take, whether they model the weight, how they can be sampled."""
+"""Families of models in public terms: what outcomes they take, whether they model the weight."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.job import Family, SamplerName
+from dpdist.job import Family
 from dpdist.records import Floats
 
 
@@ -40,7 +40,6 @@ class FamilyFacts:
     support: Support
     weight: bool | None
     predictors: bool
-    samplers: tuple[SamplerName, ...]
 
 
 POSITIVE = Support("values above 0", low=0.0, open=True)
@@ -56,28 +55,28 @@ def families_for(values: Collection[float]) -> str:
 
 
 FAMILIES: dict[Family, FamilyFacts] = {
-    "lognormal": FamilyFacts("normal density of (log {outcome}, log {weight})", POSITIVE, True, True, ("exact", "stan")),
-    "beta": FamilyFacts("beta density of {outcome}", UNIT, False, False, ("grid", "stan")),
-    "beta_regression": FamilyFacts("beta density of {outcome}", UNIT, False, True, ("stan",)),
-    "poisson": FamilyFacts("Poisson probability of {outcome}", COUNT, False, False, ("exact", "stan")),
-    "negative_binomial": FamilyFacts("negative binomial probability of {outcome}", COUNT, False, False, ("grid", "stan")),
-    "poisson_regression": FamilyFacts("Poisson probability of {outcome}", COUNT, False, True, ("stan",)),
-    "bernoulli": FamilyFacts("probability of {outcome}", BINARY, False, False, ("exact", "stan")),
+    "lognormal": FamilyFacts("normal density of (log {outcome}, log {weight})", POSITIVE, True, True),
+    "beta": FamilyFacts("beta density of {outcome}", UNIT, False, False),
+    "beta_regression": FamilyFacts("beta density of {outcome}", UNIT, False, True),
+    "poisson": FamilyFacts("Poisson probability of {outcome}", COUNT, False, False),
+    "negative_binomial": FamilyFacts("negative binomial probability of {outcome}", COUNT, False, False),
+    "poisson_regression": FamilyFacts("Poisson probability of {outcome}", COUNT, False, True),
+    "bernoulli": FamilyFacts("probability of {outcome}", BINARY, False, False),
     "scores": FamilyFacts(
         "normal density of the scores of {weight} and, given it, of {outcome} under the reference's distributions, "
         "relative to the reference's own",
-        *(Support("numbers"), True, True, ("exact",)),
+        *(Support("numbers"), True, True),
     ),
-    "histogram": FamilyFacts("noisy histogram of {outcome} in equal bins", Support("numbers"), False, False, ()),
+    "histogram": FamilyFacts("noisy histogram of {outcome} in equal bins", Support("numbers"), False, False),
     "cell_sums": FamilyFacts(
-        "noisy sums of {weight} and of its product with {outcome} in every finest cell", Support("numbers"), None, False, ()
+        "noisy sums of {weight} and of its product with {outcome} in every finest cell", Support("numbers"), None, False
     ),
     "noisy_tables": FamilyFacts(
-        "noisy weighted counts, means and totals of {outcome} of whole tables", Support("numbers"), None, False, ()
+        "noisy weighted counts, means and totals of {outcome} of whole tables", Support("numbers"), None, False
     ),
     "reference_cells": FamilyFacts(
         "noisy sums of {weight} and of its product with {outcome}, clipped where a reference tells, in every finest cell",
-        *(Support("numbers"), None, False, ()),
+        *(Support("numbers"), None, False),
     ),
-    "user": FamilyFacts("log_lik of the user's program", Support("numbers"), None, True, ("stan",)),
+    "user": FamilyFacts("log_lik of the user's program", Support("numbers"), None, True),
 }

@@ -81,6 +81,10 @@ def _run(job: Job, space: Workspace, input: str | Path | None, replay: str | Pat
     refuse_links(space.public)
     plan = make_plan(job, input, listener)
     identity = Identity(_decisive(plan), plan.source.fingerprint())
+    if others := space.others():
+        listener(
+            Event("note", "workspace", note=f"the folder holds other files too, {others[0]} first: they are left alone")
+        )
     with space.owned(identity, replay) as key, confidential_log(space) as log, threadpool_limits(1):
         log.info("rules: %s of %d rows", plan.census.removed or "nothing removed", plan.census.rows)
         try:

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
+from dpdist.cautions import cautions
 from dpdist.cells import cross
 from dpdist.confidential import Confidential
+from dpdist.console import Escaping
 from dpdist.errors import WorkspaceError
 from dpdist.evaluation_text import evaluation_text, verdict_text
 from dpdist.frames import frame_from_table
@@ -60,8 +62,9 @@ def plan_text(plan: Plan) -> RenderableType:
     if job.budget.delta is not None:
         told = f"at δ = {budget_text(job.budget.delta)}: ρ = {budget_text(job.budget.concentrated)}, {job.budget.adjacency}"
         facts["cost"] = f"ε = {budget_text(job.budget.epsilon)} for the release, {told}"
-    if note := large_delta(job, int(count.sum())):
-        facts["caution"] = note
+    notes = [note for note in (large_delta(job, int(count.sum())), *cautions(plan)) if note]
+    if notes:
+        facts["caution"] = "\n".join(notes)
     if plan.promise.total.name == "none":
         facts["cost"] = "nothing is promised: for comparison only"
     return facts_text(facts)
@@ -141,7 +144,7 @@ def _evaluations(space: Workspace) -> dict[str, pd.DataFrame]:
 
 def report(workspace: str | Path, confidential: bool = False) -> str:
     """`report_text` as plain text, 100 columns wide."""
-    console = Console(width=100, no_color=True)
+    console = Escaping(width=100, no_color=True)
     with console.capture() as captured:
         console.print(report_text(workspace, confidential))
     return captured.get()

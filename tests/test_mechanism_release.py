@@ -177,7 +177,7 @@ def test_contradictions_of_mechanisms_are_named(mechanism: str, said: dict[str, 
 
 
 def test_a_clamp_needs_another_sampler_than_closed_forms_and_a_proper_prior() -> None:
-    poisson = text("censor_uw", family="poisson", sampler="").replace("[0, 1]", "[0, 100]")
+    poisson = text("censor_uw", family="poisson", sampler="sampler: {name: exact}").replace("[0, 1]", "[0, 100]")
     with pytest.raises(JobError, match="no closed form is left"):
         parse_job(poisson)
     lognormal = text("censor_uw", family="lognormal", sampler="sampler: {name: stan}")

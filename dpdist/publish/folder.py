@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from filelock import FileLock, Timeout
@@ -42,13 +44,29 @@ def publish(release: Release, public: Path, listener: Listener = silent, replaye
         for said in release.job.tables:
             made = table(release, said, grounds)
             pq.write_table(made, building / "tables" / f"{said.name}.parquet")
-            pa_csv.write_csv(made, building / "tables" / f"{said.name}.csv")
+            pa_csv.write_csv(for_spreadsheets(made), building / "tables" / f"{said.name}.csv")
             tick(1)
     write_json(building / "statement.json", statement(release))
     write_json(building / "manifest.json", manifest(building, release))
     if replayed or (public / UNFIT).exists():
         write_text(building / UNFIT, REPLAYED)
     swap_in(building, public)
+
+
+_FORMULA = re.compile(r"[=@＝＠]|[-+－＋](?!\d+\.?\d*$)")
+
+
+def for_spreadsheets(table: pa.Table) -> pa.Table:
+    """The table with an apostrophe before each text that a spreadsheet would run as a formula; a signed number is none."""
+
+    def plain(text: str | None) -> str | None:
+        return f"'{text}" if text is not None and _FORMULA.match(text) else text
+
+    columns = [
+        pa.array([plain(text) for text in column.to_pylist()], pa.string()) if pa.types.is_string(column.type) else column
+        for column in table.columns
+    ]
+    return pa.table(columns, names=[str(plain(name)) for name in table.column_names])
 
 
 def _grounds(release: Release, building: Path, listener: Listener) -> dict[str, Grounds]:

@@ -226,7 +226,9 @@ class CmdStan:
                     user_header=str(self._guard()),
                 )
         except (ValueError, RuntimeError) as error:
-            raise ProgramError(source.name, _tail(str(error)), "see CmdStan's message; `dpdist stan doctor`") from None
+            raise ProgramError(
+                source.name, _tail(without_source(str(error))), "see CmdStan's message; `dpdist stan doctor`"
+            ) from None
         return Path(made)
 
     @staticmethod
@@ -249,6 +251,7 @@ def _stanc(tools: Toolchain, source: Path, include: Path, *arguments: str) -> tu
 
 def _check(source: Path, tools: Toolchain) -> str:
     """What stanc says of a program, as JSON; a program that it refuses is refused before anything slow."""
+    list(texts(source))
     return _run(_stanc(tools, source, source.parent, "--info"), source.name)
 
 
@@ -257,12 +260,20 @@ def _run(command: tuple[str, ...], what: str) -> str:
     if done.returncode == 0:
         return done.stdout
     if Path(command[0]).name == "stanc":
-        raise ProgramError(what, f"does not compile\n{done.stderr.strip() or done.stdout.strip()}", "correct the program")
+        raise ProgramError(
+            what, f"does not compile\n{without_source(done.stderr.strip() or done.stdout.strip())}", "correct the program"
+        )
     if done.returncode < 0 or "Killed signal" in done.stderr:
         found, allowed = f"the compiler was killed while it compiled {what}", "about 3 GB of free memory"
         raise ToolchainError(found, allowed, "free memory, or build where there is more: dpdist stan build")
-    found = f"the compiler failed on {what}\n{_tail(done.stderr)}"
+    found = f"the compiler failed on {what}\n{_tail(without_source(done.stderr))}"
     raise ToolchainError(found, "g++ 9 or later with a full C++17 library", "see what `dpdist stan doctor` finds")
+
+
+def without_source(message: str) -> str:
+    """A compiler's message without the lines of the file that it quotes: its line numbers stay."""
+    quoted = re.compile(r"^\s*(-{3,}|\d+\s*[:|].*|\|.*|\^.*|~.*)?$")
+    return "\n".join(line for line in message.splitlines() if not quoted.match(line))
 
 
 def _tail(text: str, lines: int = 12) -> str:

@@ -23,6 +23,8 @@ from dpdist.storage.objects import Objects, is_url
 from dpdist.storage.places import GATHERED, SCRATCH, SEALED, Places
 from dpdist.storage.store import FOLDER, Store
 
+OTHERWISE = "undo the change, or use a new folder: its release spends a budget of its own beside this one's"
+"""Remedy for a workspace of another job or input."""
 REFERENCE = "reference.sha256"
 """What decides a result beside the job's own settings: the content of its reference."""
 
@@ -161,7 +163,7 @@ class Workspace(Places):
     def damaged(self, path: Path, found: str) -> WorkspaceError:
         name = path.relative_to(self.root)
         return WorkspaceError(
-            self.place, f"{name} {found}", "restore it from a copy, or begin again in a new folder", exit_code=2
+            self.place, f"{name} {found}", "restore it from a copy; a new folder spends the budget again", exit_code=2
         )
 
     @contextmanager
@@ -202,13 +204,23 @@ class Workspace(Places):
             found = f"it holds a folder '{first}' that no run has made"
             raise WorkspaceError(self.place, found, "choose an empty or a new folder", exit_code=2)
 
+    def others(self) -> list[str]:
+        """What stands in the folder beside the files of runs; of an object store nothing is looked at."""
+        if not self.store.shared or not self.root.is_dir() or self.read_identity() is not None:
+            return []
+        own = {self.public.name, self.confidential.name, "status.json"}
+        return sorted(path.name for path in self.root.iterdir() if path.name not in own and not path.name.startswith("."))
+
     def _adopt(self, identity: Identity, replayed: Key | None) -> Key:
         present = self.read_identity()
         if present is not None and (differences := identity.differences(present)):
             raise WorkspaceError(
                 self.place,
                 f"it belongs to another {' and another '.join(differences)}",
-                identity.remedy(present, "use a new folder for this job and input"),
+                identity.remedy(
+                    present,
+                    "undo the change, or use a new folder: its release spends a budget of its own beside this one's",
+                ),
                 exit_code=2,
             )
         if present is not None:

@@ -15,6 +15,9 @@ from dpdist.records import Codes, Floats, Ints
 from dpdist.survey.findings import Batch, Findings, Mask, positions
 from dpdist.survey.schema import replicates
 
+LARGEST_WEIGHT = 1e15
+"""Beyond it a sum of weights in float64 no longer holds a record of weight 1."""
+
 
 class Checked(NamedTuple):
     """Records of a batch that belong to the release; arrays (record,), `codes` by category."""
@@ -156,6 +159,10 @@ def _weight(job: Job, b: Batch) -> Floats:
     b.wrong(values < 0, name, "negative weights", allowed, "correct the file")
     b.wrong(values == 0, name, "zero weights", allowed, "leave these records out by a universe")
     declared = job.columns.get(name)
+    if declared is None or declared.outside == "error":
+        extreme = (values > LARGEST_WEIGHT) | (values < 1.0 / LARGEST_WEIGHT)
+        allowed = f"weights from {1.0 / LARGEST_WEIGHT:g} to {LARGEST_WEIGHT:g}"
+        b.wrong(extreme, name, "weights that no population has, whose sums lose the others", allowed, "correct the file")
     if declared is not None and declared.bounds is not None and declared.outside == "error":
         low, high = declared.bounds
         remedy = f"widen columns.{name}.bounds"

@@ -74,7 +74,7 @@ def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Cen
             told = told.assign(key=key, psu=unit, records=1)
             sizes.append(told.groupby([name for name in told if name != "records"], as_index=False).sum())
     if findings.problems:
-        raise DataError(source.name, list(findings.problems.values()))
+        raise DataError(source.name, findings.placed(source.lines))
     if not tallies:
         found = "no record" if findings.seen == 0 else "no record is left after the universe and the stated rules"
         raise DataError(

@@ -71,7 +71,9 @@ def said(name: str, adjacency: str, epsilon: str, **other: object) -> Job:
     plain = {"outcome": "salary", "sets": 1, "reference": "", "more": ""} | other
     plain["weight"] = "" if name == "perturbed_histogram" else BOUNDED
     text = JOB.format(name=name, family=FAMILIES[name], adjacency=adjacency, epsilon=epsilon, **plain)
-    return parse_job(text.replace("survey: {weight: weight}\n", "") if name == "perturbed_histogram" else text)
+    if name == "perturbed_histogram":
+        text = text.replace("survey: {weight: weight}\n", "").replace("by: [field], ", "")
+    return parse_job(text)
 
 
 def records(seed: int, outcomes: int) -> Records:

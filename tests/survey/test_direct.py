@@ -165,7 +165,7 @@ def test_a_design_that_the_file_does_not_have_is_refused_with_its_remedy(tmp_pat
     assert "a single PSU (w)" in said
     assert "lonely_psu: certainty, average or centred" in said
     spoilt = rows.assign(rep3=rows["rep3"].where(rows.index != 7))
-    assert "rep3: missing replicate weights (row 7)" in problems(job({"replicate_weights": REPLICATES}), spoilt, tmp_path)
+    assert "rep3: missing replicate weights (row 8)" in problems(job({"replicate_weights": REPLICATES}), spoilt, tmp_path)
     small = problems(job({"psu": "town", "fpc": "towns"}), rows.assign(towns=3.0), tmp_path)
     assert "towns: fewer PSUs in a stratum's population than in the sample" in small
     mixed = problems(job({"psu": "town", "fpc": "weight2"}), rows.assign(weight2=np.arange(240) % 2 + 9), tmp_path)
