@@ -33,7 +33,8 @@ class Support:
 class FamilyFacts:
     """`weight`: whether the model has the sampling weight as a component, always, never or if the job names one.
 
-    `density` says of what f_i is the density, for the statement.
+    `density` says of what f_i is the density, for the statement; `law` names the parametric law that records are taken to
+    have, where there is one that a real file may not have.
     """
 
     density: str
@@ -41,6 +42,7 @@ class FamilyFacts:
     weight: bool | None
     predictors: bool
     samplers: tuple[SamplerName, ...]
+    law: str = ""
 
 
 POSITIVE = Support("values above 0", low=0.0, open=True)
@@ -56,12 +58,16 @@ def families_for(values: Collection[float]) -> str:
 
 
 FAMILIES: dict[Family, FamilyFacts] = {
-    "lognormal": FamilyFacts("normal density of (log {outcome}, log {weight})", POSITIVE, True, True, ("exact", "stan")),
-    "beta": FamilyFacts("beta density of {outcome}", UNIT, False, False, ("grid", "stan")),
-    "beta_regression": FamilyFacts("beta density of {outcome}", UNIT, False, True, ("stan",)),
-    "poisson": FamilyFacts("Poisson probability of {outcome}", COUNT, False, False, ("exact", "stan")),
-    "negative_binomial": FamilyFacts("negative binomial probability of {outcome}", COUNT, False, False, ("grid", "stan")),
-    "poisson_regression": FamilyFacts("Poisson probability of {outcome}", COUNT, False, True, ("stan",)),
+    "lognormal": FamilyFacts(
+        "normal density of (log {outcome}, log {weight})", POSITIVE, True, True, ("exact", "stan"), "lognormal"
+    ),
+    "beta": FamilyFacts("beta density of {outcome}", UNIT, False, False, ("grid", "stan"), "beta"),
+    "beta_regression": FamilyFacts("beta density of {outcome}", UNIT, False, True, ("stan",), "beta"),
+    "poisson": FamilyFacts("Poisson probability of {outcome}", COUNT, False, False, ("exact", "stan"), "Poisson"),
+    "negative_binomial": FamilyFacts(
+        "negative binomial probability of {outcome}", COUNT, False, False, ("grid", "stan"), "negative binomial"
+    ),
+    "poisson_regression": FamilyFacts("Poisson probability of {outcome}", COUNT, False, True, ("stan",), "Poisson"),
     "bernoulli": FamilyFacts("probability of {outcome}", BINARY, False, False, ("exact", "stan")),
     "scores": FamilyFacts(
         "normal density of the scores of {weight} and, given it, of {outcome} under the reference's distributions, "
@@ -79,5 +85,5 @@ FAMILIES: dict[Family, FamilyFacts] = {
         "noisy sums of {weight} and of its product with {outcome}, clipped where a reference tells, in every finest cell",
         *(Support("numbers"), None, False, ()),
     ),
-    "user": FamilyFacts("log_lik of the user's program", Support("numbers"), None, True, ("stan",)),
+    "user": FamilyFacts("log_lik of the user's program", Support("numbers"), None, True, ("stan",), "user's"),
 }

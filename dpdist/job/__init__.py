@@ -31,7 +31,7 @@ from dpdist.job.names import (
 )
 from dpdist.job.running import Diagnostics, Runtime, Sampler
 from dpdist.job.tables import Table
-from dpdist.job.values import Budget, Frozen, Name, budget_text
+from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Budget, Frozen, Name, budget_text
 from dpdist.job.whole import Job
 from dpdist.job.zcdp import epsilon_of, rho_of
 
@@ -40,9 +40,11 @@ __all__ = [
     "CLAMPED",
     "FIXED_WEIGHTS",
     "LAPLACE",
+    "LEAST_BUDGET",
     "NEEDING",
     "NOISY",
     "REFERRING",
+    "TOO_LITTLE",
     "Adjacency",
     "Budget",
     "Calibration",

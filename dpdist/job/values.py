@@ -11,7 +11,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 from dpdist.records import Level
 
 Period = Annotated[str, BeforeValidator(lambda v: str(v) if isinstance(v, int) else v)]
+Sentence = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f-\x9f]+$", max_length=400)]
+"""Text that is printed as it stands: one line, no control characters."""
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=80)]
+
+
+LEAST_BUDGET = Fraction(1, 10**6)
+TOO_LITTLE = "below that noise passes 2^53, where float64 rounds whole numbers, and the rounding would tell of the sums"
 
 
 def _exact(value: Any) -> Any:
@@ -24,8 +30,8 @@ def _exact(value: Any) -> Any:
         raise ValueError('a number in quotes is expected, for example "10.8" or "1/3"') from None
     if fraction <= 0:
         raise ValueError("a budget must be greater than 0")
-    if not Fraction(1, 10**9) <= fraction <= 10**9:
-        raise ValueError("a budget must be between 1e-9 and 1e9")
+    if not LEAST_BUDGET <= fraction <= 10**9:
+        raise ValueError(f"a budget must be between 1e-6 and 1e9: {TOO_LITTLE}")
     return fraction
 
 

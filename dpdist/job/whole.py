@@ -17,7 +17,7 @@ from dpdist.job.model import Model
 from dpdist.job.names import CELLWISE, LAPLACE, NEEDING, NOISY, Comparator
 from dpdist.job.running import Diagnostics, Record, Runtime, Sampler
 from dpdist.job.tables import Rake, Table
-from dpdist.job.values import Frozen, Name, Period
+from dpdist.job.values import Frozen, Name, Period, Sentence
 
 
 class Job(Frozen):
@@ -25,6 +25,9 @@ class Job(Frozen):
 
     dataset: Name
     period: Period
+    assumed_public: tuple[Sentence, ...] = Field(
+        default=(), description="what the job states to be public though it may depend on records; the statement prints it"
+    )
     input: Input = Input()
     columns: dict[str, Column]
     universe: tuple[Keep, ...] = ()
@@ -99,7 +102,7 @@ class Job(Frozen):
     @property
     def sizes_secret(self) -> bool:
         """True if the number of records in a cell is not public: the reference's stand in, and noisy ones are told."""
-        return self.budget.adjacency == "add_remove"
+        return self.budget.adjacency == "add_remove" or self.budget.exchange == "anywhere"
 
     @property
     def carries(self) -> bool:

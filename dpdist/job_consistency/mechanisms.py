@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dpdist.families import FAMILIES
-from dpdist.job import CLAMPED, FIXED_WEIGHTS, LAPLACE, NOISY, Job, Prior, Sampler, Weights
+from dpdist.job import (
+    CLAMPED,
+    FIXED_WEIGHTS,
+    LAPLACE,
+    LEAST_BUDGET,
+    NOISY,
+    TOO_LITTLE,
+    Job,
+    Prior,
+    Sampler,
+    Weights,
+)
 from dpdist.job_consistency.contradiction import Contradiction, clips, declared, limits
 
 
@@ -103,6 +114,13 @@ def sanitized(job: Job) -> Iterator[Contradiction]:
             yield ("columns", outcome, "bounds"), f"{found}: give bounds from above 0, to which lower values are clipped"
 
 
+def least_budget(job: Job) -> Iterator[Contradiction]:
+    """Every set's noise has a budget under which whole numbers stay exact."""
+    if job.mechanism.name in NOISY and job.epsilon_per_set < LEAST_BUDGET:
+        found = f"{job.synthetic_sets} sets leave less than 1e-6 for each"
+        yield ("synthetic_sets",), f"{found}, and {TOO_LITTLE}: take fewer sets, or a larger epsilon"
+
+
 def added_noise(job: Job) -> Iterator[Contradiction]:
     """Gaussian noise is sanitised statistics', and needs a delta; nothing else has one to state."""
     name, gaussian = job.mechanism.name, job.mechanism.noise == "gaussian"
@@ -151,4 +169,6 @@ def strictness(job: Job) -> Iterator[Contradiction]:
         yield ("mechanism", "fallback"), f"{found}: take refuse"
     for rule in job.outcome_dependent_rules if len(declared(job)) == len(job.model.outcomes) else ():
         found = f"'{name}' is strict, and the number of records left after '{rule}' is not public"
-        yield ("columns", rule.partition(":")[0]), f"{found}: clean the file first, or take another mechanism"
+        kept = "keep these records (zeros may stay, impute what is missing), or name a universe that no outcome decides"
+        public = "where that number is public anyway, leave them out of the file and state that under assumed_public"
+        yield ("columns", rule.partition(":")[0]), f"{found}: {kept}; {public}"
