@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ from rich.text import Text
 
 from dpdist.confidential import Confidential
 from dpdist.errors import WorkspaceError
-from dpdist.job import budget_text
 from dpdist.models.merging import fewest
 from dpdist.planning import Plan
+from dpdist.privacy import adjacency, claims
 from dpdist.privacy.guarantees import large_delta
 from dpdist.privacy.reference_cells import noise_scales
 from dpdist.publish.folder import recover
+from dpdist.publish.released import promised
 from dpdist.runtime.blocks import log_lik_bytes
 from dpdist.storage.bucket import MANIFEST
 from dpdist.storage.workspace import Workspace
@@ -45,18 +47,28 @@ def plan_text(plan: Plan) -> RenderableType:
         "blocks": f"{len(layout.blocks):,}",
         "memory per task": f"{needed:,.0f} MiB at most, of {given:,.0f} MiB a worker",
         "log-likelihood store": store if layout.log_lik else "not kept",
-        "guarantee": plan.promise.total.name,
-        "cost": f"ε = {job.model_dump(mode='json')['budget']['epsilon']} for the release, {job.budget.adjacency}",
-        "composition": plan.promise.composition,
     }
-    if job.budget.delta is not None:
-        told = f"at δ = {budget_text(job.budget.delta)}: ρ = {budget_text(job.budget.concentrated)}, {job.budget.adjacency}"
-        facts["cost"] = f"ε = {budget_text(job.budget.epsilon)} for the release, {told}"
-    if note := large_delta(job, int(count.sum())):
-        facts["caution"] = note
-    if plan.promise.total.name == "none":
-        facts["cost"] = "nothing is promised: for comparison only"
-    return facts_text(facts)
+    said = promised(plan.promise, {}) | {"exchange": job.budget.exchange, "headline": adjacency.headline(job)}
+    said["cautions"] = [*said["cautions"], *filter(None, [large_delta(job, int(count.sum()))])]
+    return facts_text({**facts, **_promise(said), "composition": said["composition"], **_cautions(said)})
+
+
+def _cautions(said: Mapping[str, Any]) -> dict[str, str]:
+    """What is known to go wrong; releases of before have none."""
+    listed = "\n".join(f"- {each}" for each in said.get("cautions", ()))
+    return {"cautions": listed} if listed else {}
+
+
+def _promise(said: Mapping[str, Any]) -> dict[str, str]:
+    """Guarantee, cost and what is protected, as a statement has them; nothing is where nothing is promised."""
+    protects = {"protects": said["headline"]} if "headline" in said and said["guarantee"] != "none" else {}
+    return claims.headline(said) | protects
+
+
+def _covered(said: Mapping[str, Any]) -> dict[str, str]:
+    """Which files ε compares, and what is not protected; of a statement that has them."""
+    lines = {"neighbours": said.get("adjacency_in_words"), "not covered": ", ".join(said.get("not_protected", ()))}
+    return {name: text for name, text in lines.items() if text}
 
 
 def _reference(plan: Plan, found: ReferenceFile | ReferenceRelease) -> str:
@@ -80,7 +92,8 @@ def run_text(workspace: str | Path) -> RenderableType:
             {
                 "public": space.shown(space.public),
                 "confidential": f"{space.shown(space.confidential)} (guard it)",
-                "guarantee": _guarantee(said),
+                **_promise(said),
+                **_cautions(said),
                 "tables": ", ".join(sorted(p.stem for p in (space.public / "tables").glob("*.csv"))),
                 "synthetic sets": str(said["synthetic_sets"]),
             }
@@ -97,7 +110,7 @@ def _report_text(space: Workspace, confidential: bool) -> RenderableType:
     said = _statement(space)
     parts: list[RenderableType] = [
         Text(f"{said['dataset']} {said['period']}", style="bold"),
-        facts_text({"guarantee": _guarantee(said), "composition": said["composition"]}),
+        facts_text({**_promise(said), **_covered(said), "composition": said["composition"], **_cautions(said)}),
     ]
     for path in sorted((space.public / "tables").glob("*.parquet")):
         parts += [_table(path.stem, rows) for rows in _wide(pd.read_parquet(path))]
@@ -149,18 +162,6 @@ def _statement(space: Workspace) -> dict[str, Any]:
         raise WorkspaceError(space.place, "no public folder", "run `dpdist run` on this workspace first")
     said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return said
-
-
-def _guarantee(said: dict[str, Any]) -> str:
-    if said["guarantee"] == "none":
-        return "none: for comparison only, not for publication"
-    cost = f"ε = {said['epsilon']} ({said['epsilon_per_set']} a set)"
-    if "rho" in said:
-        cost = f"ρ = {said['rho']}, ε = {said['epsilon']} at δ = {said['delta']}"
-    text = f"{said['guarantee']}, {cost}, {said['adjacency']}"
-    return (
-        text if said["adjacency"] == "substitution" else f"{text}; against substitution ε = {said['substitution_epsilon']}"
-    )
 
 
 def facts_text(facts: dict[str, str]) -> Table:
