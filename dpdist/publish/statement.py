@@ -63,16 +63,16 @@ def statement(release: Release) -> dict[str, Any]:
 def _claimed(release: Release) -> dict[str, Any]:
     """The class and its neighbours in words, and what of a record is protected: nothing where nothing is promised."""
     job, said = release.job, release.promise
-    words = in_words(said, job, int(release.frame.count.sum()))
+    words, open_parts = in_words(said, job, int(release.frame.count.sum())), not_protected(job, _on_a_file(release))
     if said["guarantee"] == "none":
-        return {"guarantee_in_words": words, "protected": [], "not_protected": [*job.components, *not_protected(job)]}
+        return {"guarantee_in_words": words, "protected": [], "not_protected": [*job.components, *open_parts]}
     return {
         "headline": headline(job),
         "guarantee_in_words": words,
         "adjacency_in_words": neighbours(job),
         **({"exchange": job.budget.exchange} if job.budget.adjacency == "substitution" else {}),
         "protected": protected(job),
-        "not_protected": not_protected(job),
+        "not_protected": open_parts,
     }
 
 
@@ -116,6 +116,12 @@ def _density(release: Release) -> str:
     return f"{density}, natural logarithm{given}, in the observed sample"
 
 
+def _on_a_file(release: Release) -> bool:
+    """True if the reference is a file: the job as published names no earlier release, but the promise does."""
+    said = release.job.reference
+    return said is not None and said.histogram is None and "chain" not in release.promise.get("reference", {})
+
+
 def _public(release: Release) -> list[str]:
     job = release.job
     noisy, by = "noisy numbers of " if job.sizes_secret else "", ", ".join(job.categories) or "no column"
@@ -134,7 +140,7 @@ def _public(release: Release) -> list[str]:
             what = "noisy histograms that are part of this release"
         facts.append(f"the reference, {what}")
     if release.facts:
-        what = VERBATIM if job.reference is not None and not job.carries else "points of the earlier release, as they were"
+        what = VERBATIM if _on_a_file(release) else "points of the earlier release, as they were"
         facts.append(f"released/{DISTRIBUTIONS}: {what}")
     facts += [f"the universe: {keep.column} is one of {', '.join(map(str, keep.keep))}" for keep in job.universe]
     facts += [f"the job states: {sentence}" for sentence in job.assumed_public]
