@@ -33,13 +33,15 @@ class Support:
 class FamilyFacts:
     """`weight`: whether the model has the sampling weight as a component, always, never or if the job names one.
 
-    `density` says of what f_i is the density, for the statement.
+    `density` says of what f_i is the density, for the statement; `law` names the parametric law that records are taken to
+    have, where there is one that a real file may not have.
     """
 
     density: str
     support: Support
     weight: bool | None
     predictors: bool
+    law: str = ""
 
 
 POSITIVE = Support("values above 0", low=0.0, open=True)
@@ -55,12 +57,14 @@ def families_for(values: Collection[float]) -> str:
 
 
 FAMILIES: dict[Family, FamilyFacts] = {
-    "lognormal": FamilyFacts("normal density of (log {outcome}, log {weight})", POSITIVE, True, True),
-    "beta": FamilyFacts("beta density of {outcome}", UNIT, False, False),
-    "beta_regression": FamilyFacts("beta density of {outcome}", UNIT, False, True),
-    "poisson": FamilyFacts("Poisson probability of {outcome}", COUNT, False, False),
-    "negative_binomial": FamilyFacts("negative binomial probability of {outcome}", COUNT, False, False),
-    "poisson_regression": FamilyFacts("Poisson probability of {outcome}", COUNT, False, True),
+    "lognormal": FamilyFacts("normal density of (log {outcome}, log {weight})", POSITIVE, True, True, "lognormal"),
+    "beta": FamilyFacts("beta density of {outcome}", UNIT, False, False, "beta"),
+    "beta_regression": FamilyFacts("beta density of {outcome}", UNIT, False, True, "beta"),
+    "poisson": FamilyFacts("Poisson probability of {outcome}", COUNT, False, False, "Poisson"),
+    "negative_binomial": FamilyFacts(
+        "negative binomial probability of {outcome}", COUNT, False, False, "negative binomial"
+    ),
+    "poisson_regression": FamilyFacts("Poisson probability of {outcome}", COUNT, False, True, "Poisson"),
     "bernoulli": FamilyFacts("probability of {outcome}", BINARY, False, False),
     "scores": FamilyFacts(
         "normal density of the scores of {weight} and, given it, of {outcome} under the reference's distributions, "
@@ -78,5 +82,5 @@ FAMILIES: dict[Family, FamilyFacts] = {
         "noisy sums of {weight} and of its product with {outcome}, clipped where a reference tells, in every finest cell",
         *(Support("numbers"), None, False),
     ),
-    "user": FamilyFacts("log_lik of the user's program", Support("numbers"), None, True),
+    "user": FamilyFacts("log_lik of the user's program", Support("numbers"), None, True, "user's"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,13 @@ from dpdist.console import Escaping
 from dpdist.errors import WorkspaceError
 from dpdist.evaluation_text import evaluation_text, verdict_text
 from dpdist.frames import frame_from_table
-from dpdist.job import budget_text
 from dpdist.models.merging import fewest
 from dpdist.planning import Plan
+from dpdist.privacy import adjacency, claims
 from dpdist.privacy.guarantees import large_delta
 from dpdist.privacy.reference_cells import noise_scales
 from dpdist.publish.folder import recover
-from dpdist.publish.released import UNFIT, refuse_changed
+from dpdist.publish.released import UNFIT, promised, refuse_changed
 from dpdist.records import Frame
 from dpdist.runtime.blocks import log_lik_bytes
 from dpdist.storage.bucket import MANIFEST
@@ -55,19 +56,28 @@ def plan_text(plan: Plan) -> RenderableType:
         "blocks": f"{len(layout.blocks):,}",
         "memory per task": f"{needed:,.0f} MiB at most, of {given:,.0f} MiB a worker",
         "log-likelihood store": store if layout.log_lik else "not kept",
-        "guarantee": plan.promise.total.name,
-        "cost": f"ε = {job.model_dump(mode='json')['budget']['epsilon']} for the release, {job.budget.adjacency}",
-        "composition": plan.promise.composition,
     }
-    if job.budget.delta is not None:
-        told = f"at δ = {budget_text(job.budget.delta)}: ρ = {budget_text(job.budget.concentrated)}, {job.budget.adjacency}"
-        facts["cost"] = f"ε = {budget_text(job.budget.epsilon)} for the release, {told}"
-    notes = [note for note in (large_delta(job, int(count.sum())), *cautions(plan)) if note]
-    if notes:
-        facts["caution"] = "\n".join(notes)
-    if plan.promise.total.name == "none":
-        facts["cost"] = "nothing is promised: for comparison only"
-    return facts_text(facts)
+    said = promised(plan.promise, {}) | {"exchange": job.budget.exchange, "headline": adjacency.headline(job)}
+    said["cautions"] = [*said["cautions"], *filter(None, [large_delta(job, int(count.sum()))]), *cautions(plan)]
+    return facts_text({**facts, **_promise(said), "composition": said["composition"], **_cautions(said)})
+
+
+def _cautions(said: Mapping[str, Any]) -> dict[str, str]:
+    """What is known to go wrong; releases of before have none."""
+    listed = "\n".join(f"- {each}" for each in said.get("cautions", ()))
+    return {"cautions": listed} if listed else {}
+
+
+def _promise(said: Mapping[str, Any]) -> dict[str, str]:
+    """Guarantee, cost and what is protected, as a statement has them; nothing is where nothing is promised."""
+    protects = {"protects": said["headline"]} if "headline" in said and said["guarantee"] != "none" else {}
+    return claims.headline(said) | protects
+
+
+def _covered(said: Mapping[str, Any]) -> dict[str, str]:
+    """Which files ε compares, and what is not protected; of a statement that has them."""
+    lines = {"neighbours": said.get("adjacency_in_words"), "not covered": ", ".join(said.get("not_protected", ()))}
+    return {name: text for name, text in lines.items() if text}
 
 
 def _reference(plan: Plan, found: ReferenceFile | ReferenceRelease) -> str:
@@ -92,7 +102,8 @@ def run_text(workspace: str | Path) -> RenderableType:
             | {
                 "public": space.shown(space.public),
                 "confidential": f"{space.shown(space.confidential)} (guard it)",
-                "guarantee": _guarantee(said),
+                **_promise(said),
+                **_cautions(said),
                 "tables": ", ".join(sorted(p.stem for p in (space.public / "tables").glob("*.csv"))),
                 "synthetic sets": str(said["synthetic_sets"]),
                 "how far off it is": f"`dpdist report {space.place} --confidential`",
@@ -110,7 +121,15 @@ def _report_text(space: Workspace, confidential: bool) -> RenderableType:
     said = _statement(space)
     parts: list[RenderableType] = [
         Text(f"{said['dataset']} {said['period']}", style="bold"),
-        facts_text(_replay(space) | {"guarantee": _guarantee(said), "composition": said["composition"]}),
+        facts_text(
+            {
+                **_replay(space),
+                **_promise(said),
+                **_covered(said),
+                "composition": said["composition"],
+                **_cautions(said),
+            }
+        ),
     ]
     sizes = frame_from_table(pq.read_table(space.public / "released" / "frame.parquet"))
     unknown = False
@@ -171,18 +190,6 @@ def _replay(space: Workspace) -> dict[str, str]:
     """Said first of a folder that repeats another run's draws."""
     said = "repeats another run's draws: not for publication"
     return {"replay": said} if (space.public / UNFIT).exists() else {}
-
-
-def _guarantee(said: dict[str, Any]) -> str:
-    if said["guarantee"] == "none":
-        return "none: for comparison only, not for publication"
-    cost = f"ε = {said['epsilon']} ({said['epsilon_per_set']} a set)"
-    if "rho" in said:
-        cost = f"ρ = {said['rho']}, ε = {said['epsilon']} at δ = {said['delta']}"
-    text = f"{said['guarantee']}, {cost}, {said['adjacency']}"
-    return (
-        text if said["adjacency"] == "substitution" else f"{text}; against substitution ε = {said['substitution_epsilon']}"
-    )
 
 
 def _wide(rows: pd.DataFrame, sizes: Frame) -> list[tuple[pd.DataFrame, list[str]]]:

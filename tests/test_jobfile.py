@@ -221,7 +221,7 @@ def test_the_budget_of_a_set_is_an_exact_share() -> None:
     assert job.epsilon_per_set * 3 == job.budget.epsilon
 
 
-@given(st.fractions(min_value=Fraction(1, 10**9), max_value=10**9))
+@given(st.fractions(min_value=Fraction(1, 10**6), max_value=10**9))
 def test_the_text_of_a_budget_is_the_budget(epsilon: Fraction) -> None:
     assert Fraction(budget_text(epsilon)) == epsilon
     said = ReleaseBudget(epsilon=budget_text(epsilon)).model_dump_json()
@@ -392,6 +392,7 @@ OTHER_RESULT = [
     (("columns", "town"), {"levels": ["a"]}),
     (("universe",), []),
     (("universe", 0, "keep"), ["f"]),
+    (("assumed_public",), ["how many people answered"]),
     (("survey", "weight"), "w"),
     (("survey", "design_strata"), []),
     (("survey", "psu"), "psu"),

@@ -94,6 +94,23 @@ def test_the_statement_says_which_class_of_guarantee_was_promised(release: tuple
     )
 
 
+def test_the_report_prints_what_is_protected_and_no_asymptotic_figure_like_a_strict_one(release: tuple[str, Path]) -> None:
+    mechanism, workspace = release
+    lines = dpdist.report(workspace).splitlines()
+    (guarantee,) = [line for line in lines if line.startswith("guarantee ")]
+    protects = [line for line in lines if line.startswith("protects ")]
+    assert bool(protects) == (CLASSES[mechanism] != "none")
+    shown = "y of a record; table columns (region) and sample counts are published as they are"
+    assert all(shown in line for line in protects)
+    assert ("ε = 12 " in guarantee) == (CLASSES[mechanism] in ("strict", "strict for exact draws"))
+    assert any(line.startswith("neighbours ") for line in lines) == bool(protects)
+    assert any(line.startswith("not covered ") and "region" in line for line in lines)
+    aimed = [line for line in lines if line.startswith("aimed at ")]
+    assert bool(aimed) == (CLASSES[mechanism] == "asymptotic")
+    assert any("not a differential-privacy guarantee" in line for line in lines) == bool(aimed)
+    assert any(line.startswith("cautions ") for line in lines) == (mechanism != "perturbed_histogram")
+
+
 @pytest.mark.parametrize("release", POSTERIORS, indirect=True)
 def test_no_more_is_spent_than_was_promised(release: tuple[str, Path]) -> None:
     """Control: the unweighted posterior, which promises nothing, spends more than 6 a set."""

@@ -32,7 +32,7 @@ from dpdist.job.names import (
 )
 from dpdist.job.running import Diagnostics, Runtime, Sampler
 from dpdist.job.tables import Statistic, Table
-from dpdist.job.values import Budget, Frozen, Name, budget_text
+from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Budget, Frozen, Name, budget_text
 from dpdist.job.whole import Job
 from dpdist.job.zcdp import epsilon_of, rho_of
 
@@ -41,10 +41,12 @@ __all__ = [
     "CLAMPED",
     "FIXED_WEIGHTS",
     "LAPLACE",
+    "LEAST_BUDGET",
     "NEEDING",
     "NOISY",
     "REFERRING",
     "SAMPLERS",
+    "TOO_LITTLE",
     "Adjacency",
     "Budget",
     "Calibration",

@@ -37,6 +37,7 @@ MechanismName = Literal[
 WeightRule = Literal["none", "linear", "inverse", "scalar", "fixed_point", "cluster"]
 Fallback = Literal["refuse", "pool", "proper_prior"]
 Adjacency = Literal["zero_out", "add_remove", "substitution"]
+Exchange = Literal["same_x", "anywhere"]
 Comparator = Literal["laplace", "laplace_composed", "laplace_consistent", "laplace_finest", "reference_only", "fbs", "fbp"]
 SamplerName = Literal["auto", "exact", "grid", "stan"]
 Toolchain = Literal["auto", "cmdstan", "embedded"]

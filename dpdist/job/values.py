@@ -33,6 +33,11 @@ def at_most(limit: int, why: str) -> AfterValidator:
 Period = Annotated[str, BeforeValidator(lambda v: str(v) if isinstance(v, int) else v), AfterValidator(_printable)]
 ColumnName = Annotated[str, AfterValidator(_printable)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=80)]
+Sentence = Annotated[str, Field(max_length=400), AfterValidator(_printable)]
+"""Text that is printed as it stands: one line, no control characters."""
+
+LEAST_BUDGET = Fraction(1, 10**6)
+TOO_LITTLE = "below that noise passes 2^53, where float64 rounds whole numbers, and the rounding would tell of the sums"
 
 
 LONGEST = 2_000
@@ -59,8 +64,8 @@ def _exact(value: Any) -> Any:
     fraction = _fraction(value, '"10.8" or "1/3"')
     if fraction <= 0:
         raise ValueError("a budget must be greater than 0")
-    if not Fraction(1, 10**9) <= fraction <= 10**9:
-        raise ValueError("a budget must be between 1e-9 and 1e9")
+    if not LEAST_BUDGET <= fraction <= 10**9:
+        raise ValueError(f"a budget must be between 1e-6 and 1e9: {TOO_LITTLE}")
     return fraction
 
 

@@ -17,7 +17,7 @@ from dpdist.job.model import Model
 from dpdist.job.names import CELLWISE, CLAMPED, LAPLACE, NEEDING, NOISY, SAMPLERS, Comparator
 from dpdist.job.running import Diagnostics, Record, Runtime, Sampler
 from dpdist.job.tables import Rake, Table
-from dpdist.job.values import ColumnName, Frozen, Name, Period, at_most
+from dpdist.job.values import ColumnName, Frozen, Name, Period, Sentence, at_most
 
 
 class Job(Frozen):
@@ -25,6 +25,9 @@ class Job(Frozen):
 
     dataset: Name
     period: Period
+    assumed_public: tuple[Sentence, ...] = Field(
+        default=(), description="what the job states to be public though it may depend on records; the statement prints it"
+    )
     input: Input = Input()
     columns: dict[ColumnName, Column]
     universe: tuple[Keep, ...] = ()
@@ -126,7 +129,7 @@ class Job(Frozen):
     @property
     def sizes_secret(self) -> bool:
         """True if the number of records in a cell is not public: the reference's stand in, and noisy ones are told."""
-        return self.budget.adjacency == "add_remove"
+        return self.budget.adjacency == "add_remove" or self.budget.exchange == "anywhere"
 
     @property
     def carries(self) -> bool:

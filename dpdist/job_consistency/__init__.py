@@ -10,6 +10,7 @@ from dpdist.job_consistency.earlier import calibration, reference
 from dpdist.job_consistency.mechanisms import (
     added_noise,
     clamp,
+    least_budget,
     noisy_statistics,
     noisy_tables,
     sanitized,
@@ -43,6 +44,7 @@ def contradictions(job: Job) -> list[Contradiction]:
         *calibration(job),
         *noisy_statistics(job),
         *sanitized(job),
+        *least_budget(job),
         *added_noise(job),
         *noisy_tables(job),
         *comparators(job),

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dpdist.job import CLAMPED, FIXED_WEIGHTS, LAPLACE, NOISY, SAMPLERS, Job, Prior, Sampler, Weights
+from dpdist.job import (
+    CLAMPED,
+    FIXED_WEIGHTS,
+    LAPLACE,
+    LEAST_BUDGET,
+    NOISY,
+    SAMPLERS,
+    TOO_LITTLE,
+    Job,
+    Prior,
+    Sampler,
+    Weights,
+)
 from dpdist.job_consistency.contradiction import Contradiction, clips, declared, limits
 
 
@@ -112,6 +124,13 @@ def sanitized(job: Job) -> Iterator[Contradiction]:
             )
 
 
+def least_budget(job: Job) -> Iterator[Contradiction]:
+    """Every set's noise has a budget under which whole numbers stay exact."""
+    if job.mechanism.name in NOISY and job.epsilon_per_set < LEAST_BUDGET:
+        found = f"{job.synthetic_sets} sets leave less than 1e-6 for each"
+        yield Contradiction(("synthetic_sets",), f"{found}, and {TOO_LITTLE}", "take fewer sets, or a larger epsilon")
+
+
 def added_noise(job: Job) -> Iterator[Contradiction]:
     """Gaussian noise is sanitised statistics', and needs a delta; nothing else has one to state."""
     name, gaussian = job.mechanism.name, job.mechanism.noise == "gaussian"
@@ -168,4 +187,6 @@ def strictness(job: Job) -> Iterator[Contradiction]:
         yield Contradiction(("mechanism", "fallback"), found, "take refuse")
     for rule in job.outcome_dependent_rules if len(declared(job)) == len(job.model.outcomes) else ():
         found = f"'{name}' is strict, and the number of records left after '{rule}' is not public"
-        yield Contradiction(("columns", rule.partition(":")[0]), found, "clean the file first, or take another mechanism")
+        kept = "keep these records (zeros may stay, impute what is missing), or name a universe that no outcome decides"
+        public = "where that number is public anyway, leave them out of the file and state that under assumed_public"
+        yield Contradiction(("columns", rule.partition(":")[0]), found, f"{kept}; {public}")

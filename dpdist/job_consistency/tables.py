@@ -44,8 +44,15 @@ def modelled(job: Job) -> Iterator[Contradiction]:
 
 def promises(job: Job) -> Iterator[Contradiction]:
     """What is to be promised or published can be."""
-    if job.sizes_secret and job.mechanism.name == "reference_tables":
+    anywhere = job.budget.exchange == "anywhere"
+    if anywhere and job.budget.adjacency != "substitution":
+        found = f"{job.budget.adjacency} exchanges no record"
+        yield Contradiction(("budget", "exchange"), found, "leave it out, or take adjacency: substitution")
+    elif job.sizes_secret and job.mechanism.name == "reference_tables":
         yield from _secret_sizes(job)
+    elif anywhere:
+        found = f"'{job.mechanism.name}' publishes exact sample counts, which show a record that moves whatever the noise"
+        yield Contradiction(("budget", "exchange"), found, "take reference_tables, or leave it out")
     elif job.sizes_secret:
         found = f"'{job.mechanism.name}' publishes stratum sizes and predictors, so add_remove cannot be promised"
         yield Contradiction(("budget", "adjacency"), found, "use zero_out or substitution")
@@ -61,11 +68,12 @@ def promises(job: Job) -> Iterator[Contradiction]:
 
 
 def _secret_sizes(job: Job) -> Iterator[Contradiction]:
-    """Under add_remove nothing that is public may tell how many records there are, or where."""
+    """Under add_remove, or an exchange anywhere, nothing public may tell how many records there are, or where."""
+    why = "add_remove" if job.budget.adjacency == "add_remove" else "exchange: anywhere"
     for path in (("strata",), ("survey", "design_strata")):
         if job.strata if path == ("strata",) else job.survey.design_strata:
             yield Contradiction(
-                path, "add_remove keeps sizes secret, and these are public ones", "leave it out, or take zero_out"
+                path, f"{why} keeps sizes secret, and these are public ones", "leave it out, or take zero_out"
             )
     if job.rake:
         yield Contradiction(

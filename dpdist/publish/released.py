@@ -92,6 +92,7 @@ def promised(promise: Promise, sampler: Mapping[str, Any], reference: Mapping[st
         said["substitution_rho"] = budget_text(guarantee.substitution_rho)
     said["composition"] = promise.composition
     said["assumptions"] = list(promise.assumptions)
+    said["cautions"] = list(promise.cautions)
     said["sampler"] = dict(sampler)
     if reference is not None:
         said["reference"] = dict(reference)

@@ -108,9 +108,10 @@ def _outcome(job: Job, b: Batch, name: str) -> tuple[Floats, Floats]:
     values, missing = b.numbers(name) if column.codes is None else b.coded(name, column.codes)
     if column.missing == "drop":
         b.drop(missing, f"{name}: missing, dropped")
-    b.wrong(
-        missing, name, "missing values", "a number for every record", f"state columns.{name}.missing: drop, or a universe"
-    )
+    dropped = f"state columns.{name}.missing: drop, or a universe"
+    if job.strict:  # the number of records that a rule leaves would depend on the outcome
+        dropped = "impute them, or name a universe that no outcome decides"
+    b.wrong(missing, name, "missing values", "a number for every record", dropped)
     b.wrong(np.isinf(values), name, "values that are not finite", "finite numbers", "correct the file")
     if column.zeros == "drop":
         b.drop(values == 0, f"{name}: zeros, dropped")
@@ -133,8 +134,8 @@ def _supported(job: Job, b: Batch, name: str, values: Floats) -> None:
     outside = ~support.inside(values) & np.isfinite(values)
     zero, negative = outside & (values == 0), outside & (values < 0)
     b.wrong(negative, name, "negative values", allowed, "correct the file")
-    able = f"or take a family that has them: {families_for([0.0])}"
-    b.wrong(zero, name, "zeros", allowed, f"state columns.{name}.zeros: drop, or restrict the universe, {able}")
+    able = f"restrict the universe, or take a family that has them: {families_for([0.0])}"
+    b.wrong(zero, name, "zeros", allowed, able if job.strict else f"state columns.{name}.zeros: drop, or {able}")
     b.wrong(
         outside & ~zero & ~negative,
         name,

@@ -30,6 +30,7 @@ from dpdist.models.reference_cells import ReferenceCells
 from dpdist.models.sanitized import SanitizedLognormal
 from dpdist.records import Floats, Frame, Records
 from dpdist.runtime.rounds import drive, fresh_noise
+from dpdist.sampling import facts
 from dpdist.sampling.exact import ExactSampler
 
 UNIT = 2**20
@@ -118,6 +119,7 @@ def driven(job: Job) -> tuple[list[Noise], list[Floats], StratumModel, Released]
     return asked, sums, model, drive(rounds, model, ExactSampler(1), KEY, "all", visit, noise)
 
 
+ANYWHERE = "substitution, exchange: anywhere"
 PAIR, TWO = "salary", "[salary, hours]"
 Asked = list[tuple[Fraction, int, int] | tuple[Fraction, int, int, str]]
 CASES: dict[str, tuple[Job, Asked]] = {
@@ -125,6 +127,7 @@ CASES: dict[str, tuple[Job, Asked]] = {
     "tables": (said("reference_tables", "zero_out", "1/2", reference=FILE), [(Fraction(2 * UNIT), 6, 1)]),
     "exchanged": (said("reference_tables", "substitution", "1/2", reference=FILE), [(Fraction(4 * UNIT), 6, 1)]),
     "secret": (said("reference_tables", "add_remove", "1/2", reference=FILE), [(Fraction(2 * UNIT), 9, 1)]),
+    "anywhere": (said("reference_tables", ANYWHERE, "1/2", reference=FILE), [(Fraction(4 * UNIT), 9, 1)]),
     # K = 2: 1/ε on 1 − v, 2/ε on all others
     "tables, two": (
         said("reference_tables", "zero_out", "1/2", reference=FILE, outcome=TWO),
@@ -219,6 +222,7 @@ def test_noise_a_fifth_too_small_is_caught(case: str, monkeypatch: pytest.Monkey
         ("tables", {CLIPPED}),
         ("exchanged, two", {CLIPPED, SEVERAL}),
         ("secret", {CLIPPED_SECRET}),
+        ("anywhere", {CLIPPED_SECRET}),
         ("secret, two", {SEVERAL_SECRET}),
     ],
 )
@@ -234,6 +238,20 @@ def test_the_statement_tells_of_the_scales_in_force(case: str, told: set[str]) -
 def test_that_a_reference_was_not_refused_is_said_to_be_outside_of_the_budget(case: str, told: bool) -> None:
     job = CASES[case][0]
     assert (NOT_REFUSED in MECHANISMS[job.mechanism.name].promise(job).assumptions) == told
+
+
+LAWS = {"laplace": "discrete Laplace", "gaussian": "discrete Gaussian"}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_statement_names_the_law_that_is_asked_for_and_no_other(case: str) -> None:
+    job = CASES[case][0]
+    (law,) = {request.law for request in driven(job)[0]}
+    (other,) = LAWS.keys() - {law}
+    texts = [facts(job)["noise"], *MECHANISMS[job.mechanism.name].promise(job).assumptions]
+    assert LAWS[law] in texts[0]
+    assert any(LAWS[law] in text for text in texts[1:])
+    assert not any(LAWS[other] in text for text in texts)
 
 
 def table(asked: list[Noise]) -> Floats:
