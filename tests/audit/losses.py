@@ -5,7 +5,7 @@ Contributions of single records are additive, which is tested; so pairs of singl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 import numpy as np
 from metering import Enough, Imposed, Meter
+from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
 from dpdist.job import Job
@@ -54,9 +55,9 @@ synthetic_sets: {sets}
 budget: {{epsilon: "{epsilon}", adjacency: {adjacency}{delta}}}
 {reference}
 tables:
-  - {{name: one, by: [field, sex], statistics: [{statistics}]}}
   - {{name: two, by: [field], statistics: [count]}}
 """
+FINE = "  - {{name: one, by: [field, sex], statistics: [{statistics}]}}\n"
 FAMILIES = {
     "reference_tables": "reference_cells",
     "sanitized_statistics": "lognormal",
@@ -94,6 +95,8 @@ class Case:
     statistics: str = "count, {mean: salary}"
     records: int = 60
     """Of the reference, in every cell."""
+    fine: bool = True
+    """With a table of the finest cells beside that of fields."""
 
     @property
     def name(self) -> str:
@@ -101,7 +104,7 @@ class Case:
         variants += [self.outcomes[0] if self.outcomes[0] != "salary" else "", "Gaussian" if self.gaussian else ""]
         variants += ["earlier release" if self.carried else "", "histogram" if self.histogram else ""]
         variants += [f"m = {self.sets}" if self.sets > 1 else "", "counts alone" if self.statistics == "count" else ""]
-        variants += ["units" if self.records < 10 else ""]
+        variants += ["units" if self.records < 10 else "", "" if self.fine else "one table"]
         return ", ".join([self.mechanism, *filter(None, variants)])
 
     @property
@@ -118,7 +121,7 @@ class Case:
         public = ", sensitivity: public" if self.mechanism == "laplace_composed" else ""
         bins = ", bins: 7" if self.mechanism == "perturbed_histogram" else ""
         return parse_job(
-            JOB.format(
+            (JOB + FINE * self.fine).format(
                 low=1 if self.mechanism == "sanitized_statistics" else 0,
                 survey="survey: {weight: weight}" if self.weighted else "",
                 family=FAMILIES[self.mechanism],
@@ -280,20 +283,43 @@ def grid(case: Case) -> Records:
     return records(cells, weights, np.array(outcomes))
 
 
-def worst(case: Case, noise: float = 1.0, most: int | None = None) -> Loss:
-    """The worst losses over all pairs of records of the grid; `noise` is its scale over that in force."""
+class Metered(NamedTuple):
+    """Records of the grid, (record,); their sums, and these in scales of the noise, (record, figure); the scales."""
+
+    tried: Records
+    queries: Floats
+    scales: Floats
+    sums: Floats
+
+    def distances(self, case: Case) -> tuple[Floats, Floats]:
+        """Losses of a record switched off, (record, 1), and of one record for another, (record, record): ε or ρ."""
+        metric, share = ("sqeuclidean", 0.5) if case.gaussian else ("cityblock", 1.0)
+        none = np.zeros((1, self.queries.shape[1]))
+        return share * cdist(self.queries, none, metric), share * cdist(self.queries, self.queries, metric)
+
+    @property
+    def same(self) -> NDArray[np.bool_]:
+        return np.asarray(self.tried.frame[:, None] == self.tried.frame[None])
+
+
+def metered(case: Case, most: int | None = None) -> Metered:
+    """The grid's records one by one through the mechanism."""
     tried = grid(case)
     if most is not None and len(tried) > most:
         tried = tried.take(np.unique(np.linspace(0, len(tried) - 1, most).astype(np.int64)))
     imposed = fixed(case) if case.histogram else None
     with remembered():
-        metered = [case.query(tried.part(k, k + 1), imposed=imposed) for k in range(len(tried))]
-    queries = np.array([each.query for each in metered]) / noise
-    cell, none = tried.frame, np.zeros((1, queries.shape[1]))
-    apart = cdist(queries, queries, "cityblock") if not case.gaussian else cdist(queries, queries, "sqeuclidean") / 2.0
-    alone = cdist(queries, none, "cityblock") if not case.gaussian else cdist(queries, none, "sqeuclidean") / 2.0
-    same = cell[:, None] == cell[None]
-    found = (alone.max(), apart[same].max(), apart[~same].max())
+        found = [case.query(tried.part(k, k + 1), imposed=imposed) for k in range(len(tried))]
+    return Metered(
+        tried, np.array([each.query for each in found]), found[0].scale, np.array([each.sums_found for each in found])
+    )
+
+
+def worst(case: Case, noise: float = 1.0, most: int | None = None) -> Loss:
+    """The worst losses over all pairs of records of the grid; `noise` is its scale over that in force."""
+    own = metered(case, most)
+    alone, apart = own._replace(queries=own.queries / noise).distances(case)
+    found = (alone.max(), apart[own.same].max(), apart[~own.same].max())
     return Loss(*(float(each) / case.claimed for each in found))
 
 
@@ -324,8 +350,8 @@ def fixed(case: Case) -> Imposed:
     """The first noisy sum of a file, for all: what comes after it is adaptive."""
     drawn: list[Floats] = []
 
-    def impose(number: int, shape: Sequence[int]) -> Floats:
-        return drawn[number].reshape(shape)
+    def impose(number: int, query: Floats) -> Floats:
+        return drawn[number].reshape(query.shape)
 
     meter = Meter(1)
     rounds = MECHANISMS[case.job.mechanism.name].protect(case.job, case.model, Unheard(), case.learned)

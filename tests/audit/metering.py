@@ -15,8 +15,8 @@ import numpy as np
 from dpdist.mechanisms.protocol import Noise
 from dpdist.records import Floats
 
-Imposed = Callable[[int, tuple[int, ...]], Floats]
-"""The value of the n-th noisy sum, by its shape, in place of what the file gives."""
+Imposed = Callable[[int, Floats], Floats]
+"""What stands in place of the n-th noisy sum, which is given without its noise."""
 
 
 class Enough(Exception):
@@ -46,15 +46,24 @@ class Meter:
         self.drawn.append(draws.reshape(-1).copy())
         if len(self.found) == self.sums:
             raise Enough
-        return query if self.imposed is None else self.imposed(len(self.found) - 1, query.shape)
+        return query if self.imposed is None else self.imposed(len(self.found) - 1, query)
 
     @property
     def query(self) -> Floats:
         """All noisy figures, in the scales of their noise."""
-        scales = np.array([float(scale) for scale in self.scales])
+        return np.asarray(self.sums_found / self.scale)
+
+    @property
+    def sums_found(self) -> Floats:
+        """All noisy figures, without their noise."""
+        return np.concatenate(self.found)
+
+    @property
+    def scale(self) -> Floats:
+        """Of every figure's noise."""
         drawn = np.concatenate(self.drawn).astype(np.int64)
         assert len(drawn) == len(np.unique(drawn)), "a draw was used twice"
-        return np.asarray(np.concatenate(self.found) / scales[drawn])
+        return np.array([float(scale) for scale in self.scales])[drawn]
 
 
 class Tap(np.ndarray[Any, np.dtype[np.float64]]):
