@@ -1,5 +1,5 @@
-"""The real sampler on the worst neighbours: event counts bound ε, or ρ, from below. They never exceed the claim; with half the
-noise they do."""
+"""The real sampler on the worst neighbours: event counts bound ε, or ρ, from below; never above the claim, but with half the
+noise above it."""
 
 from __future__ import annotations
 
