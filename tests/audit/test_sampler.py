@@ -1,5 +1,4 @@
-"""The real sampler on the worst neighbours: event counts bound ε, or ρ, from below; never above the claim, but with half the
-noise above it."""
+"""The real sampler on the worst neighbours: event counts bound ε, or ρ, from below, and with half the noise exceed it."""
 
 from __future__ import annotations
 
