@@ -25,8 +25,9 @@ from dpdist.planning import Plan
 from dpdist.privacy import adjacency, claims
 from dpdist.privacy.guarantees import large_delta
 from dpdist.privacy.reference_cells import noise_scales
+from dpdist.public_files import UNFIT
 from dpdist.publish.folder import recover
-from dpdist.publish.released import UNFIT, promised, refuse_changed
+from dpdist.publish.released import promised, refuse_changed
 from dpdist.records import Frame
 from dpdist.runtime.blocks import log_lik_bytes
 from dpdist.storage.bucket import MANIFEST

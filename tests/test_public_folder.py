@@ -142,7 +142,8 @@ def test_a_public_file_that_is_not_the_manifests_is_said_and_nothing_is_shown(
     change(workspace / "public" / name)
     told = CliRunner().invoke(app, ["report", str(workspace)])
     assert (told.exit_code, told.stdout) == (1, "")
-    assert f"{name} is not the file that manifest.json tells of" in told.stderr
+    found = "no such file" if change is Path.unlink else "it is not the file that manifest.json tells of"
+    assert f"{name}: {found}" in told.stderr
 
 
 def test_a_table_that_the_manifest_does_not_name_is_said(workspace: Path) -> None:
@@ -150,24 +151,27 @@ def test_a_table_that_the_manifest_does_not_name_is_said(workspace: Path) -> Non
     shutil.copy(tables / "counts.parquet", tables / "other.parquet")
     told = CliRunner().invoke(app, ["report", str(workspace)])
     assert (told.exit_code, told.stdout) == (1, "")
-    assert "tables/other.parquet is not the file" in told.stderr
+    assert "tables/other.parquet: manifest.json does not tell of it" in told.stderr
 
 
 def test_several_changes_are_counted_and_a_run_makes_them_good(job: Job, workspace: Path) -> None:
     before = public_files(workspace)
     for name in CHANGED:
         edited(workspace / "public" / name)
-    with pytest.raises(WorkspaceError, match="and 3 others like it"):
+    with pytest.raises(WorkspaceError, match="and 3 more files are not the manifest's"):
         dpdist.report(workspace)
     dpdist.run(job, workspace)
     assert public_files(workspace) == before
 
 
-@pytest.mark.parametrize("manifest", [None, "{", "[]", '{"files": 1}'])
-def test_a_folder_without_a_whole_manifest_is_not_shown(workspace: Path, manifest: str | None) -> None:
+MANIFESTS = {None: "no such file", "{": "no valid JSON", "[]": "a JSON list", '{"files": 1}': "no table of files"}
+
+
+@pytest.mark.parametrize(("manifest", "found"), MANIFESTS.items())
+def test_a_folder_without_a_whole_manifest_is_not_shown(workspace: Path, manifest: str | None, found: str) -> None:
     path = workspace / "public" / "manifest.json"
     path.unlink() if manifest is None else path.write_text(manifest)
-    with pytest.raises(WorkspaceError, match=r"manifest\.json is missing or damaged"):
+    with pytest.raises(WorkspaceError, match=rf"manifest\.json: {found}"):
         dpdist.report(workspace)
 
 

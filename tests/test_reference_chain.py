@@ -188,7 +188,7 @@ def tampered(public: Path) -> None:
 
 SPOILED: dict[str, tuple[Callable[[Path], None], str]] = {
     "no manifest": (without("manifest.json"), "no complete release"),
-    "no reference": (without("released/reference.parquet"), "not the file that manifest.json tells of"),
+    "no reference": (without("released/reference.parquet"), "released/reference.parquet: no such file"),
     "a lower epsilon": (tampered, "not the file that manifest.json tells of"),
     "no folder": (lambda public: shutil.rmtree(public), "no complete release"),
 }

@@ -23,6 +23,7 @@ from dpdist.models.merging import fewest, pooled, spread, united
 from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws, Extremes, Parameter
 from dpdist.models.unclipping import unclip
+from dpdist.points import POINTS
 from dpdist.privacy.reference_cells import UNIT, Limits, noise_scales
 from dpdist.records import Codes, Floats, Frame, Ints, Records
 
@@ -35,8 +36,6 @@ class Sized(NamedTuple):
     variance: Floats
 
 
-POINTS = 400
-"""Of every cell and outcome, that a release carries to the next."""
 Told = list[list[Cell]]
 """What a reference tells: every outcome's cells."""
 

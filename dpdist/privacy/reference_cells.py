@@ -38,9 +38,16 @@ class Limits(NamedTuple):
     reach: Floats
 
     def clipped(self, cell: Codes | Ints, weight: Floats, outcome: Floats) -> tuple[Floats, Floats]:
-        """v of every record, and c in the shape of `outcome`, (record,) or (record, outcome)."""
+        """v of every record, and c in the shape of `outcome`, (record,) or (record, outcome): none is NaN.
+
+        Raises `ValueError` for limits, which are public, that no record could be clipped at.
+        """
+        if not all(np.isfinite(each).all() for each in self) or min(self.cap.min(), self.reach.min()) <= 0.0:
+            raise ValueError("a weight cap or a half-width that is not above 0, or a limit that is not finite")
         v = np.clip(weight, 0.0, self.cap[cell]) / self.cap[cell]
-        return v, np.clip((outcome - self.centre[cell]) / self.reach[cell], -1.0, 1.0)
+        # A warning of some values alone would tell of them: what overflows is clipped.
+        with np.errstate(over="ignore"):
+            return v, np.clip((outcome - self.centre[cell]) / self.reach[cell], -1.0, 1.0)
 
     def _parts(self, cell: Codes | Ints, weight: Floats, outcome: Floats) -> tuple[Floats, Floats, Floats]:
         """1 − v in whole units (record, 1); v and c, (record, 1) and (record, outcome)."""

@@ -17,8 +17,9 @@ from dpdist.errors import WorkspaceError
 from dpdist.files import sync_folder, synced, write_json, write_text
 from dpdist.models.noisy_tables import NoisyTables
 from dpdist.progress import Listener, silent, stage
+from dpdist.public_files import UNFIT
 from dpdist.publish.precision import spreads
-from dpdist.publish.released import UNFIT, Release, write_release
+from dpdist.publish.released import Release, write_release
 from dpdist.publish.statement import manifest, statement
 from dpdist.publish.synthesis import synthesize
 from dpdist.publish.tables import Grounds, expectations, table

@@ -19,7 +19,7 @@ from test_reference_tables import survey
 import dpdist
 from dpdist.errors import WorkspaceError
 from dpdist.job import Job
-from dpdist.publish.released import UNFIT
+from dpdist.public_files import UNFIT
 from dpdist.records import Floats
 
 PLAIN = ("[laplace_composed, laplace_finest, reference_only]", "[]")

@@ -168,6 +168,39 @@ def test_statistics_are_whole_and_within_their_bodies(k: int, w: float, y: float
     assert pairs.tolist() == np.rint(pairs).tolist()
 
 
+NO_LIMITS = {
+    "no width": LIMITS._replace(reach=np.array([30.0, 0.0])),
+    "a negative width": LIMITS._replace(reach=np.array([-1.0, 10.0])),
+    "no cap": LIMITS._replace(cap=np.array([0.0, 3.0])),
+    "a centre that is no number": LIMITS._replace(centre=np.array([np.nan, 20.0])),
+    "an infinite cap": LIMITS._replace(cap=np.array([np.inf, 3.0])),
+}
+
+
+@pytest.mark.parametrize("what", NO_LIMITS)
+@pytest.mark.parametrize("outcome", [0.0, 20.0, 150_000.0])
+def test_limits_that_clip_nothing_are_refused_whatever_the_record(what: str, outcome: float) -> None:
+    """A window without width makes c of the one record at its centre 0/0: that alone would tell of it."""
+    for body in (NO_LIMITS[what].cone, NO_LIMITS[what].simplex):
+        with pytest.raises(ValueError, match="not above 0, or a limit that is not finite"):
+            body(np.array([1]), np.array([1.0]), np.array([outcome]))
+
+
+POSITIVE = st.floats(min_value=5e-324, max_value=1e300)
+
+
+@given(POSITIVE, POSITIVE, st.floats(-1e300, 1e300), st.floats(0.0, 1e308), st.floats(-1e308, 1e308))
+def test_no_finite_record_is_without_a_statistic_however_narrow_the_limits(
+    cap: float, reach: float, centre: float, weight: float, outcome: float
+) -> None:
+    """And none brings a warning, which would tell of it."""
+    limits = Limits(np.array([centre]), np.array([cap]), np.array([reach]))
+    for body in (limits.cone, limits.simplex):
+        found = body(np.array([0]), np.array([weight]), np.array([outcome]))
+        assert np.isfinite(found).all()
+        assert np.abs(found).sum() <= UNIT
+
+
 def epsilon_at_least(scale: Fraction, draws: int = 60_000) -> float:
     """A lower bound of ε of the real sampler at the worst neighbours, by events {output ≥ t}: Clopper–Pearson at 1e-6."""
     one, other = cone(((0, 40.0, 200.0),)), cone(((0, 40.0, 0.0),))
