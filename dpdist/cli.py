@@ -73,9 +73,7 @@ def validate(job: JobFile, input: InputFile = None, quiet: Quiet = False, show_v
         with listening(quiet, as_json=False) as listener:
             plan = validate_job(load_job(job), input, listener)
         if not quiet:
-            out.print(
-                f"The job is valid: {int(plan.frame.count.sum()):,} records in {len(plan.frame.stratum_labels):,} strata."
-            )
+            out.print(reporting.valid_text(plan))
 
     guarded(act, show_values)
 

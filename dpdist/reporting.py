@@ -27,24 +27,19 @@ from dpdist.survey.earlier_release import ReferenceRelease
 from dpdist.survey.reference import ReferenceFile
 
 ROWS = 40
+SIZES_SECRET = "not shown: sizes are confidential under add_remove"
 ABREAST = 2
 """Statistics, with their standard errors, that a line of 80 columns holds beside a cell's levels."""
 
 
 def plan_text(plan: Plan) -> RenderableType:
     """What a run would do and cost."""
-    job, frame, layout = plan.job, plan.frame, plan.layout
-    count = frame.stratum_count
-    needed, given = layout.largest_task_bytes / 2**20, int(job.runtime.memory_per_worker) / 2**20
-    store = f"{log_lik_bytes(frame, layout.draws) / 2**20:,.0f} MiB before compression"
+    job = plan.job
     facts = {
         "input": plan.source.name,
-        "records": f"{int(frame.count.sum()):,} after universe and rules",
+        "records": SIZES_SECRET if job.sizes_secret else f"{_records(plan):,} after universe and rules",
         **({"reference": _reference(plan, plan.reference)} if plan.reference is not None else {}),
-        "strata": f"{len(count):,} (from {int(count.min()):,} to {int(count.max()):,} records)",
-        "blocks": f"{len(layout.blocks):,}",
-        "memory per task": f"{needed:,.0f} MiB at most, of {given:,.0f} MiB a worker",
-        "log-likelihood store": store if layout.log_lik else "not kept",
+        **_sizes(plan),
         "guarantee": plan.promise.total.name,
         "cost": f"ε = {job.model_dump(mode='json')['budget']['epsilon']} for the release, {job.budget.adjacency}",
         "composition": plan.promise.composition,
@@ -52,11 +47,37 @@ def plan_text(plan: Plan) -> RenderableType:
     if job.budget.delta is not None:
         told = f"at δ = {budget_text(job.budget.delta)}: ρ = {budget_text(job.budget.concentrated)}, {job.budget.adjacency}"
         facts["cost"] = f"ε = {budget_text(job.budget.epsilon)} for the release, {told}"
-    if note := large_delta(job, int(count.sum())):
+    if note := large_delta(job, _records(plan)):
         facts["caution"] = note
     if plan.promise.total.name == "none":
         facts["cost"] = "nothing is promised: for comparison only"
     return facts_text(facts)
+
+
+def valid_text(plan: Plan) -> str:
+    """That the job is valid, and for how many records where that may be shown."""
+    if plan.job.sizes_secret:
+        return f"The job is valid. Records: {SIZES_SECRET}."
+    return f"The job is valid: {_records(plan):,} records in {len(plan.frame.stratum_labels):,} strata."
+
+
+def _records(plan: Plan) -> int:
+    return int(plan.frame.count.sum())
+
+
+def _sizes(plan: Plan) -> dict[str, str]:
+    """What follows from the number of records."""
+    if plan.job.sizes_secret:
+        return {"blocks, memory": "not shown either, for they follow from the number of records"}
+    frame, layout, count = plan.frame, plan.layout, plan.frame.stratum_count
+    needed, given = layout.largest_task_bytes / 2**20, int(plan.job.runtime.memory_per_worker) / 2**20
+    store = f"{log_lik_bytes(frame, layout.draws) / 2**20:,.0f} MiB before compression"
+    return {
+        "strata": f"{len(count):,} (from {int(count.min()):,} to {int(count.max()):,} records)",
+        "blocks": f"{len(layout.blocks):,}",
+        "memory per task": f"{needed:,.0f} MiB at most, of {given:,.0f} MiB a worker",
+        "log-likelihood store": store if layout.log_lik else "not kept",
+    }
 
 
 def _reference(plan: Plan, found: ReferenceFile | ReferenceRelease) -> str:

@@ -1,8 +1,8 @@
 """What another user of this machine can make of the ports of a run: python intruder.py FILE SCHEDULER_PORT [PORT]...
 
-As JSON: `plain` and `other_certificate`, what a Dask client got of FILE by code that the scheduler ran; `greeted`, the ports
-that said a word to a plain link or to TLS without a certificate; `pages`, what was shown over HTTP. Starts as root, because
-a package may lie where nobody else can read; gives all rights up before it speaks to a port.
+As JSON. `plain`, `other_certificate`: what a Dask client got of FILE by code that the scheduler ran. `greeted`: the ports
+that said a word to a plain link, or to TLS without a certificate. `pages`: what was shown over HTTP. It starts as root,
+because a package may lie where nobody else can read, and gives all rights up before it speaks to a port.
 """
 
 from __future__ import annotations
