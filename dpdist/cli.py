@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import signal
 from pathlib import Path
 from types import FrameType
@@ -243,7 +244,11 @@ def schema() -> None:
 
 
 def main() -> None:
-    """SIGTERM ends a command as Ctrl-C does, also the first process of a container, which would not hear it otherwise."""
+    """SIGTERM ends a command as Ctrl-C does, also the first process of a container, which would not hear it otherwise.
+
+    No process of a command leaves its memory, records and keys in it, on a disk as a core file.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGTERM, _as_interrupt)
     app()
 

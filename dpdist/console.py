@@ -12,6 +12,8 @@ from rich.console import Console
 
 from dpdist.errors import DpdistError
 
+INTERNAL = 70
+"""Exit code of a fault of the program itself (sysexits' EX_SOFTWARE): the same command would fail again."""
 out, err = Console(soft_wrap=True, highlight=False), Console(stderr=True, soft_wrap=True, highlight=False)
 
 
@@ -37,6 +39,9 @@ def _told(act: Callable[[], None], show_values: bool) -> None:
     except KeyboardInterrupt:
         err.print("Interrupted; the same command resumes.")
         raise typer.Exit(130) from None
+    except MemoryError:
+        err.print("Out of memory\n    remedy:  free some, or take a larger machine; the same command resumes")
+        raise typer.Exit(1) from None
     except OSError as error:
         where = error.filename or "workspace"
         err.print(f"{error.strerror}: {where}\n    remedy:  free or mend it; the same command resumes", markup=False)
@@ -47,9 +52,9 @@ def _told(act: Callable[[], None], show_values: bool) -> None:
             raise typer.Exit(130) from None
         if show_values:
             err.print(traceback.format_exc(), markup=False)
-            raise typer.Exit(1) from None
+            raise typer.Exit(INTERNAL) from None
         last = traceback.extract_tb(error.__traceback__)[-1]
         said = f"internal error: {type(error).__name__} at {Path(last.filename).name}:{last.lineno}"
         remedy = "report it; its message may quote records: see confidential/log, or --show-values on your own screen"
         err.print(f"{said}\n    remedy:  {remedy}", markup=False)
-        raise typer.Exit(1) from None
+        raise typer.Exit(INTERNAL) from None

@@ -47,6 +47,20 @@ def test_no_port_of_a_local_cluster_serves_another_user(guarded_file: Path) -> N
     assert found == {"plain": None, "other_certificate": None, "greeted": [], "pages": []}
 
 
+def test_the_key_of_a_local_cluster_is_in_no_file_environment_or_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with executor(Runtime(executor="dask", workers=1)) as workers:
+        assert list(workers.map(abs, [-3])) == [3]
+        family = [psutil.Process(), *psutil.Process().children(recursive=True)]
+        told = [str(process.environ()) + str(process.cmdline()) for process in family]
+        told += [path.read_text(errors="replace") for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(family) > 1
+    assert not any("PRIVATE KEY" in text for text in told)
+
+
 def test_control_a_plain_cluster_gives_another_user_the_custodians_files(guarded_file: Path) -> None:
     with LocalCluster(1, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster, Client(cluster) as client:
         found = intruder(guarded_file, client.scheduler.address)
