@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata, util
@@ -167,9 +168,10 @@ class Embedded:
         return cls(package, version, *recorded, compiles=False)
 
     def record(self) -> None:
-        """Keep the compiler's identity beside the programs that it built."""
+        """Keep the compiler's identity beside the programs that it built; nothing in a cache that cannot be written."""
         if self.compiles and _recorded() != (self.compiler, self.compiler_version):
-            write_json(_record(), {"compiler": self.compiler, "version": self.compiler_version})
+            with suppress(OSError):
+                write_json(_record(), {"compiler": self.compiler, "version": self.compiler_version})
 
     @property
     def description(self) -> str:
