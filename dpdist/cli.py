@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import signal
 from pathlib import Path
 from types import FrameType
@@ -75,9 +76,7 @@ def validate(job: JobFile, input: InputFile = None, quiet: Quiet = False, show_v
         with listening(quiet, as_json=False) as listener:
             plan = validate_job(load_job(job), input, listener)
         if not quiet:
-            out.print(
-                f"The job is valid: {int(plan.frame.count.sum()):,} records in {len(plan.frame.stratum_labels):,} strata."
-            )
+            out.print(reporting.valid_text(plan))
             for caution in cautions(plan):
                 out.print(f"caution: {caution}", markup=False)
 
@@ -251,7 +250,11 @@ def schema() -> None:
 
 
 def main() -> None:
-    """SIGTERM ends a command as Ctrl-C does, also the first process of a container, which would not hear it otherwise."""
+    """SIGTERM ends a command as Ctrl-C does, also the first process of a container, which would not hear it otherwise.
+
+    No process of a command leaves its memory, records and keys in it, on a disk as a core file.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGTERM, _as_interrupt)
     app()
 

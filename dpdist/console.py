@@ -15,6 +15,9 @@ from rich.segment import Segment
 from dpdist.errors import DpdistError
 from dpdist.printable import escaped
 
+INTERNAL = 70
+"""Exit code of a fault of the program itself (sysexits' EX_SOFTWARE): the same command would fail again."""
+
 
 class Escaping(Console):
     """A console on which nothing that is shown can drive the terminal: control characters are written out."""
@@ -49,6 +52,9 @@ def _told(act: Callable[[], None], show_values: bool) -> None:
     except KeyboardInterrupt:
         err.print("Interrupted; the same command resumes.")
         raise typer.Exit(130) from None
+    except MemoryError:
+        err.print("Out of memory\n    remedy:  free some, or take a larger machine; the same command resumes")
+        raise typer.Exit(1) from None
     except OSError as error:
         where = error.filename or "workspace"
         said = error.strerror or type(error).__name__
@@ -60,12 +66,12 @@ def _told(act: Callable[[], None], show_values: bool) -> None:
             raise typer.Exit(130) from None
         if show_values:
             err.print(traceback.format_exc(), markup=False)
-            raise typer.Exit(1) from None
+            raise typer.Exit(INTERNAL) from None
         last = traceback.extract_tb(error.__traceback__)[-1]
         said = f"internal error: {type(error).__name__} at {Path(last.filename).name}:{last.lineno}"
         remedy = "report it; its message may quote records: see confidential/log, or --show-values on your own screen"
         err.print(f"{said}\n    remedy:  {remedy}", markup=False)
-        raise typer.Exit(1) from None
+        raise typer.Exit(INTERNAL) from None
 
 
 _REMEDIES = {

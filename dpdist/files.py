@@ -38,8 +38,8 @@ def write_text(path: Path, text: str, mode: int = 0o666) -> None:
             handle.write(text)
 
 
-def write_json(path: Path, value: Any) -> None:
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+def write_json(path: Path, value: Any, mode: int = 0o666) -> None:
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", mode)
 
 
 def synced(folder: Path) -> None:

@@ -21,7 +21,7 @@ from dpdist.keys import Key
 from dpdist.models.score_facts import Facts
 from dpdist.planning import Plan, make_plan
 from dpdist.privacy.guarantees import Strict
-from dpdist.progress import Event, Listener, silent, stage
+from dpdist.progress import Event, Listener, silent, stage, without_sizes
 from dpdist.publish.folder import publish as publish_folder
 from dpdist.publish.folder import publishing, refuse_links
 from dpdist.publish.released import Release, promised, public_frame, read_release, shape_name, without_points
@@ -52,12 +52,12 @@ POOLING = "pooling"
 
 def validate(job: Job, input: str | Path | None = None, listener: Listener = silent) -> Plan:
     """Check the job against the data; nothing is spent or written. Raises `JobError` or `DataError`."""
-    return make_plan(job, input, listener)
+    return make_plan(job, input, _guarded(job, listener))
 
 
 def plan(job: Job, input: str | Path | None = None, listener: Listener = silent) -> Plan:
     """What a run would do and cost, from public facts; the checks are those of `validate`."""
-    return make_plan(job, input, listener)
+    return make_plan(job, input, _guarded(job, listener))
 
 
 def run(
@@ -73,8 +73,13 @@ def run(
     Raises `JobError` or `DataError` before anything is written, `FitError` if a stratum cannot be released.
     """
     with Workspace.opened(workspace) as space:
-        _run(job, space, input, replay, listener)
+        _run(job, space, input, replay, _guarded(job, listener))
         return space.published
+
+
+def _guarded(job: Job, listener: Listener) -> Listener:
+    """Whoever listens may be outside: progress tells no size that the job keeps secret."""
+    return without_sizes(listener) if job.sizes_secret else listener
 
 
 def _run(job: Job, space: Workspace, input: str | Path | None, replay: str | Path | None, listener: Listener) -> None:

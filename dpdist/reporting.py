@@ -36,6 +36,7 @@ from dpdist.survey.earlier_release import ReferenceRelease
 from dpdist.survey.reference import ReferenceFile
 from dpdist.table_text import facts_text, paragraphs, table_text
 
+SIZES_SECRET = "not shown: the job keeps sizes confidential"
 ABREAST = 2
 """Statistics, with their standard errors, that a line of 80 columns holds beside a cell's levels."""
 LEGEND = "± is one standard error. 90 % intervals are `lower` and `upper` in the files of public/tables."
@@ -45,21 +46,15 @@ NOT_GIVEN = "not given"
 
 def plan_text(plan: Plan) -> RenderableType:
     """What a run would do and cost."""
-    job, frame, layout = plan.job, plan.frame, plan.layout
-    count = frame.stratum_count
-    needed, given = layout.largest_task_bytes / 2**20, int(job.runtime.memory_per_worker) / 2**20
-    store = f"{log_lik_bytes(frame, layout.draws) / 2**20:,.0f} MiB before compression"
+    job = plan.job
     facts = {
         "input": plan.source.name,
-        "records": f"{int(frame.count.sum()):,} after universe and rules",
+        "records": SIZES_SECRET if job.sizes_secret else f"{_records(plan):,} after universe and rules",
         **({"reference": _reference(plan, plan.reference)} if plan.reference is not None else {}),
-        "strata": f"{len(count):,} (from {int(count.min()):,} to {int(count.max()):,} records)",
-        "blocks": f"{len(layout.blocks):,}",
-        "memory per task": f"{needed:,.0f} MiB at most, of {given:,.0f} MiB a worker",
-        "log-likelihood store": store if layout.log_lik else "not kept",
+        **_sizes(plan),
     }
     said = promised(plan.promise, {}) | {"exchange": job.budget.exchange, "headline": adjacency.headline(job)}
-    said["cautions"] = [*said["cautions"], *filter(None, [large_delta(job, int(count.sum()))]), *cautions(plan)]
+    said["cautions"] = [*said["cautions"], *filter(None, [large_delta(job, _records(plan))]), *cautions(plan)]
     return facts_text({**facts, **_promise(said), "composition": said["composition"], **_cautions(said)})
 
 
@@ -79,6 +74,32 @@ def _covered(said: Mapping[str, Any]) -> dict[str, str]:
     """Which files ε compares, and what is not protected; of a statement that has them."""
     lines = {"neighbours": said.get("adjacency_in_words"), "not covered": ", ".join(said.get("not_protected", ()))}
     return {name: text for name, text in lines.items() if text}
+
+
+def valid_text(plan: Plan) -> str:
+    """That the job is valid, and for how many records where that may be shown."""
+    if plan.job.sizes_secret:
+        return f"The job is valid. Records: {SIZES_SECRET}."
+    return f"The job is valid: {_records(plan):,} records in {len(plan.frame.stratum_labels):,} strata."
+
+
+def _records(plan: Plan) -> int:
+    return int(plan.frame.count.sum())
+
+
+def _sizes(plan: Plan) -> dict[str, str]:
+    """What follows from the number of records."""
+    if plan.job.sizes_secret:
+        return {"blocks, memory": "not shown either, for they follow from the number of records"}
+    frame, layout, count = plan.frame, plan.layout, plan.frame.stratum_count
+    needed, given = layout.largest_task_bytes / 2**20, int(plan.job.runtime.memory_per_worker) / 2**20
+    store = f"{log_lik_bytes(frame, layout.draws) / 2**20:,.0f} MiB before compression"
+    return {
+        "strata": f"{len(count):,} (from {int(count.min()):,} to {int(count.max()):,} records)",
+        "blocks": f"{len(layout.blocks):,}",
+        "memory per task": f"{needed:,.0f} MiB at most, of {given:,.0f} MiB a worker",
+        "log-likelihood store": store if layout.log_lik else "not kept",
+    }
 
 
 def _reference(plan: Plan, found: ReferenceFile | ReferenceRelease) -> str:
