@@ -101,6 +101,7 @@ def _report_text(space: Workspace, confidential: bool) -> RenderableType:
     ]
     for path in sorted((space.public / "tables").glob("*.parquet")):
         parts += [_table(path.stem, rows) for rows in _wide(pd.read_parquet(path))]
+    parts += [Text(line, style="red") for line in _not_identified(said)]
     if confidential:
         parts.append(
             Text("\nCONFIDENTIAL: errors in direct standard errors (median and largest over cells)", style="bold red")
@@ -149,6 +150,15 @@ def _statement(space: Workspace) -> dict[str, Any]:
         raise WorkspaceError(space.place, "no public folder", "run `dpdist run` on this workspace first")
     said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return said
+
+
+def _not_identified(said: dict[str, Any]) -> list[str]:
+    """What a release says of cells that its sums do not identify."""
+    found = said.get("not_identified", {})
+    if not found:
+        return []
+    lines = [f"not identified, {what}: {', '.join(cells)}" for what, cells in found.items() if what != "in_words"]
+    return [*lines, f"({found['in_words']})"]
 
 
 def _guarantee(said: dict[str, Any]) -> str:

@@ -9,8 +9,10 @@ from typing import Any
 from dpdist.families import FAMILIES
 from dpdist.files import sha256
 from dpdist.job import CELLWISE, LAPLACE, Job
+from dpdist.models.saturation import ALARM
 from dpdist.privacy.guarantees import large_delta
 from dpdist.publish.accuracy import standard_errors
+from dpdist.publish.limits import unidentified
 from dpdist.publish.released import DISTRIBUTIONS, Release
 
 HASHES = ("sha256", "chain")
@@ -39,6 +41,16 @@ CONCENTRATED = (
     "records add up in ρ, and with a pure ε as (ε, δ)"
 )
 
+NOT_IDENTIFIED = (
+    "the noisy sums do not identify the mean weight, or an outcome's mean, of these cells: nearly all of it lies beyond "
+    "the limits at which records were clipped, or too little within them. Such a cell has limits and no estimate. "
+    "Intervals of what is made of it hold them too. Its synthetic records have means within them and tell no more"
+)
+LOOKED_THROUGH = (
+    "noisy sums are looked through for cells whose limits bind: one whose shape is its group's is taken for such with a "
+    "chance of at most {:g} by each of its sums"
+)
+
 
 def statement(release: Release) -> dict[str, Any]:
     """statement.json: guarantee, adjacency, what was spent, what is public, how the release was made."""
@@ -62,6 +74,8 @@ def statement(release: Release) -> dict[str, Any]:
         "post_processing": _post_processing(release),
         "standard_errors": standard_errors(release),
     }
+    if cells := unidentified(release):
+        said["not_identified"] = {"in_words": NOT_IDENTIFIED, **cells}
     return said
 
 
@@ -160,6 +174,8 @@ def _post_processing(release: Release) -> list[str]:
             "clipping is undone by the scale of weights and of outcomes (the shift, if outcomes may be negative or are "
             f"two-valued) under which the reference has a cell's noisy sums; these {how}"
         )
+        if job.reference is not None and job.reference.histogram is not None and not job.refreshes:
+            steps.append(LOOKED_THROUGH.format(ALARM))
         steps.append(
             "synthetic records are drawn by a score model of the reference (released/distributions.parquet, or points of "
             "an earlier release or of histograms), moved to the released means; within every cell weights are then tilted, "
