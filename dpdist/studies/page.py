@@ -68,6 +68,7 @@ def page(study: AnyStudy, results: pd.DataFrame, records: pd.DataFrame, versions
         facts=_facts_of(study, versions),
         heads=HEADS_OF.get(type(study), HEADS),
         arms=_arms(study),
+        notes=[*study.notes, *(filed_page.findings(study, results) if isinstance(study, Filed) else [])],
         findings="What reproduces, and what does not"
         if isinstance(study, Simulation | Tabulated | Referring)
         else "Findings",
@@ -178,7 +179,7 @@ def _arms(study: AnyStudy) -> list[tuple[str, str, str, str]]:
     if isinstance(study, Simulation):
         return [_described(study, arm) for arm in study.mechanisms]
     if isinstance(study, Filed):
-        return list(filed_page.ARMS)
+        return filed_page.arms(study)
     if isinstance(study, Referring):
         return referring_page.arms(study)
     if isinstance(study, Chaining):

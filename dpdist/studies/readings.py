@@ -91,6 +91,18 @@ OF_FILES: Mapping[str, str] = {
         "whose interval holds the whole file's figure (of counts, its part that a sample stands for)."
         for name in STATISTICS
     },
+    **{
+        f"{name}_cell_coverage": "Nominal .90: share of replicates whose interval holds the population's figure, cell by "
+        "cell; means and standard deviations here are over cells and margins."
+        for name in STATISTICS
+    },
+    **{
+        f"{name}_{size}_given_n": f"|published − direct estimate|, {text} over cells and margins, over the standard error "
+        "that the direct estimate has where the numbers of records in the cells are fixed, as they are public. That of "
+        "counts is smaller than the one as designed, which holds the variation of these numbers."
+        for name in STATISTICS
+        for size, text in (("median", "median"), ("max", "largest"))
+    },
 }
 OF_CHAINS: Mapping[str, str] = {
     **SIZES,
