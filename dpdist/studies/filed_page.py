@@ -12,6 +12,7 @@ from dpdist.mechanisms.presets import MECHANISMS
 from dpdist.studies.filed import FileCase, Filed
 from dpdist.studies.filed_arms import FiledArm, Limit
 from dpdist.studies.populations import DESCRIBED, UNITS
+from dpdist.studies.readings import OF_POPULATIONS, RELEASES
 from dpdist.studies.sample_jobs import arm_job, job_of_case, tabulated_job
 from dpdist.studies.shown import Note
 
@@ -42,7 +43,7 @@ def facts(study: Filed) -> list[tuple[str, list[str]]]:
     return [
         (
             "Data",
-            [_sources(study), *(f"{case.name}: {_source(case)}; {_split(case)}" for case in study.cases)],
+            [sources(study), *(f"{case.name}: {_source(case)}; {_split(case)}" for case in study.cases)],
         ),
         ("Replicates", [f"R = {study.replicates}: {_replicates(study)}"]),
         ("ε", [", ".join(study.grid) + " of every release"]),
@@ -50,7 +51,12 @@ def facts(study: Filed) -> list[tuple[str, list[str]]]:
     ]
 
 
-def _sources(study: Filed) -> str:
+def made_of(study: Filed) -> str:
+    """What the page was made from, and why it may be shown."""
+    return RELEASES.format(sources(study)) if any(case.file for case in study.cases) else OF_POPULATIONS
+
+
+def sources(study: Filed) -> str:
     kinds = {"public files": any(case.file for case in study.cases)}
     kinds |= {"simulated populations": any(case.population for case in study.cases)}
     return " and ".join(name for name, there in kinds.items() if there)
