@@ -20,7 +20,7 @@ from dpdist.estimates import STATISTICS as ALL_STATISTICS
 from dpdist.estimates import Interval, counts_and_means, record_sums, stratum_sizes, t_interval
 from dpdist.job import Job
 from dpdist.keys import Key
-from dpdist.records import Codes, Floats, Frame
+from dpdist.records import TOTAL, Codes, Floats, Frame
 from dpdist.release import run
 from dpdist.studies.filed import STATISTICS, FileCase, Filed
 from dpdist.studies.filed_arms import DIRECT
@@ -158,6 +158,8 @@ def compared(measured: Measured, found: dict[str, Interval], errors: bool = Fals
             if told[place]:
                 yield f"{name} covered {cell}", float(held[place])
         yield f"{name}_coverage", float(held[told].mean())
+        grand = measured.cells.labels.index((TOTAL,) * len(measured.cells.by))
+        yield f"{name}_grand", float(abs(own.value[grand] - true[grand]) / own.standard_error[grand])
         scales = {"": direct.standard_error, "_given_n": measured.given_n[name]} if errors else {}
         for suffix, scale in scales.items():
             known = there & np.isfinite(direct.value) & (scale > 0)

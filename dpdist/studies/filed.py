@@ -130,6 +130,6 @@ class Filed(Study):
     @property
     def asked(self) -> tuple[str, ...]:
         ends = ("median", "max", "median_given_n", "max_given_n", "last_median", "last_max")
-        shared = ("coverage", "ratio_direct", "cell_coverage")
+        shared = ("coverage", "ratio_direct", "cell_coverage", "grand")
         sizes = [f"{name}_{size}" for name in STATISTICS for size in ends]
         return (*(f"{name}_{what}" for name in STATISTICS for what in shared), *sizes, "chain_epsilon")

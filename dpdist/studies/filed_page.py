@@ -10,7 +10,7 @@ import pandas as pd
 from dpdist.job import budget_text
 from dpdist.mechanisms.presets import MECHANISMS
 from dpdist.studies.filed import FileCase, Filed
-from dpdist.studies.filed_arms import FiledArm, Limit
+from dpdist.studies.filed_arms import DIRECT, FiledArm, Limit
 from dpdist.studies.populations import DESCRIBED, UNITS
 from dpdist.studies.readings import OF_POPULATIONS, RELEASES
 from dpdist.studies.sample_jobs import arm_job, job_of_case, tabulated_job
@@ -157,6 +157,8 @@ def measured(study: Filed, limit: Limit, results: pd.DataFrame) -> Iterator[tupl
     if limit.mechanisms is not None:
         wanted = wanted[wanted["mechanism"].isin(limit.mechanisms)]
     by = ["case", "mechanism", "epsilon", "measure"]
+    again = wanted.duplicated(["case", "mechanism", "measure", "replicate"]) & (wanted["mechanism"] == DIRECT)
+    wanted = wanted[~again]  # the samples' own estimates stand under every ε
     several = wanted.groupby(["case", "mechanism"])["epsilon"].transform("nunique") > 1
     for (case, mechanism, epsilon, measure), own in wanted.assign(several=several).groupby(by, sort=False):
         values = own["value"].to_numpy(float)

@@ -60,6 +60,7 @@ TITLES: Mapping[str, str] = {
         for name in STATISTICS
         for size in ("median", "max")
     },
+    **{f"{name}_grand": f"|error| of the {name} of all records in published standard errors" for name in STATISTICS},
     **{f"{name}_cell_coverage": f"share of replicates whose 90 % interval holds the true {name}" for name in STATISTICS},
     "chain_epsilon": "ε of a person in all files of the chain",
     **{f"{name}_bias_direct": f"|bias| of {name}s / direct RMSE" for name in STATISTICS},

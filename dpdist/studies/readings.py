@@ -98,6 +98,10 @@ OF_FILES: Mapping[str, str] = {
         for name in STATISTICS
     },
     **{
+        f"{name}_grand": "|Published figure of all records − the population's|, in published standard errors."
+        for name in STATISTICS
+    },
+    **{
         f"{name}_{size}_given_n": f"|published − direct estimate|, {text} over cells and margins, over the standard error "
         "that the direct estimate has where the numbers of records in the cells are fixed, as they are public. That of "
         "counts is smaller than the one as designed, which holds the variation of these numbers."

@@ -62,6 +62,7 @@ cases:
      weight_bounds: [1, 900]}}
 limits:
   - {{title: Coverage, measures: [count_coverage], at_least: 0.0, at_most: 1.0, mechanisms: [strict]}}
+  - {{title: Own, measures: [count_coverage], at_least: 0.5, at_most: 1.0, mechanisms: [direct]}}
   - {{title: Never, measures: [count_max], over: all, at_most: -1, mechanisms: [strict]}}
 """
 
@@ -117,6 +118,8 @@ def by_hand(found: pd.DataFrame, sample: pd.DataFrame, whole: pd.DataFrame, colu
         cells = mine[column].to_numpy()
         given = np.sqrt(sum((cells == s).sum() * u[cells == s].var(ddof=1) for s in strata if (cells == s).sum() > 1))
         true = len(all_units) if name == "count" else all_units[y].mean()
+        if level == "Total":
+            told[f"{name}_grand"] = [abs(row["estimate"] - true) / row["standard_error"]]
         told.setdefault(f"{name}_distance", []).append(abs(row["estimate"] - direct) / se)
         told.setdefault(f"{name}_given_n", []).append(abs(row["estimate"] - direct) / given)
         told.setdefault(f"{name}_held", []).append(float(row["lower"] <= true <= row["upper"]))
@@ -139,7 +142,7 @@ def test_measures_agree_with_an_independent_computation(folder: Path, case: str,
     for name in ("count", "mean"):
         distance, given = np.array(told[f"{name}_distance"]), np.array(told[f"{name}_given_n"])
         expected = {"median": np.median(distance), "max": distance.max(), "coverage": np.mean(told[f"{name}_held"])}
-        expected |= {"median_given_n": np.median(given), "max_given_n": given.max()}
+        expected |= {"median_given_n": np.median(given), "max_given_n": given.max(), "grand": told[f"{name}_grand"][0]}
         for what, value in expected.items():
             assert seen[arm, f"{name}_{what}"] == pytest.approx(value, rel=1e-8)
         assert seen["direct", f"{name}_coverage"] == pytest.approx(np.mean(told[f"{name}_direct_held"]))
@@ -183,11 +186,14 @@ def test_findings_change_with_the_rows() -> None:
     study = parse_study(STUDY.format(job="job.yaml"))
     assert isinstance(study, Filed)
     shared = {"case": "filed", "mechanism": "strict", "epsilon": "1", "measure": "count_coverage"}
-    rows = pd.DataFrame([shared | {"value": 0.8}, shared | {"value": 0.9}])
+    rows = pd.DataFrame([shared | {"replicate": 1, "value": 0.8}, shared | {"replicate": 2, "value": 0.9}])
     assert "Kept in 1 of 1" in findings(study, rows)[0].text
     wide = findings(study, rows.assign(value=rows["value"] + 0.45))
     assert "Not in: filed strict count_coverage 1.30 ± 0.05." in wide[0].text
-    assert wide[1].text == "Nothing of it was measured."
+    assert wide[2].text == "Nothing of it was measured."
+    own = rows.assign(mechanism="direct", value=2.0)
+    both = findings(study, pd.concat([own, own.assign(epsilon="0.0001")]))
+    assert "Kept in 0 of 1 results. Not in: filed direct count_coverage 2.00 ± 0.00." in both[1].text, "counted once"
 
 
 def stretched(own: Interval, width: float) -> Interval:
