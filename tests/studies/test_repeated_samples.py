@@ -298,7 +298,8 @@ def test_the_shipped_study_has_every_population_and_both_files() -> None:
 @pytest.mark.slow
 @pytest.mark.real_data
 def test_what_the_study_shows(data: Path, tmp_path: Path) -> None:
-    """Four samples a case. What is asked for and does not hold is no limit here: the page says so from its own rows.
+    """Four samples a case, some ten minutes; limits are three Monte Carlo errors away or more. What is asked for and does
+    not hold yet is no limit here: the page says so from its own rows.
 
     Where families are wrong the study must show it: controls on populations that break lognormal models and small cells.
     """
@@ -307,12 +308,12 @@ def test_what_the_study_shows(data: Path, tmp_path: Path) -> None:
     found = pd.read_csv(tmp_path / "summary.csv").groupby(["mechanism", "case", "measure"])["mean"].mean()
     both = ["count_coverage", "mean_coverage"]
     unchanged = [case for case in study.case_names if case != "shape_drift"]
-    for arm, low, high in (("direct", 0.86, 0.95), *((arm, 0.83, 0.95) for arm in STRICT)):
+    for arm, low, high in (("direct", 0.85, 0.95), *((arm, 0.80, 0.95) for arm in STRICT)):
         covered = found[arm].unstack()[both].loc[unchanged].mean()
         assert ((low < covered) & (covered < high)).all(), (arm, covered)
     for arm in STRICT:
-        assert (found[arm].unstack()[["count_median", "mean_median"]] < 0.8).all(axis=None)
-        assert (found[arm].unstack().loc["shape_drift", both] > 0.7).all()
+        assert (found[arm].unstack()[["count_median", "mean_median"]] < 1.0).all(axis=None)
+        assert (found[arm].unstack().loc["shape_drift", both] > 0.65).all()
     for arm in ("fbs", "fbp", "sanitized_statistics"):
         assert found[arm, "weight_atoms", "mean_median"] > 2.0
     assert found["sanitized_statistics", "weight_atoms", "mean_coverage"] < 0.5
