@@ -17,22 +17,27 @@ import pandas as pd
 
 from dpdist.errors import Problem, StudyError
 from dpdist.job import Job, Reference, budget_text
-from dpdist.jobfile import load_job
 from dpdist.keys import Key
 from dpdist.records import TOTAL
 from dpdist.release import run
 from dpdist.studies.filed import COMPARISONS, RELEASE, STATISTICS, FileCase, Filed
+from dpdist.studies.populations import population
 from dpdist.studies.replicate import Replicate, Result
+from dpdist.studies.sample_jobs import job_of_case
+from dpdist.study_samples import SIZE, repeated
 
 
 def releases(study: Filed, case: FileCase, number: int) -> Replicate:
     """All releases of a case at every ε."""
-    job, rng = (
-        load_job(case.job),
-        Key(study.seed.to_bytes(32, "big")).child(case.name).child(str(number)).generator("split"),
-    )
+    key = Key(study.seed.to_bytes(32, "big")).child(case.name)
+    if case.population is not None:
+        units = population(case.population, key.generator("population")).rename(columns={"size": SIZE})
+        return repeated(study, case, number, job_of_case(case), units)
+    job = job_of_case(case)
     rows = read(study, case, job)
-    part = rng.random(len(rows))
+    if case.split == "pps":
+        return repeated(study, case, number, job, rows)
+    part = key.child(str(number)).generator("split").random(len(rows))
     results = []
     for epsilon in study.grid:
         with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
@@ -44,13 +49,15 @@ def releases(study: Filed, case: FileCase, number: int) -> Replicate:
 
 def read(study: Filed, case: FileCase, job: Job) -> pd.DataFrame:
     """The case's file, the job's universe and bounds applied. Raises `StudyError`."""
-    path = Path(study.data or ".") / case.file
+    path = Path(study.data or ".") / str(case.file)
     if not path.is_file():
         problem = Problem(f"cases.{case.name}.file", f"no file {case.file}", "a Parquet file", "name its folder by --data")
         raise StudyError(study.study, [problem])
     rows = pd.read_parquet(path)
     for keep in job.universe:
         rows = rows[rows[keep.column].isin(keep.keep)]
+    if case.above is not None:
+        rows = rows[rows[job.model.outcomes[0]] > case.above]
     return rows.dropna(subset=list(case.complete)).reset_index(drop=True)
 
 
@@ -159,16 +166,24 @@ def _around(workspace: Path, job: Job, rows: pd.DataFrame, share: float) -> Iter
 
 
 def ratios(results: pd.DataFrame) -> pd.DataFrame:
-    """RMSE over the direct estimate's of every arm, cell by cell, where the truth is known: case, mechanism, epsilon, cell,
-    measure, value."""
-    errors = results[results["measure"].str.contains(" error ")]
-    if errors.empty:
-        return pd.DataFrame(columns=["case", "mechanism", "epsilon", "cell", "measure", "value"])
-    split = errors["measure"].str.split(" error ", n=1, expand=True).reindex(columns=[0, 1])
-    errors = errors.assign(statistic=split[0], cell=split[1], square=errors["value"] ** 2)
+    """Cell by cell, where the truth is known: case, mechanism, epsilon, cell, measure, value.
+
+    Measures are every arm's RMSE over the direct estimate's, and the share of replicates whose interval held the truth.
+    """
+    columns = ["case", "mechanism", "epsilon", "cell", "measure", "value"]
+    errors, held = by_cell(results, "error"), by_cell(results, "covered")
     by = ["case", "epsilon", "statistic", "cell"]
-    mean = errors.groupby([*by, "mechanism"], sort=False)["square"].mean().reset_index()
+    mean = errors.assign(square=errors["value"] ** 2).groupby([*by, "mechanism"], sort=False)["square"].mean().reset_index()
     direct = mean[mean["mechanism"] == "direct"].drop(columns="mechanism").rename(columns={"square": "direct"})
     both = mean[mean["mechanism"] != "direct"].merge(direct, on=by)
     both = both.assign(measure=both["statistic"] + "_ratio_direct", value=np.sqrt(both["square"] / both["direct"]))
-    return both[["case", "mechanism", "epsilon", "cell", "measure", "value"]]
+    share = held.groupby([*by, "mechanism"], sort=False)["value"].mean().reset_index()
+    share = share.assign(measure=share["statistic"] + "_cell_coverage")
+    return pd.concat([both[columns], share[columns]], ignore_index=True)
+
+
+def by_cell(results: pd.DataFrame, what: str) -> pd.DataFrame:
+    """The rows of what is told cell by cell, with its statistic and cell."""
+    own = results[results["measure"].str.contains(f" {what} ")]
+    split = own["measure"].str.split(f" {what} ", n=1, expand=True).reindex(columns=[0, 1])
+    return own.assign(statistic=split[0].astype(str), cell=split[1].astype(str), value=own["value"].astype(float))

@@ -55,6 +55,13 @@ TITLES: Mapping[str, str] = {
         late(f"{name}_coverage"): f"share of cells whose 90 % interval holds the true {name}, last quarter of the chain"
         for name in STATISTICS
     },
+    **{
+        f"{name}_{size}_given_n": f"{size} |error| of {name}s in direct standard errors given the cells' numbers of records"
+        for name in STATISTICS
+        for size in ("median", "max")
+    },
+    **{f"{name}_grand": f"|error| of the {name} of all records in published standard errors" for name in STATISTICS},
+    **{f"{name}_cell_coverage": f"share of replicates whose 90 % interval holds the true {name}" for name in STATISTICS},
     "chain_epsilon": "ε of a person in all files of the chain",
     **{f"{name}_bias_direct": f"|bias| of {name}s / direct RMSE" for name in STATISTICS},
     **{f"{name}_coverage": f"share of cells whose 90 % interval holds the true {name}" for name in STATISTICS},

@@ -18,7 +18,7 @@ from dpdist.studies.figures import drawn
 from dpdist.studies.filed import Filed
 from dpdist.studies.material import TITLES, Material
 from dpdist.studies.ratios import MONTE_CARLO
-from dpdist.studies.readings import INTERVALS, RELEASES, SIMULATED, reading
+from dpdist.studies.readings import INTERVALS, SIMULATED, reading
 from dpdist.studies.referring import Referring
 from dpdist.studies.replicate import ANY, job_of, mechanism_of
 from dpdist.studies.results import as_number
@@ -68,6 +68,7 @@ def page(study: AnyStudy, results: pd.DataFrame, records: pd.DataFrame, versions
         facts=_facts_of(study, versions),
         heads=HEADS_OF.get(type(study), HEADS),
         arms=_arms(study),
+        notes=[*study.notes, *(filed_page.findings(study, results) if isinstance(study, Filed) else [])],
         findings="What reproduces, and what does not"
         if isinstance(study, Simulation | Tabulated | Referring)
         else "Findings",
@@ -76,7 +77,7 @@ def page(study: AnyStudy, results: pd.DataFrame, records: pd.DataFrame, versions
         figures=[(figure, Markup(svg)) for figure, svg in drawn(study.figures, material)],
         summaries=[(name, TITLES.get(name, name), reading(study, name), _summary(material, name)) for name in measured],
         intervals=INTERVALS if any(name.endswith("_lower") for name in set(results.measure)) else "",
-        made_of=RELEASES if isinstance(study, Filed) else SIMULATED,
+        made_of=filed_page.made_of(study) if isinstance(study, Filed) else SIMULATED,
         refused=int((results.measure == "refused").sum()),
     )
 
@@ -178,7 +179,7 @@ def _arms(study: AnyStudy) -> list[tuple[str, str, str, str]]:
     if isinstance(study, Simulation):
         return [_described(study, arm) for arm in study.mechanisms]
     if isinstance(study, Filed):
-        return list(filed_page.ARMS)
+        return filed_page.arms(study)
     if isinstance(study, Referring):
         return referring_page.arms(study)
     if isinstance(study, Chaining):

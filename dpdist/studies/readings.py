@@ -14,9 +14,10 @@ SIMULATED = (
     "a release."
 )
 RELEASES = (
-    "from public files: what is compared with direct estimates tells of these files' records, and may be shown because the "
+    "from {}: what is compared with direct estimates tells of these files' records, and may be shown because the "
     "files are public. Of files that are not, errors like these stay in a workspace's confidential folder."
 )
+OF_POPULATIONS = "from real releases of samples from simulated populations. Nothing here comes from a respondent."
 RATIO = (
     "Root mean squared error against the truth over replicates, cell by cell, over the yardstick's; means and standard "
     "deviations here are over the 27 cells. Below 1 the synthetic table is the better one."
@@ -82,14 +83,30 @@ OF_FILES: Mapping[str, str] = {
     **SIZES,
     **CHAIN_EPSILON,
     **{
-        f"{name}_ratio_direct": "Root mean squared error about the whole file's figures over replicates, cell by cell, "
-        "over the direct estimate's; means and standard deviations here are over cells and margins."
+        f"{name}_ratio_direct": "Root mean squared error about the file's or population's figures over replicates, cell by "
+        "cell, over the direct estimate's; means and standard deviations here are over cells and margins."
         for name in STATISTICS
     },
     **{
         f"{name}_coverage": "Nominal .90, with the standard errors that the release publishes: share of cells and margins "
-        "whose interval holds the whole file's figure (of counts, its part that a sample stands for)."
+        "whose interval holds the figure of the whole file or population (of counts of `samples`, a sample's part of it)."
         for name in STATISTICS
+    },
+    **{
+        f"{name}_cell_coverage": "Nominal .90: share of replicates whose interval holds the population's figure, cell by "
+        "cell; means and standard deviations here are over cells and margins."
+        for name in STATISTICS
+    },
+    **{
+        f"{name}_grand": "|Published figure of all records − the population's|, in published standard errors."
+        for name in STATISTICS
+    },
+    **{
+        f"{name}_{size}_given_n": f"|published − direct estimate|, {text} over cells and margins, over the standard error "
+        "that the direct estimate has where the numbers of records in the cells are fixed, as they are public. That of "
+        "counts is smaller than the one as designed, which holds the variation of these numbers."
+        for name in STATISTICS
+        for size, text in (("median", "median"), ("max", "largest"))
     },
 }
 OF_CHAINS: Mapping[str, str] = {

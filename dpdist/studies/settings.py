@@ -185,15 +185,15 @@ class Study(Frozen):
         _different("labels of mechanisms", self.labels)
         _different("names of cases", self.case_names)
         for figure in self.figures:
-            _known(f"figure '{figure.title}'", figure.cases, self.case_names)
-            _known(f"figure '{figure.title}'", figure.mechanisms, self.labels)
-            _known(f"figure '{figure.title}'", (figure.measure,) if figure.measure else (), self.asked)
+            known_or_refused(f"figure '{figure.title}'", figure.cases, self.case_names)
+            known_or_refused(f"figure '{figure.title}'", figure.mechanisms, self.labels)
+            known_or_refused(f"figure '{figure.title}'", (figure.measure,) if figure.measure else (), self.asked)
         for table in self.beside:
-            _known(f"table '{table.title}'", (table.case,) if table.case else (), self.case_names)
-            _known(f"table '{table.title}'", (table.measure,), self.asked)
+            known_or_refused(f"table '{table.title}'", (table.case,) if table.case else (), self.case_names)
+            known_or_refused(f"table '{table.title}'", (table.measure,), self.asked)
             for row in table.rows:
-                _known(f"table '{table.title}'", (row.mechanism,), self.labels)
-                _known(f"table '{table.title}'", tuple(row.values), tuple(table.columns))
+                known_or_refused(f"table '{table.title}'", (row.mechanism,), self.labels)
+                known_or_refused(f"table '{table.title}'", tuple(row.values), tuple(table.columns))
         return self
 
 
@@ -216,8 +216,8 @@ class Simulation(Study):
                 raise ValueError(f"mechanism '{arm.key}' matches '{arm.match}', which is not one listed before it")
             if not self.epsilons and self.needs_epsilon(arm):
                 raise ValueError(f"mechanism '{arm.key}' needs a grid of epsilons (or enforced: false)")
-            _known(f"mechanism '{arm.key}'", arm.cases, self.case_names)
-            _known(f"mechanism '{arm.key}'", [budget_text(e) for e in arm.epsilons or ()], self.grid)
+            known_or_refused(f"mechanism '{arm.key}'", arm.cases, self.case_names)
+            known_or_refused(f"mechanism '{arm.key}'", [budget_text(e) for e in arm.epsilons or ()], self.grid)
         return self
 
     @property
@@ -291,7 +291,7 @@ class Guarantees(Study):
         return (WORST_LOSS,)
 
 
-_DECIDES_NOTHING = {"title", "about", "data", "references", "replicates", "notes", "beside", "figures", "runtime"}
+_DECIDES_NOTHING = {"title", "about", "data", "references", "replicates", "notes", "beside", "figures", "limits", "runtime"}
 
 
 def _different(what: str, names: tuple[str, ...]) -> None:
@@ -299,7 +299,8 @@ def _different(what: str, names: tuple[str, ...]) -> None:
         raise ValueError(f"{what} must differ, '{twice}' stands twice or is reserved: give another")
 
 
-def _known(where: str, names: Sequence[str] | None, known: Sequence[str]) -> None:
+def known_or_refused(where: str, names: Sequence[str] | None, known: Sequence[str]) -> None:
+    """Raises `ValueError` for the first name that is not known, with the nearest that is."""
     for name in names or ():
         if name not in known:
             near = get_close_matches(name, known, n=1)

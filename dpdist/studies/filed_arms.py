@@ -1,0 +1,64 @@
+"""What a study of repeated samples says of its mechanisms, and of the limits that its page holds results against."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from dpdist.job import NEEDING, Adjacency, Budget, Family, Frozen, Mechanism, Name, Synthesis
+
+DIRECT = "direct"
+"""Label of the survey-weighted estimates of the samples themselves."""
+
+
+class FiledArm(Frozen):
+    """A mechanism that stands in for a job's own: what it models, what it is fixed on, at which ε.
+
+    `histogram`: no reference, limits from noisy histograms of the current sample at this share of ε.
+    """
+
+    label: Name
+    mechanism: Mechanism
+    family: Family = "reference_cells"
+    synthesis: Synthesis = "fbs"
+    synthetic_sets: int = Field(default=1, ge=1, le=20)
+    adjacency: Adjacency = "zero_out"
+    reference: Literal["sample", "none"] = "sample"
+    histogram: Budget | None = Field(default=None, description="share of ε")
+    epsilons: tuple[Budget, ...] | None = Field(default=None, description="of the study's; unset: all")
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if self.label == DIRECT:
+            raise ValueError(f"'{DIRECT}' names the samples' own estimates: give another label")
+        if self.histogram is not None and (self.reference != "none" or self.histogram >= 1):
+            raise ValueError("histogram is a share of ε, below 1, of a mechanism with reference: none")
+        if self.mechanism.name in NEEDING and self.reference == "none" and self.histogram is None:
+            raise ValueError(f"'{self.mechanism.name}' needs a reference, or a histogram")
+        return self
+
+
+class Limit(Frozen):
+    """What measures should keep to. The page tells which cases do, from the study's own results.
+
+    `over: replicates` compares the mean over replicates, `over: all` the worst replicate.
+    """
+
+    title: str
+    measures: tuple[str, ...] = Field(min_length=1)
+    over: Literal["replicates", "all"] = "replicates"
+    at_least: float | None = None
+    at_most: float | None = None
+    mechanisms: tuple[str, ...] | None = None
+    cases: tuple[str, ...] | None = None
+
+    @model_validator(mode="after")
+    def _some(self) -> Self:
+        if self.at_least is None and self.at_most is None:
+            raise ValueError("give at_least, at_most or both")
+        return self
+
+    def met(self, value: float) -> bool:
+        above = self.at_least is None or value >= self.at_least
+        return above and (self.at_most is None or value <= self.at_most)
