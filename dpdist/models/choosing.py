@@ -80,30 +80,34 @@ def _files(cell: Cell, n: int) -> float:
 
 
 def _of_count(cell: Cell, heavier: Floats, cap: float, n: int, noise: Noise) -> float:
-    share = cell.weight / cell.mean_weight - 1.0
-    v, slope = np.minimum(cell.weight, cap) / cap, _slope(cell, cap)
-    told = (v - v.mean()) / slope
-    lost = (share - told).var() * _files(cell, n) + _of_noise(cell, cap, n, noise)
-    if cell.blur is not None and cell.weighted:
-        at = cell.blur.weight
-        tail = at / cell.mean_weight - np.minimum(at, cap) / cap / slope
-        lost += tail @ cell.blur.of_weight @ tail
-    drift = (np.minimum(heavier, cap) / cap).mean() - v.mean()
-    return float((lost + (drift / slope) ** 2) / (max(float(share.var()) + 1.0, 1e-12) / n))
-
-
-def _of_noise(cell: Cell, cap: float, n: int, noise: Noise) -> float:
-    """Variance of log s that noise on Σ(1 − v) brings: by how far noise of FAR deviations moves it, over FAR.
-
-    Near its end, where most weights are beyond the cap, mean v hardly rises with s, and noise that lifts it there moves s
-    much farther than the slope at the reference tells.
-    """
     if not cell.weighted:
         return 0.0
-    far = FAR * noise.weight**0.5 / n
-    v = float(np.minimum(cell.weight, cap).mean()) / cap
-    moved = max(abs(cell.solve_weight(v + by, cap)) for by in (-far, far))
-    return (moved / FAR) ** 2
+    share, v = cell.weight / cell.mean_weight - 1.0, np.minimum(cell.weight, cap) / cap
+    lost = _of_scale(cell, cap, n, noise)
+    if cell.blur is not None:
+        at, slope = cell.blur.weight, _slope(cell, cap)
+        tail = at / cell.mean_weight - np.minimum(at, cap) / cap / slope
+        lost += tail @ cell.blur.of_weight @ tail
+    drift = cell.solve_weight(float((np.minimum(heavier, cap) / cap).mean()), cap)
+    return float((lost + drift**2) / ((float(share.var()) + 1.0) / n))
+
+
+def _of_scale(cell: Cell, cap: float, n: int, noise: Noise) -> float:
+    """Error of log s, squared, that sampling of both files and noise on Σ(1 − v) bring.
+
+    A sample whose mean v lies δ higher has weights that are b δ higher, b their regression on v; what is solved for is s(δ),
+    at δ of FAR deviations on either side. Near its end mean v hardly rises with s: where a cap cuts the largest weights
+    off, a sample of a little more mass there has a mean v that no s, or only a large one, gives.
+    """
+    share, v = cell.weight / cell.mean_weight - 1.0, np.minimum(cell.weight, cap) / cap
+    of_v, files = float(v.var()), _files(cell, n)
+    regression = float(((v - v.mean()) * share).mean()) / of_v if of_v > FLAT**2 else 0.0
+    sampling, of_noise = of_v * files, noise.weight / n**2
+    whole = sampling + of_noise
+    part, far = sampling / whole, FAR * whole**0.5
+    missed = max(abs(cell.solve_weight(float(v.mean()) + by, cap) - regression * part * by) for by in (-far, far))
+    apart = float((share - regression * (v - v.mean())).var()) * files + regression**2 * sampling * (1.0 - part)
+    return (missed / FAR) ** 2 + apart
 
 
 def _of_mean(cell: Cell, wider: Floats, cap: float, windows: Floats, n: int, noise: Noise) -> Floats:
@@ -127,7 +131,8 @@ def _of_mean(cell: Cell, wider: Floats, cap: float, windows: Floats, n: int, noi
             clipped = np.clip((cell.blur.outcome[None] - centre) / reach, -1.0, 1.0)
             tail = cell.blur.outcome[None] - cell.mean - gain[:, None] * v.mean() * clipped
             lost += np.einsum("rb,bc,rc->r", tail, cell.blur.of_outcome, tail)
-        total = (lost + (gain * ((c_moved - c) * v).mean(axis=1)) ** 2) / variance
+        changed = float(np.average(wider, weights=cell.weight)) - cell.mean
+        total = (lost + (gain * ((c_moved - c) * v).mean(axis=1) - changed) ** 2) / variance
     return np.where(np.isfinite(total), total, np.inf)
 
 
