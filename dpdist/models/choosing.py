@@ -19,8 +19,9 @@ that times these."""
 LEAST = 1e-3
 """Least limit, in the largest value: below it quantiles may be rounding."""
 
-FAR = 3.0
-"""Deviations of noise that a limit must stand."""
+NODES, NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
+NODE_WEIGHTS = NODE_WEIGHTS / NODE_WEIGHTS.sum()
+"""Gauss–Hermite quadrature of a standard normal error, out to 4.5 deviations."""
 
 
 class Noise(NamedTuple):
@@ -93,21 +94,20 @@ def _of_count(cell: Cell, heavier: Floats, cap: float, n: int, noise: Noise) -> 
 
 
 def _of_scale(cell: Cell, cap: float, n: int, noise: Noise) -> float:
-    """Error of log s, squared, that sampling of both files and noise on Σ(1 − v) bring.
+    """Mean squared error of log s that sampling of both files and noise on Σ(1 − v) bring.
 
-    A sample whose mean v lies δ higher has weights that are b δ higher, b their regression on v; what is solved for is s(δ),
-    at δ of FAR deviations on either side. Near its end mean v hardly rises with s: where a cap cuts the largest weights
-    off, a sample of a little more mass there has a mean v that no s, or only a large one, gives.
+    A sample whose mean v lies δ higher has weights that are b δ higher, b their regression on v; what is solved for is
+    s(δ), the real inverse. Near its end mean v hardly rises with s: where a cap cuts the largest weights off, a sample of
+    a little more mass there has a mean v that no s, or only a large one, gives.
     """
     share, v = cell.weight / cell.mean_weight - 1.0, np.minimum(cell.weight, cap) / cap
     of_v, files = float(v.var()), _files(cell, n)
     regression = float(((v - v.mean()) * share).mean()) / of_v if of_v > FLAT**2 else 0.0
     sampling, of_noise = of_v * files, noise.weight / n**2
-    whole = sampling + of_noise
-    part, far = sampling / whole, FAR * whole**0.5
-    missed = max(abs(cell.solve_weight(float(v.mean()) + by, cap) - regression * part * by) for by in (-far, far))
+    part, moves = sampling / (sampling + of_noise), NODES * (sampling + of_noise) ** 0.5
+    missed = cell.solve_weights(v.mean() + moves, cap) - regression * part * moves
     apart = float((share - regression * (v - v.mean())).var()) * files + regression**2 * sampling * (1.0 - part)
-    return (missed / FAR) ** 2 + apart
+    return float(NODE_WEIGHTS @ missed**2) + apart
 
 
 def _of_mean(cell: Cell, wider: Floats, cap: float, windows: Floats, n: int, noise: Noise) -> Floats:
