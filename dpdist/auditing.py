@@ -13,6 +13,7 @@ from threadpoolctl import threadpool_limits
 from dpdist.confidential import Confidential
 from dpdist.errors import WorkspaceError
 from dpdist.evaluation.audit import keep_audit, leave_one_out
+from dpdist.files import private
 from dpdist.job import WeightRule, Weights
 from dpdist.keys import Key
 from dpdist.mechanisms.promises import target_of
@@ -44,7 +45,7 @@ def audit(
     records, exceeded (losses over 2Δ), largest_share (of 2Δ). Raises `WorkspaceError` where the release is not a tilted
     posterior of the lognormal model, the one whose densities have a closed form.
     """
-    with Workspace.opened(workspace) as space:
+    with Workspace.opened(workspace) as space, private():
         return _audited(space, records, all_rules, listener)
 
 

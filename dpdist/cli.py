@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import signal
 from pathlib import Path
 from types import FrameType
@@ -13,6 +14,7 @@ import typer
 from dpdist import cli_cluster, cli_stan, reporting
 from dpdist.auditing import audit as audit_workspace
 from dpdist.calibrate import calibrate as calibrate_job
+from dpdist.cautions import cautions
 from dpdist.console import guarded, out
 from dpdist.errors import JobError, Problem
 from dpdist.job import Job, Measure
@@ -24,6 +26,7 @@ from dpdist.release import run as run_job
 from dpdist.release import validate as validate_job
 from dpdist.studies.studyfile import load_study
 from dpdist.study import run as run_study
+from dpdist.table_text import facts_text
 
 app = typer.Typer(
     help="Publish survey tables and synthetic records from confidential microdata, with the privacy spent stated.\n\n"
@@ -73,9 +76,9 @@ def validate(job: JobFile, input: InputFile = None, quiet: Quiet = False, show_v
         with listening(quiet, as_json=False) as listener:
             plan = validate_job(load_job(job), input, listener)
         if not quiet:
-            out.print(
-                f"The job is valid: {int(plan.frame.count.sum()):,} records in {len(plan.frame.stratum_labels):,} strata."
-            )
+            out.print(reporting.valid_text(plan))
+            for caution in cautions(plan):
+                out.print(f"caution: {caution}", markup=False)
 
     guarded(act, show_values)
 
@@ -118,6 +121,8 @@ def run(
             print(json.dumps({"event": "done", "public": str(public)}))
         elif not quiet:
             out.print(reporting.run_text(workspace))
+            if out.file.isatty():  # a file or a pipe may be read by others than the custodian
+                out.print(reporting.verdict(workspace))
 
     guarded(act, show_values, as_json)
 
@@ -153,7 +158,7 @@ def status(workspace: WorkspaceFolder, as_json: Json = False) -> None:
 
     def act() -> None:
         said = read_status(workspace)
-        out.print_json(data=said) if as_json else out.print(reporting.facts_text(status_lines(said)))
+        out.print_json(data=said) if as_json else out.print(facts_text(status_lines(said)))
 
     guarded(act)
 
@@ -245,7 +250,11 @@ def schema() -> None:
 
 
 def main() -> None:
-    """SIGTERM ends a command as Ctrl-C does, also the first process of a container, which would not hear it otherwise."""
+    """SIGTERM ends a command as Ctrl-C does, also the first process of a container, which would not hear it otherwise.
+
+    No process of a command leaves its memory, records and keys in it, on a disk as a core file.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGTERM, _as_interrupt)
     app()
 

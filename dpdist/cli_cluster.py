@@ -53,10 +53,10 @@ def placed(job: Job, scheduler: str | None, tls: Path | None) -> Job:
         "tls": str(tls) if tls else job.runtime.tls,
     }
     runtime = job.runtime.model_copy(update=said)
-    problems = []
-    for path, text in scheduler_contradictions(runtime):
-        found, _, remedy = text.partition(": ")
-        problems.append(Problem(".".join(map(str, path)), found, "an encrypted link to a running scheduler", remedy))
+    problems = [
+        Problem(".".join(map(str, said.where)), said.found, "an encrypted link to a running scheduler", said.remedy)
+        for said in scheduler_contradictions(runtime)
+    ]
     if problems:
         raise JobError("--scheduler", problems)
     return job.model_copy(update={"runtime": runtime})

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 class Problem:
     """One thing wrong with a job or a file.
 
-    `where` is a column or a job key, `places` the first lines or rows (0-based row numbers for data), `values`
-    what stood there: confidential for data, shown only on request.
+    `where` is a column or a job key. `places` are the first rows of data, counted from 1, or lines of a file with
+    its header. `values` is what stood there: confidential for data, shown only on request. `allowed` may be empty where the
+    remedy says it.
     """
 
     where: str
@@ -24,7 +25,8 @@ class Problem:
 
     def text(self, show_values: bool = False) -> str:
         at = f" ({', '.join(self.places)}{', …' if self.count > len(self.places) else ''})" if self.places else ""
-        lines = [f"{self.where}: {self.found}{at}", f"    allowed: {self.allowed}", f"    remedy:  {self.remedy}"]
+        allowed = [f"    allowed: {self.allowed}"] if self.allowed else []
+        lines = [f"{self.where}: {self.found}{at}", *allowed, f"    remedy:  {self.remedy}"]
         if show_values and self.values:
             lines.append(f"    values:  {', '.join(self.values)}")
         return "\n".join(lines)
@@ -75,6 +77,11 @@ class DataError(ProblemsError):
     """The confidential file does not fit the job; raised before any budget is spent."""
 
     subject = "data"
+
+    def text(self, show_values: bool = False) -> str:
+        counted = any(place.startswith("row ") for problem in self.problems for place in problem.places)
+        said = super().text(show_values)
+        return f"{said}\n  Rows are counted from 1, a header not among them." if counted else said
 
 
 class FitError(DpdistError):
@@ -136,7 +143,8 @@ class ToolchainError(DpdistError):
 
 
 class ProgramError(DpdistError):
-    """A Stan program that does not exist or does not compile; `found` holds Stan's own message with its line."""
+    """A Stan program that does not exist or does not compile; `found` is Stan's message, of the program the line number
+    alone."""
 
     exit_code = 2
 

@@ -1,4 +1,4 @@
-"""Families of models in public terms: what outcomes they take, whether they model the weight, how they can be sampled."""
+"""Families of models in public terms: what outcomes they take, whether they model the weight."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.job import Family, SamplerName
+from dpdist.job import Family
 from dpdist.records import Floats
 
 
@@ -33,14 +33,15 @@ class Support:
 class FamilyFacts:
     """`weight`: whether the model has the sampling weight as a component, always, never or if the job names one.
 
-    `density` says of what f_i is the density, for the statement.
+    `density` says of what f_i is the density, for the statement; `law` names the parametric law that records are taken to
+    have, where there is one that a real file may not have.
     """
 
     density: str
     support: Support
     weight: bool | None
     predictors: bool
-    samplers: tuple[SamplerName, ...]
+    law: str = ""
 
 
 POSITIVE = Support("values above 0", low=0.0, open=True)
@@ -56,28 +57,30 @@ def families_for(values: Collection[float]) -> str:
 
 
 FAMILIES: dict[Family, FamilyFacts] = {
-    "lognormal": FamilyFacts("normal density of (log {outcome}, log {weight})", POSITIVE, True, True, ("exact", "stan")),
-    "beta": FamilyFacts("beta density of {outcome}", UNIT, False, False, ("grid", "stan")),
-    "beta_regression": FamilyFacts("beta density of {outcome}", UNIT, False, True, ("stan",)),
-    "poisson": FamilyFacts("Poisson probability of {outcome}", COUNT, False, False, ("exact", "stan")),
-    "negative_binomial": FamilyFacts("negative binomial probability of {outcome}", COUNT, False, False, ("grid", "stan")),
-    "poisson_regression": FamilyFacts("Poisson probability of {outcome}", COUNT, False, True, ("stan",)),
-    "bernoulli": FamilyFacts("probability of {outcome}", BINARY, False, False, ("exact", "stan")),
+    "lognormal": FamilyFacts("normal density of (log {outcome}, log {weight})", POSITIVE, True, True, "lognormal"),
+    "beta": FamilyFacts("beta density of {outcome}", UNIT, False, False, "beta"),
+    "beta_regression": FamilyFacts("beta density of {outcome}", UNIT, False, True, "beta"),
+    "poisson": FamilyFacts("Poisson probability of {outcome}", COUNT, False, False, "Poisson"),
+    "negative_binomial": FamilyFacts(
+        "negative binomial probability of {outcome}", COUNT, False, False, "negative binomial"
+    ),
+    "poisson_regression": FamilyFacts("Poisson probability of {outcome}", COUNT, False, True, "Poisson"),
+    "bernoulli": FamilyFacts("probability of {outcome}", BINARY, False, False),
     "scores": FamilyFacts(
         "normal density of the scores of {weight} and, given it, of {outcome} under the reference's distributions, "
         "relative to the reference's own",
-        *(Support("numbers"), True, True, ("exact",)),
+        *(Support("numbers"), True, True),
     ),
-    "histogram": FamilyFacts("noisy histogram of {outcome} in equal bins", Support("numbers"), False, False, ()),
+    "histogram": FamilyFacts("noisy histogram of {outcome} in equal bins", Support("numbers"), False, False),
     "cell_sums": FamilyFacts(
-        "noisy sums of {weight} and of its product with {outcome} in every finest cell", Support("numbers"), None, False, ()
+        "noisy sums of {weight} and of its product with {outcome} in every finest cell", Support("numbers"), None, False
     ),
     "noisy_tables": FamilyFacts(
-        "noisy weighted counts, means and totals of {outcome} of whole tables", Support("numbers"), None, False, ()
+        "noisy weighted counts, means and totals of {outcome} of whole tables", Support("numbers"), None, False
     ),
     "reference_cells": FamilyFacts(
         "noisy sums of {weight} and of its product with {outcome}, clipped where a reference tells, in every finest cell",
-        *(Support("numbers"), None, False, ()),
+        *(Support("numbers"), None, False),
     ),
-    "user": FamilyFacts("log_lik of the user's program", Support("numbers"), None, True, ("stan",)),
+    "user": FamilyFacts("log_lik of the user's program", Support("numbers"), None, True, "user's"),
 }

@@ -1,4 +1,4 @@
-"""Whole-file writes: a reader sees the old file or the new one, never half of one."""
+"""Whole-file writes: a reader sees the old file or the new one, never half of one. Modes, and what outlives power cuts."""
 
 from __future__ import annotations
 
@@ -38,8 +38,39 @@ def write_text(path: Path, text: str, mode: int = 0o666) -> None:
             handle.write(text)
 
 
-def write_json(path: Path, value: Any) -> None:
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+def write_json(path: Path, value: Any, mode: int = 0o666) -> None:
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", mode)
+
+
+def synced(folder: Path) -> None:
+    """Bring every file and folder below to the disk, the folder itself last: a power cut then takes nothing of them."""
+    for path, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            _sync(Path(path, name))
+        _sync(Path(path))
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring a folder's own entries to the disk: what was renamed, linked or removed in it."""
+    _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def private() -> Iterator[None]:
+    """What this process makes in the block is its owner's alone: folders 0700, files 0600, whatever the umask says."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def sha256(path: Path) -> str:

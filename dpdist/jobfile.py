@@ -10,9 +10,9 @@ from typing import Any
 
 from dpdist.errors import JobError, Problem, ProblemsError
 from dpdist.job import Calibration, Job
-from dpdist.job_consistency import contradictions
+from dpdist.job_consistency import Contradiction, contradictions
 from dpdist.validation import validated
-from dpdist.yaml_lines import Lines, Where, dotted, mapping, place, read_yaml, written
+from dpdist.yaml_lines import Lines, dotted, mapping, place, read_yaml, written
 
 NOT_A_MAPPING = Problem("job", "not a mapping of keys", "dataset:, columns:, …", "see README for a job file")
 
@@ -62,7 +62,7 @@ def parse_job(text: str, source: str = "job", folder: Path = Path()) -> Job:
     said = _with_calibration(_with_program(said, folder, source, lines), folder, source, lines)
     job = validated(Job, said, source, lines, JobError)
     if against := contradictions(job):
-        raise JobError(source, [_contradiction(where, message, lines) for where, message in against])
+        raise JobError(source, [_problem(each, lines) for each in against])
     return job
 
 
@@ -72,11 +72,14 @@ def _with_program(said: dict[str, Any], folder: Path, source: str, lines: Lines)
     if not isinstance(model, dict) or not isinstance(name := model.get("program"), str):
         return said
     at, path = place(("model", "program"), lines), folder / name
+    allowed = "the path of a Stan program (.stan) within the job file's folder"
     try:
+        if path.suffix != ".stan" or not path.resolve().is_relative_to(folder.resolve()):
+            found = f"'{name}' is no Stan program within the job file's folder"
+            raise JobError(source, [Problem("model.program", found, allowed, "put the program beside the job", 1, at)])
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         found = f"'{name}' cannot be read ({type(error).__name__})"
-        allowed = "the path of a Stan program, from the job file's folder"
         raise JobError(source, [Problem("model.program", found, allowed, "correct the path", 1, at)]) from None
     return said | {"model": model | {"program": {"name": path.name, "text": text}}}
 
@@ -124,8 +127,5 @@ def calibration_text(calibration: Calibration) -> str:
     return head + written(said)
 
 
-def _contradiction(where: Where, message: str, lines: Lines) -> Problem:
-    found, _, remedy = message.partition(": ")
-    return Problem(
-        dotted(where), found, "keys that agree with each other", remedy or "correct one of them", 1, place(where, lines)
-    )
+def _problem(said: Contradiction, lines: Lines) -> Problem:
+    return Problem(dotted(said.where), said.found, said.allowed, said.remedy, 1, place(said.where, lines))

@@ -67,7 +67,7 @@ class _Bars:
         if event.kind not in SHOWN:
             return
         if event.note:
-            self._progress.console.print(event.note)
+            self._progress.console.print(event.note, markup=False)
             return
         if event.stage not in self._tasks or event.kind == "begin":
             self._tasks[event.stage] = self._progress.add_task(event.stage, total=event.total)

@@ -38,16 +38,3 @@ def whole_gaussian(scale: Fraction, size: int) -> Floats:
     space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T="i64")
     measurement = dp.m.make_gaussian(*space, scale=float(np.nextafter(float(scale), np.inf)))
     return np.array(measurement([0] * size), dtype=np.float64)
-
-
-def laplace(scale: Fraction, size: int) -> Floats:
-    """Laplace noise of the given scale, (size,): b = sensitivity/ε gives ε for a statistic of that L1 sensitivity.
-
-    OpenDP adds it to zeros on the grid of float64; the sampler is exact there (Canonne, Kamath & Steinke 2020).
-    """
-    if scale <= 0:
-        raise ValueError("a noise scale must be greater than 0")
-    dp.enable_features("contrib")
-    space = dp.vector_domain(dp.atom_domain(T=float, nan=False)), dp.l1_distance(T=float)
-    measurement = dp.m.make_laplace(*space, scale=float(scale))
-    return np.array(measurement([0.0] * size), dtype=np.float64)

@@ -1,7 +1,8 @@
 """A run observed from outside: JSON lines, Prometheus figures, and a status file that `dpdist status` reads.
 
 All three are made of events, which carry counts, names of stages and numbers of strata and blocks, never data; which strata
-took a fallback is left out. How long a task takes depends on the data a little, so they are for those who operate the run.
+took a fallback is left out. Where the number of records is secret, events do not tell it (`progress.without_sizes`).
+How long a task takes depends on the data a little, so they are for those who operate the run.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from dpdist.progress import Event, Listener
 from dpdist.storage.objects import Objects, is_url
 
 STATUS = "status.json"
-"""In the workspace, beside the public and the confidential folder."""
+"""In the workspace, beside the public and the confidential folder; its owner's alone to read."""
 STATUS_INTERVAL = 2.0
 """Seconds between writes of the status within a stage."""
 CHECKING = "check records"
@@ -140,7 +141,7 @@ class Status:
         if self._owned:
             with suppress(OSError, WorkspaceError):
                 if self._file is not None:
-                    write_json(self._file, {**self._said, "updated": now()})
+                    write_json(self._file, {**self._said, "updated": now()}, mode=0o600)
                 else:
                     self._put()
                 self._written = time.monotonic()

@@ -102,7 +102,8 @@ def _check_calibration(job: Job, source: Source) -> None:
 
 def _check_memory(job: Job, layout: Layout) -> None:
     if layout.largest_task_bytes > int(job.runtime.memory_per_worker):
-        found = f"the largest stratum's task needs {layout.largest_task_bytes / 2**30:.1f} GiB"
+        needed = "more than it" if job.sizes_secret else f"{layout.largest_task_bytes / 2**30:.1f} GiB"
+        found = f"the largest stratum's task needs {needed}"
         remedy = "raise it, fit finer strata, take fewer draws, or record: {log_lik: never}"
         raise JobError(job.dataset, [Problem("runtime.memory_per_worker", found, "at least that", remedy)])
 

@@ -36,6 +36,30 @@ def silent(event: Event) -> None:
     """Nobody listens."""
 
 
+PUBLIC_TOTALS = frozenset(
+    {
+        *("check reference", "store reference", "reference", "protect", "tables", "synthetic records"),
+        *("standard errors", "fit comparators", "evaluate"),
+    }
+)
+"""Stages whose units are public where the number of records is secret: tables, levels, a reference's records."""
+
+
+def without_sizes(listener: Listener) -> Listener:
+    """A listener that learns nothing of how many records there are: of other stages only that they begin and end, and of
+    tasks nothing, for these are cut by records."""
+
+    def hear(event: Event) -> None:
+        if event.kind == "alive" or event.stage in PUBLIC_TOTALS:
+            listener(event)
+        elif event.kind == "retry":
+            listener(event._replace(done=1))
+        elif event.kind in ("begin", "end"):
+            listener(event._replace(done=0, total=None))
+
+    return hear
+
+
 @contextmanager
 def stage(listener: Listener, name: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """Announce a stage; yields a function that advances it."""

@@ -14,16 +14,16 @@ from threadpoolctl import threadpool_limits
 from dpdist.carried import composed
 from dpdist.errors import WorkspaceError
 from dpdist.evaluation.evaluate import evaluate
-from dpdist.files import write_text
+from dpdist.files import private, write_text
 from dpdist.frames import frame_table
 from dpdist.job import Job, budget_text
 from dpdist.keys import Key
 from dpdist.models.score_facts import Facts
 from dpdist.planning import Plan, make_plan
 from dpdist.privacy.guarantees import Strict
-from dpdist.progress import Event, Listener, silent, stage
+from dpdist.progress import Event, Listener, silent, stage, without_sizes
 from dpdist.publish.folder import publish as publish_folder
-from dpdist.publish.folder import publishing
+from dpdist.publish.folder import publishing, refuse_links
 from dpdist.publish.released import Release, promised, public_frame, read_release, shape_name, without_points
 from dpdist.runtime.blocks import Blocks
 from dpdist.runtime.executors import executor
@@ -52,12 +52,12 @@ POOLING = "pooling"
 
 def validate(job: Job, input: str | Path | None = None, listener: Listener = silent) -> Plan:
     """Check the job against the data; nothing is spent or written. Raises `JobError` or `DataError`."""
-    return make_plan(job, input, listener)
+    return make_plan(job, input, _guarded(job, listener))
 
 
 def plan(job: Job, input: str | Path | None = None, listener: Listener = silent) -> Plan:
     """What a run would do and cost, from public facts; the checks are those of `validate`."""
-    return make_plan(job, input, listener)
+    return make_plan(job, input, _guarded(job, listener))
 
 
 def run(
@@ -73,25 +73,37 @@ def run(
     Raises `JobError` or `DataError` before anything is written, `FitError` if a stratum cannot be released.
     """
     with Workspace.opened(workspace) as space:
-        _run(job, space, input, replay, listener)
+        _run(job, space, input, replay, _guarded(job, listener))
         return space.published
 
 
+def _guarded(job: Job, listener: Listener) -> Listener:
+    """Whoever listens may be outside: progress tells no size that the job keeps secret."""
+    return without_sizes(listener) if job.sizes_secret else listener
+
+
 def _run(job: Job, space: Workspace, input: str | Path | None, replay: str | Path | None, listener: Listener) -> None:
+    refuse_links(space.public)
     plan = make_plan(job, input, listener)
     identity = Identity(_decisive(plan), plan.source.fingerprint())
+    if others := space.others():
+        listener(
+            Event("note", "workspace", note=f"the folder holds other files too, {others[0]} first: they are left alone")
+        )
     with space.owned(identity, replay) as key, confidential_log(space) as log, threadpool_limits(1):
         log.info("rules: %s of %d rows", plan.census.removed or "nothing removed", plan.census.rows)
         try:
             prepare(job, plan.model, listener)
             sampled_by = facts(job)
-            store_records(space, plan, identity, listener)
-            store_reference(space, plan, listener)
-            release = protect(space, plan, key, sampled_by, listener)
+            with private():
+                store_records(space, plan, identity, listener)
+                store_reference(space, plan, listener)
+                release = protect(space, plan, key, sampled_by, listener)
             with publishing(space.public):
-                publish_folder(release, space.public, listener)
+                publish_folder(release, space.public, listener, space.replayed)
             space.store.show(space.public)
-            evaluate(space, plan, key, listener)
+            with private():
+                evaluate(space, plan, key, listener)
         except Exception:
             log.exception("failed")
             raise

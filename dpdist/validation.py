@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
@@ -51,7 +51,7 @@ def _nearest(path: Where, schema: type[BaseModel]) -> str | None:
 
 
 def _problem(error: ErrorDetails, lines: Lines, schema: type[BaseModel]) -> Problem:
-    path = tuple(error["loc"])
+    path = tuple(part for part in error["loc"] if part != "[key]")
     at = place(path, lines)
     if error["type"] == "extra_forbidden":
         near_key = _nearest(path, schema)
@@ -68,7 +68,52 @@ def _problem(error: ErrorDetails, lines: Lines, schema: type[BaseModel]) -> Prob
         return Problem(dotted(path), f"'{error['input']}' is not known", str(expected), remedy, 1, at)
     if error["type"] == "none_required":
         return Problem(dotted(path), "not supported by the model and mechanism of this job", "null", "leave it out", 1, at)
-    return Problem(dotted(path), f"{error['input']!r:.80}" if path else "inconsistent", message, "correct the value", 1, at)
+    found = (
+        "inconsistent" if isinstance(error["input"], dict) and error["type"] == "value_error" else _shown(error["input"])
+    )
+    allowed, remedy = _in_words(error["type"], error.get("ctx", {}), message)
+    return Problem(dotted(path), found, allowed, remedy, 1, at)
+
+
+def _shown(value: Any) -> str:
+    """What a file says, short."""
+    if value in ([], (), {}):
+        return "an empty list" if value != {} else "nothing"
+    return f"{value!r:.80}"
+
+
+_WORDS = {
+    "greater_than": ("a number above {gt}", "write a larger number"),
+    "greater_than_equal": ("a number of at least {ge}", "write a larger number"),
+    "less_than": ("a number below {lt}", "write a smaller number"),
+    "less_than_equal": ("a number of at most {le}", "write a smaller number"),
+    "too_short": ("a list of {min_length} or more", "add to it"),
+    "too_long": ("a list of {max_length} at most", "shorten it"),
+    "string_too_short": ("a text of {min_length} or more characters", "lengthen it"),
+    "string_too_long": ("a text of at most {max_length} characters", "shorten it"),
+    "string_pattern_mismatch": ("letters, digits, _, . and -, the first a letter or a digit", "rename it"),
+    "finite_number": ("a finite number", "write a number"),
+    "literal_error": ("{expected}", "use one of these"),
+}
+_KINDS = {
+    "int": ("a whole number", "write one"),
+    "float": ("a number", "write one"),
+    "string": ("a text", "write it in quotes"),
+    "bool": ("true or false", "write one of them"),
+    "tuple": ("a list, as in [one, another]", "write it in brackets"),
+    "dict": ("keys with values, as in {key: value}", "write them"),
+    "model": ("keys with values, as in {key: value}", "see README for a job file"),
+    "byte": ("a size with its unit, as in 2GiB", "write one"),
+}
+
+
+def _in_words(kind: str, facts: Mapping[str, Any], message: str) -> tuple[str, str]:
+    """What is allowed and the remedy, in words of a job file; those of checks of its own are as they are."""
+    if kind in _WORDS:
+        allowed, remedy = _WORDS[kind]
+        shown = {name: f"{value:,.10g}" if isinstance(value, int | float) else value for name, value in facts.items()}
+        return allowed.format(**shown), remedy
+    return _KINDS.get(kind.partition("_")[0], (message, "correct the value"))
 
 
 def _known_keys(path: Where, schema: type[BaseModel]) -> set[str]:

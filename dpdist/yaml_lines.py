@@ -1,7 +1,11 @@
-"""YAML with the line of everything that it says; a key given twice, or a value that contains itself, is refused."""
+"""YAML with the line of everything that it says.
+
+Refused: a key given twice, a value that contains itself, control characters, and what would take long to read.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,18 +13,54 @@ from typing import Any
 import yaml
 
 from dpdist.errors import Problem, ProblemsError
+from dpdist.printable import escaped
 
 Where = tuple[str | int, ...]
 """Keys and positions that lead to a value."""
 Lines = Mapping[Where, int]
 
 
+DEEPEST = 50
+"""Lists and mappings within each other."""
+MOST_VALUES = 50_000
+"""Values of a file, those of an alias counted wherever it stands."""
+
+
+class _TooDeepError(yaml.MarkedYAMLError):
+    """Lists and mappings are nested too deep to be read."""
+
+    def __init__(self, mark: Any) -> None:
+        super().__init__(problem=f"more than {DEEPEST} lists and mappings within each other", problem_mark=mark)
+
+
 class _Loader(yaml.SafeLoader):
-    """Safe YAML in which a date is the text that was written."""
+    """Safe YAML in which a date, and a number to base 60 as in 190:20:30, are the text that was written; nested little."""
+
+    depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self.depth += 1
+        if self.depth > DEEPEST:
+            raise _TooDeepError(self.get_mark())
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+    def fetch_flow_collection_start(self, token: Any) -> None:
+        """Within [ and { the scanner looks ahead, in a time that grows with the square of the depth."""
+        if self.flow_level > DEEPEST:
+            raise _TooDeepError(self.get_mark())
+        super().fetch_flow_collection_start(token)
 
 
+_SEXAGESIMAL = r"(?!.*:)"
+_TAG = "tag:yaml.org,2002:"
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    first: [
+        (tag, re.compile(_SEXAGESIMAL + pattern.pattern, re.VERBOSE) if tag in (f"{_TAG}int", f"{_TAG}float") else pattern)
+        for tag, pattern in resolvers
+        if tag != f"{_TAG}timestamp"
+    ]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 
@@ -38,18 +78,19 @@ def mapping(text: str, source: str, refusal: type[ProblemsError], otherwise: Pro
     """What YAML text says, and the line of every path in it; `otherwise` is the problem where it is no mapping."""
     try:
         node = yaml.compose(text, Loader=_Loader)
-        if node is not None and (at := _within_itself(node, ())) is not None:
-            raise refusal(source, [_not_yaml("a value that contains itself", "an anchor above its own value", at)])
+        if node is not None and (problem := _unreadable(node)) is not None:
+            raise refusal(source, [problem])
         said = yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise refusal(source, [_not_yaml(error.problem or "not YAML", "check indentation and quotes", line)]) from None
+        remedy = "write them one below the other" if isinstance(error, _TooDeepError) else "check indentation and quotes"
+        raise refusal(source, [_not_yaml(error.problem or "not YAML", remedy, line)]) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         found = f"a character that YAML does not allow, #x{int(error.character):02x}"
         raise refusal(source, [_not_yaml(found, "delete it", line)]) from None
-    except ValueError as error:
-        raise refusal(source, [_not_yaml(str(error), "write the value in quotes", 1)]) from None
+    except ValueError:  # of a number with thousands of digits, as Python reads it
+        raise refusal(source, [_not_yaml("a value that cannot be read", "write it in quotes", 1)]) from None
     if not isinstance(said, dict) or node is None:
         raise refusal(source, [otherwise])
     lines = dict(_lines(node, ()))
@@ -68,8 +109,8 @@ def written(said: Mapping[str, Any]) -> str:
 
 
 def dotted(where: Where) -> str:
-    """As it is told of: of the whole file, the job."""
-    return ".".join(str(part) for part in where) or "job"
+    """As it is told of, on one line: of the whole file, the job."""
+    return ".".join(str(part).replace("\n", "\\n") for part in where) or "job"
 
 
 def place(where: Where, lines: Lines) -> tuple[str, ...]:
@@ -83,16 +124,29 @@ def _not_yaml(found: str, remedy: str, line: int) -> Problem:
     return Problem("YAML", found, "valid YAML", remedy, 1, (f"line {line}",))
 
 
-def _within_itself(node: yaml.Node, above: tuple[int, ...]) -> int | None:
-    """The line of a node that an alias below it names again."""
-    if id(node) in above:
-        return int(node.start_mark.line) + 1
-    inner = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
-    if isinstance(node, yaml.CollectionNode):
-        for part in inner:
-            if (line := _within_itself(part, (*above, id(node)))) is not None:
-                return line
-    return None
+def _unreadable(node: yaml.Node) -> Problem | None:
+    """Control characters, aliases that make a value part of itself, or more of it than can be read."""
+    size: dict[int, int] = {}
+    problems: list[Problem] = []
+
+    def visit(node: yaml.Node) -> int:
+        """The number of values, each node walked once."""
+        line = int(node.start_mark.line) + 1
+        if id(node) not in size:
+            size[id(node)] = -1
+            if isinstance(node, yaml.ScalarNode) and escaped(node.value) != node.value:
+                found = f"a control character in '{escaped(node.value):.80}'"
+                problems.append(_not_yaml(found, "delete it", line))
+            pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+            inner = node.value if isinstance(node, yaml.SequenceNode) else [part for pair in pairs for part in pair]
+            size[id(node)] = 1 + sum(map(visit, inner))
+        elif size[id(node)] < 0:
+            problems.append(_not_yaml("a value that contains itself", "put the anchor elsewhere", line))
+        return size[id(node)]
+
+    if visit(node) > MOST_VALUES:
+        problems.append(_not_yaml(f"more than {MOST_VALUES:,} values, with those of aliases", "use fewer aliases", 1))
+    return problems[0] if problems else None
 
 
 def _lines(node: yaml.Node, where: Where) -> Iterator[tuple[Where, int]]:

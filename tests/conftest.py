@@ -26,10 +26,11 @@ hypothesis.settings.load_profile("fixed")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests on real files run where DPDIST_DATA points to them, those on namespaces where those may be made; elsewhere they
-    are deselected, and counted as such."""
+    """Tests on real files run where DPDIST_DATA points to them, those on namespaces where those may be made, those on other
+    users where one can become another; elsewhere they are deselected, and counted as such."""
     out = {"real_data"} if not os.environ.get("DPDIST_DATA") else set()
     out |= {"namespaces"} if os.geteuid() != 0 or not shutil.which("ip") else set()
+    out |= {"other_users"} if os.geteuid() != 0 else set()
     left = [item for item in items if any(item.get_closest_marker(name) for name in out)]
     items[:] = [item for item in items if item not in left]
     if left:

@@ -44,7 +44,7 @@ budget: {{epsilon: "{epsilon}"}}
 {calibration}
 {sampler}
 tables:
-  - {{name: shares, by: [region], statistics: [count, {{mean: y}}]}}
+  - {{name: shares, statistics: [count, {{mean: y}}]}}
 """
 CALIBRATED = "calibration: {path: calibration.yaml}"
 
@@ -146,7 +146,7 @@ def test_a_calibration_on_the_current_file_is_refused_before_anything_is_written
     table = pq.read_table(files / "now.parquet")
     pa_csv.write_csv(table.take(np.random.default_rng(0).permutation(N)), files / "now.csv")
     said = text(files, "perturbed_histogram", reference=False, family="histogram")
-    job = parse_job(said.replace("by: [region], ", ""))
+    job = parse_job(said.replace("{name: shares, ", "{name: others, "))
     made = dpdist.calibrate(job, tmp_path / "calibration.yaml", files / name, period="2020")
     assert made.mechanism.bins is not None
     later = text(files, "perturbed_histogram", reference=False, family="histogram", calibration=CALIBRATED)

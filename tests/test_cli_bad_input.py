@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,6 +98,13 @@ class Attempt:
     stderr: str
     error: BaseException | None
     files: set[str]
+    suffix: str = ".parquet"
+
+    def placed(self, text: str) -> str:
+        """Rows of the table, from 0 in these tests, as messages name them: from 1, or as lines of a CSV file."""
+        if self.suffix == ".csv":
+            return re.sub(r"\brow (\d+)", lambda found: f"line {int(found[1]) + 2}", text)
+        return re.sub(r"\brow (\d+)", lambda found: f"row {int(found[1]) + 1}", text)
 
 
 def run(folder: Path, *, job: str = JOB, input: Path | None, options: tuple[str, ...] = ()) -> Attempt:
@@ -104,7 +112,8 @@ def run(folder: Path, *, job: str = JOB, input: Path | None, options: tuple[str,
     given = [] if input is None else ["--input", str(input)]
     done = CliRunner().invoke(app, ["run", str(folder / "job.yaml"), "--workspace", str(folder / "ws"), *given, *options])
     error = None if isinstance(done.exception, SystemExit) else done.exception
-    return Attempt(done.exit_code, done.stdout, done.stderr, error, {path.name for path in folder.iterdir()})
+    names = {path.name for path in folder.iterdir()}
+    return Attempt(done.exit_code, done.stdout, done.stderr, error, names, ".parquet" if input is None else input.suffix)
 
 
 def run_on(folder: Path, suffix: str, spoil: Spoil, job: str = JOB, options: tuple[str, ...] = ()) -> Attempt:
@@ -118,10 +127,10 @@ def assert_refused(attempt: Attempt, *says: str, problems: int = 1) -> None:
     assert "ws" not in attempt.files, "a workspace was written"
     assert attempt.stdout == ""
     assert f"{problems} problem" in attempt.stderr
-    assert attempt.stderr.count("allowed:") == attempt.stderr.count("remedy:") == problems, attempt.stderr
+    assert attempt.stderr.count("allowed:") <= attempt.stderr.count("remedy:") == problems, attempt.stderr
     assert "remedy:  \n" not in attempt.stderr
     assert "allowed: \n" not in attempt.stderr
-    for text in says:
+    for text in map(attempt.placed, says):
         assert text in attempt.stderr, attempt.stderr
 
 
@@ -319,7 +328,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
-    assert_refused(run(tmp_path, input=tmp_path), "file: ", "a Parquet or CSV file")
+    assert_refused(run(tmp_path, input=tmp_path), "file: ", "a Parquet file, or a CSV file")
 
 
 def test_no_input_at_all_is_refused_with_both_ways_to_give_one(tmp_path: Path) -> None:
@@ -372,7 +381,7 @@ def test_a_stratum_with_a_constant_outcome_or_weight_is_named_without_the_consta
 
 @both_formats
 def test_a_design_stratum_with_a_single_record_is_named(tmp_path: Path, suffix: str) -> None:
-    job = JOB.replace("strata: [field]\nmodel", "strata: []\nmodel")
+    job = JOB.replace("strata: [field]\nmodel", "strata: []\nmodel").replace("by: [field, sex], ", "")
     attempt = run_on(tmp_path, suffix, lambda records: records.iloc[:61], job)
     assert_refused(attempt, "survey.design_strata: a single record (law)", "two records or more", "merge design strata")
 
@@ -385,7 +394,11 @@ def test_a_design_stratum_with_a_single_psu_is_named(tmp_path: Path) -> None:
 
 
 def test_a_single_record_without_design_strata_is_told_by_its_size_alone(tmp_path: Path) -> None:
-    job = JOB.replace(", design_strata: [field]", "").replace("strata: [field]", "strata: []")
+    job = (
+        JOB.replace(", design_strata: [field]", "")
+        .replace("strata: [field]", "strata: []")
+        .replace("by: [field, sex], ", "")
+    )
     attempt = run_on(tmp_path, ".parquet", lambda records: records.iloc[:1], job)
     assert_refused(attempt, "stratum all: 1 record")
     proper = job.replace("predictors: [sex]", "prior: {name: proper}")
@@ -417,7 +430,7 @@ JOB_EDITS = {
     "negative epsilon": ('"10.8"', '"-1/3"', "epsilon", "budget.epsilon: '-1/3'", "greater than 0"),
     "epsilon in words": ('"10.8"', "plenty", "epsilon", "budget.epsilon: 'plenty'", '"1/3"'),
     "epsilon not a number": ('"10.8"', ".nan", "epsilon", "budget.epsilon: nan", '"1/3"'),
-    "no synthetic set": ("tables:", "synthetic_sets: 0\ntables:", "synthetic_sets", "synthetic_sets: 0", "equal to 1"),
+    "no synthetic set": ("tables:", "synthetic_sets: 0\ntables:", "synthetic_sets", "synthetic_sets: 0", "at least 1"),
     "YAML syntax": ("weight: weight,", "weight: weight: 3,", "weight: 3", "YAML: ", "indentation and quotes"),
     "key twice": ("dataset: tiny", 'dataset: tiny\nperiod: "2019"', 'period: "2020"', "period: given twice", "delete one"),
     "column twice": (

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from dpdist.cli import app
+from dpdist.jobfile import find_job
 
 SOURCE = Path(__file__).parent / "sampling" / "gaussian.stan"
 
@@ -43,8 +49,43 @@ def test_doctor_draws_from_a_small_program_when_asked(stan_cache):
     assert "4,000 draws in" in done.stdout
 
 
+SMALL = {
+    "population: 100000": "population: 3000",
+    "sample: 10000": "sample: 400",
+    "strata: [field]": "strata: []",
+    "executor: dask": "executor: serial",
+    "warmup: 500, draws: 250": "warmup: 200, draws: 100",
+}
+
+
+def without_a_compiler(folder, *arguments):
+    """The command as in the image: a PATH that has no compiler, and the cache."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("CXX", "CMDSTAN")}
+    environment |= {"PATH": str(folder), "HOME": str(folder)}
+    command = [sys.executable, "-m", "dpdist", *map(str, arguments)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+
+
+def test_a_stan_job_runs_without_a_compiler_by_programs_built_before(stan_cache, tmp_path):
+    assert dpdist("build", "lognormal", "--toolchain", "embedded").exit_code == 0
+    text = find_job("doctorates_stan").read_text()
+    for old, new in SMALL.items():
+        assert old in text
+        text = text.replace(old, new)
+    (tmp_path / "job.yaml").write_text(text)
+    done = without_a_compiler(tmp_path, "run", tmp_path / "job.yaml", "-w", tmp_path / "work", "-q")
+    assert done.returncode == 0, done.stderr
+    said = json.loads((tmp_path / "work" / "public" / "statement.json").read_text())
+    assert said["sampler"]["toolchain"] == "embedded"
+    told = without_a_compiler(tmp_path, "stan", "doctor")
+    assert told.returncode == 0, told.stderr
+    assert re.search(r"embedded .*no C\+\+ compiler: programs that g\+\+ .* built", told.stdout)
+    assert re.search(r"lognormal.stan +built", told.stdout)
+
+
 def test_doctor_shows_what_it_can_where_nothing_works(stan_cache, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("DPDIST_CACHE", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.delenv("CMDSTAN", raising=False)

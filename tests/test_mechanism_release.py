@@ -94,6 +94,23 @@ def test_the_statement_says_which_class_of_guarantee_was_promised(release: tuple
     )
 
 
+def test_the_report_prints_what_is_protected_and_no_asymptotic_figure_like_a_strict_one(release: tuple[str, Path]) -> None:
+    mechanism, workspace = release
+    lines = dpdist.report(workspace).splitlines()
+    (guarantee,) = [line for line in lines if line.startswith("guarantee ")]
+    protects = [line for line in lines if line.startswith("protects ")]
+    assert bool(protects) == (CLASSES[mechanism] != "none")
+    shown = "y of a record; table columns (region) and sample counts are published as they are"
+    assert all(shown in line for line in protects)
+    assert ("ε = 12 " in guarantee) == (CLASSES[mechanism] in ("strict", "strict for exact draws"))
+    assert any(line.startswith("neighbours ") for line in lines) == bool(protects)
+    assert any(line.startswith("not covered ") and "region" in line for line in lines)
+    aimed = [line for line in lines if line.startswith("aimed at ")]
+    assert bool(aimed) == (CLASSES[mechanism] == "asymptotic")
+    assert any("not a differential-privacy guarantee" in line for line in lines) == bool(aimed)
+    assert any(line.startswith("cautions ") for line in lines) == (mechanism != "perturbed_histogram")
+
+
 @pytest.mark.parametrize("release", POSTERIORS, indirect=True)
 def test_no_more_is_spent_than_was_promised(release: tuple[str, Path]) -> None:
     """Control: the unweighted posterior, which promises nothing, spends more than 6 a set."""
@@ -177,7 +194,7 @@ def test_contradictions_of_mechanisms_are_named(mechanism: str, said: dict[str, 
 
 
 def test_a_clamp_needs_another_sampler_than_closed_forms_and_a_proper_prior() -> None:
-    poisson = text("censor_uw", family="poisson", sampler="").replace("[0, 1]", "[0, 100]")
+    poisson = text("censor_uw", family="poisson", sampler="sampler: {name: exact}").replace("[0, 1]", "[0, 100]")
     with pytest.raises(JobError, match="no closed form is left"):
         parse_job(poisson)
     lognormal = text("censor_uw", family="lognormal", sampler="sampler: {name: stan}")
@@ -215,7 +232,7 @@ def test_a_histogram_releases_the_counts_and_the_noise_that_was_kept(histogram: 
     y = pq.read_table(shares).column("y").to_numpy()
     true = np.array([np.histogram(part, bins=6, range=(0, 1))[0] for part in np.split(y, 2)])
     noise = histogram / "confidential" / "noise"
-    kept = [[np.load(noise / f"strata-{k:06d}-{number:03d}.npy") for k in range(2)] for number in (1, 2)]
+    kept = [[np.load(noise / f"strata-{k:06d}-{number:03d}.npz")["noise"] for k in range(2)] for number in (1, 2)]
     np.testing.assert_array_equal(counts(histogram), true + np.array(kept))
     assert counts(histogram).shape == (SETS, 2, 6)
     assert np.ceil(np.log(N)) == 6
@@ -234,8 +251,8 @@ def test_a_run_that_was_killed_after_its_noise_was_drawn_uses_that_noise(
         patch.setattr("dpdist.storage.recorder.StratumStore.close", interrupted)
         with pytest.raises(KeyboardInterrupt):
             dpdist.run(job, killed)
-    (drawn,) = (killed / "confidential" / "noise").glob("*-001.npy")
-    before = np.load(drawn)
+    (drawn,) = (killed / "confidential" / "noise").glob("*-001.npz")
+    before = np.load(drawn)["noise"]
     dpdist.run(job, killed)
     y = pq.read_table(shares).column("y").to_numpy()[:N]
     np.testing.assert_array_equal(counts(killed)[0, 0], np.histogram(y, bins=6, range=(0, 1))[0] + before)

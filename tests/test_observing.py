@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 
@@ -60,6 +62,15 @@ def test_a_run_that_fails_tells_the_kind_of_error_and_not_its_words(tmp_path: Pa
     assert spelled(log.read_text() + ended.output) == []
     shown = CliRunner().invoke(app, ["validate", str(tmp_path / "job.yaml"), "--show-values"])
     assert spelled(shown.output), "control: asked for, the value is shown on this screen"
+
+
+def test_no_process_of_a_command_leaves_its_memory_as_a_core_file() -> None:
+    script = (
+        "import atexit, os, resource, sys; from dpdist.cli import main; sys.argv = ['dpdist', '--help']\n"
+        "atexit.register(lambda: print(resource.getrlimit(resource.RLIMIT_CORE)))\nmain()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.splitlines()[-1] == "(0, 0)"
 
 
 def test_figures_follow_the_run_over_http(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from dpdist.cli import app
 from dpdist.errors import JobError
 from dpdist.jobfile import find_job, parse_job
 from dpdist.release import run
+from dpdist.reporting import report
 from dpdist.survey import statistics
 from dpdist.survey.statistics import Sample
 
@@ -39,6 +40,11 @@ def test_a_shipped_job_runs_on_its_file(job: str, data: Path, tmp_path: Path) ->
     assert published["estimate"].notna().all()
     top = pd.read_parquet(tmp_path / "public" / "synthetic" / "set-1.parquet")
     assert len(top) == bounds["rows"].sum()
+    text = " ".join(report(tmp_path, confidential=True).split())
+    verdict = text[text.index("CONFIDENTIAL VERDICT") :]
+    if job == "nscg_salaries":
+        assert verdict.startswith("CONFIDENTIAL VERDICT: do not publish")
+        assert "They cover less than they say." in verdict or "is further off than chance allows" in verdict
 
 
 @pytest.mark.real_data

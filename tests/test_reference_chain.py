@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from public_files import public_files
 from redrawn import redrawn
 
 import dpdist
@@ -74,11 +75,6 @@ def statement(workspace: Path) -> dict[str, Any]:
 
 def errors(workspace: Path) -> pd.DataFrame:
     return pd.read_parquet(workspace / "confidential" / "evaluation" / "salaries.parquet")
-
-
-def public_files(workspace: Path) -> dict[str, bytes]:
-    public = workspace / "public"
-    return {str(path.relative_to(public)): path.read_bytes() for path in public.rglob("*") if path.is_file()}
 
 
 def chained(folder: Path) -> Path:
@@ -192,7 +188,7 @@ def tampered(public: Path) -> None:
 
 SPOILED: dict[str, tuple[Callable[[Path], None], str]] = {
     "no manifest": (without("manifest.json"), "no complete release"),
-    "no reference": (without("released/reference.parquet"), "not the file that manifest.json tells of"),
+    "no reference": (without("released/reference.parquet"), "released/reference.parquet: no such file"),
     "a lower epsilon": (tampered, "not the file that manifest.json tells of"),
     "no folder": (lambda public: shutil.rmtree(public), "no complete release"),
 }
@@ -271,7 +267,7 @@ def test_histograms_are_charged_to_the_release(binned: Path) -> None:
     law = json.loads((binned / "ws" / "public" / "released" / "set-1.json").read_text())["strata"]["all"]["noise_law"]
     assert f"scale {Fraction(2**20) / Fraction('0.7')}," in law
     kept = sorted(path.name for path in (binned / "ws" / "confidential" / "noise").iterdir())
-    assert kept == ["strata-000000-000.npy", "strata-000000-001.npy"]
+    assert kept == ["strata-000000-000.npz", "strata-000000-001.npz"]
 
 
 def test_a_table_on_histograms_lies_near_the_direct_estimates(binned: Path) -> None:
@@ -389,7 +385,7 @@ def test_outcomes_of_two_kinds_are_released_together_and_carried_on(two: Path) -
     points = pd.read_parquet(two / "ws2022" / "public" / "released" / "reference.parquet")
     assert set(points["outcome"][points["variable"] == "paid"]) == {0.0, 1.0}
     kept = sorted(path.name for path in (two / "ws2022" / "confidential" / "noise").iterdir())
-    assert kept == ["strata-000000-001.npy", "strata-000000-002.npy"]
+    assert kept == ["strata-000000-001.npz", "strata-000000-002.npz"]
 
 
 def test_tables_of_the_same_cells_agree(two: Path) -> None:

@@ -58,6 +58,7 @@ def job(files: Path, model: str = LOGNORMAL, mechanism: str = "centred", epsilon
     said = f"reference: {{path: {files}/before.parquet}}" if reference else ""
     survey = "survey: {weight: weight}" if model == LOGNORMAL else ""
     text = JOB.format(folder=files, model=model, mechanism=mechanism, epsilon=epsilon, reference=said, survey=survey)
+    text = text if model == LOGNORMAL else text.replace("by: [sex], ", "")
     return parse_job(text, "job", Path(__file__).parent)
 
 

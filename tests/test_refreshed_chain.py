@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import pytest
-from test_reference_chain import FIELDS, Named, errors, job, public_files, statement
+from public_files import public_files
+from test_reference_chain import FIELDS, Named, errors, job, statement
 
 import dpdist
 from dpdist.errors import JobError
@@ -109,7 +110,7 @@ def test_the_statement_tells_of_histograms_beside_the_chain(chain: Chain) -> Non
     law = json.loads((chain.fresh / "public" / "released" / "set-1.json").read_text())["strata"]["all"]["noise_law"]
     assert f"scale {Fraction(2**20) / Fraction('0.7')}," in law
     kept = sorted(path.name for path in (chain.fresh / "confidential" / "noise").iterdir())
-    assert kept == ["strata-000000-000.npy", "strata-000000-001.npy"]
+    assert kept == ["strata-000000-000.npz", "strata-000000-001.npz"]
     assert "histogram" not in statement(chain.plain)["reference"]
 
 

@@ -84,6 +84,20 @@ def test_a_report_shows_every_figure_on_a_screen_of_80_columns(finished: Path) -
     assert not [line for line in shown.splitlines() if "…" in line and not line.startswith("…")]
 
 
+def test_errors_of_two_outcomes_are_never_merged(finished: Path) -> None:
+    """A mean of hours and one of salaries have a table, worst cells and a verdict each, on a screen of 80 columns too."""
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(report_text(finished, True))
+    shown = console.export_text()
+    verdicts = " ".join(shown[shown.index("CONFIDENTIAL VERDICT") :].split())
+    for name in ("mean of salary", "mean of hours"):
+        assert f"work, {name}: errors over" in shown
+        assert f"work, {name}: worst cells" in shown
+        assert f"work, {name}: 90 % intervals hold" in verdicts
+    assert max(map(len, shown.splitlines())) <= 80
+    assert not [line for line in shown.splitlines() if "…" in line and not line.startswith("…")]
+
+
 def cell(table: pd.DataFrame, **wanted: Any) -> pd.DataFrame:
     for name, value in wanted.items():
         table = table[table[name].isna() if value is None else table[name] == value]

@@ -96,7 +96,10 @@ def test_the_same_key_gives_the_same_bytes_under_stan(pair: tuple[Path, Path], t
 
 
 def test_a_policy_that_fails_names_the_stratum_and_no_figure(tmp_path: Path) -> None:
-    job = shipped("doctorates_stan", **{"strata: [field]": "strata: []", "policy: warn": "policy: fail, ess: 100000"})
+    job = shipped(
+        "doctorates_stan",
+        **{"strata: [field]": "strata: []", "[field, sex], m": "[sex], m", "policy: warn": "policy: fail, ess: 100000"},
+    )
     with pytest.raises(dpdist.errors.FitError, match="missed the job's diagnostics, in 2 attempts") as told:
         dpdist.run(job, tmp_path / "work")
     assert "ESS" not in str(told.value)
@@ -229,6 +232,7 @@ CLAMPED = {
     "name: weighted, weights: fixed_point": "name: censor_uw",
     "family: lognormal,": "family: lognormal, prior: {name: proper},",
     "strata: [field]": "strata: []",
+    "by: [field, sex]": "by: [sex]",
     "sample: 10000": "sample: 200",
     "population: 100000": "population: 30000",
     "synthetic_sets: 3": "synthetic_sets: 1",

@@ -61,7 +61,8 @@ def leave_one_out(
     """For every record of `which`: its exact loss over the draws of the fit with it, beside what the bound says.
 
     Columns: record, loss (largest |log ratio|), loss_at_given_weights (the others' weights kept), epsilon_local (2Δ),
-    epsilon_local_range, exceeds (loss over 2Δ).
+    epsilon_local_range, exceeds (loss over 2Δ), delta (E max(0, 1 − e^(2Δ − log ratio)): the least δ with which 2Δ holds
+    for this record left out, over the draws with it).
     """
     whole = weighting(model, records, search(), draws, key, stratum)
     f = model.log_lik(whole.fit.draws, records)
@@ -72,10 +73,12 @@ def leave_one_out(
         left = records.take(others)
         again = weighting(model, left, search(), draws, key, stratum)
         kept = model.log_evidence(model.statistics(left, whole.alpha[others]))
-        loss = _largest(f @ whole.alpha - f[:, others] @ again.alpha, whole.log_evidence - again.log_evidence)
-        given = _largest(f[:, i] * whole.alpha[i], whole.log_evidence - kept)
-        rows.append((int(records.record[i]), loss, given, bound, whole.fit.range_bound, loss > bound))
-    names = ["record", "loss", "loss_at_given_weights", "epsilon_local", "epsilon_local_range", "exceeds"]
+        ratio = f @ whole.alpha - f[:, others] @ again.alpha - (whole.log_evidence - again.log_evidence)
+        given = f[:, i] * whole.alpha[i] - (whole.log_evidence - kept)
+        loss, at_given = float(np.abs(ratio).max()), float(np.abs(given).max())
+        number, ranged = int(records.record[i]), whole.fit.range_bound
+        rows.append((number, loss, at_given, bound, ranged, loss > bound, delta_of(ratio, bound)))
+    names = ["record", "loss", "loss_at_given_weights", "epsilon_local", "epsilon_local_range", "exceeds", "delta"]
     return Confidential(pd.DataFrame(rows, columns=names))
 
 
@@ -87,8 +90,9 @@ def keep_audit(folder: Path, rule: str, found: Confidential[pd.DataFrame]) -> Pa
     return path
 
 
-def _largest(log_likelihood: Floats, log_evidence: float) -> float:
-    return float(np.abs(log_likelihood - log_evidence).max())
+def delta_of(ratio: Floats, epsilon: float) -> float:
+    """E max(0, 1 − e^(ε − ratio)) over draws from the numerator's law: sup over sets of P(with) − e^ε P(without)."""
+    return float((1.0 - np.exp(np.minimum(0.0, epsilon - ratio))).mean())
 
 
 class Nowhere:

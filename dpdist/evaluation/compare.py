@@ -10,10 +10,11 @@ import pandas as pd
 
 from dpdist.cells import Cells, cross
 from dpdist.estimates import STATISTICS, Estimate
+from dpdist.evaluation.comparators import guarantee_of
 from dpdist.evaluation.fitted import FITTED, Fitted
 from dpdist.evaluation.laplace import noised
 from dpdist.evaluation.referred import REFERRED, Referred
-from dpdist.job import Comparator, Job, StatisticName, Table
+from dpdist.job import Comparator, Job, Statistic, StatisticName, Table
 from dpdist.keys import Key
 from dpdist.privacy.noisy_tables import figures_met
 from dpdist.records import Floats, Frame
@@ -22,11 +23,18 @@ from dpdist.survey.simulate import FIELDS, SEXES, Truth
 
 
 class Yardstick(NamedTuple):
-    """What direct estimates are made of: the records' sums, the design, and replicate weights where there are any."""
+    """What direct estimates are made of: the records' sums, the design, and replicate weights where there are any.
+
+    `found` is of outcomes as they stand in the file, `seen` of those that the release sees: clipped where the job says so.
+    """
 
     found: Totals
     design: Design
     replicated: Replicated | None
+    seen: Totals
+
+    def estimates(self, sums: Totals, frame: Frame, cells: Cells) -> dict[StatisticName, Estimate]:
+        return dict(zip(STATISTICS, direct(sums, frame, cells, self.design, self.replicated), strict=True))
 
 
 def compare(
@@ -42,20 +50,20 @@ def compare(
 ) -> pd.DataFrame:
     """One row per cell × statistic: direct estimate, standard error, df and CV, what was published, comparators, errors.
 
-    `synthetic` is the published default estimator (parameters, or records where the model has no other). Errors are
-    against the truth where it is known, else against the direct estimate; `*_error_in_se` is |estimate − direct| /
-    direct_se, none where direct_se is 0 (a cell without variance) or unknown; ratios are of absolute errors. Comparators
-    that are fitted have their figures from parameters, `*_records` from synthetic records, and in `*_note` their guarantee,
-    or why a figure is missing.
+    `direct` is of the file as it came, after public universe and rules, unclipped; `direct_clipped` is the same after
+    clipping, which is what the release and the noised comparators see, and `clipping_error_in_se` their distance.
+    `synthetic` is the published default estimator (parameters, or records where the model has no other) with its published
+    standard error, df and 90 % interval. Errors are against the truth where it is known, else against the direct estimate;
+    `*_error_in_se` is |estimate − direct| / direct_se, none where direct_se is 0 (a cell without variance) or unknown;
+    ratios are of absolute errors. `*_note` is a comparator's guarantee, or why a figure is missing. Those that are fitted
+    have their figures from parameters, and `*_records` from synthetic records.
     """
     cells = cross(frame, said.by, said.margins)
     outcomes = job.model.outcomes
     first = yardsticks[outcomes[0]]
-    df = degrees_of_freedom(first.found, frame, cells, *first[1:])
-    estimates = {
-        name: dict(zip(STATISTICS, direct(each.found, frame, cells, *each[1:]), strict=True))
-        for name, each in yardsticks.items()
-    }
+    df = degrees_of_freedom(first.found, frame, cells, first.design, first.replicated)
+    estimates = {name: each.estimates(each.found, frame, cells) for name, each in yardsticks.items()}
+    clipped = {name: each.estimates(each.seen, frame, cells) for name, each in yardsticks.items()}
     columns: dict[str, Mapping[str, Mapping[StatisticName, Floats]]] = {}
     for how in job.compare:
         if fits is not None and how in FITTED:
@@ -64,23 +72,24 @@ def compare(
         elif others is not None and how in REFERRED:
             columns[how] = {outcomes[0]: others.figures(how, cells)}
         else:
-            columns[how] = _noised(job, said, frame, cells, yardsticks, estimates, how, key)
-    notes = {f"{how}_note": fits.notes(cells) for how in job.compare if fits is not None and how in FITTED}
+            columns[how] = _noised(job, said, frame, cells, yardsticks, clipped, how, key)
+    notes = {
+        f"{how}_note": fits.notes(cells) if fits is not None and how in FITTED else guarantee_of(job, how)
+        for how in job.compare
+    }
     frames = []
     for statistic in said.statistics:
         outcome = statistic.variable or outcomes[0]
         estimate = estimates[outcome][statistic.name]
         rows = pd.DataFrame(list(cells.labels), columns=list(said.by), index=range(len(cells)))
         rows["statistic"], rows["variable"] = statistic.name, statistic.variable
+        rows["records"] = (cells.membership @ frame.count).astype(np.int64)
         rows["direct"] = estimate.value
         rows["direct_se"] = np.sqrt(estimate.variance)
         rows["direct_df"] = df
         rows["direct_cv"] = (rows["direct_se"] / rows["direct"]).abs().where(rows["direct"] != 0)
-        default = "parameters" if (published["estimator"] == "parameters").any() else "records"
-        for column, estimator in (("synthetic", default), ("synthetic_records", "records")):
-            mine = (published["statistic"] == statistic.name) & (published["estimator"] == estimator)
-            mine &= published["variable"].isna() if statistic.variable is None else published["variable"] == outcome
-            rows[column] = published.loc[mine, "estimate"].to_numpy(dtype=float) if mine.any() else np.nan
+        rows["direct_clipped"] = clipped[outcome][statistic.name].value
+        rows = rows.assign(**_published(published, statistic))
         for name, figures in columns.items():
             rows[name] = figures[outcome][statistic.name]
         for name, texts in notes.items():
@@ -89,6 +98,18 @@ def compare(
         rows["truth"] = np.nan if true is None else true[statistic.name]
         frames.append(rows)
     return _with_errors(pd.concat(frames, ignore_index=True), job, list(columns))
+
+
+def _published(published: pd.DataFrame, statistic: Statistic) -> dict[str, Floats | float]:
+    """What was published of a statistic: by the default estimator with its error and interval, and from records."""
+    default = "parameters" if (published["estimator"] == "parameters").any() else "records"
+    mine = published["statistic"] == statistic.name
+    mine &= published["variable"].isna() if statistic.variable is None else published["variable"] == statistic.variable
+    first, records = (published[mine & (published["estimator"] == name)] for name in (default, "records"))
+    names = {"synthetic": "estimate", "synthetic_se": "standard_error"}
+    names |= {f"synthetic_{name}": name for name in ("df", "lower", "upper")}
+    found: dict[str, Floats | float] = {name: first[column].to_numpy(dtype=float) for name, column in names.items()}
+    return found | {"synthetic_records": records["estimate"].to_numpy(dtype=float) if len(records) else np.nan}
 
 
 def _noised(
@@ -108,7 +129,7 @@ def _noised(
         wanted = [s.name for s in said.statistics if s.variable == outcome or (s.variable is None and number == 0)]
         own = key if number == 0 else key.child(f"outcome {number + 1}")
         values: dict[StatisticName, Floats] = {name: estimate[name].value for name in wanted}
-        mine = noised(values, yardsticks[outcome].found, cells, epsilon, how, own, said.name, figures)
+        mine = noised(values, yardsticks[outcome].seen, cells, epsilon, how, own, said.name, figures)
         count = next(iter(found.values()), mine).get("count")
         if how == "laplace_consistent" and number and count is not None and {"mean", "total"} <= set(mine):
             with np.errstate(divide="ignore", invalid="ignore"):
@@ -123,6 +144,7 @@ def _with_errors(rows: pd.DataFrame, job: Job, compared: list[str]) -> pd.DataFr
     for column in ("synthetic", "synthetic_records", *compared):
         rows[f"{column}_error"] = rows[column] - yardstick
         rows[f"{column}_error_in_se"] = (rows[column] - rows["direct"]).abs() / error
+    rows["clipping_error_in_se"] = (rows["direct_clipped"] - rows["direct"]).abs() / error
     for how in job.compare:
         with np.errstate(divide="ignore", invalid="ignore"):
             rows[f"synthetic_to_{how}"] = rows["synthetic_error"].abs() / rows[f"{how}_error"].abs()

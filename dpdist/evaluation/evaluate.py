@@ -20,7 +20,7 @@ from dpdist.storage.places import SCRATCH
 from dpdist.storage.tables import each_block, write_table
 from dpdist.storage.workspace import Workspace
 from dpdist.survey.direct import totals
-from dpdist.survey.prepare import design_of, replicate_sums
+from dpdist.survey.prepare import design_of, replicate_sums, unclipped
 
 
 def evaluate(space: Workspace, plan: Plan, key: Key, listener: Listener) -> None:
@@ -30,9 +30,13 @@ def evaluate(space: Workspace, plan: Plan, key: Key, listener: Listener) -> None
     with stage(listener, "evaluate", len(job.tables)) as tick:
         yardsticks = {}
         for j, outcome in enumerate(job.model.outcomes):
-            blocks = (block.about(j) for block in each_block(space.records))
-            found = totals(blocks, frame, job.survey.psu is not None)
-            yardsticks[outcome] = Yardstick(found, design_of(job, plan.census), replicate_sums(job, source, frame, j))
+            blocks, clustered = (block.about(j) for block in each_block(space.records)), job.survey.psu is not None
+            seen = totals(blocks, frame, clustered)
+            as_it_came = seen
+            if outcome in job.clipped_outcomes:
+                as_it_came = totals(unclipped(job, source, plan.census, j), frame, clustered)
+            replicated = replicate_sums(job, source, frame, j)
+            yardsticks[outcome] = Yardstick(as_it_came, design_of(job, plan.census), replicated, seen)
         others = None
         if set(job.compare) & set(REFERRED):
             others = referred(job, frame, each_block(space.records), each_block(space.reference), key)

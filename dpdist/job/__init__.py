@@ -16,6 +16,7 @@ from dpdist.job.names import (
     NEEDING,
     NOISY,
     REFERRING,
+    SAMPLERS,
     Adjacency,
     Comparator,
     Family,
@@ -30,8 +31,8 @@ from dpdist.job.names import (
     WeightRule,
 )
 from dpdist.job.running import Diagnostics, Runtime, Sampler
-from dpdist.job.tables import Table
-from dpdist.job.values import Budget, Frozen, Name, budget_text
+from dpdist.job.tables import Statistic, Table
+from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Budget, Frozen, Name, budget_text
 from dpdist.job.whole import Job
 from dpdist.job.zcdp import epsilon_of, rho_of
 
@@ -40,9 +41,12 @@ __all__ = [
     "CLAMPED",
     "FIXED_WEIGHTS",
     "LAPLACE",
+    "LEAST_BUDGET",
     "NEEDING",
     "NOISY",
     "REFERRING",
+    "SAMPLERS",
+    "TOO_LITTLE",
     "Adjacency",
     "Budget",
     "Calibration",
@@ -68,6 +72,7 @@ __all__ = [
     "Sampler",
     "SamplerName",
     "Simulate",
+    "Statistic",
     "StatisticName",
     "Synthesis",
     "Table",

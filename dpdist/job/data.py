@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from dpdist.job.names import Rule
-from dpdist.job.values import Frozen, PublicLevel
+from dpdist.job.values import Frozen, PublicLevel, at_most
 from dpdist.records import TOTAL
 
 
 class Simulate(Frozen):
     kind: Literal["doctorates"]
-    population: int = Field(gt=0)
+    population: Annotated[int, Field(gt=0), at_most(10**9, "it is drawn in memory")]
     sample: int = Field(gt=0)
     seed: int = Field(ge=0)
     sd: float = Field(default=0.4, gt=0, description="sd of log outcome within a group")

@@ -12,6 +12,7 @@ from dpdist.job.names import (
     LARGEST_DRIFT,
     Adjacency,
     Consistency,
+    Exchange,
     Fallback,
     MechanismName,
     NoiseName,
@@ -97,7 +98,15 @@ class ReleaseBudget(Frozen):
     """
 
     epsilon: Budget
-    adjacency: Adjacency = "zero_out"
+    adjacency: Adjacency = Field(
+        default="zero_out",
+        description="what neighbouring files differ in: zero_out, one record's outcome and weight, there or switched off; "
+        "substitution, one record's outcome and weight, exchanged at the same x; add_remove, a whole record, there or not",
+    )
+    exchange: Exchange = Field(
+        default="same_x",
+        description="of substitution: same_x, outcome and weight alone; anywhere, table columns too, of reference_tables",
+    )
     delta: Delta | None = Field(default=None, description="of Gaussian noise: the δ at which epsilon holds")
     rho: Budget | None = Field(default=None, description="of Gaussian noise, in place of epsilon: of zCDP")
 

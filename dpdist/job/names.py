@@ -37,8 +37,9 @@ MechanismName = Literal[
 WeightRule = Literal["none", "linear", "inverse", "scalar", "fixed_point", "cluster"]
 Fallback = Literal["refuse", "pool", "proper_prior"]
 Adjacency = Literal["zero_out", "add_remove", "substitution"]
+Exchange = Literal["same_x", "anywhere"]
 Comparator = Literal["laplace", "laplace_composed", "laplace_consistent", "laplace_finest", "reference_only", "fbs", "fbp"]
-SamplerName = Literal["exact", "grid", "stan"]
+SamplerName = Literal["auto", "exact", "grid", "stan"]
 Toolchain = Literal["auto", "cmdstan", "embedded"]
 ExecutorName = Literal["serial", "dask"]
 StatisticName = Literal["count", "mean", "total"]
@@ -64,5 +65,17 @@ NEEDING: tuple[MechanismName, ...] = ("centred", "reference_tables", "sanitized_
 """Mechanisms that cannot do without a reference."""
 REFERRING: tuple[MechanismName, ...] = (*NEEDING, "censor_w", "weighted", "weighted_e")
 """Mechanisms for which a reference fixes something."""
+SAMPLERS: dict[Family, tuple[SamplerName, ...]] = {
+    "lognormal": ("exact", "stan"),
+    "beta": ("grid", "stan"),
+    "beta_regression": ("stan",),
+    "poisson": ("exact", "stan"),
+    "negative_binomial": ("grid", "stan"),
+    "poisson_regression": ("stan",),
+    "bernoulli": ("exact", "stan"),
+    "scores": ("exact",),
+    "user": ("stan",),
+}
+"""How posteriors of a family can be sampled, the first is taken where a job says auto; a clamp leaves no closed form."""
 LARGEST_DRIFT = 0.66
 """Of the current file's law from the reference's, in sd of a record: beyond it no κ serves (METHODS §4b)."""

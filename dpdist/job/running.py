@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import ByteSize, Field
 
 from dpdist.job.names import ExecutorName, SamplerName, Toolchain
-from dpdist.job.values import Frozen
+from dpdist.job.values import Frozen, at_most
 
 
 class Sampler(Frozen):
     """How posteriors are sampled; chains, warmup, adapt_delta, attempts and toolchain are Stan's."""
 
-    name: SamplerName = "exact"
-    draws: int = Field(default=1000, ge=100, description="draws of a chain; exact and grid have one chain")
+    name: SamplerName = Field(
+        default="auto", description="auto: exact where family and mechanism have it, else grid, else stan"
+    )
+    draws: Annotated[int, at_most(1_000_000, "bounds are taken over draws, and grow slowly with their number")] = Field(
+        default=1000, ge=100, description="draws of a chain; exact and grid have one chain"
+    )
     chains: int = Field(default=4, ge=1, le=64)
-    warmup: int = Field(default=1000, ge=50)
+    warmup: Annotated[int, at_most(1_000_000, "a chain that has not settled by then needs another model")] = Field(
+        default=1000, ge=50
+    )
     adapt_delta: float = Field(default=0.9, gt=0, lt=1)
     attempts: int = Field(default=2, ge=1, le=10, description="fits tried, with seeds of their own, before a stratum fails")
     toolchain: Toolchain = "auto"
@@ -48,7 +54,7 @@ class Record(Frozen):
 
 class Runtime(Frozen):
     executor: ExecutorName = "serial"
-    workers: int = Field(default=1, ge=1)
+    workers: Annotated[int, Field(ge=1), at_most(1_000, "each is a process that needs memory_per_worker")] = 1
     memory_per_worker: ByteSize = ByteSize(2 * 2**30)
     on_failure: Literal["stop", "report"] = "stop"
     stall_timeout: float = Field(default=1800.0, gt=0, description="seconds without a finished task before a run is ended")

@@ -2,30 +2,70 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
+from dpdist.printable import control
 from dpdist.records import Level
 
-Period = Annotated[str, BeforeValidator(lambda v: str(v) if isinstance(v, int) else v)]
+
+def _printable(text: str) -> str:
+    if found := control(text):
+        raise ValueError(f"text without control characters, which drive a terminal; it has {found}")
+    return text
+
+
+def at_most(limit: int, why: str) -> AfterValidator:
+    """An upper limit of a number, with its reason."""
+
+    def check(value: int) -> int:
+        if value > limit:
+            raise ValueError(f"at most {limit:,}: {why}")
+        return value
+
+    return AfterValidator(check)
+
+
+Period = Annotated[str, BeforeValidator(lambda v: str(v) if isinstance(v, int) else v), AfterValidator(_printable)]
+ColumnName = Annotated[str, AfterValidator(_printable)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=80)]
+Sentence = Annotated[str, Field(max_length=400), AfterValidator(_printable)]
+"""Text that is printed as it stands: one line, no control characters."""
+
+LEAST_BUDGET = Fraction(1, 10**6)
+TOO_LITTLE = "below that noise passes 2^53, where float64 rounds whole numbers, and the rounding would tell of the sums"
+
+
+LONGEST = 2_000
+"""Characters of an exact number, and its largest exponent of ten: a text of ten characters can stand for a number that
+fills the memory."""
+
+
+def _fraction(value: Any, example: str) -> Fraction:
+    """Exact, from a text whose size is looked at first."""
+    try:
+        text = str(value).strip()
+        exponent = re.search(r"[eE][+-]?0*(\d*)$", text)
+        if len(text) > LONGEST or (exponent and (len(exponent[1]) > 4 or int(exponent[1] or 0) > LONGEST)):
+            raise ValueError
+        return Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        raise ValueError(f"a number in quotes is expected, for example {example}") from None
 
 
 def _exact(value: Any) -> Any:
     """Exact fraction from a decimal text, a ratio or a number as written."""
     if isinstance(value, bool) or not isinstance(value, int | float | str | Fraction):
         raise ValueError('a number in quotes is expected, for example "10.8" or "1/3"')
-    try:
-        fraction = Fraction(str(value).strip())
-    except (ValueError, ZeroDivisionError):
-        raise ValueError('a number in quotes is expected, for example "10.8" or "1/3"') from None
+    fraction = _fraction(value, '"10.8" or "1/3"')
     if fraction <= 0:
         raise ValueError("a budget must be greater than 0")
-    if not Fraction(1, 10**9) <= fraction <= 10**9:
-        raise ValueError("a budget must be between 1e-9 and 1e9")
+    if not LEAST_BUDGET <= fraction <= 10**9:
+        raise ValueError(f"a budget must be between 1e-6 and 1e9: {TOO_LITTLE}")
     return fraction
 
 
@@ -47,10 +87,7 @@ Budget = Annotated[
 
 
 def _delta(value: Any) -> Any:
-    try:
-        fraction = Fraction(str(value).strip())
-    except (ValueError, ZeroDivisionError):
-        raise ValueError('a number in quotes is expected, for example "1e-6"') from None
+    fraction = _fraction(value, '"1e-6"')
     if not Fraction(1, 10**30) <= fraction < 1:
         raise ValueError("delta must be below 1 and at least 1e-30")
     return fraction
@@ -67,7 +104,7 @@ Delta = Annotated[
 def _level(value: Any) -> Any:
     if not isinstance(value, str | int | bool):
         raise ValueError("a level is text, a whole number or a truth value: quote it")
-    return value
+    return _printable(value) if isinstance(value, str) else value
 
 
 PublicLevel = Annotated[Level, BeforeValidator(_level)]

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Field, WithJsonSchema
+from pydantic import Field, WithJsonSchema, model_validator
 
 from dpdist.job.data import Column, Input, Keep
 from dpdist.job.design import Survey
 from dpdist.job.earlier import CALIBRATION_SCHEMA, Calibration, Reference
 from dpdist.job.mechanism import Mechanism, ReleaseBudget
 from dpdist.job.model import Model
-from dpdist.job.names import CELLWISE, LAPLACE, NEEDING, NOISY, Comparator
+from dpdist.job.names import CELLWISE, CLAMPED, LAPLACE, NEEDING, NOISY, SAMPLERS, Comparator
 from dpdist.job.running import Diagnostics, Record, Runtime, Sampler
 from dpdist.job.tables import Rake, Table
-from dpdist.job.values import Frozen, Name, Period
+from dpdist.job.values import ColumnName, Frozen, Name, Period, Sentence, at_most
 
 
 class Job(Frozen):
@@ -25,15 +25,20 @@ class Job(Frozen):
 
     dataset: Name
     period: Period
+    assumed_public: tuple[Sentence, ...] = Field(
+        default=(), description="what the job states to be public though it may depend on records; the statement prints it"
+    )
     input: Input = Input()
-    columns: dict[str, Column]
+    columns: dict[ColumnName, Column]
     universe: tuple[Keep, ...] = ()
     survey: Survey = Survey()
     strata: tuple[str, ...] = ()
     model: Model
     mechanism: Mechanism
     budget: ReleaseBudget
-    synthetic_sets: int = Field(default=1, ge=1)
+    synthetic_sets: Annotated[
+        int, Field(ge=1), at_most(1_000, "each is a file of the whole sample's records, and has its part of ε alone")
+    ] = 1
     reference: Reference | None = None
     calibration: Annotated[Calibration, WithJsonSchema(CALIBRATION_SCHEMA)] | None = None
     sampler: Sampler = Sampler()
@@ -43,6 +48,15 @@ class Job(Frozen):
     compare: tuple[Comparator, ...] = ()
     record: Record = Record()
     runtime: Runtime = Runtime()
+
+    @model_validator(mode="after")
+    def _sampler_resolved(self) -> Self:
+        """A job holds the sampler that is taken: what is published, and what decides the result, name it."""
+        if self.sampler.name == "auto":
+            known = SAMPLERS.get(self.model.family, ("exact",)) if self.mechanism.name not in NOISY else ("exact",)
+            left = [name for name in known if name != "exact" or self.mechanism.name not in CLAMPED]
+            object.__setattr__(self, "sampler", self.sampler.model_copy(update={"name": (left or known)[0]}))
+        return self
 
     @property
     def categories(self) -> tuple[str, ...]:
@@ -54,6 +68,17 @@ class Job(Frozen):
     def cell_columns(self) -> tuple[str, ...]:
         """Columns of the tables: what they cross to is a finest cell."""
         return tuple(dict.fromkeys(name for table in self.tables for name in table.by))
+
+    @property
+    def fits_likelihood(self) -> bool:
+        """True if parameters of a model of the records are released, by likelihood or histogram, and not tables."""
+        return self.mechanism.name == "perturbed_histogram" or self.mechanism.name not in NOISY
+
+    @property
+    def modelled_columns(self) -> tuple[str, ...]:
+        """Categories that what is released distinguishes, in the frame's order: no other enters synthetic records."""
+        cells = () if self.fits_likelihood else self.cell_columns
+        return tuple(name for name in self.categories if name in {*self.strata, *self.model.predictors, *cells})
 
     @property
     def referred_columns(self) -> tuple[str, ...]:
@@ -70,6 +95,11 @@ class Job(Frozen):
     def outcome_columns(self) -> dict[str, Column]:
         """The column of every outcome, by name."""
         return {name: self.columns[name] for name in self.model.outcomes}
+
+    @property
+    def clipped_outcomes(self) -> tuple[str, ...]:
+        """Outcomes that are clipped to their public bounds as they are read."""
+        return tuple(name for name, column in self.outcome_columns.items() if column.outside == "clip")
 
     @property
     def components(self) -> tuple[str, ...]:
@@ -99,7 +129,7 @@ class Job(Frozen):
     @property
     def sizes_secret(self) -> bool:
         """True if the number of records in a cell is not public: the reference's stand in, and noisy ones are told."""
-        return self.budget.adjacency == "add_remove"
+        return self.budget.adjacency == "add_remove" or self.budget.exchange == "anywhere"
 
     @property
     def carries(self) -> bool:

@@ -10,6 +10,7 @@ from dpdist.job_consistency.earlier import calibration, reference
 from dpdist.job_consistency.mechanisms import (
     added_noise,
     clamp,
+    least_budget,
     noisy_statistics,
     noisy_tables,
     sanitized,
@@ -18,7 +19,7 @@ from dpdist.job_consistency.mechanisms import (
 )
 from dpdist.job_consistency.models import family_keys, outcomes, sampler_settings
 from dpdist.job_consistency.running import scheduler_contradictions
-from dpdist.job_consistency.tables import promises, raked_totals, table_statistics
+from dpdist.job_consistency.tables import modelled, promises, raked_totals, table_statistics
 
 __all__ = ["Contradiction", "contradictions", "scheduler_contradictions"]
 
@@ -33,6 +34,7 @@ def contradictions(job: Job) -> list[Contradiction]:
         *family_keys(job),
         *sampler_settings(job),
         *table_statistics(job),
+        *modelled(job),
         *promises(job),
         *raked_totals(job),
         *weight_rule(job),
@@ -42,6 +44,7 @@ def contradictions(job: Job) -> list[Contradiction]:
         *calibration(job),
         *noisy_statistics(job),
         *sanitized(job),
+        *least_budget(job),
         *added_noise(job),
         *noisy_tables(job),
         *comparators(job),

@@ -17,13 +17,15 @@ def comparators(job: Job) -> Iterator[Contradiction]:
         return
     remedy = f"leave {wanted} out"
     if job.survey.weight is None:
-        yield ("compare",), f"{wanted} would fit outcome and weight together: name survey.weight, or {remedy}"
+        yield Contradiction(
+            ("compare",), f"{wanted} would fit outcome and weight together", f"name survey.weight, or {remedy}"
+        )
     if len(job.model.outcomes) > 1:
         found = f"{wanted} would be fitted to one outcome, and {len(job.model.outcomes)} are named"
-        yield ("compare",), f"{found}: {remedy}, or name one outcome"
+        yield Contradiction(("compare",), found, f"{remedy}, or name one outcome")
     for outcome in declared(job):
         if why := _never_lognormal(job.columns[outcome]):
-            yield ("compare",), f"{wanted} would fit a lognormal law, and '{outcome}' {why}: {remedy}"
+            yield Contradiction(("compare",), f"{wanted} would fit a lognormal law, and '{outcome}' {why}", remedy)
 
 
 def _never_lognormal(column: Column) -> str | None:

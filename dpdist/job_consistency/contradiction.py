@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from dpdist.job import LAPLACE, Job
 
 Path = tuple[str | int, ...]
-Contradiction = tuple[Path, str]
-"""Path in the job, and "what is wrong: how to mend it"."""
+
+
+class Contradiction(NamedTuple):
+    """Keys of a job that do not go together: the path of the one to change, what is wrong, how to mend it."""
+
+    where: Path
+    found: str
+    remedy: str
+    allowed: str = ""
+    """What may stand there, where the remedy does not say it already."""
 
 
 def declared(job: Job) -> tuple[str, ...]:
@@ -22,3 +33,8 @@ def clips(job: Job) -> bool:
 def limits(job: Job) -> bool:
     """True if the mechanism clips weights at limits of its reference, whatever bounds the job declares."""
     return job.mechanism.name in ("reference_tables", "sanitized_statistics")
+
+
+def listed(values: Sequence[object], most: int = 8) -> str:
+    """The first values of a public list."""
+    return ", ".join(map(str, values[:most])) + (", …" if len(values) > most else "")

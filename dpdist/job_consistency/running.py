@@ -16,18 +16,26 @@ def scheduler_contradictions(runtime: Runtime) -> Iterator[Contradiction]:
     said, path = runtime.scheduler, ("runtime", "scheduler")
     if said is None:
         if runtime.tls is not None:
-            yield ("runtime", "tls"), "certificates are for a running scheduler: name it in runtime.scheduler"
+            yield Contradiction(
+                ("runtime", "tls"), "certificates are for a running scheduler", "name it in runtime.scheduler"
+            )
         return
     if runtime.executor != "dask":
-        yield ("runtime", "executor"), "a running scheduler needs executor: dask"
+        yield Contradiction(("runtime", "executor"), "a running scheduler needs executor: dask", "write executor: dask")
     if said == "config":
         return
     match = re.fullmatch(r"(tls|tcp)://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):(\d{1,5})", said)
     if match is None:
-        yield path, "not an address: write tls://host:port, tcp://host:port, or config for what Dask's configuration says"
+        yield Contradiction(
+            path, "not an address", "write tls://host:port, tcp://host:port, or config for what Dask's configuration says"
+        )
     elif match[1] == "tls" and runtime.tls is None:
-        yield ("runtime", "tls"), "a tls:// scheduler needs certificates: name a folder with ca.crt, tls.crt and tls.key"
+        yield Contradiction(
+            ("runtime", "tls"), "a tls:// scheduler needs certificates", "name a folder with ca.crt, tls.crt and tls.key"
+        )
     elif match[1] == "tcp" and runtime.tls is not None:
-        yield path, "certificates and a tcp:// address: write tls://"
+        yield Contradiction(path, "certificates and a tcp:// address", "write tls://")
     elif match[1] == "tcp" and match[2] not in LOOPBACK and not runtime.allow_plain:
-        yield path, "tcp:// is open to everybody on its network: use tls://, or say runtime.allow_plain: true"
+        yield Contradiction(
+            path, "tcp:// is open to everybody on its network", "use tls://, or say runtime.allow_plain: true"
+        )

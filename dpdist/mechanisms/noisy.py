@@ -9,7 +9,7 @@ from typing import Literal
 from dpdist.job import Job, budget_text
 from dpdist.mechanisms import statistics
 from dpdist.mechanisms.learned import Learned
-from dpdist.mechanisms.promises import promise_of, referred
+from dpdist.mechanisms.promises import parallel, promise_of, referred
 from dpdist.mechanisms.protocol import Rounds, StratumRecorder
 from dpdist.mechanisms.wording import (
     CLIPPED,
@@ -20,11 +20,12 @@ from dpdist.mechanisms.wording import (
     FULL,
     LOCAL,
     LOGNORMAL_SHAPE,
+    MOVES_EXCHANGED,
+    MOVES_TWICE,
+    MOVES_UNKNOWN,
     ONE_BUDGET,
-    PUBLIC_X,
     SANITIZED,
     SANITIZED_GAUSSIAN,
-    SECRET_SIZES,
     SETS_ARE_FREE,
     SEVERAL,
     SEVERAL_SECRET,
@@ -51,7 +52,7 @@ class PerturbedHistogram:
     scope: Literal["stratum"] = "stratum"
 
     def promise(self, job: Job) -> Promise:
-        return promise_of(job, Strict(job.budget.adjacency, job.epsilon_per_set), COUNTS)
+        return promise_of(job, Strict(job.budget.adjacency, job.epsilon_per_set), COUNTS, MOVES_EXCHANGED)
 
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:
         assert isinstance(model, Histogram)
@@ -65,7 +66,8 @@ class LaplaceStrict:
     scope: Literal["stratum"] = "stratum"
 
     def promise(self, job: Job) -> Promise:
-        return promise_of(job, Strict(job.budget.adjacency, job.epsilon_per_set, exchange=Fraction(1)), SUMS)
+        same_x = Strict(job.budget.adjacency, job.epsilon_per_set, exchange=Fraction(1))
+        return promise_of(job, same_x, SUMS, MOVES_TWICE)
 
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:
         assert isinstance(model, CellSums)
@@ -87,7 +89,8 @@ class LaplaceTables:
             how = FULL if job.mechanism.name == "laplace" else SHARED
             none = promise_of(job, NoGuarantee(), LOCAL.format(budget_text(job.budget.epsilon)), how)
             return replace(none, composition="none: nothing is promised that could compose")
-        strict = promise_of(job, Strict(job.budget.adjacency, job.epsilon_per_set, exchange=Fraction(1)), COMPOSED)
+        same_x = Strict(job.budget.adjacency, job.epsilon_per_set, exchange=Fraction(1))
+        strict = promise_of(job, same_x, COMPOSED, MOVES_TWICE)
         return replace(strict, composition="sequential over the cells, of all tables and margins, that a record falls into")
 
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:
@@ -103,14 +106,11 @@ class ReferenceTables:
 
     def promise(self, job: Job) -> Promise:
         several = len(job.model.outcomes) > 1
-        public = (CLIPPED, SEVERAL) if several else (CLIPPED,)
+        public = (CLIPPED, SEVERAL, MOVES_UNKNOWN) if several else (CLIPPED, MOVES_UNKNOWN)
         clipped = (SEVERAL_SECRET if several else CLIPPED_SECRET,) if job.sizes_secret else public
         tables = (ONE_BUDGET,) if len(job.tables) > 1 else ()
         guarantee = Strict(job.budget.adjacency, job.epsilon_per_set)
         promise = promise_of(job, guarantee, *clipped, *tables, FROM_REFERENCE, *referred(job))
-        if job.sizes_secret:
-            said = tuple(SECRET_SIZES if text == PUBLIC_X else text for text in promise.assumptions)
-            return replace(promise, assumptions=said)
         if job.reference is None or job.reference.histogram is None:
             return promise
         first, rest = (budget_text(each) for each in (job.budget.epsilon - job.epsilon_of_tables, job.epsilon_of_tables))
@@ -147,8 +147,8 @@ class SanitizedStatistics:
             assert budget.delta is not None
             once = Concentrated(budget.adjacency, budget.epsilon, budget.concentrated, budget.delta, EXCHANGE)
         shown = SANITIZED_GAUSSIAN if gaussian else SANITIZED
-        said = promise_of(job, once, shown, LOGNORMAL_SHAPE, *referred(job))
-        return replace(said, total=once, composition=SETS_ARE_FREE.format(job.synthetic_sets))
+        said = promise_of(job, once, shown, MOVES_EXCHANGED, LOGNORMAL_SHAPE, *referred(job))
+        return replace(said, total=once, composition=SETS_ARE_FREE.format(job.synthetic_sets) + parallel(job))
 
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:
         assert isinstance(model, SanitizedLognormal)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from dpdist.job import Job
@@ -13,11 +13,13 @@ from dpdist.mechanisms.protocol import Rounds, StratumRecorder
 from dpdist.mechanisms.wording import (
     CENTRED,
     CLAMPED,
+    EXCEEDS,
     FALLBACK_SHOWS,
     FROZEN,
-    LINEAR_EXCEEDS,
     OBSERVED,
     ON_THIS_FILE,
+    REFUSAL_SHOWS,
+    REWEIGHTED_EXCEEDS,
     SCORED,
     WEIGHTS_MOVE,
 )
@@ -25,6 +27,14 @@ from dpdist.models.protocol import StratumModel
 from dpdist.privacy.guarantees import Asymptotic, NoGuarantee, Promise
 from dpdist.privacy.searches import Search, fixed, search
 from dpdist.privacy.weights import Constant, Kept, Reweight
+
+
+def cautioned(job: Job, promise: Promise) -> Promise:
+    """With what the weight rule is known to exceed, where weights are computed from the confidential file."""
+    weights = job.mechanism.weights
+    exceeds = [] if job.frozen else [EXCEEDS[weights.rule]]
+    exceeds += [REWEIGHTED_EXCEEDS] if weights.reweight is not None and not job.frozen else []
+    return replace(promise, cautions=(*exceeds, *promise.cautions))
 
 
 @dataclass(frozen=True)
@@ -44,11 +54,8 @@ class Weighted:
             return promise_of(job, NoGuarantee())
         said = [OBSERVED, *((FROZEN, *referred(job)) if job.frozen else (ON_THIS_FILE,))]
         said += [SCORED] if job.model.family == "scores" else []
-        if not job.frozen and (weights.rule in ("linear", "cluster") or weights.reweight is not None):
-            said.append(LINEAR_EXCEEDS)
-        if job.mechanism.fallback != "refuse":
-            said.append(FALLBACK_SHOWS)
-        return promise_of(job, Asymptotic(job.budget.adjacency, job.epsilon_per_set), *said)
+        said.append(REFUSAL_SHOWS if job.mechanism.fallback == "refuse" else FALLBACK_SHOWS)
+        return cautioned(job, promise_of(job, Asymptotic(job.budget.adjacency, job.epsilon_per_set), *said))
 
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:
         target = self.promise(job).target
@@ -117,7 +124,8 @@ class CensorW:
     def promise(self, job: Job) -> Promise:
         if job.frozen:
             return promise_of(job, strict(job), CLAMPED, FROZEN, *referred(job), exactness(job))
-        return promise_of(job, Asymptotic(job.budget.adjacency, job.epsilon_per_set), CLAMPED, WEIGHTS_MOVE)
+        said = (CLAMPED, WEIGHTS_MOVE, REFUSAL_SHOWS if job.mechanism.fallback == "refuse" else FALLBACK_SHOWS)
+        return cautioned(job, promise_of(job, Asymptotic(job.budget.adjacency, job.epsilon_per_set), *said))
 
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:
         weights, sets = job.mechanism.weights, job.synthetic_sets

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dpdist.families import FAMILIES
 from dpdist.job import CLAMPED as CLAMPED_NAMES
 from dpdist.job import Job
 from dpdist.mechanisms.wording import (
@@ -9,32 +10,44 @@ from dpdist.mechanisms.wording import (
     CALIBRATED,
     CHAINED,
     CHAINS,
+    MISFIT,
     NO_AMPLIFICATION,
     NOT_REFUSED,
+    PARALLEL,
     PROVENANCE,
     PUBLIC_X,
     REFERENCE,
     REFRESHED,
     REJECTION,
+    SECRET_SIZES,
     USERS_CLAMP,
     USERS_PART,
     WEIGHTS_ARE_ATTRIBUTES,
 )
+from dpdist.privacy.claims import delta_of_draws
 from dpdist.privacy.guarantees import Guarantee, NoGuarantee, Promise, Strict, bound_target
+from dpdist.sampling.clamped import VARIATION
 
 
 def promise_of(job: Job, per_set: Guarantee, *assumptions: str) -> Promise:
     """A promise of m draws, with what all tilted and clamped posteriors stand on."""
     public = tuple(f"number of records after a rule that depends on the outcome: {r}" for r in job.outcome_dependent_rules)
-    composition = f"sequential over {job.synthetic_sets} synthetic sets; parallel over strata, whose membership is public"
+    composition = f"sequential over {job.synthetic_sets} synthetic sets{parallel(job)}"
     total = per_set if isinstance(per_set, NoGuarantee) else per_set.sets(job.synthetic_sets)
     target = None if isinstance(per_set, NoGuarantee) else target_of(job)
     weights = (WEIGHTS_ARE_ATTRIBUTES,) if job.survey.weight else ()
     clamps = (USERS_CLAMP,) if job.mechanism.name in CLAMPED_NAMES else ()
     users = (*USERS_PART, *clamps) if job.model.family == "user" else ()
     tuned = (CALIBRATED.format(job.calibration.period),) if job.calibration is not None else ()
-    said = (PUBLIC_X, *public, *weights, *users, NO_AMPLIFICATION, *tuned, *assumptions)
-    return Promise(total, per_set, composition, said, target)
+    known = SECRET_SIZES if job.sizes_secret else PUBLIC_X
+    said = (known, *public, *weights, *users, NO_AMPLIFICATION, *tuned, *assumptions)
+    law = FAMILIES[job.model.family].law
+    return Promise(total, per_set, composition, said, target, (MISFIT.format(law),) if law else ())
+
+
+def parallel(job: Job) -> str:
+    """That a record is in one stratum, where there are strata."""
+    return PARALLEL if job.strata else ""
 
 
 def target_of(job: Job) -> float:
@@ -44,7 +57,9 @@ def target_of(job: Job) -> float:
 
 def exactness(job: Job) -> str:
     """What a strict guarantee of one exact draw stands on where draws are not proven exact."""
-    return CHAINS if job.sampler.name == "stan" else REJECTION
+    if job.sampler.name == "stan":
+        return CHAINS
+    return REJECTION.format(delta_of_draws(job.epsilon_per_set, job.synthetic_sets, VARIATION))
 
 
 def referred(job: Job) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
     total = yield Pass(kernel, combine)      # visit every record block of the stratum, combine partials in block order
     draws = yield Sample(posterior, …)       # draw from a posterior: statistics of weighted records, or clamped records
-    noise = yield Noise(scale, size, set)    # noise for a sum
+    noise = yield Noise(scale, size, set, …) # noise for a sum, bound to it
 
 Kernels run where the records are. What a kernel leaves per record (F, α, …) is the block's *carry*: it stays there.
 """
@@ -50,12 +50,16 @@ class Sample(NamedTuple):
 
 class Noise(NamedTuple):
     """Discrete noise of a scale (b, or σ of the Gaussian law), (size,), for the k-th set: drawn once and kept before it is
-    used."""
+    used. Kept noise serves no other sums: they would differ from these by nothing that noise hides."""
 
     scale: Fraction
     size: int
     set: int
     law: NoiseName = "laplace"
+    query: str = ""
+    """Checksum of what is summed: limits, units, bins."""
+    sums: str = ""
+    """Checksum of the exact sums; confidential, as they are."""
 
 
 Rounds = Generator[Pass | Sample | Noise, Any, "Released"]

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpdist.confidential import Confidential
+from dpdist.digests import digest
 from dpdist.mechanisms.learned import Learned
 from dpdist.mechanisms.protocol import BlockRecorder, Carry, Noise, Pass, Released, Rounds, Sample, StratumRecorder
 from dpdist.models.cell_sums import CellSums
@@ -63,10 +64,12 @@ def noisy_tables(model: NoisyTables, recorder: StratumRecorder) -> Rounds:
     if model.bounds is None:
         high_w, low_w, high_p, low_p = (yield Pass(Extremes(len(sums)), "max")).T
         local = [sensitivities(sums[:, 0], (-low_w, high_w), (-low_p, high_p), table.cells) for table in model.tables]
-    noise = yield Noise(model.scale, model.size, 1)
+    # sums that are not whole are rounded as blocks fall, and nothing is promised of them
+    query, exact = digest(model), digest(sums) if local is None else ""
+    noise = yield Noise(model.scale, model.size, 1, "laplace", query, exact)
     if local is not None:
         # whole multiples of Δ/UNIT would tell Δ: differences of figures that should agree have it as their divisor
-        fine = yield Noise(FINE_SCALE, model.size, 2)
+        fine = yield Noise(FINE_SCALE, model.size, 2, "laplace", query, exact)
         noise = noise + fine / FINER
     told = {"database_bound": None, "epsilon_local": None, "epsilon_local_range": None}
     found = {f"{name} of {t.name}": each[name] for t, each in zip(model.tables, local or (), strict=False) for name in each}
@@ -77,9 +80,9 @@ def noisy_tables(model: NoisyTables, recorder: StratumRecorder) -> Rounds:
 def cell_sums(model: CellSums, epsilon: float, sets: int, recorder: StratumRecorder) -> Rounds:
     """Bounded sums of every finest cell; every set releases them under noise of its own (METHODS §7)."""
     sums = yield Pass(Count(model), "sum")
-    released = []
+    released, query, exact = [], digest(model), digest(sums)
     for number in range(1, sets + 1):
-        noise = yield Noise(model.scale, sums.size, number)
+        noise = yield Noise(model.scale, sums.size, number, "laplace", query, exact)
         released.append(Draws({"sums": (sums + noise.reshape(sums.shape))[None]}))
     told = {"database_bound": None, "epsilon_local": epsilon, "epsilon_local_range": None}
     recorder.summary(Confidential({**told, "diagnostics": {"cells": float(len(sums))}}))
@@ -95,7 +98,7 @@ def reference_tables(
     """
     if isinstance(known, Histograms | Refresh):
         counts = yield Pass(Count(known), "sum")
-        noise = yield Noise(known.scale, counts.size, 0)
+        noise = yield Noise(known.scale, counts.size, 0, "laplace", digest(known), digest(counts))
         told = known.told(counts + noise.reshape(counts.shape))
         limits = model.limited(told)
     else:
@@ -105,12 +108,13 @@ def reference_tables(
     model = model.within(limits, model.units(told))
     sums = yield Pass(Count(model), "sum")
     (cells, columns), (first, other) = sums.shape, model.scales
+    query, exact = digest(model), digest(sums)
     if first == other:
-        noise = yield Noise(first, sums.size, 1)
+        noise = yield Noise(first, sums.size, 1, "laplace", query, exact)
         noise = noise.reshape(sums.shape)
     else:
-        of_weight = yield Noise(first, cells, 1)
-        others = yield Noise(other, cells * (columns - 1), 2)
+        of_weight = yield Noise(first, cells, 1, "laplace", query, exact)
+        others = yield Noise(other, cells * (columns - 1), 2, "laplace", query, exact)
         noise = np.column_stack([of_weight, others.reshape(cells, columns - 1)])
     summary = {"database_bound": None, "epsilon_local": epsilon, "epsilon_local_range": None}
     recorder.summary(Confidential({**summary, "diagnostics": {"cells": float(cells)}}))
@@ -125,7 +129,7 @@ def sanitized_statistics(
     model = model.within(learned.whitened)
     statistics = yield Pass(Count(model), "sum")
     sums = model.released(statistics)
-    noise = yield Noise(model.scale, sums.size, 1, model.noise)
+    noise = yield Noise(model.scale, sums.size, 1, model.noise, digest(model), digest(sums))
     released = []
     for number in range(1, sets + 1):
         theta = yield Sample(sums + noise, "release", number, model)
@@ -138,9 +142,9 @@ def sanitized_statistics(
 def perturbed_histogram(model: Histogram, epsilon: float, sets: int, recorder: StratumRecorder) -> Rounds:
     """[G], Supplement 1: every set releases the counts under noise of its own. `epsilon`: a set's, for the summary."""
     counts = yield Pass(Count(model), "sum")
-    released = []
+    released, query, exact = [], digest(model), digest(counts)
     for number in range(1, sets + 1):
-        noise = yield Noise(model.scale, model.bins, number)
+        noise = yield Noise(model.scale, model.bins, number, "laplace", query, exact)
         released.append(Draws({"counts": counts + noise}))
     empty = [float((theta["counts"] <= 0).mean()) for theta in released]
     recorder.summary(

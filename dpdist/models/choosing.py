@@ -142,16 +142,20 @@ def _windows(cell: Cell) -> Floats:
     Noise on Σvc counts by R. So a window reaches from the mean to the limit that is tried on one side, and on the other no
     farther than outcomes do: below a mean of wages, say, of which the half is 0 and the rest has a long tail, most of as
     wide a reach would hold none. Windows as wide on both sides are tried beside these: at the end of a window that stops at
-    the least outcome those of a minimum wage tell no fall.
+    the least outcome those of a minimum wage tell no fall. Outcomes that differ by rounding may leave a window no width:
+    nothing can be clipped there, and it is not tried.
     """
+    whole = np.array([[(cell.low + cell.top) / 2.0, (cell.top - cell.low) / 2.0]])
     if len(np.unique(cell.outcome)) <= 2:
-        return np.array([[(cell.low + cell.top) / 2.0, (cell.top - cell.low) / 2.0]])
+        return whole
     mean, sides = cell.mean, np.array([cell.mean - cell.outcome.min(), cell.outcome.max() - cell.mean])
     reaches = _candidates(np.abs(cell.outcome - mean))
     both = np.repeat(reaches[:, None], 2, axis=1)
     held = np.concatenate([np.minimum(both, sides * np.maximum(1.0, both / sides.max())), both])
     low, top = np.maximum(mean - held[:, 0], cell.low), np.minimum(mean + held[:, 1], cell.top)
-    return np.unique(np.column_stack([(top - low) / 2.0, (low + top) / 2.0]), axis=0)[:, ::-1]
+    found = np.unique(np.column_stack([(top - low) / 2.0, (low + top) / 2.0]), axis=0)[:, ::-1]
+    wide = found[found[:, 1] > 0.0]
+    return wide if len(wide) else whole
 
 
 def _candidates(values: Floats) -> Floats:

@@ -3,7 +3,8 @@
 With public bounds w ∈ [0, U] and y ∈ [L, H], c and R the middle and the half width of [L, H], a record enters its own
 finest cell only, by the pair (w/U, w(y − c)/(UR)) = (a, b) with 0 ≤ |b| ≤ a ≤ 1. Nothing for a record that is
 switched off is (0, 0); the pairs lie in a triangle of corners (0, 0), (1, 1), (1, −1), any two of which are 2 apart
-in L1. So Laplace noise of scale 2/ε on both sums of a cell gives ε, to zero_out and to substitution alike; disjoint
+in L1. So Laplace noise of scale 2/ε on both sums of a cell gives ε, to zero_out and to an exchange within the cell alike;
+a record that moves leaves one cell and enters another, at 2ε, which the public counts show outright. Disjoint
 cells compose in parallel, and margins cost nothing. The bounds clip: they need not hold in the file. Pairs are
 rounded to whole multiples of 1/UNIT, which keeps |b| ≤ a, so that discrete Laplace noise on exact sums of whole
 numbers leaves nothing of floating point.

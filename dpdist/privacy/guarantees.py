@@ -41,7 +41,8 @@ class _Composable:
 
     @property
     def substitution_epsilon(self) -> Fraction:
-        """The same release against exchanging one record for another: two zero-outs."""
+        """Against exchanging a record's outcome and weight at the same x, two zero-outs; under secret sizes, a record for
+        any other."""
         return self.epsilon if self.adjacency == "substitution" else 2 * self.epsilon
 
 
@@ -55,7 +56,8 @@ class Strict(_Composable):
 
     delta: Fraction | None = Fraction(0)
     exchange: Fraction = Fraction(2)
-    """ε against exchanging one record for another, over ε: 2, two zero-outs, unless a mechanism's own proof gives less."""
+    """ε against exchanging a record's outcome and weight at the same x, over ε: 2, two zero-outs, unless a mechanism's own
+    proof gives less. A record that changes cells is another matter (dpdist.privacy.adjacency)."""
 
     @property
     def substitution_epsilon(self) -> Fraction:
@@ -98,7 +100,8 @@ class Concentrated(_Composable):
     rho: Fraction
     delta: Fraction
     exchange: Fraction = Fraction(4)
-    """ρ against exchanging one record for another, over ρ: 4, two zero-outs, unless a mechanism's own proof gives less."""
+    """ρ against exchanging a record's outcome and weight at the same x, over ρ: 4, two zero-outs, unless a mechanism's own
+    proof gives less."""
     name: ClassVar[GuaranteeName] = "strict zCDP"
 
     @property
@@ -164,6 +167,8 @@ class Promise:
     assumptions: tuple[str, ...]
     target: float | None
     """Δ*: the bound that privacy weights must meet, or that a clamp enforces; None where nothing is promised."""
+    cautions: tuple[str, ...] = ()
+    """What is known to go wrong, and is in no figure: whoever publishes should have read it."""
 
 
 def bound_target(epsilon: Fraction, adjacency: Adjacency) -> float:

@@ -4,8 +4,8 @@ Local: the sensitivities of the file at hand, count max w − min w, total max w
 (max w − min w)), the largest over a table's cells. They tell of the records themselves: no guarantee.
 
 Public: a record enters every cell that it falls into, over all tables, by its pair of `privacy.cell_sums`, of L1
-sensitivity 2 (1 where no table needs the outcome), so K cells have 2K, to zero_out and to substitution alike. Means are
-ratios of noisy totals and counts.
+sensitivity 2 (1 where no table needs the outcome), so K cells have 2K, to zero_out and to an exchange within the cells
+alike. A record that moves leaves and enters at most K cells, at up to 2ε. Means are ratios of noisy totals and counts.
 """
 
 from __future__ import annotations

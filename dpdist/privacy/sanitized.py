@@ -7,9 +7,10 @@ of L1 norm at most |p|², so that all three have at most 1 (attained at p = 0, a
 
 SHARE of the one and 1 − SHARE of the other: norm ≤ 1. A record is in one cell, and one that is switched off leaves zeros
 everywhere: zero_out moves all sums by at most 1 in all, and Laplace noise of scale 1/ε on each of them gives ε. Exchanging
-a record, its cell included, is two such moves: at most 2 (attained in either part, by p and −p and by p = 0 and t = π/8),
-scale 2/ε for substitution. Everything is rounded towards zero to multiples of 1/UNIT, which no norm grows by, and discrete
-noise on exact sums of whole numbers leaves nothing of floating point.
+a record's (y, w) is two such moves: at most 2 (attained in either part, by p and −p and by p = 0 and t = π/8), scale 2/ε
+for substitution. Sums of a record that changes cells move by no more, but public counts show it. Everything is rounded
+towards zero to multiples of 1/UNIT, which no norm grows by, and discrete noise on exact sums of whole numbers leaves
+nothing of floating point.
 
 Gaussian noise goes by the L2 norm: location ap, a² = SHARE, and scatter b(1 − |p|², p₁² − p₂², 2p₁p₂), b² = 1 − SHARE.
 With u = |p|² the squared norm is a²u + b²((1 − u)² + u²), convex in u, so at most a² + b² = 1 (attained at |p| = 1): the

@@ -80,6 +80,10 @@ def _no_weights(weights: Weights, target: float) -> Search:
 def _fixed_point(weights: Weights, target: float) -> Search:
     """α ← min(1, .999 Δ*/F(α)) until Δ ≤ Δ*, the same random numbers in every fit (METHODS §3, ours).
 
+    A record has no large loss of its own. But where few records bear many parameters, or a tenth of them lie far off
+    together, it moves the point that the search ends at, and with it all other weights. Then the loss passes 2Δ on the
+    file itself (tests/studies/test_contaminated_weights): the search has no bounded sensitivity.
+
     With scale, shift or re-weighting it is the adjusted weights that are fitted, bounded and must meet the target.
     """
     summary = yield Ones()

@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpdist.carried import CELL
 from dpdist.keys import open_uniforms
 from dpdist.models.agreeing import agree
 from dpdist.models.cell_laws import laws_of, moved
 from dpdist.models.protocol import Draws
 from dpdist.models.reference_cells import ReferenceCells
 from dpdist.models.scores import Scores
+from dpdist.points import CELL
 from dpdist.publish.released import Release, shape_name
 from dpdist.records import Codes, Floats, Records
 

@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from filelock import FileLock, Timeout
 
 from dpdist.errors import WorkspaceError
-from dpdist.files import write_json
+from dpdist.files import sync_folder, synced, write_json, write_text
 from dpdist.models.noisy_tables import NoisyTables
 from dpdist.progress import Listener, silent, stage
+from dpdist.public_files import UNFIT
 from dpdist.publish.precision import spreads
 from dpdist.publish.released import Release, write_release
 from dpdist.publish.statement import manifest, statement
 from dpdist.publish.synthesis import synthesize
 from dpdist.publish.tables import Grounds, expectations, table
 
+REPLAYED = """This folder was made with --replay, for a test or an audit: it repeats another run's draws.
+Publish the folder of that run. Two folders on the same noise, of other data or other code, differ by exact sums.
+"""
 
-def publish(release: Release, public: Path, listener: Listener = silent) -> None:
-    """Write the public folder. Spends nothing and reads nothing but `release`; the same release gives the same bytes."""
-    building = public.with_name(f".{public.name}.new")
+
+def publish(release: Release, public: Path, listener: Listener = silent, replayed: bool = False) -> None:
+    """Write the public folder. Spends nothing and reads nothing but `release`; the same release gives the same bytes.
+
+    The folder of a replay has the file `UNFIT` too, which stays when it is published again.
+    """
+    building = _building(public)
     if building.exists():
         shutil.rmtree(building)
     building.mkdir(parents=True)
@@ -35,11 +45,29 @@ def publish(release: Release, public: Path, listener: Listener = silent) -> None
         for said in release.job.tables:
             made = table(release, said, grounds)
             pq.write_table(made, building / "tables" / f"{said.name}.parquet")
-            pa_csv.write_csv(made, building / "tables" / f"{said.name}.csv")
+            pa_csv.write_csv(for_spreadsheets(made), building / "tables" / f"{said.name}.csv")
             tick(1)
     write_json(building / "statement.json", statement(release))
     write_json(building / "manifest.json", manifest(building, release))
+    if replayed or (public / UNFIT).exists():
+        write_text(building / UNFIT, REPLAYED)
     swap_in(building, public)
+
+
+_FORMULA = re.compile(r"[=@＝＠]|[-+－＋](?!\d+\.?\d*$)")
+
+
+def for_spreadsheets(table: pa.Table) -> pa.Table:
+    """The table with an apostrophe before each text that a spreadsheet would run as a formula; a signed number is none."""
+
+    def plain(text: str | None) -> str | None:
+        return f"'{text}" if text is not None and _FORMULA.match(text) else text
+
+    columns = [
+        pa.array([plain(text) for text in column.to_pylist()], pa.string()) if pa.types.is_string(column.type) else column
+        for column in table.columns
+    ]
+    return pa.table(columns, names=[str(plain(name)) for name in table.column_names])
 
 
 def _grounds(release: Release, building: Path, listener: Listener) -> dict[str, Grounds]:
@@ -57,7 +85,10 @@ def _grounds(release: Release, building: Path, listener: Listener) -> dict[str, 
 
 @contextmanager
 def publishing(public: Path) -> Iterator[None]:
-    """The public folder to oneself, and whole: what a kill in the middle of a swap left is put right first."""
+    """The public folder to oneself, and whole: what a kill in the middle of a swap left is put right first.
+
+    Raises `WorkspaceError` if another command is publishing it, or if it is a link.
+    """
     if not public.parent.is_dir():
         yield
         return
@@ -74,23 +105,44 @@ def publishing(public: Path) -> Iterator[None]:
 
 
 def swap_in(building: Path, public: Path) -> None:
-    """Put a finished folder in place; killed in between, `recover` brings back the old one."""
+    """Put a finished folder in place; killed in between, `recover` brings back the old one.
+
+    The old folder goes when the new one is on the disk: a power cut at any moment leaves one of them whole.
+    """
     old = _old(public)
+    synced(building)
     if public.exists():
         public.rename(old)
     building.rename(public)
+    sync_folder(public.parent)
     if old.exists():
         shutil.rmtree(old)
 
 
 def recover(public: Path) -> None:
-    """After a kill in the middle of a swap: the old folder is put back, or removed if the new one stands."""
+    """After a kill in the middle of a swap: the old folder is put back, or removed if the new one stands.
+
+    Raises `WorkspaceError` for a link: what it leads to is not this workspace's to replace.
+    """
+    refuse_links(public)
     old = _old(public)
     if old.exists():
         if public.exists():
+            sync_folder(public.parent)
             shutil.rmtree(old)
         else:
             old.rename(public)
+
+
+def refuse_links(public: Path) -> None:
+    """Raises `WorkspaceError` if the public folder, or one that stands beside it in a swap, is a link."""
+    for path in (public, _building(public), _old(public)):
+        if path.is_symlink():
+            raise WorkspaceError(str(path), "it is a link, not a folder", "remove the link; the same command resumes", 2)
+
+
+def _building(public: Path) -> Path:
+    return public.with_name(f".{public.name}.new")
 
 
 def _old(public: Path) -> Path:

@@ -6,17 +6,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpdist.carried import REFERENCE_FILE, points_table
 from dpdist.confidential import refuse_confidential
 from dpdist.errors import WorkspaceError
-from dpdist.files import sha256, write_json, write_text
-from dpdist.frames import frame_from_table, frame_table
+from dpdist.files import write_json, write_text
+from dpdist.frames import frame_table, read_frame, read_job
 from dpdist.job import Job, budget_text
 from dpdist.keys import Key
 from dpdist.models import builder_of
@@ -24,9 +23,21 @@ from dpdist.models.protocol import Draws, StratumModel
 from dpdist.models.reference_cells import ReferenceCells
 from dpdist.models.score_facts import Facts, facts_from_table, facts_table
 from dpdist.models.scores import Scores
-from dpdist.privacy.guarantees import Concentrated, NoGuarantee, Promise, bound_target, delta_text, epsilon_text
+from dpdist.points import REFERENCE_FILE, points_table, read_points
+from dpdist.privacy.guarantees import (
+    Concentrated,
+    GuaranteeName,
+    NoGuarantee,
+    Promise,
+    bound_target,
+    delta_text,
+    epsilon_text,
+)
+from dpdist.public_files import MANIFEST, Damaged, read_object, vouched
 from dpdist.records import POOLED, Frame
 
+REMEDY = "restore it from a copy, or let the same `dpdist run` make the folder again"
+"""Of a public folder that is not whole."""
 DISTRIBUTIONS = "distributions.parquet"
 """Of a score model, and of records beside reference tables: what the reference told of every cell."""
 
@@ -89,6 +100,7 @@ def promised(promise: Promise, sampler: Mapping[str, Any], reference: Mapping[st
         said["substitution_rho"] = budget_text(guarantee.substitution_rho)
     said["composition"] = promise.composition
     said["assumptions"] = list(promise.assumptions)
+    said["cautions"] = list(promise.cautions)
     said["sampler"] = dict(sampler)
     if reference is not None:
         said["reference"] = dict(reference)
@@ -138,38 +150,54 @@ def write_release(folder: Path, release: Release) -> None:
 
 
 def read_release(folder: Path) -> Release:
-    """The inverse of `write_release`. Raises `WorkspaceError` where there is no complete release."""
-    _refuse_changed(folder)
+    """The inverse of `write_release`. Raises `WorkspaceError` where there is no complete release, naming the file.
+
+    Where a manifest stands beside the folder, its files must be those that it names.
+    """
+    public, part = folder.parent, folder.name
+    if (public / MANIFEST).exists():
+        refuse_changed(public, part)
     try:
-        job = Job.model_validate_json((folder / "job.json").read_text(encoding="utf-8"))
-        promise = json.loads((folder / "promise.json").read_text(encoding="utf-8"))
-        frame = frame_from_table(pq.read_table(folder / "frame.parquet"))
+        job, promise = read_job(public, f"{part}/job.json"), read_object(public, f"{part}/promise.json")
+        _check_promise(f"{part}/promise.json", promise)
+        frame = read_frame(public, f"{part}/frame.parquet", job)
+        points = read_points(public, f"{part}/{REFERENCE_FILE}", job) if (folder / REFERENCE_FILE).exists() else None
+    except Damaged as error:
+        raise _unfit(public, error) from None
+    try:
         names = [folder / f"set-{number}.json" for number in range(1, job.synthetic_sets + 1)]
         sets = tuple(json.loads(name.read_text(encoding="utf-8"))["strata"] for name in names)
-        points = pq.read_table(folder / REFERENCE_FILE) if (folder / REFERENCE_FILE).exists() else None
         seed = Key.read(folder / "seed")
         told = folder / DISTRIBUTIONS
         needed = job.model.family == "scores" or told.exists()
         facts = facts_from_table(pq.read_table(told)) if needed else {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise WorkspaceError(
-            str(folder), f"no complete release ({type(error).__name__})", "run `dpdist run` on this workspace first"
-        ) from None
+        raise WorkspaceError(str(folder), f"no complete release ({type(error).__name__})", REMEDY) from None
     return Release(job, promise, frame, sets, seed, points, facts)
 
 
-def _refuse_changed(folder: Path) -> None:
-    """Raises `WorkspaceError` if a manifest beside the folder tells of other content."""
-    path = folder.parent / "manifest.json"
-    if not path.exists():
-        return
-    remedy = "restore it from a copy, or let `dpdist run` make the folder again"
+def refuse_changed(public: Path, part: str = "") -> None:
+    """Raises `WorkspaceError` unless the files of a public folder, or of a part of it, are those of its manifest."""
     try:
-        files: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))["files"]
-        said = {name: digest for name, digest in files.items() if name.startswith(f"{folder.name}/")}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise WorkspaceError(str(folder.parent), "manifest.json is damaged", remedy) from None
-    for name, digest in said.items():
-        file = folder.parent / name
-        if not file.is_file() or sha256(file) != digest:
-            raise WorkspaceError(str(folder.parent), f"{name} is not the file that manifest.json tells of", remedy)
+        vouched(public, part)
+    except Damaged as error:
+        raise _unfit(public, error) from None
+
+
+def _unfit(public: Path, error: Damaged) -> WorkspaceError:
+    return WorkspaceError(str(public), f"{error}, allowed: {error.allowed}", REMEDY)
+
+
+def _check_promise(name: str, promise: Mapping[str, Any]) -> None:
+    """Raises `Damaged` unless it is of the form that `promised` makes."""
+    allowed = "a guarantee as it was released"
+    if promise.get("guarantee") not in get_args(GuaranteeName):
+        raise Damaged(name, "an unknown guarantee", f"one of {', '.join(get_args(GuaranteeName))}")
+    for key in ("adjacency", "epsilon", "delta"):
+        if key not in promise or not isinstance(promise[key], str | None):
+            raise Damaged(name, f"no {key}", allowed)
+    for key, kind in {"composition": str, "assumptions": list, "sampler": dict}.items():
+        if not isinstance(promise.get(key), kind):
+            raise Damaged(name, f"no {key}", allowed)
+    if not isinstance(promise.get("reference", {}), dict):
+        raise Damaged(name, "no valid reference", allowed)

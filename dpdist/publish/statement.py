@@ -9,14 +9,22 @@ from typing import Any
 from dpdist.families import FAMILIES
 from dpdist.files import sha256
 from dpdist.job import CELLWISE, LAPLACE, Job
-from dpdist.privacy.guarantees import large_delta
+from dpdist.models.saturation import ALARM
+from dpdist.privacy.adjacency import TRUST_MODEL, headline, neighbours, not_protected, protected, unit
+from dpdist.privacy.claims import in_words
+from dpdist.privacy.domain import domain
 from dpdist.publish.accuracy import standard_errors
+from dpdist.publish.limits import looked_through, unidentified
 from dpdist.publish.released import DISTRIBUTIONS, Release
 
 HASHES = ("sha256", "chain")
 """Of a reference, in the manifest: of its file, or of an earlier release's manifest and of those before it."""
-PACKAGES = ("dpdist", "numpy", "scipy", "randomgen", "pyarrow")
+PACKAGES = ("dpdist", "numpy", "scipy", "opendp", "randomgen", "pyarrow")
 
+VERBATIM = (
+    "most of the reference's weights and outcomes, cell by cell, as they stand in its records; publish this folder only if "
+    "the reference really is published"
+)
 NO_RECORDS = (
     "there are no synthetic records: figures that were noised one by one, margins too, tell of no single file of records"
 )
@@ -29,30 +37,30 @@ RATIOS = (
     "a mean is the ratio of the noisy total and the noisy count, clipped to the outcome's public bounds; where the noisy "
     "count is not above 0, the bound on the total's side"
 )
-NONE = (
-    "nothing is promised: no bound is claimed on what this release tells of any record, whatever ε the job states; it is "
-    "for comparison with releases that have a guarantee, not for publication"
+
+NOT_IDENTIFIED = (
+    "the noisy sums do not identify the mean weight, or an outcome's mean, of these cells: nearly all of it lies beyond "
+    "the limits at which records were clipped, or too little within them. Such a cell has limits and no estimate. "
+    "Intervals of what is made of it hold them too. Its synthetic records have means within them and tell no more"
 )
-CONCENTRATED = (
-    "ρ-zero-concentrated differential privacy, for every file: (ε, δ)-private at the δ stated and, with another ε, at any "
-    "other, but for no ε alone: with a probability of up to δ a record may lose more than ε; releases of one person's "
-    "records add up in ρ, and with a pure ε as (ε, δ)"
+LOOKED_THROUGH = (
+    "noisy sums are looked through for cells whose limits bind: one whose shape is its group's is taken for such with a "
+    "chance of at most {:g} by each of its sums"
 )
 
 
 def statement(release: Release) -> dict[str, Any]:
     """statement.json: guarantee, adjacency, what was spent, what is public, how the release was made."""
     job = release.job
-    said = dict(release.promise)
-    if said["guarantee"] == "none":
-        said["guarantee_in_words"] = NONE
-    elif "rho" in said:
-        caution = large_delta(job, int(release.frame.count.sum()))
-        said["guarantee_in_words"] = "; ".join(filter(None, [CONCENTRATED, caution]))
-    said |= {
+    return {
         "dataset": job.dataset,
         "period": job.period,
+        **_claimed(release),
+        **release.promise,
         "privacy_unit": "record",
+        "privacy_unit_in_words": unit(job),
+        "trust_model": TRUST_MODEL,
+        "domain": domain(job),
         "synthetic_sets": 0 if job.model.family == "noisy_tables" else job.synthetic_sets,
         "metered": False,
         "mechanism": job.mechanism.model_dump(mode="json", exclude=_not_its_own(job)),
@@ -61,8 +69,30 @@ def statement(release: Release) -> dict[str, Any]:
         "public": _public(release),
         "post_processing": _post_processing(release),
         "standard_errors": standard_errors(release),
+        **_not_identified(release),
     }
-    return said
+
+
+def _not_identified(release: Release) -> dict[str, Any]:
+    """Cells whose noisy sums do not identify them, where there are any."""
+    cells = unidentified(release)
+    return {"not_identified": {"in_words": NOT_IDENTIFIED, **cells}} if cells else {}
+
+
+def _claimed(release: Release) -> dict[str, Any]:
+    """The class and its neighbours in words, and what of a record is protected: nothing where nothing is promised."""
+    job, said = release.job, release.promise
+    words, open_parts = in_words(said, job, int(release.frame.count.sum())), not_protected(job, _on_a_file(release))
+    if said["guarantee"] == "none":
+        return {"guarantee_in_words": words, "protected": [], "not_protected": [*job.components, *open_parts]}
+    return {
+        "headline": headline(job),
+        "guarantee_in_words": words,
+        "adjacency_in_words": neighbours(job),
+        **({"exchange": job.budget.exchange} if job.budget.adjacency == "substitution" else {}),
+        "protected": protected(job),
+        "not_protected": open_parts,
+    }
 
 
 def manifest(folder: Path, release: Release) -> dict[str, Any]:
@@ -105,6 +135,12 @@ def _density(release: Release) -> str:
     return f"{density}, natural logarithm{given}, in the observed sample"
 
 
+def _on_a_file(release: Release) -> bool:
+    """True if the reference is a file: the job as published names no earlier release, but the promise does."""
+    said = release.job.reference
+    return said is not None and said.histogram is None and "chain" not in release.promise.get("reference", {})
+
+
 def _public(release: Release) -> list[str]:
     job = release.job
     noisy, by = "noisy numbers of " if job.sizes_secret else "", ", ".join(job.categories) or "no column"
@@ -122,9 +158,11 @@ def _public(release: Release) -> list[str]:
         elif binned:
             what = "noisy histograms that are part of this release"
         facts.append(f"the reference, {what}")
-    if job.model.family == "scores":
-        facts.append(f"its distributions of weight and outcome in every cell (released/{DISTRIBUTIONS})")
+    if release.facts:
+        what = VERBATIM if _on_a_file(release) else "points of the earlier release, as they were"
+        facts.append(f"released/{DISTRIBUTIONS}: {what}")
     facts += [f"the universe: {keep.column} is one of {', '.join(map(str, keep.keep))}" for keep in job.universe]
+    facts += [f"the job states: {sentence}" for sentence in job.assumed_public]
     return facts + [
         f"assumed public though it depends on the outcome: the number of records left after {rule}"
         for rule in job.outcome_dependent_rules
@@ -160,6 +198,8 @@ def _post_processing(release: Release) -> list[str]:
             "clipping is undone by the scale of weights and of outcomes (the shift, if outcomes may be negative or are "
             f"two-valued) under which the reference has a cell's noisy sums; these {how}"
         )
+        if looked_through(release):
+            steps.append(LOOKED_THROUGH.format(ALARM))
         steps.append(
             "synthetic records are drawn by a score model of the reference (released/distributions.parquet, or points of "
             "an earlier release or of histograms), moved to the released means; within every cell weights are then tilted, "

@@ -1,4 +1,7 @@
-"""Synthetic microdata: one record per sample record and set, under the public x of the sample; streamed by stratum."""
+"""Synthetic microdata: one record per sample record and set, under the public x of the sample; streamed by stratum.
+
+Columns are those that the model distinguishes: design strata and columns of rakes only where they are strata or predictors.
+"""
 
 from __future__ import annotations
 
@@ -81,15 +84,16 @@ def synthetic_sums(release: Release) -> list[Sums]:
 
 def _schema(release: Release) -> pa.Schema:
     job, frame = release.job, release.frame
-    categories = [(name, pa.dictionary(pa.int32(), pa.infer_type(list(levels)))) for name, levels in frame.levels.items()]
+    levels = [(name, list(frame.levels[name])) for name in job.modelled_columns]
+    categories = [(name, pa.dictionary(pa.int32(), pa.infer_type(known))) for name, known in levels]
     return pa.schema([*categories, *((name, pa.float64()) for name in job.components)])
 
 
 def _table(release: Release, frame_row: Codes, outcome: Floats, weight: Floats) -> pa.Table:
     frame = release.frame
     categories = [
-        pa.DictionaryArray.from_arrays(pa.array(frame.codes[name][frame_row]), pa.array(list(levels)))
-        for name, levels in frame.levels.items()
+        pa.DictionaryArray.from_arrays(pa.array(frame.codes[name][frame_row]), pa.array(list(frame.levels[name])))
+        for name in release.job.modelled_columns
     ]
     numbers = [*columns(outcome), weight][: len(release.job.components)]
     return pa.Table.from_arrays([*categories, *map(pa.array, numbers)], schema=_schema(release))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -28,6 +29,23 @@ AUTHORITY = "authority"
 """Folder of the authority's own certificate and key: it goes to no machine of the cluster."""
 AUTHORITY_DAYS = 3650
 CLOCK_SKEW = timedelta(minutes=5)
+_ALWAYS = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+"""For certificates that end with a process: a clock that is set must not end them. The last is RFC 5280's "no end"."""
+
+
+class Passing(NamedTuple):
+    """An authority, one certificate that it signed for every role, and the certificate's key, as PEM texts."""
+
+    authority: str
+    certificate: str
+    key: str
+
+
+def passing_certificates() -> Passing:
+    """Certificates of one run on one machine: in memory, in no file, the authority's own key forgotten."""
+    authority, key = _authority("dpdist run", *_ALWAYS)
+    made, private = _signed("run", ROLES["worker"], authority, key, *_ALWAYS)
+    return Passing(_pem(authority), _pem(made), _key_text(private))
 
 
 def make_certificates(folder: Path, days: float = 365.0, new_authority: bool = False) -> list[Path]:
@@ -48,7 +66,7 @@ def make_certificates(folder: Path, days: float = 365.0, new_authority: bool = F
         raise ClusterError(f"{own / PRIVATE_KEY} is missing or damaged", "restore it, or say --new-authority", 2) from None
     assert isinstance(key, ec.EllipticCurvePrivateKey)
     for role, usage in ROLES.items():
-        made, private = _signed(role, usage, trusted[0], key, days)
+        made, private = _signed(role, usage, trusted[0], key, *_from_now(days))
         write_text(folder / role / CA, "".join(map(_pem, trusted)))
         write_text(folder / role / CERTIFICATE, _pem(made))
         _write_key(folder / role / PRIVATE_KEY, private)
@@ -71,18 +89,23 @@ _REMEDY = "make certificates with `dpdist cluster certs DIR` and give each machi
 def _make_authority(own: Path) -> None:
     now = datetime.now(UTC)
     earlier = load_certificates(own / CA) if (own / CA).exists() else []
+    made, key = _authority(f"dpdist cluster {now:%Y-%m-%d %H:%M:%S}", *_from_now(AUTHORITY_DAYS))
+    _write_key(own / PRIVATE_KEY, key)
+    trusted = [made, *(one for one in earlier if one.not_valid_after_utc > now)]
+    write_text(own / CA, "".join(map(_pem, trusted)))
+
+
+def _authority(title: str, begins: datetime, ends: datetime) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"dpdist cluster {now:%Y-%m-%d %H:%M:%S}")])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, title)])
     made = (
-        _builder(name, name, key, now, AUTHORITY_DAYS)
+        _builder(name, name, key, begins, ends)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs_certificates=True), critical=True)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    _write_key(own / PRIVATE_KEY, key)
-    trusted = [made, *(one for one in earlier if one.not_valid_after_utc > now)]
-    write_text(own / CA, "".join(map(_pem, trusted)))
+    return made, key
 
 
 def _signed(
@@ -90,12 +113,13 @@ def _signed(
     usage: tuple[x509.ObjectIdentifier, ...],
     authority: x509.Certificate,
     authority_key: ec.EllipticCurvePrivateKey,
-    days: float,
+    begins: datetime,
+    ends: datetime,
 ) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, role)])
     made = (
-        _builder(name, authority.subject, key, datetime.now(UTC), days)
+        _builder(name, authority.subject, key, begins, ends)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage(usage), critical=False)
@@ -106,18 +130,23 @@ def _signed(
     return made, key
 
 
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime, days: float
-) -> x509.CertificateBuilder:
+def _from_now(days: float) -> tuple[datetime, datetime]:
     """Negative days make a certificate that has expired."""
+    now = datetime.now(UTC)
     ends = now + timedelta(days=days)
+    return min(now, ends) - CLOCK_SKEW, ends
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, begins: datetime, ends: datetime
+) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(min(now, ends) - CLOCK_SKEW)
+        .not_valid_before(begins)
         .not_valid_after(ends)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
@@ -136,7 +165,10 @@ def _pem(certificate: x509.Certificate) -> str:
     return certificate.public_bytes(serialization.Encoding.PEM).decode("ascii")
 
 
-def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
+def _key_text(key: ec.EllipticCurvePrivateKey) -> str:
     plain = serialization.NoEncryption()
-    text = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain).decode("ascii")
-    write_text(path, text, mode=0o600)
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain).decode("ascii")
+
+
+def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
+    write_text(path, _key_text(key), mode=0o600)

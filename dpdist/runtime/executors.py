@@ -16,6 +16,7 @@ from dpdist.progress import Event, Listener, silent
 from dpdist.runtime import remote
 from dpdist.runtime.attempts import attempt, one_thread, unit_of
 from dpdist.runtime.interrupts import interrupts_kept
+from dpdist.runtime.links import passing_security
 from dpdist.runtime.remote import ALLOWED_DEATHS
 
 R = TypeVar("R")
@@ -30,6 +31,7 @@ STAN = {"stan": 1.0}
 """What a worker offers to one subprocess fit at a time."""
 _CHECK_INTERVAL = 1.0
 _NEVER = 1e9
+_NO_PAGES: dict[str, list[str]] = {f"distributed.{side}.http.routes": [] for side in ("scheduler", "worker")}
 _PRELOAD = ["dpdist.runtime.worker"]
 
 
@@ -251,6 +253,7 @@ def _local(runtime: Runtime, needs: Mapping[str, float], listener: Listener) -> 
         **remote.settings(runtime.start_timeout),
         # a cluster closes the nanny of a worker that is not there this long after *any* of its deaths, and starts no other
         "distributed.deploy.lost-worker-timeout": _NEVER,
+        **_NO_PAGES,
     }
     with (
         interrupts_kept() as let_through,
@@ -260,8 +263,10 @@ def _local(runtime: Runtime, needs: Mapping[str, float], listener: Listener) -> 
             threads_per_worker=1,
             processes=True,
             memory_limit=int(runtime.memory_per_worker),
+            # other users of this machine can reach loopback, and whoever is served by a scheduler runs code
+            security=passing_security(),
             dashboard_address="127.0.0.1:0",
-            worker_dashboard_address="127.0.0.1:0",
+            worker_dashboard_address=None,
             scheduler_kwargs={"dashboard": False},
             silence_logs=50,
             preload=_PRELOAD,

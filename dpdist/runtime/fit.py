@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from importlib.metadata import version
 from typing import Literal
 
 import numpy as np
@@ -102,11 +103,13 @@ class Fit:
         return read_rows(self.space.reference, start, stop)
 
     def noise(self, stratum: int) -> Callable[[Noise], Floats]:
-        """A stratum's noise: what is kept, or drawn and kept now."""
+        """A stratum's noise: what is kept, or drawn and kept now, for these sums and no others."""
 
         def kept(request: Noise) -> Floats:
             path = self.space.noise(self.address.name, stratum, request.set)
-            return drawn_once(path, lambda: fresh_noise(request), self.space.store)
+            said = request._asdict() | {name: version(name) for name in ("dpdist", "opendp")}
+            facts = {name: str(value) for name, value in said.items() if name != "set"}
+            return drawn_once(self.space, path, facts, lambda: fresh_noise(request))
 
         return kept
 
@@ -147,12 +150,24 @@ def open_fit(space: Workspace, key: Key, name: FitName) -> Fit:
     return Address(space.opened_for(run).place, run, name).open()
 
 
+def _job(space: Workspace) -> Job:
+    """The job that tasks read, which decides how much noise is drawn.
+
+    Raises `WorkspaceError` unless it is the one that the run began with, whatever its mark says.
+    """
+    job = Job.model_validate_json(space.job.read_text(encoding="utf-8"))
+    began = space.read_identity()
+    if began is None or job.identity != {name: said for name, said in began.job.items() if name != REFERENCE}:
+        raise space.damaged(space.job, "is not the job that the run began with")
+    return job
+
+
 @lru_cache(maxsize=3)
 def _open(address: Address) -> Fit:
     space = Workspace.of_run(address.place, address.run)
     space.take_units(["records", "reference", stores(address.name)])
     space.store.take(space.key)
-    job = Job.model_validate_json(space.job.read_text(encoding="utf-8"))
+    job = _job(space)
     frame = frame_from_table(read_table(space.frame))
     if address.name == "pooled":
         frame = frame.pooled()

@@ -14,7 +14,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
 from dpdist.errors import ClusterError
-from dpdist.runtime.certificates import CA, CERTIFICATE, PRIVATE_KEY, load_certificates
+from dpdist.runtime.certificates import CA, CERTIFICATE, PRIVATE_KEY, load_certificates, passing_certificates
 
 ANSWER_TIMEOUT = 5.0
 """Seconds that one attempt to be greeted may take."""
@@ -30,14 +30,8 @@ class Credentials:
 
     def security(self) -> Any:
         """Dask's settings for all links, none of them plain. Raises `ClusterError` for files that no link would accept."""
-        from distributed import Security
-
         self.check()
-        cert, key = str(self.folder / CERTIFICATE), str(self.folder / PRIVATE_KEY)
-        roles = {
-            f"tls_{role}_{what}": path for role in ("client", "scheduler", "worker") for what, path in _both(cert, key)
-        }
-        return Security(tls_ca_file=str(self.folder / CA), require_encryption=True, **roles)
+        return _security(*(str(self.folder / name) for name in (CA, CERTIFICATE, PRIVATE_KEY)))
 
     def check(self) -> None:
         trusted, own = load_certificates(self.folder / CA), load_certificates(self.folder / CERTIFICATE)[0]
@@ -59,6 +53,23 @@ class Credentials:
                 else f"cannot be read ({error.strerror})"
             )
             raise ClusterError(f"{self.folder / PRIVATE_KEY} {why}", _RENEW, 2) from None
+
+
+def passing_security() -> Any:
+    """Dask's settings for a cluster that ends with this process: nobody else holds a certificate that its links accept."""
+    return _security(*passing_certificates())
+
+
+def _security(authority: str, certificate: str, key: str) -> Any:
+    """Of one certificate in every role; paths, or PEM texts."""
+    from distributed import Security
+
+    roles = {
+        f"tls_{role}_{what}": said
+        for role in ("client", "scheduler", "worker")
+        for what, said in (("cert", certificate), ("key", key))
+    }
+    return Security(tls_ca_file=authority, require_encryption=True, **roles)
 
 
 def reach(address: str, security: Any, timeout: float, who: str = "the scheduler") -> None:
@@ -147,7 +158,3 @@ def _issued(own: x509.Certificate, authority: x509.Certificate) -> bool:
     except (ValueError, TypeError, InvalidSignature):
         return False
     return True
-
-
-def _both(cert: str, key: str) -> tuple[tuple[str, str], tuple[str, str]]:
-    return ("cert", cert), ("key", key)

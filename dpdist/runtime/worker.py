@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 import sys
 
@@ -15,7 +16,10 @@ PR_SET_PDEATHSIG = 1
 
 
 def dask_setup(worker: object) -> None:
-    """Leave Ctrl-C to the driver, and ask the kernel for SIGKILL when the driver ends, however it ends (Linux only)."""
+    """Leave Ctrl-C to the driver, and ask the kernel for SIGKILL when the driver ends, however it ends (Linux only).
+
+    All that a worker writes is confidential: its owner's alone, whatever the umask."""
+    os.umask(0o077)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if dask.config.get("dpdist.json-logs", False):
         log_as_json()

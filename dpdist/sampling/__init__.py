@@ -1,13 +1,14 @@
 """Samplers: posterior in, draws out. `exact` and `grid` draw independently, `stan` by Markov chains."""
 
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dpdist.errors import ProgramError
-from dpdist.job import CLAMPED, NOISY, Job
+from dpdist.job import CLAMPED, NOISY, Job, NoiseName
 from dpdist.models.grid import FEW_RECORDS_ERROR, GRID_ERROR
 from dpdist.models.protocol import Clamped, Draws, Exact, Gridded, StanData, StratumModel
 from dpdist.models.user import CLAMPED_FACTOR, User
@@ -27,6 +28,7 @@ GRID_CAVEAT = (
     "draws come from an interpolant on a grid that follows the posterior: within the total variation γ stated above (from "
     f"five records on; {FEW_RECORDS_ERROR:g} below) of the posterior, with which a draw is (ε, (1 + e^ε)γ)-private at best"
 )
+NOISE_LAWS: dict[NoiseName, str] = {"laplace": "discrete Laplace", "gaussian": "discrete Gaussian"}
 RETRIES = (
     "a fit whose Stan run fails{}, is repeated with another seed, up to {} attempts in all: this number was fixed before "
     "the run, and what was released is conditional on an attempt that passed"
@@ -111,7 +113,8 @@ def prepare(job: Job, model: StratumModel, listener: Listener) -> None:
 def facts(job: Job) -> dict[str, Any]:
     """What a statement says of the sampler."""
     if job.mechanism.name in NOISY:
-        return {"name": None, "noise": "OpenDP's discrete Laplace, drawn once and kept", "total_variation": 0}
+        noise = f"OpenDP's {NOISE_LAWS[job.mechanism.noise]}, drawn once and kept"
+        return {"name": None, "noise": noise, "noise_library": f"OpenDP {version('opendp')}", "total_variation": 0}
     said: dict[str, Any] = {"name": job.sampler.name, "draws": job.sampler.draws, "arithmetic": "float64"}
     if job.sampler.name == "exact":
         return said | {"total_variation": 0}

@@ -50,4 +50,7 @@ def texts(source: Path) -> Iterator[str]:
             found = f"{path.name} cannot be read ({type(error).__name__})"
             raise ProgramError(source.name, found, "give a UTF-8 text file") from None
         yield text
-        queue += [source.parent / name for name in re.findall(r'^\s*#include\s*[<"]?\s*([^\s>"]+)', text, re.MULTILINE)]
+        included = [source.parent / name for name in re.findall(r'^\s*#include\s*[<"]?\s*([^\s>"]+)', text, re.MULTILINE)]
+        if any(not each.resolve().is_relative_to(source.parent.resolve()) for each in included):
+            raise ProgramError(source.name, "it includes a file of another folder", "put it beside the program")
+        queue += included

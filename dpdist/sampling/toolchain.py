@@ -1,7 +1,8 @@
 """From a Stan program to an executable that cmdstanpy runs: compiled once, kept in the user's cache folder.
 
 Two toolchains: `cmdstan`, the user's own installation, and `embedded`, the parts of Stan inside the wheel httpstan, a
-C++ compiler and the driver in `stan/driver/`. `auto` takes the first where cmdstanpy finds one.
+C++ compiler and the driver in `stan/driver/`. `auto` takes the first where cmdstanpy finds one. Programs that are built
+need no compiler: the cache records the one that built them, which their names depend on.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata, util
@@ -20,7 +22,7 @@ from pathlib import Path
 from typing import Literal, Protocol, get_args
 
 from dpdist.errors import ProgramError, ToolchainError
-from dpdist.files import sha256
+from dpdist.files import sha256, write_json
 from dpdist.progress import Event, Listener, silent
 from dpdist.sampling.cache import cache_folder, digest_of, intact, kept, turn
 from dpdist.sampling.cmdstan import cmdstanpy, installed_cmdstan
@@ -33,6 +35,8 @@ FLAGS = (
     *("-Wno-sign-compare", "-Wno-ignored-attributes", "-Wno-deprecated-declarations", "-Wno-unknown-warning-option"),
 )
 _PLATFORMS = "Linux on x86_64 (glibc) or macOS on arm64, CPython 3.11 to 3.14"
+_COMPILERS = "g++ 9 or later, or another C++17 compiler named by CXX"
+_INSTALL_COMPILER = "install it (Debian: apt-get install g++), or name another by CXX"
 _INSTALL_CMDSTAN = "install CmdStan with cmdstanpy.install_cmdstan()"
 
 
@@ -64,6 +68,11 @@ class Toolchain(Protocol):
     @property
     def stanc(self) -> Path: ...
 
+    @property
+    def compiles(self) -> bool:
+        """Whether it can build programs that are not built yet."""
+        ...
+
     def build(self, source: Path, folder: Path, include: Path, say: Callable[[str], None]) -> Path:
         """Compile `source`, a copy within `folder` of a program that stanc accepts; `include` serves its #include."""
         ...
@@ -91,14 +100,28 @@ def _executable(source: Path, tools: Toolchain, listener: Listener) -> Executabl
         return tools.build(copy, folder, source.parent, say)
 
     made = Executable(cached_path(source, tools), source.stem, tools.version, tools.name)
+    _check_that_it_can_be_built(source, tools)
     kept(made.path, build)
+    if isinstance(tools, Embedded):
+        tools.record()
     return made
+
+
+def _check_that_it_can_be_built(source: Path, tools: Toolchain) -> None:
+    """Without a compiler, only programs that are built already can be had; one that stanc refuses is refused for that."""
+    if not tools.compiles and not built(source, tools):
+        _check(source, tools)
+        found = f"no C++ compiler: {_compiler()} is not on the PATH, and {source.name} is not built"
+        remedy = f"build it on the same system where there is one (dpdist stan build {source.name}), or {_INSTALL_COMPILER}"
+        raise ToolchainError(found, _COMPILERS, remedy)
 
 
 def check_program(program: str | Path, toolchain: ToolchainName = "auto") -> dict[str, dict[str, int]]:
     """Inputs, parameters and generated quantities of a program, each with its number of dimensions, by block; raises as
     `executable` does, and compiles nothing."""
-    said = json.loads(_check(find_program(program), find_toolchain(toolchain)))
+    source, tools = find_program(program), find_toolchain(toolchain)
+    _check_that_it_can_be_built(source, tools)
+    said = json.loads(_check(source, tools))
     blocks = ("inputs", "parameters", "generated quantities")
     return {block: {name: int(about["dimensions"]) for name, about in said[block].items()} for block in blocks}
 
@@ -117,12 +140,16 @@ def find_toolchain(name: ToolchainName = "auto") -> Toolchain:
 
 @dataclass(frozen=True)
 class Embedded:
-    """The wheel httpstan (Stan's headers, stanc, TBB, SUNDIALS), a compiler and our driver."""
+    """The wheel httpstan (Stan's headers, stanc, TBB, SUNDIALS), a compiler and our driver.
+
+    Where no compiler is left, the one that the cache records: programs that it built are found and run.
+    """
 
     package: Path
     package_version: str
     compiler: str
     compiler_version: str
+    compiles: bool = True
     name: str = "embedded"
 
     @classmethod
@@ -132,19 +159,26 @@ class Embedded:
             supported = (platform.system(), platform.machine()) in {("Linux", "x86_64"), ("Darwin", "arm64")}
             remedy = f"pip install 'dpdist[stan]', or {_INSTALL_CMDSTAN}" if supported else _INSTALL_CMDSTAN
             raise ToolchainError("no CmdStan found, and httpstan is not installed", _PLATFORMS, remedy)
-        compiler = shutil.which(os.environ.get("CXX", "g++"))
-        if compiler is None:
-            raise ToolchainError(
-                f"no C++ compiler: {os.environ.get('CXX', 'g++')} is not on the PATH",
-                "g++ 9 or later, or another C++17 compiler named by CXX",
-                "install it (Debian: apt-get install g++), or name another by CXX",
-            )
-        package = Path(spec.origin).parent
-        return cls(package, metadata.version("httpstan"), compiler, _first_line(compiler, "--version"))
+        package, version, compiler = Path(spec.origin).parent, metadata.version("httpstan"), shutil.which(_compiler())
+        if compiler is not None:
+            return cls(package, version, compiler, _first_line(compiler, "--version"))
+        recorded = _recorded()
+        if recorded is None:
+            raise ToolchainError(f"no C++ compiler: {_compiler()} is not on the PATH", _COMPILERS, _INSTALL_COMPILER)
+        return cls(package, version, *recorded, compiles=False)
+
+    def record(self) -> None:
+        """Keep the compiler's identity beside the programs that it built; nothing in a cache that cannot be written."""
+        if self.compiles and _recorded() != (self.compiler, self.compiler_version):
+            with suppress(OSError):
+                write_json(_record(), {"compiler": self.compiler, "version": self.compiler_version})
 
     @property
     def description(self) -> str:
-        return f"Stan {self.version} in httpstan {self.package_version}, {self.compiler_version}"
+        compiler = self.compiler_version
+        if not self.compiles:
+            compiler = f"no C++ compiler: programs that {compiler} built can be run, others not"
+        return f"Stan {self.version} in httpstan {self.package_version}, {compiler}"
 
     @property
     def identity(self) -> str:
@@ -193,6 +227,7 @@ class CmdStan:
     """The user's CmdStan; programs are compiled by its own make, as copies in the cache, with chains in threads."""
 
     folder: Path
+    compiles: bool = True
     name: str = "cmdstan"
 
     @property
@@ -226,12 +261,31 @@ class CmdStan:
                     user_header=str(self._guard()),
                 )
         except (ValueError, RuntimeError) as error:
-            raise ProgramError(source.name, _tail(str(error)), "see CmdStan's message; `dpdist stan doctor`") from None
+            raise ProgramError(
+                source.name, _tail(without_source(str(error))), "see CmdStan's message; `dpdist stan doctor`"
+            ) from None
         return Path(made)
 
     @staticmethod
     def _guard() -> Path:
         return shipped_folder() / "driver" / "guard.hpp"
+
+
+def _compiler() -> str:
+    return os.environ.get("CXX", "g++")
+
+
+def _record() -> Path:
+    """The compiler that the cache's programs were last built with."""
+    return cache_folder() / "compiler.json"
+
+
+def _recorded() -> tuple[str, str] | None:
+    try:
+        said = json.loads(_record().read_text())
+        return str(said["compiler"]), str(said["version"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def cached_path(source: Path, tools: Toolchain) -> Path:
@@ -249,6 +303,7 @@ def _stanc(tools: Toolchain, source: Path, include: Path, *arguments: str) -> tu
 
 def _check(source: Path, tools: Toolchain) -> str:
     """What stanc says of a program, as JSON; a program that it refuses is refused before anything slow."""
+    list(texts(source))
     return _run(_stanc(tools, source, source.parent, "--info"), source.name)
 
 
@@ -257,12 +312,20 @@ def _run(command: tuple[str, ...], what: str) -> str:
     if done.returncode == 0:
         return done.stdout
     if Path(command[0]).name == "stanc":
-        raise ProgramError(what, f"does not compile\n{done.stderr.strip() or done.stdout.strip()}", "correct the program")
+        raise ProgramError(
+            what, f"does not compile\n{without_source(done.stderr.strip() or done.stdout.strip())}", "correct the program"
+        )
     if done.returncode < 0 or "Killed signal" in done.stderr:
         found, allowed = f"the compiler was killed while it compiled {what}", "about 3 GB of free memory"
         raise ToolchainError(found, allowed, "free memory, or build where there is more: dpdist stan build")
-    found = f"the compiler failed on {what}\n{_tail(done.stderr)}"
+    found = f"the compiler failed on {what}\n{_tail(without_source(done.stderr))}"
     raise ToolchainError(found, "g++ 9 or later with a full C++17 library", "see what `dpdist stan doctor` finds")
+
+
+def without_source(message: str) -> str:
+    """A compiler's message without the lines of the file that it quotes: its line numbers stay."""
+    quoted = re.compile(r"^\s*(-{3,}|\d+\s*[:|].*|\|.*|\^.*|~.*)?$")
+    return "\n".join(line for line in message.splitlines() if not quoted.match(line))
 
 
 def _tail(text: str, lines: int = 12) -> str:

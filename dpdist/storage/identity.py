@@ -3,24 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Any
+
+from dpdist.job import NOISY
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What decides a run's result: the job (runtime and paths aside) and the input's content."""
+    """What decides a run's result: the job (runtime and paths aside), the input's content, and for kept noise the code."""
 
     job: Mapping[str, Any]
     """Settings by dotted key."""
     input: str
     """SHA-256 of the content."""
+    version: str = field(default_factory=lambda: version("dpdist"))
+    """Of dpdist."""
 
     def differences(self, other: Identity) -> list[str]:
-        """What differs, in words: "job (budget.epsilon, …)", "input (its content)"."""
+        """What differs, in words: "job (budget.epsilon, …)", "input (its content)", "version of dpdist (…)".
+
+        Other code may sum other figures, which noise that is kept must not meet. Where none is kept any version will do.
+        """
         keys = sorted(self.job.keys() | other.job.keys())
         mine, theirs = ([job.get(key, "not stated") for key in keys] for job in (self.job, other.job))
         changed = [each for each in zip(keys, theirs, mine, strict=True) if each[1] != each[2]]
         shown = [f"{key}: {there!s:.40} there, {here!s:.40} here" for key, there, here in changed[:5]]
         found = [f"job ({'; '.join(shown)}{'; …' if len(changed) > 5 else ''})"] if changed else []
-        return found + (["input (its content)"] if self.input != other.input else [])
+        found += ["input (its content)"] if self.input != other.input else []
+        return found + ([f"version of dpdist ({other.version} there, {self.version} here)"] if self._recoded(other) else [])
+
+    def remedy(self, other: Identity, otherwise: str) -> str:
+        """How to go on where only the code differs, or else `otherwise`."""
+        same, known = self.job == other.job and self.input == other.input, other.version[:1].isdigit()
+        install = f"install dpdist {other.version}, which drew the noise that is kept; or "
+        return (install if same and known and self._recoded(other) else "") + otherwise
+
+    def _recoded(self, other: Identity) -> bool:
+        return self.version != other.version and self.job.get("mechanism.name") in NOISY

@@ -39,6 +39,12 @@ def mark(
         store.keep([path])
 
 
+def mark_once(path: Path, files: Iterable[Path], root: Path, store: Store = FOLDER) -> None:
+    """Record files that are kept already, unless somebody has: an earlier mark stands."""
+    write_json(path, checksums(files, root))
+    store.settle(path)
+
+
 def withdraw(marks: Path, unit: str, store: Store = FOLDER) -> None:
     """Take back the mark of a unit that has to be made again: what it vouched for is not whole. In an object store the next
     mark replaces it."""

@@ -9,6 +9,8 @@ SCRATCH = "scratch-"
 """Beginning of the names of temporary folders in the confidential one."""
 GATHERED = "gathered"
 """Unit that is finished when every stratum is: no noise is drawn after it."""
+SEALED = "sealed"
+"""Unit in place of the other where that is lost though something was published: no noise is drawn after it either."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,8 @@ class Places:
         return self.confidential / f"{SCRATCH}fits"
 
     def noise(self, fit: str, stratum: int, set: int) -> Path:
-        """Noise of one stratum and set, kept for good: drawn again, it would tell what it hides."""
-        return self.confidential / "noise" / f"{fit}-{stratum:06d}-{set:03d}.npy"
+        """Noise of one stratum and set with what it was drawn for, kept for good: another draw would tell what it hides."""
+        return self.confidential / "noise" / f"{fit}-{stratum:06d}-{set:03d}.npz"
 
     @property
     def log_lik(self) -> Path:
@@ -95,6 +97,11 @@ class Places:
     @property
     def marks(self) -> Path:
         return self.confidential / "marks"
+
+    @property
+    def replay(self) -> Path:
+        """Stands where a run repeats another one's draws."""
+        return self.confidential / "replay"
 
     @property
     def identity(self) -> Path:

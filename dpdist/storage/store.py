@@ -139,7 +139,7 @@ class Folder:
 
     @contextmanager
     def alone(self, lock: Path) -> Iterator[None]:
-        held = FileLock(lock)
+        held = FileLock(lock, mode=0o600)
         try:
             held.acquire(timeout=0)
         except Timeout:

@@ -12,7 +12,7 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 from dpdist.errors import WorkspaceError
-from dpdist.files import replaced, write_json, write_text
+from dpdist.files import private, replaced, write_json, write_text
 from dpdist.job import NOISY
 from dpdist.keys import Key
 from dpdist.storage import marks
@@ -20,9 +20,11 @@ from dpdist.storage.bucket import MANIFEST, Bucket
 from dpdist.storage.identity import Identity
 from dpdist.storage.lease import LEASE
 from dpdist.storage.objects import Objects, is_url
-from dpdist.storage.places import GATHERED, SCRATCH, Places
+from dpdist.storage.places import GATHERED, SCRATCH, SEALED, Places
 from dpdist.storage.store import FOLDER, Store
 
+OTHERWISE = "undo the change, or use a new folder: its release spends a budget of its own beside this one's"
+"""Remedy for a workspace of another job or input."""
 REFERENCE = "reference.sha256"
 """What decides a result beside the job's own settings: the content of its reference."""
 
@@ -121,15 +123,30 @@ class Workspace(Places):
         """Bring the wanted files of finished units here."""
         self.store.take_marked([self.marks / f"{unit}.json" for unit in units], self.confidential, wanted)
 
+    def mark_once(self, mark: Path, files: Iterable[Path]) -> None:
+        """Record files that are kept already, unless somebody has."""
+        with private():
+            marks.mark_once(mark, files, self.confidential, self.store)
+
+    @property
+    def sealed(self) -> bool:
+        """True if no noise is drawn any more: everything is gathered, something was published, or the run is a replay."""
+        return self.replayed or any(self.store.take(self.marks / f"{unit}.json") for unit in (GATHERED, SEALED))
+
+    @property
+    def replayed(self) -> bool:
+        """True if the run repeats another one's draws: what it publishes is not for publication."""
+        return self.store.take(self.replay)
+
     def read_identity(self) -> Identity | None:
         path = self.identity
         if not self.store.take(path):
             return None
         try:
             said = json.loads(path.read_text(encoding="utf-8"))
-            return Identity(dict(said["job"]), said["input"])
+            return Identity(dict(said["job"]), said["input"], said.get("version", "not stated"))
         except (ValueError, KeyError, TypeError):
-            raise self._damaged(path, "is damaged") from None
+            raise self.damaged(path, "is damaged") from None
 
     def read_key(self) -> Key:
         """The key that the run began with. Raises `WorkspaceError` if it is missing or another one."""
@@ -138,15 +155,15 @@ class Workspace(Places):
             key = Key.read(self.key)
             began = json.loads(self.identity.read_text(encoding="utf-8"))["key"]
         except (OSError, ValueError, KeyError, TypeError):
-            raise self._damaged(self.key, "is missing or damaged") from None
+            raise self.damaged(self.key, "is missing or damaged") from None
         if key.child("identity").hex() != began:
-            raise self._damaged(self.key, "is not the one that the run began with")
+            raise self.damaged(self.key, "is not the one that the run began with")
         return key
 
-    def _damaged(self, path: Path, found: str) -> WorkspaceError:
+    def damaged(self, path: Path, found: str) -> WorkspaceError:
         name = path.relative_to(self.root)
         return WorkspaceError(
-            self.place, f"{name} {found}", "restore it from a copy, or begin again in a new folder", exit_code=2
+            self.place, f"{name} {found}", "restore it from a copy; a new folder spends the budget again", exit_code=2
         )
 
     @contextmanager
@@ -165,27 +182,34 @@ class Workspace(Places):
         except OSError as error:
             raise WorkspaceError(self.place, f"cannot be written ({error.strerror})", "choose a writable folder") from None
         with self.store.alone(self.confidential / "lock"):
-            key = self._adopt(identity, replayed[1] if replayed else None)
-            if replayed:
-                self._take_noise(replayed[0])
-            self._sweep()
-            for folder in (self.records.parent, self.marks, self.evaluation):
-                folder.mkdir(exist_ok=True)
+            with private():
+                key = self._adopt(identity, replayed[1] if replayed else None)
+                for folder in (self.records.parent, self.marks, self.evaluation):
+                    folder.mkdir(exist_ok=True)
+                self._seal(identity, replayed[0] if replayed else None)
+                self._sweep()
             yield key
 
     def _refuse_foreign_folder(self) -> None:
         """A folder with a `public` or `confidential` of somebody else's is left alone."""
         if self.read_identity() is not None:
             return
-        begun = {"lock", "key", "log", Path(LEASE).name}
+        begun = {"lock", "key", "log", self.replay.name, Path(LEASE).name}
         there = {folder: self.store.names(folder) for folder in (self.public, self.confidential)}
         if self.marks.name in there[self.confidential]:
-            raise self._damaged(self.identity, "is missing")
+            raise self.damaged(self.identity, "is missing")
         foreign = {folder: {name for name in names if not name.endswith(".part")} for folder, names in there.items()}
         if set().union(*foreign.values()) - begun:
             first = next(folder.name for folder, names in foreign.items() if names - begun)
             found = f"it holds a folder '{first}' that no run has made"
             raise WorkspaceError(self.place, found, "choose an empty or a new folder", exit_code=2)
+
+    def others(self) -> list[str]:
+        """What stands in the folder beside the files of runs; of an object store nothing is looked at."""
+        if not self.store.shared or not self.root.is_dir() or self.read_identity() is not None:
+            return []
+        own = {self.public.name, self.confidential.name, "status.json"}
+        return sorted(path.name for path in self.root.iterdir() if path.name not in own and not path.name.startswith("."))
 
     def _adopt(self, identity: Identity, replayed: Key | None) -> Key:
         present = self.read_identity()
@@ -193,7 +217,10 @@ class Workspace(Places):
             raise WorkspaceError(
                 self.place,
                 f"it belongs to another {' and another '.join(differences)}",
-                "use a new folder for this job and input",
+                identity.remedy(
+                    present,
+                    "undo the change, or use a new folder: its release spends a budget of its own beside this one's",
+                ),
                 exit_code=2,
             )
         if present is not None:
@@ -204,24 +231,41 @@ class Workspace(Places):
                 )
             return key
         drawn = replayed or Key.from_os()
+        if replayed is not None:
+            write_text(self.replay, "draws of another run\n")
+            self.store.settle(self.replay)
         write_text(self.key, drawn.hex() + "\n", mode=0o600)
         self.store.settle(self.key)
         if (key := Key.read(self.key)) != drawn and replayed is not None:
-            raise self._damaged(self.key, "is not that of the replay")
-        said = {"job": dict(identity.job), "input": identity.input, "key": key.child("identity").hex()}
+            raise self.damaged(self.key, "is not that of the replay")
+        if replayed is None and key == drawn and self.store.take(self.replay):  # of one that was killed before it began
+            self.replay.unlink()
+            self.store.drop([self.replay])
+        said = {"job": dict(identity.job), "input": identity.input, "version": identity.version}
+        said["key"] = key.child("identity").hex()
         write_json(self.identity, said)
         return key if self.store.settle(self.identity) else self._adopt(identity, replayed)
 
+    def _seal(self, identity: Identity, source: Workspace | None) -> None:
+        """A replay takes its noise over; and where something was published no noise is drawn from here on."""
+        if source is not None:
+            self._take_noise(source)
+        if identity.job.get("mechanism.name") in NOISY and not self.sealed and MANIFEST in self.store.names(self.public):
+            self.mark_once(self.marks / f"{SEALED}.json", [])
+
     def _take_noise(self, source: Workspace) -> None:
-        """A replay takes over the noise of the run that it repeats; it cannot be drawn again from the key."""
+        """A replay takes over the noise of the run that it repeats, with its marks: no key gives it again."""
         source.store.take_folder(source.confidential / "noise")
-        for path in sorted((source.confidential / "noise").glob("*.npy")):
-            own = self.confidential / "noise" / path.name
-            own.parent.mkdir(mode=0o700, exist_ok=True)
-            if not self.store.take(own):
-                with replaced(own) as temporary:
-                    shutil.copyfile(path, temporary)
-                self.store.settle(own)
+        for path in sorted((source.confidential / "noise").glob("*.npz")):
+            mark = source.marks / f"noise-{path.stem}.json"
+            source.store.take(mark)
+            for kept in (mark, path):
+                own = self.root / kept.relative_to(source.root)
+                own.parent.mkdir(exist_ok=True)
+                if kept.exists() and not self.store.take(own):
+                    with replaced(own) as temporary:
+                        shutil.copyfile(kept, temporary)
+                    self.store.settle(own)
 
     def _sweep(self) -> None:
         """Remove what a killed run was in the middle of writing."""
@@ -251,7 +295,7 @@ def _replayed(replay: str | Path, identity: Identity) -> tuple[Workspace, Key]:
         raise WorkspaceError(
             str(replay),
             f"a replay needs the same {' and '.join(differences)}: the same noise on other data is a differencing attack",
-            "run without --replay",
+            identity.remedy(other, "run without --replay"),
             exit_code=2,
         )
     if identity.job["mechanism.name"] in NOISY and f"{GATHERED}.json" not in source.store.names(source.marks):

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from dpdist.families import FAMILIES
 from dpdist.job import (
     REFERRING,
+    SAMPLERS,
     Adjacency,
     Budget,
     Family,
@@ -87,7 +87,7 @@ class Case(Frozen):
     @field_validator("family")
     @classmethod
     def _outcome_alone(cls, family: Family) -> Family:
-        outcome_alone = [name for name, facts in FAMILIES.items() if {"exact", "grid"} & set(facts.samplers)]
+        outcome_alone = [name for name, known in SAMPLERS.items() if {"exact", "grid"} & set(known)]
         outcome_alone.remove("lognormal")
         if family not in outcome_alone:
             allowed = ", ".join(outcome_alone)
@@ -97,7 +97,7 @@ class Case(Frozen):
     @property
     def sampler(self) -> SamplerName:
         """The family's own without Markov chains."""
-        return FAMILIES[self.family].samplers[0]
+        return SAMPLERS[self.family][0]
 
 
 class Arm(Mechanism):

@@ -53,11 +53,10 @@ def parse_study(text: str, source: str = "study") -> Simulation | Guarantees | T
 def _refused(study: Simulation) -> Iterator[tuple[int, str, str]]:
     """Arms that no release could be: place, what contradicts, remedy."""
     for place, arm in enumerate(study.mechanisms):
-        found: dict[str, str] = {}
+        found: dict[tuple[str, str], str] = {}
         for case in study.cases:
             if arm.cases is None or case.name in arm.cases:
                 job = job_of(study, case, arm, study.grid[0] or ANY)
-                found |= {message: case.name for _, message in contradictions(job)}
-        for message, name in found.items():
-            what, _, remedy = message.partition(": ")
-            yield place, f"{arm.key} on {name}: {what}", remedy or "correct one of them"
+                found |= {(said.found, said.remedy): case.name for said in contradictions(job)}
+        for (what, remedy), name in found.items():
+            yield place, f"{arm.key} on {name}: {what}", remedy

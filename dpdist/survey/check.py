@@ -15,6 +15,9 @@ from dpdist.records import Codes, Floats, Ints
 from dpdist.survey.findings import Batch, Findings, Mask, positions
 from dpdist.survey.schema import replicates
 
+LARGEST_WEIGHT = 1e15
+"""Beyond it a sum of weights in float64 no longer holds a record of weight 1."""
+
 
 class Checked(NamedTuple):
     """Records of a batch that belong to the release; arrays (record,), `codes` by category."""
@@ -30,6 +33,8 @@ class Checked(NamedTuple):
     """(record, replicate), float64; without a column unless asked for."""
     others: Floats | None = None
     """Outcomes after the first, (record, outcome − 1), where the job names several."""
+    unclipped: Floats | None = None
+    """Every outcome as it stands in the file, (record, outcome), where the job clips one."""
 
     @property
     def outcomes(self) -> tuple[Floats, ...]:
@@ -46,7 +51,8 @@ def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, t
     for keep in job.universe:
         allowed = positions(b.text(keep.column), keep.keep, exact=False)
         b.drop(allowed < 0, f"{keep.column}: outside the universe")
-    outcome, *others = [_outcome(job, b, name) for name in job.model.outcomes]
+    raw, clipped = zip(*(_outcome(job, b, name) for name in job.model.outcomes), strict=True)
+    outcome, *others = clipped
     codes = {name: _category(name, job.columns[name], b) for name in job.categories}
     weight = _weight(job, b)
     population = _numbers(job.survey.fpc, b, "population sizes", "a finite size of at least 1", lambda v: v < 1)
@@ -67,6 +73,7 @@ def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, t
         population[kept],
         again[kept],
         np.column_stack(others)[kept] if others else None,
+        np.column_stack(raw)[kept] if job.clipped_outcomes else None,
     )
 
 
@@ -93,16 +100,18 @@ def _units(job: Job, psu: str, b: Batch) -> set[tuple[int | str, ...]]:
     return set(zip(*columns, names.filter(pa.array(there)).to_pylist(), strict=True))
 
 
-def _outcome(job: Job, b: Batch, name: str) -> Floats:
+def _outcome(job: Job, b: Batch, name: str) -> tuple[Floats, Floats]:
+    """Values of the file and those that the release sees, which are clipped where the job says so."""
     column = job.columns[name]
     assert column.bounds is not None
     low, high = column.bounds
     values, missing = b.numbers(name) if column.codes is None else b.coded(name, column.codes)
     if column.missing == "drop":
         b.drop(missing, f"{name}: missing, dropped")
-    b.wrong(
-        missing, name, "missing values", "a number for every record", f"state columns.{name}.missing: drop, or a universe"
-    )
+    dropped = f"state columns.{name}.missing: drop, or a universe"
+    if job.strict:  # the number of records that a rule leaves would depend on the outcome
+        dropped = "impute them, or name a universe that no outcome decides"
+    b.wrong(missing, name, "missing values", "a number for every record", dropped)
     b.wrong(np.isinf(values), name, "values that are not finite", "finite numbers", "correct the file")
     if column.zeros == "drop":
         b.drop(values == 0, f"{name}: zeros, dropped")
@@ -111,12 +120,11 @@ def _outcome(job: Job, b: Batch, name: str) -> Floats:
         b.findings.rule(f"{name}: outside its bounds, clipped", int((outside & b.keep).sum()))
         support, clipped = FAMILIES[job.model.family].support, np.clip(values, low, high)
         _supported(job, b, name, np.where((values < support.low) | (values > support.high), values, clipped))
-        values = clipped
-    else:
-        _supported(job, b, name, values)
-        remedy = f"widen columns.{name}.bounds, or state columns.{name}.outside: clip"
-        b.wrong(outside, name, "values outside the public bounds", f"[{low:g}, {high:g}]", remedy)
-    return values
+        return values, clipped
+    _supported(job, b, name, values)
+    remedy = f"widen columns.{name}.bounds, or state columns.{name}.outside: clip"
+    b.wrong(outside, name, "values outside the public bounds", f"[{low:g}, {high:g}]", remedy)
+    return values, values
 
 
 def _supported(job: Job, b: Batch, name: str, values: Floats) -> None:
@@ -126,8 +134,8 @@ def _supported(job: Job, b: Batch, name: str, values: Floats) -> None:
     outside = ~support.inside(values) & np.isfinite(values)
     zero, negative = outside & (values == 0), outside & (values < 0)
     b.wrong(negative, name, "negative values", allowed, "correct the file")
-    able = f"or take a family that has them: {families_for([0.0])}"
-    b.wrong(zero, name, "zeros", allowed, f"state columns.{name}.zeros: drop, or restrict the universe, {able}")
+    able = f"restrict the universe, or take a family that has them: {families_for([0.0])}"
+    b.wrong(zero, name, "zeros", allowed, able if job.strict else f"state columns.{name}.zeros: drop, or {able}")
     b.wrong(
         outside & ~zero & ~negative,
         name,
@@ -152,6 +160,10 @@ def _weight(job: Job, b: Batch) -> Floats:
     b.wrong(values < 0, name, "negative weights", allowed, "correct the file")
     b.wrong(values == 0, name, "zero weights", allowed, "leave these records out by a universe")
     declared = job.columns.get(name)
+    if declared is None or declared.outside == "error":
+        extreme = (values > LARGEST_WEIGHT) | (values < 1.0 / LARGEST_WEIGHT)
+        allowed = f"weights from {1.0 / LARGEST_WEIGHT:g} to {LARGEST_WEIGHT:g}"
+        b.wrong(extreme, name, "weights that no population has, whose sums lose the others", allowed, "correct the file")
     if declared is not None and declared.bounds is not None and declared.outside == "error":
         low, high = declared.bounds
         remedy = f"widen columns.{name}.bounds"

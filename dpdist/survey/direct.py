@@ -24,6 +24,8 @@ from dpdist.job import Lonely
 from dpdist.records import Codes, Floats, Frame, Records
 from dpdist.variances import Replication, Stage, Stages, met_units
 
+UNIT_ROUNDOFF = np.finfo(np.float64).eps / 2.0
+
 
 class Design(NamedTuple):
     """What the file tells of its design beside the frame; arrays are empty where a job declares nothing of the kind.
@@ -84,8 +86,34 @@ def totals(blocks: Iterable[Records], frame: Frame, clustered: bool) -> Totals:
 def direct(
     found: Totals, frame: Frame, cells: Cells, design: Design | None = None, replicated: Replicated | None = None
 ) -> Figures:
-    """Weighted counts, means and totals per cell with linearised variances, or with those of the replicates."""
-    design = Design() if design is None else design
+    """Weighted counts, means and totals per cell with linearised variances, or with those of the replicates.
+
+    A variance that cannot be told from rounding is 0: the design fixes the figure (calibrated strata, a constant outcome).
+    """
+    figures = _figures(found, frame, cells, Design() if design is None else design, replicated)
+    noise = _rounding(found.sums, frame, cells, figures[1].value)
+    count, mean, total = (
+        each._replace(variance=np.where(each.variance <= most, 0.0, each.variance))
+        for each, most in zip(figures, noise, strict=True)
+    )
+    return count, mean, total
+
+
+def _rounding(sums: Sums, frame: Frame, cells: Cells, mean: Floats) -> tuple[Floats, Floats, Floats]:
+    """The most that rounding makes of a variance that is 0: of counts, means and totals, (cell,).
+
+    A variance is a difference of squares, Σt² − (Σt)²/n. A sum of n terms has a relative error of at most n·u, u the unit
+    roundoff (Higham 2002, §4.2); products, quotients and factors of at most 2 add a few u more. So the difference errs by
+    at most 8(n + 7)u Σt², with t² ≤ (|b| + |R|a)²/W² for a mean R. PSU totals and replicates round less than that.
+    """
+    a, aa, bb = (cells.membership @ values for values in (sums.a, sums.aa, sums.bb))
+    share = 8.0 * UNIT_ROUNDOFF * (cells.membership @ frame.count.astype(np.float64) + 7.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        spread = (np.sqrt(bb) + np.abs(mean) * np.sqrt(aa)) / a
+    return share * aa, share * spread**2, share * bb
+
+
+def _figures(found: Totals, frame: Frame, cells: Cells, design: Design, replicated: Replicated | None) -> Figures:
     if replicated is not None:
         return _replicated(found.sums, replicated, cells)
     if found.psu is None:

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from dpdist.carried import CELL, Carried, read_carried
+from dpdist.carried import Carried, read_carried
 from dpdist.errors import DataError, Problem
 from dpdist.job import Job
+from dpdist.points import CELL
 from dpdist.records import Codes, Frame, Records
 from dpdist.survey.likeness import table_content
 from dpdist.survey.source import Source
@@ -54,7 +55,7 @@ def open_release(job: Job, source: Source, frame: Frame) -> ReferenceRelease:
         raise DataError(str(carried.folder), problems)
     cells = [[str(level) for level in levels] for levels in zip(*_levels(job, frame), strict=True)] or [[]] * len(frame)
     first = {tuple(label): row for row, label in reversed(list(enumerate(cells)))}
-    points = carried.points
+    points = carried.points.to_pandas(ignore_metadata=True)
     told = list(zip(*(points[CELL + name].astype(str) for name in job.cell_columns), strict=True)) or [()] * len(points)
     if missing := sorted(first.keys() - set(told)):
         places = tuple(", ".join(f"{n} = {v}" for n, v in zip(job.cell_columns, c, strict=True)) for c in missing[:SHOWN])
@@ -84,12 +85,13 @@ def _problems(job: Job, source: Source, carried: Carried) -> Iterator[Problem]:
         "survey.weight": (job.survey.weight, other.survey.weight),
         "universe": (job.universe, other.universe),
         "budget.adjacency": (job.budget.adjacency, other.budget.adjacency),
+        "budget.exchange": (job.budget.exchange, other.budget.exchange),
         **{f"columns.{name}": (job.columns[name], other.columns.get(name)) for name in columns},
     }
     for name, (own, theirs) in same.items():
         if own != theirs:
             yield Problem(where, f"it was released under another {name}", "the same in both jobs", "state one in both jobs")
-    periods = [one["period"] for one in carried.chain]
+    periods = [link.period for link in carried.links]
     if job.period in periods:
         found = f"its chain has a release of period {job.period}, the job's own"
         yield Problem(where, found, "releases of earlier periods", "take the last release before this period")

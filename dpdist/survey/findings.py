@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -24,16 +24,29 @@ class Findings:
     problems: dict[tuple[str, str], Problem] = field(default_factory=dict)
     removed: dict[str, int] = field(default_factory=dict)
     seen: int = 0
+    rows: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
+    """Of every problem the first rows, from 0."""
     units: set[tuple[int | str, ...]] = field(default_factory=set)
     """PSUs of the whole file with their design strata's codes: those without a record in the universe were sampled too."""
 
     def add(self, where: str, found: str, allowed: str, remedy: str, rows: Ints, values: list[str]) -> None:
         old = self.problems.get((where, found))
-        places = tuple(f"row {row}" for row in rows[:SHOWN])
-        if old is not None:
-            places, values = (old.places + places)[:SHOWN], [*old.values, *values]
+        first = (*self.rows.get((where, found), ()), *rows[:SHOWN].tolist())[:SHOWN]
+        values = [*(old.values if old else ()), *values]
         count = len(rows) + (old.count if old else 0)
+        self.rows[where, found] = first
+        places = tuple(f"row {row + 1}" for row in first)
         self.problems[where, found] = Problem(where, found, allowed, remedy, count, places, tuple(values[:SHOWN]))
+
+    def placed(self, lines: Callable[[set[int]], Mapping[int, int]]) -> list[Problem]:
+        """Every problem; its places are lines of the file where `lines` knows those of the rows."""
+        known = lines({row for rows in self.rows.values() for row in rows})
+        return [
+            replace(
+                problem, places=tuple(f"line {known[row]}" if row in known else f"row {row + 1}" for row in self.rows[at])
+            )
+            for at, problem in self.problems.items()
+        ]
 
     def rule(self, what: str, count: int) -> None:
         if count:

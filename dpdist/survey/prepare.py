@@ -74,7 +74,7 @@ def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Cen
             told = told.assign(key=key, psu=unit, records=1)
             sizes.append(told.groupby([name for name in told if name != "records"], as_index=False).sum())
     if findings.problems:
-        raise DataError(source.name, list(findings.problems.values()))
+        raise DataError(source.name, findings.placed(source.lines))
     if not tallies:
         found = "no record" if findings.seen == 0 else "no record is left after the universe and the stated rules"
         raise DataError(
@@ -158,10 +158,7 @@ def place(job: Job, source: Source, census: Census, scratch: Path, tick: Tick = 
     filled = np.zeros(len(frame), dtype=np.int64)
     psu_values = pa.array(census.psu_levels, type=pa.string())
     for checked in checked_batches(job, source, Findings(), tick):
-        key = _key(checked.codes, frame.levels, len(checked.row))
-        row = np.searchsorted(known, key).astype(np.int32)
-        if not np.array_equal(known[np.minimum(row, len(known) - 1)], key):
-            raise changed
+        row = _rows(checked, frame, known, source)
         order = np.argsort(row, kind="stable")
         sorted_row = row[order]
         number = np.bincount(row, minlength=len(frame))
@@ -176,22 +173,50 @@ def place(job: Job, source: Source, census: Census, scratch: Path, tick: Tick = 
         maps["weight"][position] = checked.weight[order]
         if checked.others is not None:
             maps["others"][position] = checked.others[order]
-        if checked.psu is None:
-            maps["psu"][position] = -1
-        else:
-            code = pc.index_in(checked.psu, value_set=psu_values)
-            if code.null_count:
-                raise changed
-            maps["psu"][position] = np.asarray(code)[order]
+        maps["psu"][position] = _psu_codes(checked, psu_values, source)[order]
         let_go(maps.values())
     if not np.array_equal(filled, frame.count):
         raise changed
     return Records(**maps)
 
 
+def unclipped(job: Job, source: Source, census: Census, outcome: int) -> Iterator[Records]:
+    """The file's records in its own order, with an outcome as it stands there, in one more pass over the file: clipped
+    values alone are stored. Raises `DataError` if the file changed since the census."""
+    frame, met = census.frame, np.zeros(len(census.frame), dtype=np.int64)
+    known, psu_values = _key(frame.codes, frame.levels, len(frame)), pa.array(census.psu_levels, type=pa.string())
+    for checked in checked_batches(job, source):
+        row = _rows(checked, frame, known, source)
+        met += np.bincount(row, minlength=len(frame))
+        assert checked.unclipped is not None
+        values, psu = checked.unclipped[:, outcome], _psu_codes(checked, psu_values, source)
+        yield Records(checked.row, row, values, checked.weight, psu)
+    if not np.array_equal(met, frame.count):
+        raise changed_while_read(source)
+
+
+def _rows(checked: Checked, frame: Frame, known: Ints, source: Source) -> Codes:
+    """Frame row of every record (record,); `known` holds the frame's keys. Raises `DataError` if it has none."""
+    key = _key(checked.codes, frame.levels, len(checked.row))
+    row = np.searchsorted(known, key).astype(np.int32)
+    if not np.array_equal(known[np.minimum(row, len(known) - 1)], key):
+        raise changed_while_read(source)
+    return row
+
+
+def _psu_codes(checked: Checked, levels: pa.Array, source: Source) -> Codes:
+    """Code of every record's PSU (record,), −1 where the job declares none. Raises `DataError` for an unknown one."""
+    if checked.psu is None:
+        return np.full(len(checked.row), -1, dtype=np.int32)
+    code = pc.index_in(checked.psu, value_set=levels)
+    if code.null_count:
+        raise changed_while_read(source)
+    return np.asarray(code, dtype=np.int32)
+
+
 def replicate_sums(job: Job, source: Source, frame: Frame, outcome: int = 0) -> Replicated | None:
-    """Sums of the replicate weights and of their products with an outcome per frame row, in one more pass over the file;
-    None where the job names none."""
+    """Sums of the replicate weights and of their products with an outcome, unclipped, per frame row, in one more pass
+    over the file; None where the job names none."""
     said = job.survey.replicate_weights
     if said is None:
         return None
@@ -200,7 +225,8 @@ def replicate_sums(job: Job, source: Source, frame: Frame, outcome: int = 0) -> 
     for checked in checked_batches(job, source):
         row = np.searchsorted(known, _key(checked.codes, frame.levels, len(checked.row)))
         np.add.at(a, row, checked.replicates)
-        np.add.at(b, row, checked.replicates * checked.outcomes[outcome][:, None])
+        values = checked.outcomes[outcome] if checked.unclipped is None else checked.unclipped[:, outcome]
+        np.add.at(b, row, checked.replicates * values[:, None])
     return Replicated(a, b, replication(said), said.df or said.number - 1.0)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,11 +18,13 @@ import pyarrow.parquet as pq
 from dpdist.errors import DataError, JobError, Problem
 from dpdist.files import sha256
 from dpdist.job import Job, Simulate
+from dpdist.survey.csv_text import lines_of, misread
 from dpdist.survey.schema import CSV_NULLS
 from dpdist.survey.simulate import SCHEMA, Doctorates, Truth
 
 BATCH_ROWS = 65_536
 CSV_BLOCK_BYTES = 1 << 22
+FORMATS = "a Parquet file, or a CSV file (.csv, .csv.gz) in UTF-8 with commas between fields"
 
 
 class Source(Protocol):
@@ -46,6 +48,10 @@ class Source(Protocol):
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]: ...
 
+    def lines(self, rows: set[int]) -> Mapping[int, int]:
+        """The line of the file where each of these rows (from 0) begins, as far as there are lines and they are known."""
+        ...
+
     def fingerprint(self) -> str:
         """SHA-256 that identifies the content."""
         ...
@@ -64,7 +70,11 @@ def open_source(job: Job, path: str | Path | None = None) -> Source:
         remedy = "give --input PATH, or input: {path: …} or {simulate: …} in the job"
         raise JobError(job.dataset, [Problem("input", "no input", "a Parquet or CSV file, or a simulated survey", remedy)])
     file = Path(chosen)
-    if not file.is_file():
+    try:
+        there = file.is_file()
+    except OSError as error:
+        raise _unreadable(str(file), f"cannot be opened ({error.strerror})", "correct the path") from None
+    if not there:
         raise _unreadable(str(file), "no such file", "check the path")
     if file.suffix.lower() in (".csv", ".gz"):
         return CsvSource(file)
@@ -109,6 +119,9 @@ class ParquetSource:
             except (pa.ArrowException, OSError):
                 raise _unreadable(self.name, "a row group cannot be read", "copy the file again: it is damaged") from None
 
+    def lines(self, rows: set[int]) -> Mapping[int, int]:
+        return {}
+
     def fingerprint(self) -> str:
         return sha256(self.path)
 
@@ -120,9 +133,9 @@ class ParquetSource:
         try:
             return pq.ParquetFile(self.path)
         except (pa.ArrowException, OSError):
-            raise _unreadable(
-                self.name, "not a readable Parquet file", "give a Parquet file, or a CSV file named .csv"
-            ) from None
+            kind = self.path.suffix.lower()
+            found = "not a readable Parquet file" if kind in ("", ".parquet", ".pq") else f"files named {kind} are not read"
+            raise _unreadable(self.name, found, "store it as Parquet, or as CSV in a file named .csv") from None
 
 
 @dataclass(frozen=True)
@@ -138,7 +151,9 @@ class CsvSource:
     def columns(self) -> Sequence[str]:
         with self._open(None) as reader:
             names: list[str] = reader.schema.names
-            return names
+        if len(names) == 1 and (problem := misread(self.path)):
+            raise DataError(self.name, [problem])
+        return names
 
     @property
     def rows(self) -> None:
@@ -149,7 +164,10 @@ class CsvSource:
             with self._open(list(columns)) as reader:
                 yield from reader
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise _unreadable_csv(self.name, error) from None
+            raise _unreadable_csv(self.path, error) from None
+
+    def lines(self, rows: set[int]) -> Mapping[int, int]:
+        return lines_of(self.path, rows)
 
     def fingerprint(self) -> str:
         return sha256(self.path)
@@ -173,7 +191,7 @@ class CsvSource:
             reading = pa_csv.ReadOptions(block_size=CSV_BLOCK_BYTES, use_threads=False)
             return pa_csv.open_csv(self.path, read_options=reading, convert_options=convert)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise _unreadable_csv(self.name, error) from None
+            raise _unreadable_csv(self.path, error) from None
 
 
 @dataclass(frozen=True)
@@ -194,6 +212,9 @@ class SimulatedSource:
         for batch in self.survey.batches():
             yield batch.select(list(columns))
 
+    def lines(self, rows: set[int]) -> Mapping[int, int]:
+        return {}
+
     def fingerprint(self) -> str:
         return hashlib.sha256(json.dumps(self.survey.settings.model_dump(), sort_keys=True).encode()).hexdigest()
 
@@ -202,15 +223,18 @@ class SimulatedSource:
         return self.survey.truth
 
 
-def _unreadable_csv(name: str, error: Exception) -> DataError:
-    """Of Arrow's message only the line number is kept: the rest quotes the record."""
+def _unreadable_csv(path: Path, error: Exception) -> DataError:
+    """What is wrong with the whole file, or with a line; of Arrow's message only its number is kept: the rest quotes it."""
+    name = str(path)
+    if problem := misread(path):
+        return DataError(name, [problem])
     line = re.search(r"Row #(\d+)", str(error))
     if line is None:
         return _unreadable(name, "not a readable CSV file", "give a CSV file with a header line, in UTF-8")
     place = (f"line {line[1]}",)
     allowed, remedy = "lines with the header's number of fields", "correct the number of fields, or quote commas"
-    return DataError(name, [Problem("file", "a line cannot be read", allowed, remedy, 1, place)])
+    return DataError(name, [Problem("file", "a line has another number of fields", allowed, remedy, 1, place)])
 
 
 def _unreadable(name: str, found: str, remedy: str) -> DataError:
-    return DataError(name, [Problem("file", found, "a Parquet or CSV file", remedy)])
+    return DataError(name, [Problem("file", found, FORMATS, remedy)])

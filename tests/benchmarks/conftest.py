@@ -34,7 +34,7 @@ survey: {{weight: weight, design_strata: [field]}}
 model: {{family: lognormal, outcome: salary, predictors: [sex]}}
 mechanism: {{name: weighted}}
 budget: {{epsilon: "3.6"}}
-tables: [{{name: t, by: [field], statistics: [count]}}]
+tables: [{{name: t, statistics: [count]}}]
 record: {{log_lik: never}}
 """
 

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from rendering import Objects
 
+from dpdist.console import INTERNAL
+
 SECRETS = {"dpdist-tls-scheduler", "dpdist-tls-worker", "dpdist-tls-driver", "dpdist-ledger", "dpdist-store"}
 """Made by the operator (deploy/README.md), never by manifests."""
 QUANTITY = {
@@ -99,14 +101,20 @@ def restarts(objects: Objects) -> Iterator[str]:
 
 
 def final_exits(objects: Objects) -> Iterator[str]:
-    """A wrong job (2) and a refused budget (3) are not tried again; one driver at a time works on a workspace."""
+    """A wrong job (2), a refused budget (3) and a fault of the program (70) are not tried again, a lost pod is. One driver
+    at a time works on a workspace, and a finished job goes in the end."""
     jobs = [(o, o["spec"]) for o in objects if o["kind"] == "Job"]
     jobs += [(o, o["spec"]["jobTemplate"]["spec"]) for o in objects if o["kind"] == "CronJob"]
     for o, spec in jobs:
         rules = spec.get("podFailurePolicy", {}).get("rules", [])
         final = [set(r["onExitCodes"]["values"]) for r in rules if r["action"] == "FailJob" and "onExitCodes" in r]
-        if {2, 3} not in final:
-            yield f"{o['kind']}: exits 2 and 3 are tried again"
+        if {2, 3, INTERNAL} not in final:
+            yield f"{o['kind']}: exits 2, 3 and {INTERNAL} are tried again"
+        conditions = [condition for rule in rules for condition in rule.get("onPodConditions", [])]
+        if {"type": "DisruptionTarget", "status": "True"} not in conditions:
+            yield f"{o['kind']}: a lost pod counts as a failure"
+        if "ttlSecondsAfterFinished" not in spec:
+            yield f"{o['kind']}: stays for ever"
         if spec.get("parallelism", 1) != 1 or o["spec"].get("concurrencyPolicy", "Forbid") != "Forbid":
             yield f"{o['kind']}: two drivers at once"
 
@@ -121,10 +129,11 @@ def quantities(objects: Objects) -> Iterator[str]:
                 yield f"{pod.owner}: {name} {values}"
             elif _amount(values[0]) > _amount(values[1]):
                 yield f"{pod.owner}: requests more {name} than its limit"
-        for volume in pod.spec.get("volumes", []):
-            size = volume.get("emptyDir", {"sizeLimit": "1Gi"}).get("sizeLimit")
-            if size is None or not QUANTITY["storage"].fullmatch(str(size)):
-                yield f"{pod.owner}: volume {volume['name']} has size {size}"
+        sizes = [v["emptyDir"].get("sizeLimit") for v in pod.spec.get("volumes", []) if "emptyDir" in v]
+        if any(size is None or not QUANTITY["storage"].fullmatch(str(size)) for size in sizes):
+            yield f"{pod.owner}: scratch volumes have sizes {sizes}"
+        elif sum(map(_amount, sizes)) > _amount(said.get("requests", {}).get("ephemeral-storage", "0")):
+            yield f"{pod.owner}: asks for less of the node's disk than its scratch volumes take"
     for o in objects:
         if o["kind"] == "PersistentVolumeClaim":
             size = o["spec"]["resources"]["requests"]["storage"]

@@ -45,6 +45,7 @@ def hardened(objects: Objects) -> Iterator[str]:
             whole.get("runAsNonRoot") is not True and "may run as root",
             not whole.get("runAsUser") and "no user of its own",
             not whole.get("fsGroup") and "cannot read its secrets",
+            whole.get("fsGroupChangePolicy") != "OnRootMismatch" and "changes the rights of every file of a workspace",
             whole.get("seccompProfile", {}).get("type") != "RuntimeDefault" and "no seccomp profile",
             own.get("readOnlyRootFilesystem") is not True and "its root can be written",
             own.get("allowPrivilegeEscalation") is not False and "may gain privileges",
@@ -69,13 +70,38 @@ def images(objects: Objects) -> Iterator[str]:
             yield f"{image} has no version"
 
 
+def admission(objects: Objects) -> Iterator[str]:
+    """The namespace admits hardened pods alone, so many of them, and offers none outside."""
+    for o in objects:
+        if o["kind"] == "Namespace":
+            for mode in ("enforce", "audit", "warn"):
+                label = f"pod-security.kubernetes.io/{mode}"
+                if o["metadata"]["labels"].get(label) != "restricted" or f"{label}-version" not in o["metadata"]["labels"]:
+                    yield f"{o['metadata']['name']}: {mode} is not restricted, of a version"
+    (hard,) = [o["spec"]["hard"] for o in objects if o["kind"] == "ResourceQuota"] or [{}]
+    if {hard.get("services.loadbalancers"), hard.get("services.nodeports")} != {"0"}:
+        yield "a service may be offered outside"
+    widest = [o["spec"]["maxReplicas"] for o in objects if o["kind"] == "HorizontalPodAutoscaler"] or [1]
+    if int(hard.get("pods", 0)) < max(widest) + 2:
+        yield f"{hard.get('pods')} pods, and {max(widest)} workers are wanted beside scheduler and driver"
+
+
+MAKES_PODS = {
+    *("pods", "jobs", "cronjobs", "deployments", "replicasets", "statefulsets", "daemonsets", "replicationcontrollers"),
+    *("podtemplates", "daskjobs", "daskclusters", "daskworkergroups", "configmaps"),
+}
+"""What a pod follows from. Whoever writes one chooses what the pod mounts; a ConfigMap, what the driver is to release."""
+
+
 def rights(objects: Objects) -> Iterator[str]:
-    """No wildcard, no secret, no shell in a pod; bindings name roles that exist."""
+    """No wildcard, no secret, no shell in a pod, no pod of one's own; bindings name roles that exist."""
     for o in objects:
         for rule in o.get("rules", []) if o["kind"] in ("Role", "ClusterRole") else []:
             named = [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
             if "*" in named or {"secrets", "pods/exec", "pods/attach"} & set(named) or {"bind", "escalate"} & set(named):
                 yield f"{o['metadata']['name']}: {rule}"
+            if MAKES_PODS & set(rule["resources"]) and {"create", "update", "patch"} & set(rule["verbs"]):
+                yield f"{o['metadata']['name']}: can have a pod that mounts any secret: {rule}"
         if o["kind"] == "ClusterRole":
             yield f"{o['metadata']['name']} holds for the whole machine park"
         if o["kind"] == "RoleBinding":

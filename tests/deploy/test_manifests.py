@@ -38,12 +38,15 @@ CHECKS: dict[str, Callable[[Objects], Iterator[str]]] = {
             security.hardened,
             security.images,
             security.rights,
+            security.admission,
         ),
         network,
         storage,
     )
 }
 CUSTOM = "kubernetes.dask.org/v1"
+LEAST = "1.31"
+"""The least version of Kubernetes that deploy/README.md names."""
 
 
 @cache
@@ -63,7 +66,8 @@ def test_every_object_is_valid_by_its_schema(overlay: str) -> None:
         if found["apiVersion"] == CUSTOM:
             jsonschema.Draft202012Validator(custom_schema(found["kind"])).validate({"spec": found["spec"]})
         else:
-            kubernetes_validate.validate(found, kubernetes_validate.latest_version(), strict=True)
+            for release in (LEAST, kubernetes_validate.latest_version()):
+                kubernetes_validate.validate(found, release, strict=True)
 
 
 def custom_schema(kind: str) -> dict[str, Any]:
@@ -143,6 +147,22 @@ def policy(objects: Objects, name: str) -> dict[str, Any]:
     return spec
 
 
+def failures(objects: Objects) -> dict[str, Any]:
+    said: dict[str, Any] = pick(objects, "Job", "dpdist-release")["spec"]["podFailurePolicy"]
+    return said
+
+
+def quota(objects: Objects) -> dict[str, str]:
+    hard: dict[str, str] = pick(objects, "ResourceQuota", "dpdist")["spec"]["hard"]
+    return hard
+
+
+def may(objects: Objects, group: str, resource: str, verb: str) -> None:
+    """One more right for operators."""
+    rules = pick(objects, "Role", "dpdist-operator")["rules"]
+    rules.append({"apiGroups": [group], "resources": [resource], "verbs": [verb]})
+
+
 def remove(objects: Objects, kind: str, name: str) -> None:
     objects.remove(pick(objects, kind, name))
 
@@ -155,10 +175,22 @@ FAULTS: list[tuple[str, str, Callable[[Objects], object]]] = [
         "a refused budget tried again",
         lambda o: pick(o, "Job", "dpdist-release")["spec"].pop("podFailurePolicy"),
     ),
+    (
+        "final_exits",
+        "a fault of the program tried again",
+        lambda o: failures(o)["rules"][0]["onExitCodes"].update(values=[2, 3]),
+    ),
+    ("final_exits", "a lost pod that counts", lambda o: failures(o)["rules"][1]["onPodConditions"][0].pop("status")),
+    ("final_exits", "a job for ever", lambda o: pick(o, "Job", "dpdist-release")["spec"].pop("ttlSecondsAfterFinished")),
     ("final_exits", "two drivers", lambda o: pick(o, "Job", "dpdist-release")["spec"].update(parallelism=2)),
     ("quantities", "2Gib", lambda o: first(worker(o))["resources"]["limits"].update(memory="2Gib")),
     ("quantities", "no limit", lambda o: first(driver(o))["resources"]["limits"].pop("memory")),
     ("quantities", "request above limit", lambda o: first(scheduler(o))["resources"]["requests"].update(memory="3Gi")),
+    (
+        "quantities",
+        "less disk than scratch",
+        lambda o: first(worker(o))["resources"]["requests"].update({"ephemeral-storage": "1Mi"}),
+    ),
     ("quantities", "a scratch volume without end", lambda o: worker(o)["volumes"][-1].update(emptyDir={})),
     (
         "selectors",
@@ -220,6 +252,7 @@ FAULTS: list[tuple[str, str, Callable[[Objects], object]]] = [
         "a secret in a manifest",
         lambda o: o.append({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "x"}}),
     ),
+    ("hardened", "a slow mount", lambda o: worker(o)["securityContext"].pop("fsGroupChangePolicy")),
     ("hardened", "root", lambda o: worker(o)["securityContext"].update(runAsNonRoot=False)),
     (
         "hardened",
@@ -237,7 +270,19 @@ FAULTS: list[tuple[str, str, Callable[[Objects], object]]] = [
     ),
     ("images", "another image", lambda o: first(worker(o)).update(image="registry.example/dpdist:0.0.9")),
     ("rights", "everything", lambda o: pick(o, "Role", "dpdist-operator")["rules"][0].update(verbs=["*"])),
-    ("rights", "secrets", lambda o: pick(o, "Role", "dpdist-operator")["rules"][2]["resources"].append("secrets")),
+    ("rights", "secrets", lambda o: pick(o, "Role", "dpdist-operator")["rules"][-1]["resources"].append("secrets")),
+    ("rights", "a job of one's own", lambda o: may(o, "batch", "jobs", "create")),
+    ("rights", "another template", lambda o: may(o, "apps", "deployments", "patch")),
+    ("rights", "another CronJob", lambda o: may(o, "batch", "cronjobs", "update")),
+    ("rights", "another job file", lambda o: may(o, "", "configmaps", "patch")),
+    ("admission", "no quota", lambda o: remove(o, "ResourceQuota", "dpdist")),
+    ("admission", "a service outside", lambda o: quota(o).pop("services.nodeports")),
+    ("admission", "too few pods", lambda o: quota(o).update(pods="2")),
+    (
+        "admission",
+        "any pod",
+        lambda o: pick(o, "Namespace", "dpdist")["metadata"]["labels"].pop("pod-security.kubernetes.io/warn"),
+    ),
     ("rights", "no such role", lambda o: pick(o, "RoleBinding", "dpdist-operator")["roleRef"].update(name="operator")),
     ("network", "nothing denied", lambda o: remove(o, "NetworkPolicy", "deny-all")),
     ("network", "no link to the scheduler", lambda o: policy(o, "scheduler")["ingress"].clear()),
@@ -379,7 +424,8 @@ def test_the_size_of_the_workers_is_that_of_the_plan_of_the_job() -> None:
     assert said == worker_patch(plan, 8)
     assert worker_memory(plan) > plan.layout.largest_task_bytes
     spec = worker(rendered("release"))
-    assert first(spec)["resources"] == said["spec"]["template"]["spec"]["containers"][0]["resources"]
+    for kind, sizes in said["spec"]["template"]["spec"]["containers"][0]["resources"].items():
+        assert {name: first(spec)["resources"][kind][name] for name in sizes} == sizes
 
 
 def test_the_image_is_this_version() -> None:

@@ -78,7 +78,10 @@ def found():
 
 
 def test_linear_weights_are_found_out_and_capped_ones_are_not(found):
-    """METHODS §3: `linear` exceeds on some samples; `inverse` and `fixed_point` stay below .65 of the bound."""
+    """Without outliers `linear` exceeds on some samples; `inverse` and `fixed_point` stay below .65 of the bound.
+
+    With outliers they do not: test_contaminated_audit.
+    """
     exceeded = {rule: sum(t.disclose_to_custodian()["exceeds"].any() for t in tables) for rule, tables in found.items()}
     assert exceeded["linear"] > 0
     for rule in ("inverse", "fixed_point"):

@@ -210,15 +210,20 @@ def begun_strata(workspace: Path) -> set[str]:
     return begun - {path.stem for path in confidential.glob("marks/strata-*.json")}
 
 
+OF_A_REPLAY = {"public/NOT_FOR_PUBLICATION.txt", "confidential/replay"}
+"""What a replay leaves beside the files of the run that it repeats."""
+
+
 def public_bytes(workspace: Path) -> dict[str, str]:
+    """Checksums of what the manifest names, and of the manifest."""
     public = workspace / "public"
-    files = sorted(path for path in public.rglob("*") if path.is_file())
+    files = sorted(path for path in public.rglob("*") if path.is_file() and f"public/{path.name}" not in OF_A_REPLAY)
     return {path.relative_to(public).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def inventory(workspace: Path) -> set[str]:
-    """Every path of a workspace."""
-    return {path.relative_to(workspace).as_posix() for path in workspace.rglob("*")}
+    """Every path of a workspace, the marks of a replay aside."""
+    return {path.relative_to(workspace).as_posix() for path in workspace.rglob("*")} - OF_A_REPLAY
 
 
 def workers_among(processes: Iterable[psutil.Process]) -> list[psutil.Process]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from campaign import Ended, Run, Server, Survey, arguments
+from campaign import OF_A_REPLAY, Ended, Run, Server, Survey, arguments
 from object_server import BUCKET, KEY, SECRET, Link, ObjectServer
 from test_storage_faults import SMALL_BLOCKS
 
@@ -22,8 +22,8 @@ from dpdist.storage.lease import LEASE, leased
 from dpdist.storage.objects import Objects
 
 _numbers = count()
-CHANGES = {"confidential/log", "status.json"}
-"""Objects that tell of the run, not of the release."""
+CHANGES = {"confidential/log", "status.json", *OF_A_REPLAY}
+"""Objects that tell of the run, not of the release; every run here is a replay."""
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,9 @@ def test_a_release_leaves_the_objects_that_it_leaves_in_a_folder_and_every_verb_
     assert not any(secret.encode() in content for content in made.values() for secret in (KEY, SECRET))
     status, report = command("status", url, "--json"), command("report", url, "--confidential")
     assert json.loads(status.text)["state"] == "finished"
-    assert report.text == command("report", undisturbed, "--confidential").text
+    said, original = report.text.splitlines(), command("report", undisturbed, "--confidential").text.splitlines()
+    assert "not for publication" in said[1]
+    assert [said[0].strip(), *map(str.split, said[2:])] == [original[0].strip(), *map(str.split, original[1:])]
     store.client("s3").delete_object(Bucket=BUCKET, Key=f"{prefix}/public/tables/salaries.csv")
     again = command("publish", url, "--quiet")
     assert again.code == 0, again
@@ -91,6 +93,7 @@ def test_a_release_leaves_the_objects_that_it_leaves_in_a_folder_and_every_verb_
     replayed, other = place()
     assert command(*arguments(few.job(), other, "--replay", f"{url}/confidential")).code == 0
     assert public(store.objects(replayed)) == public(made)
+    assert public(made)["public/NOT_FOR_PUBLICATION.txt"].startswith(b"This folder was made with --replay")
     assert os.listdir(store.folder) == []
 
 

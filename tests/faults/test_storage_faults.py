@@ -57,9 +57,9 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Survey:
 
 
 def by_products(workspace: Path) -> dict[str, bytes]:
-    """Every confidential file of a workspace but the log and the lock."""
+    """Every confidential file of a workspace but the log, the lock and the mark of a replay."""
     confidential = workspace / "confidential"
-    files = (path for path in confidential.rglob("*") if path.is_file() and path.name not in ("log", "lock"))
+    files = (path for path in confidential.rglob("*") if path.is_file() and path.name not in ("log", "lock", "replay"))
     return {path.relative_to(confidential).as_posix(): path.read_bytes() for path in files}
 
 

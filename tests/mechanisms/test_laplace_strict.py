@@ -107,7 +107,7 @@ def expected(rows: pd.DataFrame, space: Path, share: float = 1.0) -> pd.DataFram
     60/2^20 on the weight and on its product with the outcome's distance from 100,000, in units of 100,000."""
     found = []
     for stratum, field in enumerate(("arts", "law")):
-        noise = np.load(space / "confidential" / "noise" / f"strata-{stratum:06d}-001.npy").reshape(2, 2)
+        noise = np.load(space / "confidential" / "noise" / f"strata-{stratum:06d}-001.npz")["noise"].reshape(2, 2)
         for sex, (of_weight, of_product) in zip(("f", "m"), share * noise * 60 / UNIT, strict=True):
             own = rows[(rows["field"] == field) & (rows["sex"] == sex)]
             total = (own["weight"] * own["salary"].clip(0, 200_000)).sum()

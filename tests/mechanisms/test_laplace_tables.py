@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from public_files import public_files
 
 import dpdist
 from dpdist.cells import cross
@@ -124,7 +125,7 @@ def exact(rows: pd.DataFrame, keys: tuple[str, ...]) -> dict[tuple[str, ...], di
 
 def kept_noise(space: Path) -> tuple[np.ndarray, np.ndarray]:
     """In units of Δ/2^20: all of it, and the fine part of it."""
-    coarse, fine = (np.load(path) for path in sorted((space / "confidential" / "noise").glob("*.npy")))
+    coarse, fine = (np.load(path)["noise"] for path in sorted((space / "confidential" / "noise").glob("*.npz")))
     return coarse + fine / FINER, fine / FINER
 
 
@@ -255,7 +256,7 @@ def test_what_is_said_of_the_guarantee(spaces: dict[str, Path]) -> None:
         assert published(spaces[variant])["standard_error"].isna().all()
     said = statement(spaces["public"])
     assert (said["guarantee"], said["epsilon"], said["delta"], said["substitution_epsilon"]) == ("strict", "3", "0", "3")
-    assert "guarantee_in_words" not in said
+    assert "for every file of the domain" in said["guarantee_in_words"]
     for name in ("sensitivity", "consistency"):
         assert name in said["mechanism"]
 
@@ -348,14 +349,13 @@ def test_errors_over_many_small_cells_do_not_count_the_noise_twice(monkeypatch: 
 def test_publishing_again_and_replaying_give_the_same_bytes(spaces: dict[str, Path], source: Path, tmp_path: Path) -> None:
     for variant in ("agreeing", "public"):
         space = spaces[variant]
-        before = {p.relative_to(space): p.read_bytes() for p in (space / "public").rglob("*") if p.is_file()}
+        before = public_files(space)
         shutil.copytree(space / "public", tmp_path / f"{variant} alone" / "public")
         dpdist.publish(tmp_path / f"{variant} alone")
         job = dpdist.parse_job(text(*VARIANTS[variant]))
         dpdist.run(job, tmp_path / variant, input=source, replay=space / "confidential")
         for other in (tmp_path / f"{variant} alone", tmp_path / variant):
-            found = {p.relative_to(other): p.read_bytes() for p in (other / "public").rglob("*") if p.is_file()}
-            assert found == before
+            assert public_files(other) == before
 
 
 def interrupted(*_: object) -> None:
@@ -369,10 +369,10 @@ def test_a_killed_run_keeps_its_noise(source: Path, tmp_path: Path, monkeypatch:
         with pytest.raises(KeyboardInterrupt):
             dpdist.run(job, tmp_path / "ws", input=source)
     folder = tmp_path / "ws" / "confidential" / "noise"
-    before = {path.name: path.read_bytes() for path in folder.glob("*.npy")}
+    before = {path.name: path.read_bytes() for path in folder.glob("*.npz")}
     assert len(before) == 2
     dpdist.run(job, tmp_path / "ws", input=source)
-    assert {path.name: path.read_bytes() for path in folder.glob("*.npy")} == before
+    assert {path.name: path.read_bytes() for path in folder.glob("*.npz")} == before
 
 
 def test_a_giant_file_is_served_span_by_span(

@@ -345,6 +345,51 @@ def test_under_secret_sizes_all_that_is_public_follows_from_the_noisy_sums_and_t
     assert not [name for name in one if one[name] != other[name]]
 
 
+@pytest.mark.parametrize(("adjacency", "seen"), [("substitution, exchange: anywhere", False), ("substitution", True)])
+def test_a_record_that_moves_shows_in_nothing_but_the_noisy_sums_where_any_exchange_is_covered(
+    files: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    keys_of: Named,
+    adjacency: str,
+    seen: bool,
+) -> None:
+    """Neighbours of `anywhere` under one key and one noise: every public file is the same. Control: under exchanges at the
+    same x the published counts show the move."""
+    rows = survey(1, drift=1.1)
+    moved = rows.copy()
+    moved.loc[0, "field"] = "law" if rows.loc[0, "field"] != "law" else "arts"
+    told = []
+    plan = job(files, adjacency=adjacency, edit=("[laplace_composed, laplace_finest, reference_only]", "[]"))
+    sums = UNIT * np.column_stack([np.full(6, 600.0), np.full(6, 250.0), np.full(6, 150.0)][: 2 if seen else 3])
+    for name, each in (("before", rows), ("after", moved)):
+        each.to_parquet(tmp_path / f"{name}.parquet")
+        with monkeypatch.context() as patch, keys_of("moved"):
+            patch.setattr(ReferenceCells, "statistics", lambda *_: sums)
+            patch.setattr("dpdist.noise.whole_laplace", lambda _, size: np.arange(size, dtype=np.float64))
+            dpdist.run(plan, tmp_path / name, input=tmp_path / f"{name}.parquet")
+        public = tmp_path / name / "public"
+        told.append({p.relative_to(public).as_posix(): p.read_bytes() for p in public.rglob("*") if p.is_file()})
+    one, other = told
+    differing = [name for name in one if one[name] != other[name]]
+    assert bool(differing) == ("released/frame.parquet" in differing) == seen
+    said = json.loads(one["statement.json"])
+    assert (said["guarantee"], said["epsilon"], said["substitution_epsilon"]) == ("strict", "1", "1")
+    assert ("field" in said["protected"]) != seen
+
+
+def test_the_statement_says_that_the_references_values_stand_in_the_release(files: Path, workspace: Path) -> None:
+    """Most weights of the reference, and most outcomes, digit for digit. Control: weights of the current file."""
+    said = json.loads((workspace / "public" / "statement.json").read_text())
+    (line,) = [text for text in said["public"] if "distributions.parquet" in text]
+    assert "only if the reference really is published" in line
+    values = set(pd.read_parquet(workspace / "public" / "released" / "distributions.parquet")["value"])
+    before, now = (pd.read_parquet(files / f"{name}.parquet") for name in ("before", "now"))
+    assert before["weight"].isin(values).mean() > 0.8
+    assert before["salary"][before["salary"] > 0].isin(values).mean() > 0.9
+    assert not values & set(now["weight"])
+
+
 def test_publishing_again_needs_neither_the_records_nor_the_reference(workspace: Path) -> None:
     before = {p: p.read_bytes() for p in (workspace / "public").rglob("*") if p.is_file()}
     (workspace / "confidential").rename(workspace / "elsewhere")

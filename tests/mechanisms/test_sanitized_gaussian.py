@@ -118,7 +118,7 @@ def test_noise_is_drawn_once_for_all_sets_at_the_scale_that_rho_needs(
     assert found == [(gaussian_scale(Fraction(1, 2), said.budget.adjacency), 15)]
     assert statement(tmp_path / "ws")["rho"] == "0.5"
     assert Fraction(str(statement(tmp_path / "ws")["epsilon"])) == epsilon_of(Fraction(1, 2), Fraction("1e-7"))
-    assert len(list((tmp_path / "ws" / "confidential" / "noise").rglob("*.npy"))) == 1
+    assert len(list((tmp_path / "ws" / "confidential" / "noise").rglob("*.npz"))) == 1
 
 
 def test_standard_errors_follow_the_noise(files: Path, workspace: Path, tmp_path: Path) -> None:
@@ -157,7 +157,8 @@ def test_a_delta_that_is_not_below_one_over_n_is_said_before_and_in_the_statemen
     with console.capture() as captured:
         console.print(plan_text(plan))
     assert "not below 1/n" in captured.get()
-    assert "at δ = 1/6000: ρ = " in captured.get()
+    assert "ε = 10 at δ = 1/6000" in captured.get()
+    assert "but for a probability of 1/6000" in captured.get()
     dpdist.run(said, tmp_path / "ws")
     assert "not below 1/n" in str(statement(tmp_path / "ws")["guarantee_in_words"])
     notes.clear()

@@ -232,7 +232,7 @@ def test_sets_are_draws_about_one_fit_of_one_noisy_statistic(workspace: Path) ->
     for name in ("sums", "scatter", "means", "covariance", "errors"):
         assert one[name] == two[name]
     assert one["drawn_means"] != two["drawn_means"]
-    noise = list((workspace / "confidential" / "noise").rglob("*.npy"))
+    noise = list((workspace / "confidential" / "noise").rglob("*.npz"))
     assert len(noise) == 1, "all of the budget is in one draw of noise"
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpdist.models import clipping
-from dpdist.models.choosing import Noise, choose
+from dpdist.models.choosing import Noise, _windows, choose
 from dpdist.models.clipping import Cell
 from dpdist.models.unclipping import unclip
 from dpdist.privacy.reference_cells import UNIT, Limits
@@ -203,3 +203,15 @@ def test_a_share_is_carried_on_though_those_of_one_answer_weigh_nothing() -> Non
         weight, outcome = cell.transported(3.0, share, 100)
         assert weight.mean() == pytest.approx(3.0)
         assert np.average(outcome, weights=weight) == pytest.approx(share, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    "outcome", [[150_000.0] * 1000 + [149_999.99999999997, 149_999.99999999994], [0.0, 5e-324, 1e-323]]
+)
+def test_no_window_is_without_width(outcome: list[float]) -> None:
+    """Outcomes that differ by rounding: half a spacing about their mean is no window, and c would be 0/0 there."""
+    values = np.array(outcome)
+    assert len(np.unique(values)) == 3
+    windows = _windows(Cell.of(np.ones(len(values)), values, (0.0, 150_000.0)))
+    assert len(windows)
+    assert (windows[:, 1] > 0).all()

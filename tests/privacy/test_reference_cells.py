@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from neighbours import epsilon_at_least as of_two
 from scipy.spatial.distance import cdist
 from scipy.stats import beta
 
@@ -43,6 +44,8 @@ def sums_of(pairs: Callable[..., Floats]) -> Sums:
 
 
 cone, simplex = sums_of(LIMITS.cone), sums_of(LIMITS.simplex)
+ADJACENT = [(cone, "zero_out"), (cone, "substitution"), (simplex, "add_remove"), (simplex, "substitution")]
+"""Of the simplex, substitution is an exchange anywhere: the grid has two cells."""
 OFF: Record = (-1, 0.0, 0.0)
 
 
@@ -65,11 +68,38 @@ def largest_loss(sums: Sums, adjacency: str, scale: float | None = None) -> floa
     return worst / b / float(EPSILON)
 
 
-@pytest.mark.parametrize(("sums", "adjacency"), [(cone, "zero_out"), (cone, "substitution"), (simplex, "add_remove")])
+@pytest.mark.parametrize(("sums", "adjacency"), ADJACENT)
 def test_the_bound_holds_for_every_small_database_and_is_attained(sums: Sums, adjacency: str) -> None:
     loss = largest_loss(sums, adjacency)
     assert loss <= 1.0 + 1e-12
     assert loss >= 0.95
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [((0, 0.0, 50.0), (1, 0.0, 20.0)), ((0, 40.0, 200.0), (1, 40.0, 0.0)), ((0, 0.0, 50.0), (0, 40.0, 200.0))],
+)
+def test_an_exchange_anywhere_is_attained_between_two_cells_and_within_one(one: Record, other: Record) -> None:
+    distance = np.abs(simplex((one,)) - simplex((other,))).sum()
+    assert distance == SENSITIVITY["substitution"] * UNIT
+
+
+def test_an_exchange_anywhere_at_the_scale_of_add_remove_costs_twice_as_much() -> None:
+    """Control of the scale: one removal and one addition at ε each."""
+    assert largest_loss(simplex, "substitution", float(noise_scale(EPSILON, "add_remove"))) == pytest.approx(2.0, abs=0.1)
+
+
+def test_published_counts_show_a_move_whatever_the_noise() -> None:
+    """Why `anywhere` needs secret sizes: beside the sums stand exact counts, at a thousandth of a unit or at none."""
+
+    def with_counts(fineness: float) -> Sums:
+        return lambda database: np.append(
+            cone(database), [sum(record[0] == k for record in database) * UNIT / fineness for k in CELLS]
+        )
+
+    losses = [largest_loss(with_counts(fineness), "substitution") for fineness in (1.0, 1e-3, 1e-6)]
+    assert losses[0] > 1.5
+    assert losses[2] > 900 * losses[1] > 8e5, "without bound"
 
 
 def test_zero_out_costs_twice_as_much_against_another_record() -> None:
@@ -121,7 +151,7 @@ def test_a_broken_statistic_is_caught(control: str) -> None:
     assert largest_loss(sums, adjacency) > loss
 
 
-@pytest.mark.parametrize(("sums", "adjacency"), [(cone, "zero_out"), (cone, "substitution"), (simplex, "add_remove")])
+@pytest.mark.parametrize(("sums", "adjacency"), ADJACENT)
 def test_noise_a_fifth_too_small_is_caught(sums: Sums, adjacency: str) -> None:
     assert largest_loss(sums, adjacency, 0.8 * float(noise_scale(EPSILON, adjacency))) > 1.15  # type: ignore[arg-type]
 
@@ -138,6 +168,39 @@ def test_statistics_are_whole_and_within_their_bodies(k: int, w: float, y: float
     assert pairs.tolist() == np.rint(pairs).tolist()
 
 
+NO_LIMITS = {
+    "no width": LIMITS._replace(reach=np.array([30.0, 0.0])),
+    "a negative width": LIMITS._replace(reach=np.array([-1.0, 10.0])),
+    "no cap": LIMITS._replace(cap=np.array([0.0, 3.0])),
+    "a centre that is no number": LIMITS._replace(centre=np.array([np.nan, 20.0])),
+    "an infinite cap": LIMITS._replace(cap=np.array([np.inf, 3.0])),
+}
+
+
+@pytest.mark.parametrize("what", NO_LIMITS)
+@pytest.mark.parametrize("outcome", [0.0, 20.0, 150_000.0])
+def test_limits_that_clip_nothing_are_refused_whatever_the_record(what: str, outcome: float) -> None:
+    """A window without width makes c of the one record at its centre 0/0: that alone would tell of it."""
+    for body in (NO_LIMITS[what].cone, NO_LIMITS[what].simplex):
+        with pytest.raises(ValueError, match="not above 0, or a limit that is not finite"):
+            body(np.array([1]), np.array([1.0]), np.array([outcome]))
+
+
+POSITIVE = st.floats(min_value=5e-324, max_value=1e300)
+
+
+@given(POSITIVE, POSITIVE, st.floats(-1e300, 1e300), st.floats(0.0, 1e308), st.floats(-1e308, 1e308))
+def test_no_finite_record_is_without_a_statistic_however_narrow_the_limits(
+    cap: float, reach: float, centre: float, weight: float, outcome: float
+) -> None:
+    """And none brings a warning, which would tell of it."""
+    limits = Limits(np.array([centre]), np.array([cap]), np.array([reach]))
+    for body in (limits.cone, limits.simplex):
+        found = body(np.array([0]), np.array([weight]), np.array([outcome]))
+        assert np.isfinite(found).all()
+        assert np.abs(found).sum() <= UNIT
+
+
 def epsilon_at_least(scale: Fraction, draws: int = 60_000) -> float:
     """A lower bound of ε of the real sampler at the worst neighbours, by events {output ≥ t}: Clopper–Pearson at 1e-6."""
     one, other = cone(((0, 40.0, 200.0),)), cone(((0, 40.0, 0.0),))
@@ -152,6 +215,14 @@ def epsilon_at_least(scale: Fraction, draws: int = 60_000) -> float:
         bounds = beta.ppf(1e-6 / 10, high, draws - high + 1), beta.ppf(1 - 1e-6 / 10, low + 1, draws - low)
         best = max(best, float(np.log(bounds[0] / bounds[1])))
     return best
+
+
+def test_the_black_box_lower_bound_of_a_move_stays_below_epsilon_and_noise_a_fifth_too_small_does_not() -> None:
+    """Under `anywhere`: a record moves from one cell to the other. False alarm 1e-6, as below."""
+    near, far = (simplex((one,)).reshape(-1) for one in ((0, 40.0, 200.0), (1, 40.0, 0.0)))
+    scale = noise_scale(EPSILON, "substitution")
+    assert 0.6 < of_two(near, far, scale) <= 1.0
+    assert of_two(near, far, scale * Fraction(3, 5)) > 1.0
 
 
 def test_the_black_box_lower_bound_of_epsilon_stays_below_it_and_noise_a_fifth_too_small_does_not() -> None:

@@ -6,12 +6,13 @@ import stat
 from pathlib import Path
 
 import pytest
+from cryptography.exceptions import InvalidSignature
 from cryptography.x509 import ExtendedKeyUsage, load_pem_x509_certificates
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from dpdist.errors import ClusterError
-from dpdist.runtime.certificates import ROLES, make_certificates
-from dpdist.runtime.links import Credentials
+from dpdist.runtime.certificates import ROLES, make_certificates, passing_certificates
+from dpdist.runtime.links import Credentials, passing_security
 
 
 def mode(path: Path) -> int:
@@ -28,6 +29,21 @@ def test_only_the_owner_reads_a_key_and_the_authority_key_is_in_no_role_folder(t
     assert mode(tmp_path / "made" / "authority" / "tls.key") == 0o600
     keys = {path.read_text() for path in (tmp_path / "made").rglob("tls.key")}
     assert len(keys) == 4
+
+
+def test_certificates_of_one_run_are_its_own_end_with_no_clock_and_lie_in_no_file() -> None:
+    one, other = passing_certificates(), passing_certificates()
+    (authority,), (certificate,) = (load_pem_x509_certificates(text.encode()) for text in one[:2])
+    certificate.verify_directly_issued_by(authority)
+    assert (certificate.not_valid_before_utc.year, certificate.not_valid_after_utc.year) == (1970, 9999)
+    (stranger,) = load_pem_x509_certificates(other.authority.encode())
+    with pytest.raises(InvalidSignature):
+        certificate.verify_directly_issued_by(stranger)
+    said = passing_security()
+    assert said.require_encryption
+    for role in ("client", "scheduler", "worker"):
+        told = said.get_tls_config_for_role(role)
+        assert all("\n" in told[name] for name in ("ca_file", "cert", "key")), "texts, no paths"
 
 
 def test_a_driver_may_only_call(tmp_path: Path) -> None:

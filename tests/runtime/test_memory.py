@@ -36,7 +36,7 @@ model: {{family: lognormal, outcome: salary, predictors: {predictors}}}
 mechanism: {{name: weighted}}
 budget: {{epsilon: "3.6"}}
 sampler: {{name: {sampler}, draws: {draws}}}
-tables: [{{name: t, by: [field], statistics: [count]}}]
+tables: [{{name: t, statistics: [count]}}]
 record: {{log_lik: {log_lik}}}
 """
 GRID = [(300, "[]", 1000, "always"), (20_000, "[field, sex]", 1000, "always"), (3000, "[field, sex]", 10_000, "always")]

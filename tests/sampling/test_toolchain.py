@@ -180,11 +180,64 @@ def test_a_compiler_that_fails_is_quoted(compiler, source, tmp_path):
         executable(source, "embedded")
 
 
-def test_no_compiler(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("CXX", raising=False)
+@pytest.fixture
+def taken_away(compiler, monkeypatch, tmp_path):
+    """Called, there is no compiler any more."""
+    (tmp_path / "bin").mkdir()
+
+    def take() -> None:
+        monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+        monkeypatch.delenv("CXX")
+
+    return take
+
+
+def test_no_compiler(taken_away):
+    taken_away()
     with pytest.raises(ToolchainError, match="apt-get install g\\+\\+"):
         find_toolchain("embedded")
+
+
+def test_programs_built_before_need_no_compiler(compiler, source, taken_away):
+    made = executable(source, "embedded")
+    taken_away()
+    notes = []
+    assert executable(source, "embedded", lambda event: notes.append(event.note)) == made
+    assert toolchain.check_program(source, "embedded")["parameters"]
+    assert notes == []
+    assert "no C++ compiler: programs that recording 1 built" in find_toolchain("embedded").description
+
+
+@pytest.mark.parametrize("ask", [executable, toolchain.check_program])
+def test_other_programs_are_refused_without_one_and_leave_nothing(compiler, source, taken_away, ask):
+    executable(source, "embedded")
+    taken_away()
+    before = sorted(os.listdir(cache.cache_folder()))
+    source.write_text(SOURCE.read_text() + "\n// changed\n")
+    with pytest.raises(ToolchainError, match=r"(?s)no C\+\+ compiler.*gaussian\.stan.*dpdist stan build"):
+        ask(source, "embedded")
+    assert sorted(os.listdir(cache.cache_folder())) == before
+    source.write_text("parameters { real x }\n")
+    with pytest.raises(ProgramError, match="line 1"):
+        ask(source, "embedded")
+
+
+def test_a_damaged_program_is_not_run_without_one(compiler, source, taken_away):
+    made = executable(source, "embedded").path
+    taken_away()
+    made.write_bytes(made.read_bytes()[:-1])
+    with pytest.raises(ToolchainError, match=r"no C\+\+ compiler"):
+        executable(source, "embedded")
+
+
+def test_the_last_compiler_is_the_one_that_is_recorded(compiler, source, taken_away, tmp_path):
+    executable(source, "embedded")
+    script = tmp_path / "cxx"
+    script.write_text(script.read_text().replace("recording 1", "recording 2"))
+    toolchain._first_line.cache_clear()
+    second = executable(source, "embedded")
+    taken_away()
+    assert executable(source, "embedded") == second
 
 
 @pytest.mark.parametrize(

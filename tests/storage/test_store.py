@@ -122,6 +122,8 @@ def test_settling_tells_who_was_first(in_bucket: View) -> None:
 
 
 RACERS = 4
+FACTS = {"scale": "2", "sums": "a"}
+"""What noise is drawn for."""
 
 
 def test_racers_in_several_processes_agree_on_one_draw(view: View) -> None:
@@ -135,11 +137,31 @@ def test_racers_in_several_processes_agree_on_one_draw(view: View) -> None:
             return noise
 
         def race(space: Workspace, round: int = round, draw: Callable[[], np.ndarray] = draw) -> bytes:
-            return drawn_once(space.noise("strata", round, 1), draw, space.store).tobytes()
+            return drawn_once(space, space.noise("strata", round, 1), FACTS, draw).tobytes()
 
         with ThreadPoolExecutor(RACERS) as pool:
             (agreed,) = set(pool.map(race, spaces))
         assert race(view(), draw=lambda: np.zeros(5)) == agreed
+
+
+def undrawn() -> np.ndarray:
+    raise AssertionError("it is drawn again")
+
+
+def test_noise_that_another_process_finds_lost_or_drawn_for_something_else_is_refused(view: View) -> None:
+    """The mark of a draw is everybody's. Control: as it was kept it is taken."""
+    here = view()
+    path = here.noise("strata", 0, 1)
+    drawn = drawn_once(here, path, FACTS, lambda: np.array([1.0]))
+    there = view()
+    assert drawn_once(there, there.noise("strata", 0, 1), FACTS, undrawn) == drawn
+    with pytest.raises(WorkspaceError, match="drawn for something else: the exact sums"):
+        drawn_once(there, there.noise("strata", 0, 1), FACTS | {"sums": "b"}, undrawn)
+    path.unlink()
+    here.store.drop([path])
+    last = view()
+    with pytest.raises(WorkspaceError, match="is missing: it was drawn and used"):
+        drawn_once(last, last.noise("strata", 0, 1), FACTS, undrawn)
 
 
 def test_one_run_at_a_time(view: View) -> None:
@@ -192,14 +214,14 @@ def test_a_put_that_is_refused_for_one_that_never_lands_is_tried_again(
     assert isinstance(here.store, Bucket)
     create, refusals = here.store.objects.create, [None, None]
     monkeypatch.setattr(here.store.objects, "create", lambda *said: refusals.pop() if refusals else create(*said))
-    kept = drawn_once(here.noise("strata", 0, 1), lambda: np.array([1.0]), here.store)
+    kept = drawn_once(here, here.noise("strata", 0, 1), FACTS, lambda: np.array([1.0]))
     there = in_bucket()
-    assert drawn_once(there.noise("strata", 0, 1), lambda: np.array([2.0]), there.store) == kept == [1.0]
+    assert drawn_once(there, there.noise("strata", 0, 1), FACTS, lambda: np.array([2.0])) == kept == [1.0]
     monkeypatch.setattr("dpdist.storage.bucket.SETTLINGS", 2)
     monkeypatch.setattr(here.store.objects, "create", lambda *said: None)
     path = here.noise("strata", 1, 1)
     with pytest.raises(WorkspaceError, match="can neither be written nor read"):
-        drawn_once(path, lambda: np.array([1.0]), here.store)
+        drawn_once(here, path, FACTS, lambda: np.array([1.0]))
     assert not path.exists(), "a draw that nobody keeps is not taken up again"
 
 

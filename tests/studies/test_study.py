@@ -234,7 +234,7 @@ MISTAKES = {
     "parameter out of range": ("{a: 0.5, b: 3}", "{a: -0.5, b: 3}", "greater than 0", "line 6"),
     "two arms of one name": ("name: censor_uw}\n", "name: unweighted}\n", "give another", "line 1"),
     "a model of weights": ("family: beta}", "family: lognormal}", "is one of beta", "line 6"),
-    "no replicates": ("replicates: 4", "replicates: 0", "greater than or equal to 1", "line 4"),
+    "no replicates": ("replicates: 4", "replicates: 0", "a number of at least 1", "line 4"),
     "a budget of nothing": ('"1/3"', '"0"', "greater than 0", "line 7"),
     "unknown arm in a figure": ("mechanisms: [weighted]", "mechanisms: [weightd]", "did you mean 'weighted'?", "line 1"),
     "unknown measure in a figure": ("measure: max_ecdf,", "measure: max_edcf,", "max_ecdf", "line 1"),

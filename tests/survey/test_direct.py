@@ -12,14 +12,14 @@ from scipy.sparse import csr_array
 
 from dpdist.cells import Cells, cross
 from dpdist.errors import DataError
-from dpdist.estimates import STATISTICS
+from dpdist.estimates import STATISTICS, counts_and_means
 from dpdist.job import Job
 from dpdist.planning import make_plan
 from dpdist.progress import silent
-from dpdist.records import TOTAL
+from dpdist.records import TOTAL, Frame, Records
 from dpdist.survey import statistics
 from dpdist.survey.direct import degrees_of_freedom, direct, totals
-from dpdist.survey.prepare import design_of, place, replicate_sums
+from dpdist.survey.prepare import design_of, place, replicate_sums, unclipped
 from dpdist.survey.statistics import Sample
 
 REPLICATES = {"kind": "fay", "fay": 0.5, "prefix": "rep", "number": 8}
@@ -165,7 +165,7 @@ def test_a_design_that_the_file_does_not_have_is_refused_with_its_remedy(tmp_pat
     assert "a single PSU (w)" in said
     assert "lonely_psu: certainty, average or centred" in said
     spoilt = rows.assign(rep3=rows["rep3"].where(rows.index != 7))
-    assert "rep3: missing replicate weights (row 7)" in problems(job({"replicate_weights": REPLICATES}), spoilt, tmp_path)
+    assert "rep3: missing replicate weights (row 8)" in problems(job({"replicate_weights": REPLICATES}), spoilt, tmp_path)
     small = problems(job({"psu": "town", "fpc": "towns"}), rows.assign(towns=3.0), tmp_path)
     assert "towns: fewer PSUs in a stratum's population than in the sample" in small
     mixed = problems(job({"psu": "town", "fpc": "weight2"}), rows.assign(weight2=np.arange(240) % 2 + 9), tmp_path)
@@ -207,3 +207,72 @@ def test_a_census_of_a_stratum_is_not_lonely(tmp_path: Path) -> None:
     rest = rows[rows["region"] != "w"]
     alone = in_the_release(job({"psu": "town", "fpc": "towns"}), rest, tmp_path)[1]
     assert found["count"][1][-1] == pytest.approx(alone["count"][1][-1], rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["records", "PSUs", "two stages", "replicates"])
+def test_outcomes_are_also_read_as_they_stand_in_the_file(name: str, tmp_path: Path) -> None:
+    """Half of the salaries lie beyond bounds that clip: direct estimates are those of the file before that."""
+    rows = survey()
+    rows.to_parquet(tmp_path / "survey.parquet")
+    said = job(DESIGNS[name])
+    said.columns["salary"] = said.columns["salary"].model_copy(update={"bounds": (0.0, 22000.0), "outside": "clip"})
+    plan = make_plan(said, tmp_path / "survey.parquet", silent)
+    cells = cross(plan.frame, said.tables[0].by, margins=True)
+    more = design_of(said, plan.census), replicate_sums(said, plan.source, plan.frame)
+    expected = held_whole(said, rows, cells)
+    found = totals(unclipped(said, plan.source, plan.census, 0), plan.frame, said.survey.psu is not None)
+    stored = totals([place(said, plan.source, plan.census, tmp_path)], plan.frame, said.survey.psu is not None)
+    as_stored = dict(zip(STATISTICS, direct(stored, plan.frame, cells, *more), strict=True))
+    for statistic, estimate in zip(STATISTICS, direct(found, plan.frame, cells, *more), strict=True):
+        given = np.array([estimate.value, np.sqrt(estimate.variance)])
+        np.testing.assert_allclose(given, expected[statistic][:2], rtol=1e-9, atol=1e-9)
+        if statistic != "count":
+            assert (as_stored[statistic].value < 0.95 * estimate.value)[estimate.value > 0].all()
+
+
+def test_a_file_that_changed_since_the_census_is_not_read_again(tmp_path: Path) -> None:
+    survey().to_parquet(tmp_path / "survey.parquet")
+    said = job({})
+    said.columns["salary"] = said.columns["salary"].model_copy(update={"bounds": (0.0, 22000.0), "outside": "clip"})
+    plan = make_plan(said, tmp_path / "survey.parquet", silent)
+    survey().head(200).to_parquet(tmp_path / "survey.parquet")
+    with pytest.raises(DataError, match="changed while it was read"):
+        list(unclipped(said, plan.source, plan.census, 0))
+
+
+def of_alike_strata(spread: float) -> tuple[Any, Any, Cells, Any]:
+    """40 strata of 9 to 400 records whose weights vary by `spread` of them, and an outcome that is one within each."""
+    rng = np.random.default_rng(3)
+    size = rng.integers(9, 400, 40)
+    stratum = np.repeat(np.arange(40), size)
+    weight = np.exp(rng.normal(6.0, 1.0, 40))[stratum] * (1.0 + spread * rng.standard_normal(len(stratum)))
+    codes = {"region": np.arange(40, dtype=np.int32)}
+    frame = Frame(codes, {"region": tuple(np.char.mod("%02d", np.arange(40)))}, size.astype(np.int64), (), ("region",))
+    none = np.full(len(stratum), -1, dtype=np.int32)
+    outcome = np.full(len(stratum), 1.0 / 3.0)
+    records = Records(np.arange(len(stratum)), stratum.astype(np.int32), outcome, weight, none)
+    found = totals([records.part(k, k + 500) for k in range(0, len(records), 500)], frame, False)
+    return found, frame, cross(frame, ["region"], margins=True), records
+
+
+def test_a_standard_error_that_is_rounding_is_0() -> None:
+    """Weights that are one within every design stratum, as calibrated ones: counts have no sampling error, nor has a
+    constant outcome's mean. Plain sums of squares make 1e-10 of the estimate of it, which is no unit for errors."""
+    found, frame, cells, _ = of_alike_strata(0.0)
+    plain = counts_and_means(found.sums, frame, cells)
+    assert (plain[0].variance > 0).any(), "the sums are exact here: the case shows nothing"
+    for estimate in direct(found, frame, cells):
+        assert (estimate.variance == 0.0).all()
+
+
+@pytest.mark.parametrize("spread", [1e-5, 1e-3, 0.3])
+def test_a_small_standard_error_that_is_none_of_rounding_stays(spread: float) -> None:
+    found, frame, cells, records = of_alike_strata(spread)
+    count = direct(found, frame, cells)[0]
+    expected = np.zeros(len(cells))
+    for k in range(40):
+        own = records.weight[records.frame == k]
+        expected[k] = len(own) * np.var(own, ddof=1)
+    expected[40] = expected[:40].sum()
+    np.testing.assert_allclose(np.sqrt(count.variance), np.sqrt(expected), rtol=2e-3)
+    assert (count.variance > 0).all()

@@ -266,7 +266,7 @@ def test_problems_of_different_batches_are_told_together_with_rows_of_the_file(t
     with batches_of(4), pytest.raises(DataError) as caught:
         take_census(make_job(), write(tmp_path, rows, "plain"))
     said = {p.where: (p.count, p.places) for p in caught.value.problems}
-    assert said == {"weight": (4, ("row 5", "row 17", "row 33")), "field": (1, ("row 21",))}
+    assert said == {"weight": (4, ("row 6", "row 18", "row 34")), "field": (1, ("row 22",))}
 
 
 def test_a_record_outside_the_universe_may_hold_anything(tmp_path: Path) -> None:

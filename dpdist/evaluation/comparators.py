@@ -1,0 +1,23 @@
+"""What comparators would promise if they were published: said once, beside every figure of theirs."""
+
+from __future__ import annotations
+
+from dpdist.job import Comparator, Job, budget_text
+from dpdist.privacy.guarantees import NoGuarantee
+
+UNPROTECTED = "an unprotected yardstick that promises nothing"
+
+
+def guarantee_of(job: Job, how: Comparator) -> str:
+    """Class and cost of a comparator that is not fitted, the class up to the first comma or colon."""
+    if how == "laplace_finest":
+        budget = f"ε = {budget_text(job.budget.epsilon)}, {job.budget.adjacency}"
+        return f"strict, {budget}: what laplace_strict would release, but for its rounded noise"
+    if how == "reference_only" and not job.sizes_secret:
+        return "strict, ε = 0: of the current file it has the public sample sizes alone"
+    why = "the file's own sensitivities scale the noise"
+    if how == "laplace":
+        why = f"every figure has all of ε, and {why}"
+    elif how == "reference_only":
+        why = "it has the file's sample sizes, which this release keeps secret"
+    return f"{NoGuarantee.name}, {UNPROTECTED}: {why}"

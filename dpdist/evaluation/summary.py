@@ -1,0 +1,95 @@
+"""An evaluation summed up for the custodian: errors of the release and its comparators, worst cells, what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from dpdist.evaluation.verdict import holds_direct, labels_of, place
+
+WORST = 5
+FAR = 2.0
+ROWS = {"synthetic": "published", "synthetic_records": "synthetic records", "clipping": "clipping alone"}
+"""Names of what is no comparator."""
+
+
+def by_statistic(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """An evaluation's rows by statistic and variable, with its name: two outcomes are never merged."""
+    for (statistic, variable), group in rows.groupby(["statistic", "variable"], sort=False, dropna=False):
+        yield (f"{statistic} of {variable}" if isinstance(variable, str) else str(statistic)), group.reset_index(drop=True)
+
+
+def errors(rows: pd.DataFrame, guarantee: str) -> pd.DataFrame:
+    """One row an estimate: guarantee class, |error| in direct standard errors over cells, the largest and where it is."""
+    found = []
+    for column in [str(name) for name in rows.columns if str(name).endswith("_error_in_se")]:
+        how, size = column.removesuffix("_error_in_se"), rows[column]
+        if how == "clipping" and not (rows["direct_clipped"] != rows["direct"]).where(rows["direct"].notna(), False).any():
+            continue
+        if how == "synthetic_records" and rows["synthetic_records"].equals(rows["synthetic"]):
+            continue
+        own = {"synthetic": guarantee, "synthetic_records": guarantee, "clipping": ""}.get(how)
+        said = [ROWS.get(how, how), _class_of(rows, how) if own is None else own]
+        if not size.notna().any():
+            found.append([*said, *["missing"] * 4])
+            continue
+        low, middle, high = (float(size.quantile(share)) for share in (0.25, 0.5, 0.75))
+        where = place(rows.iloc[int(np.nanargmax(size))], labels_of(rows))
+        spread, far = f"{brief(low)} to {brief(high)}", f"{(size[size.notna()] > FAR).mean():.2f}"
+        found.append([*said, brief(middle), spread, far, f"{brief(float(size.max()))}: {where}"])
+    return pd.DataFrame(found, columns=["estimate", "guarantee", "median", "quartiles", "over 2", "largest"])
+
+
+def worst(rows: pd.DataFrame) -> pd.DataFrame:
+    """The cells furthest from their direct estimates, one row each, the furthest first."""
+    far = rows[rows["synthetic_error_in_se"].notna()].nlargest(WORST, "synthetic_error_in_se")
+    cells = [place(row, labels_of(rows)) for _, row in far.iterrows()]
+    held = np.where(far["synthetic_lower"].isna(), "no interval", np.where(holds_direct(far), "yes", "no"))
+    columns = {"cell": cells, "published": far["synthetic"], "published ±": far["synthetic_se"], "direct": far["direct"]}
+    columns |= {"direct ±": far["direct_se"], "SE off": [brief(size) for size in far["synthetic_error_in_se"]]}
+    return pd.DataFrame(columns | {"held": held}).reset_index(drop=True)
+
+
+def missing(rows: pd.DataFrame) -> list[str]:
+    """Why cells have no error in direct standard errors: how many and what for."""
+    none = rows["synthetic_error_in_se"].isna()
+    reasons = {
+        "no record": rows["records"] == 0,
+        "no published figure": rows["synthetic"].isna(),
+        "one record": rows["records"] == 1,
+        "no direct standard error, as a design stratum has a single PSU": rows["direct_se"].isna(),
+        "a direct standard error of 0, as the design fixes the figure": rows["direct_se"] == 0,
+    }
+    found = np.select([each & none for each in reasons.values()], list(reasons), "")
+    return [f"{number} of {len(rows)} cells without such an error: {why}" for why, number in _counts(found)]
+
+
+def notes(rows: pd.DataFrame) -> list[str]:
+    """What comparators would promise, and of how many figures why they are missing."""
+    found = []
+    for column in [name for name in map(str, rows.columns) if name.endswith("_note")]:
+        for note, number in rows[column].value_counts().items():
+            found.append(
+                f"{column.removesuffix('_note')}: {note}"
+                + (f" ({number} of {len(rows)} figures)" if number < len(rows) else "")
+            )
+    return found
+
+
+def brief(value: float) -> str:
+    """A size to be compared by eye."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def _class_of(rows: pd.DataFrame, how: str) -> str:
+    """The class that a comparator's notes begin with."""
+    said = rows[f"{how.removesuffix('_records')}_note"]
+    told = said[~said.str.startswith("missing")]
+    return str(told.iloc[0]).split(",")[0].split(":")[0] if len(told) else ""
+
+
+def _counts(values: np.ndarray[tuple[int], np.dtype[np.str_]]) -> Iterator[tuple[str, int]]:
+    for why in dict.fromkeys(str(value) for value in values if value):
+        yield why, int((values == why).sum())

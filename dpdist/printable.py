@@ -1,0 +1,23 @@
+"""Control characters: which those are, and texts in which they are written out instead of sent to a terminal."""
+
+from __future__ import annotations
+
+import re
+
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""All but newline and tab; with line separators, marks that reverse the order of letters, and halves of characters."""
+
+
+def control(text: str) -> str | None:
+    """The first control character of a text of one line, written out."""
+    found = re.search(f"[\t\n]|{_CONTROL.pattern}", text)
+    return _written(found) if found else None
+
+
+def escaped(text: str) -> str:
+    """The text with control characters written out; newlines and tabs stay."""
+    return _CONTROL.sub(_written, text)
+
+
+def _written(found: re.Match[str]) -> str:
+    return f"\\x{ord(found[0]):02x}" if ord(found[0]) < 0x100 else f"\\u{ord(found[0]):04x}"

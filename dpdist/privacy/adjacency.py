@@ -1,0 +1,89 @@
+"""Which files are neighbours, in words, and what of a record is protected: facts of (adjacency, exchange), said here alone.
+
+Most releases publish their frame: how many sample records every combination of table columns has, exactly. A record that
+moves to another combination shows there, whatever noise stands elsewhere. So no ε covers a move under a public frame, and
+`substitution` is an exchange of outcome and weight alone, at the same x (`exchange: same_x`).
+
+`exchange: anywhere` lets every column of the record change. It needs secret sizes, as `add_remove` does: the frame then
+has the levels that the job declares, limits follow from the reference alone, and all numbers are noisy sums. Such an
+exchange is one removal and one addition. Each moves the sums by 1 (dpdist.privacy.reference_cells), so both by at most 2;
+noise of scale 2/ε gives ε, and ε/2 to adding or removing alone. Attained by records of weight 0 in two cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dpdist.job import Job
+
+TRUST_MODEL = (
+    "central: the custodian, and all machines and people of the run, see every record and are trusted. The claim concerns "
+    "people who see only the public folder. Run times, refusals and messages are in no ε. You may look at the confidential "
+    "folder and then publish, withhold or run again: that choice can itself tell of records and is in no ε, so decide the "
+    "rule beforehand"
+)
+IN_WORDS = {
+    "zero_out": (
+        "two files are neighbours if they differ in one record only: in one file its {values} are used, in the other they "
+        "are ignored, as if nothing had been reported; its other columns, and that it is in the file, are the same in both"
+    ),
+    "substitution": (
+        "two files are neighbours if they differ in one record only, whose {values} may have any other values; its other "
+        "columns, and so its cells, are the same in both"
+    ),
+    "anywhere": (
+        "two files are neighbours if one record of the one is exchanged for any other record: all its columns may change, "
+        "its cell too; the number of records is the same in both; adding or removing a record costs half of ε"
+    ),
+    "add_remove": (
+        "two files are neighbours if one has a record that the other has not, whatever its columns hold, and all else is "
+        "the same"
+    ),
+}
+PRESENCE = "presence in the sample: that a record is in the file"
+RESPONSE = "response: that a sampled unit answered"
+COUNTS = "the number of sample records in every combination of these columns"
+OF_THE_REFERENCE = "records of the reference"
+
+
+def listed(names: Sequence[str]) -> str:
+    """a; a and b; a, b and c."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def neighbours(job: Job) -> str:
+    """Which files the job's ε compares."""
+    name = "anywhere" if job.budget.exchange == "anywhere" else job.budget.adjacency
+    return IN_WORDS[name].format(values=listed(job.components))
+
+
+def protected(job: Job) -> list[str]:
+    """What neighbours may differ in: outcomes and weight by name; under secret sizes all of a record, and numbers."""
+    if not job.sizes_secret:
+        return list(job.components)
+    presence = "whether a record is in the file"
+    return [*job.components, *job.cell_columns, presence, "the number of records, in all and in every cell"]
+
+
+def not_protected(job: Job, referred: bool) -> list[str]:
+    """What is published as it is, or may show in the release; `referred`: something was fixed on a reference file."""
+    people = [OF_THE_REFERENCE] if referred else []
+    if job.sizes_secret:
+        return ["that the file holds a record at all", *people]
+    columns = dict.fromkeys([*job.categories, *(keep.column for keep in job.universe)])
+    return [*columns, COUNTS, PRESENCE, RESPONSE, *people]
+
+
+def headline(job: Job) -> str:
+    """What is protected and what is not, in a line."""
+    kept = listed(job.components)
+    if job.sizes_secret:
+        return f"{kept} of a record, its table columns, its presence and the sample counts"
+    columns = f"table columns ({', '.join(job.categories)}) and sample counts" if job.categories else "the sample count"
+    return f"{kept} of a record; {columns} are published as they are"
+
+
+def unit(job: Job) -> str:
+    """Of whom the figures are the loss, and how it grows where one person has several records."""
+    grows = "up to k times one row's" if job.budget.delta is None else "in ρ up to k² times one row's"
+    return f"a record is one row of the file: for a person or household with k rows in it the loss is {grows}"

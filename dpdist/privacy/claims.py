@@ -1,0 +1,111 @@
+"""What a guarantee of each class claims, in words, from the promise as it is published (JSON terms)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from math import ceil, exp, expm1, log
+from typing import Any
+
+from dpdist.job import Job, budget_text
+from dpdist.privacy.adjacency import listed
+from dpdist.privacy.guarantees import large_delta
+
+NONE = (
+    "nothing is promised: no bound is claimed on what this release tells of any record, whatever ε the job states; it is "
+    "for comparison with releases that have a guarantee, not for publication"
+)
+CONCENTRATED = (
+    "ρ-zero-concentrated differential privacy, for every file: (ε, δ)-private at the δ stated and, with another ε, at any "
+    "other, but for no ε alone: with a probability of up to δ a record may lose more than ε; releases of one person's "
+    "records add up in ρ, and with a pure ε as (ε, δ)"
+)
+STRICT = (
+    "for every file of the domain, whatever is published is at most e^ε = {factor} times as likely under one of two "
+    "neighbouring files as under the other; this is ε = {epsilon} for the whole release"
+)
+EXACT_DRAWS = "this holds for exact draws only, and the draws of this release are not proven exact (see assumptions)"
+ASYMPTOTIC = (
+    "not a differential-privacy guarantee for every file, nor proven for this one: ε = {epsilon} is a target. A bound on "
+    "the loss was computed from this file, over posterior draws, and brought down to it; a record's true loss can exceed "
+    "it. If the target held, one record would change the probability of no result by more than a factor of e^ε = {factor}"
+)
+SAME_X = "where {values} of a record are exchanged for any others at the same x, ε = {epsilon}"
+REMOVED_AND_ADDED = "where a record is exchanged for any other, one is removed and one added: ε = {epsilon}"
+MOVES = "a record that changes its table columns is not covered: the published counts show it"
+
+
+def factor(epsilon: Fraction) -> str:
+    """e^ε as a text, rounded up."""
+    if epsilon < Fraction(1, 100):
+        return f"1 + {1.01 * expm1(float(epsilon)):.3g}"
+    if epsilon < 7:
+        return f"{ceil(1000 * exp(float(epsilon))) / 1000:,.10g}"
+    if epsilon < 20:
+        return f"{ceil(exp(float(epsilon))):,}"
+    return f"10^{ceil(float(epsilon) / log(10)):,}"
+
+
+def in_words(said: Mapping[str, Any], job: Job, records: int) -> str:
+    """What the class claims of this release; `said` has its figures, `records` is the number as published."""
+    if said["guarantee"] == "none":
+        return NONE
+    epsilon = said["epsilon"]
+    times = factor(Fraction(epsilon))
+    if said["guarantee"] == "asymptotic":
+        return "; ".join([ASYMPTOTIC.format(epsilon=epsilon, factor=times), *_moves(job)])
+    claims = [STRICT.format(epsilon=epsilon, factor=times)]
+    if "rho" in said:
+        here = f"here ρ = {said['rho']}, and ε = {epsilon} (e^ε = {times}) at δ = {said['delta']}"
+        claims = [CONCENTRATED, here, *filter(None, [large_delta(job, records)])]
+    if said["guarantee"] == "strict for exact draws":
+        claims.append(EXACT_DRAWS)
+    return "; ".join([*claims, *_exchanged(said, job), *_moves(job)])
+
+
+def _exchanged(said: Mapping[str, Any], job: Job) -> list[str]:
+    """What another exchange costs than the one that the job's adjacency is of."""
+    if said["adjacency"] == "substitution":
+        return []
+    text = REMOVED_AND_ADDED if said["adjacency"] == "add_remove" else SAME_X
+    return [text.format(values=listed(job.components), epsilon=said["substitution_epsilon"])]
+
+
+def _moves(job: Job) -> list[str]:
+    return [] if job.sizes_secret else [MOVES]
+
+
+def headline(said: Mapping[str, Any]) -> dict[str, str]:
+    """Guarantee and cost for a screen: strict figures under `guarantee`, an asymptotic target apart from them."""
+    if said["guarantee"] == "none":
+        return {"guarantee": "none: for comparison only, not for publication"}
+    cost = f"ε = {said['epsilon']} ({said['epsilon_per_set']} a set)"
+    if "rho" in said:
+        cost = f"ρ = {said['rho']}, ε = {said['epsilon']} at δ = {said['delta']}"
+    neighbours = said["adjacency"] + (", anywhere" if said.get("exchange") == "anywhere" else "")
+    if said["guarantee"] == "asymptotic":
+        target = f"{cost}, {neighbours} (a target on this file, not a proven limit)"
+        return {"guarantee": "asymptotic: not a differential-privacy guarantee for every file", "aimed at": target}
+    times, but = factor(Fraction(said["epsilon"])), ""
+    if "rho" in said:
+        but = f", but for a probability of {said['delta']}"
+    if said["guarantee"] == "strict for exact draws":
+        but = ", if draws were exact"
+    lines = {
+        "guarantee": f"{said['guarantee']}, {cost}, {neighbours}",
+        "in words": f"no result is more than e^ε = {times} times as likely for a neighbouring file{but}",
+    }
+    if said["adjacency"] != "substitution":
+        how = "for any other record" if said["adjacency"] == "add_remove" else "of values at the same x"
+        lines["exchange"] = f"{how}: ε = {said['substitution_epsilon']}"
+    return lines
+
+
+def delta_of_draws(epsilon_per_set: Fraction, sets: int, variation: float) -> str:
+    """δ of all sets, m(1 + e^ε)γ with ε of a set, where every draw is within a total variation γ of its posterior."""
+    set_ = float(epsilon_per_set)
+    delta = sets * (1.0 + exp(min(set_, 50.0))) * variation
+    how = f"{sets}(1 + e^{budget_text(epsilon_per_set)})γ" if sets > 1 else f"(1 + e^{budget_text(epsilon_per_set)})γ"
+    if delta >= 1.0:
+        return f"{how} is over 1: that γ alone promises nothing"
+    return f"δ = {how} = {1.005 * delta:.2g}, where one below 1/n is wanted"

@@ -1,0 +1,362 @@
+"""Jobs of every strict mechanism with noisy figures, over adversarial records, and what neighbours of each kind cost.
+
+Contributions of single records are additive, which is tested; so pairs of single records are all neighbours there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import numpy as np
+from metering import Enough, Imposed, Meter
+from numpy.typing import NDArray
+from scipy.spatial.distance import cdist
+
+from dpdist.job import Job
+from dpdist.jobfile import parse_job
+from dpdist.keys import Key
+from dpdist.mechanisms.learned import Learned, learn_cells, learn_whitening
+from dpdist.mechanisms.presets import MECHANISMS
+from dpdist.models import builder_of
+from dpdist.models.protocol import StratumModel
+from dpdist.models.reference_cells import ReferenceCells
+from dpdist.models.reference_histograms import Histograms
+from dpdist.models.reference_refresh import Refresh
+from dpdist.models.sanitized import SanitizedLognormal
+from dpdist.privacy.guarantees import Concentrated, Strict
+from dpdist.privacy.reference_cells import Limits
+from dpdist.records import Floats, Frame, Records
+from dpdist.runtime.rounds import run_rounds
+
+LEVELS = {"field": ("arts", "law"), "sex": ("f", "m")}
+CELLS = 4
+SIZE = 700
+"""Public records of every cell."""
+JOB = """
+dataset: audit
+period: "2021"
+columns:
+  field: {{levels: [arts, law]}}
+  sex: {{levels: [f, m]}}
+  salary: {{bounds: [{low}, 1000], outside: clip}}
+  paid: {{bounds: [0, 1], whole: true, outside: clip}}
+  hours: {{bounds: [-50, 50], outside: clip}}
+  weight: {{bounds: [0.5, 200], outside: clip}}
+{survey}
+model: {{family: {family}, outcome: {outcome}{predictors}}}
+mechanism: {{name: {mechanism}}}
+synthetic_sets: {sets}
+budget: {{epsilon: "{epsilon}", adjacency: {adjacency}{delta}}}
+{reference}
+tables:
+  - {{name: two, by: [field], statistics: [count]}}
+"""
+FINE = "  - {{name: one, by: [field, sex], statistics: [{statistics}]}}\n"
+FAMILIES = {
+    "reference_tables": "reference_cells",
+    "sanitized_statistics": "lognormal",
+    "laplace_strict": "cell_sums",
+    "laplace_composed": "noisy_tables",
+    "perturbed_histogram": "histogram",
+}
+BOUNDS = {"salary": (0.0, 1000.0), "paid": (0.0, 1.0), "hours": (-50.0, 50.0)}
+
+
+class Loss(NamedTuple):
+    """Worst loss over claimed loss: a record switched off or there; (y, w) exchanged at the same x; a record moved to
+    another x, at the same limits and sizes."""
+
+    off: float
+    within: float
+    across: float
+
+
+@dataclass(frozen=True)
+class Case:
+    """A mechanism under an adjacency."""
+
+    mechanism: str
+    adjacency: str
+    outcomes: tuple[str, ...] = ("salary",)
+    weighted: bool = True
+    gaussian: bool = False
+    histogram: str = ""
+    """ε of histograms of the current file."""
+    carried: bool = False
+    """On an earlier release."""
+    sets: int = 1
+    epsilon: str = "1"
+    statistics: str = "count, {mean: salary}"
+    records: int = 60
+    """Of the reference, in every cell."""
+    fine: bool = True
+    """With a table of the finest cells beside that of fields."""
+
+    @property
+    def name(self) -> str:
+        variants = [f"K = {len(self.outcomes)}" if len(self.outcomes) > 1 else "", "" if self.weighted else "no weight"]
+        variants += [self.outcomes[0] if self.outcomes[0] != "salary" else "", "Gaussian" if self.gaussian else ""]
+        variants += ["earlier release" if self.carried else "", "histogram" if self.histogram else ""]
+        variants += [f"m = {self.sets}" if self.sets > 1 else "", "counts alone" if self.statistics == "count" else ""]
+        variants += ["units" if self.records < 10 else "", "" if self.fine else "one table"]
+        return ", ".join([self.mechanism, *filter(None, variants)])
+
+    @property
+    def sums(self) -> int | None:
+        """Noisy sums after which nothing more is read of the records; None: all that follow."""
+        return {"reference_tables": 2 if self.histogram else 1, "sanitized_statistics": 1}.get(self.mechanism)
+
+    @cached_property
+    def job(self) -> Job:
+        histogram = f'histogram: {{epsilon: "{self.histogram}"}}' if self.histogram else ""
+        source = "release: before" if self.carried else "" if self.histogram else "path: before.parquet"
+        reference = f"reference: {{{', '.join(filter(None, [source, histogram]))}}}"
+        noise = ", noise: gaussian" if self.gaussian else ""
+        public = ", sensitivity: public" if self.mechanism == "laplace_composed" else ""
+        bins = ", bins: 7" if self.mechanism == "perturbed_histogram" else ""
+        return parse_job(
+            (JOB + FINE * self.fine).format(
+                low=1 if self.mechanism == "sanitized_statistics" else 0,
+                survey="survey: {weight: weight}" if self.weighted else "",
+                family=FAMILIES[self.mechanism],
+                outcome=f"[{', '.join(self.outcomes)}]" if len(self.outcomes) > 1 else self.outcomes[0],
+                predictors=", predictors: [field, sex]" if self.mechanism == "sanitized_statistics" else "",
+                mechanism=self.mechanism + noise + public + bins,
+                sets=self.sets,
+                epsilon=self.epsilon,
+                adjacency=self.adjacency,
+                delta=', delta: "1e-6"' if self.gaussian else "",
+                reference=reference if self.mechanism in ("reference_tables", "sanitized_statistics") else "",
+                statistics=self.statistics.replace("salary", self.outcomes[0]),
+            )
+        )
+
+    @cached_property
+    def frame(self) -> Frame:
+        codes = np.indices((2, 2)).reshape(2, -1).astype(np.int32)
+        return Frame(dict(zip(LEVELS, codes, strict=True)), LEVELS, np.full(CELLS, SIZE), (), ())
+
+    @cached_property
+    def model(self) -> StratumModel:
+        return builder_of(self.job).build(self.job, self.frame, slice(0, CELLS))
+
+    def survey(self, seed: int, n: int) -> Records:
+        """A file of n records a cell."""
+        rng = np.random.default_rng(seed)
+        cell = np.repeat(np.arange(CELLS), n)
+        weight = np.clip(np.exp(rng.normal(2.5 + 0.3 * cell, 0.8)), 0.5, 200.0) if self.weighted else np.ones(len(cell))
+        values = {
+            "salary": np.minimum(np.exp(rng.normal(5.0 + 0.2 * cell, 0.7)), 1000.0),
+            "paid": (rng.random(len(cell)) < 0.3 + 0.1 * cell).astype(float),
+            "hours": np.clip(rng.normal(5.0 * cell, 12.0), -50.0, 50.0),
+        }
+        return records(cell, weight, np.column_stack([values[name] for name in self.outcomes]))
+
+    @cached_property
+    def learned(self) -> Learned | None:
+        return self.learned_on(self.survey(7, self.records))
+
+    def learned_on(self, reference: Records) -> Learned | None:
+        """What the mechanism fixes on a file, by the functions of a run."""
+        if isinstance(self.model, SanitizedLognormal):
+            return learn_whitening(self.model, reference)
+        if isinstance(self.model, ReferenceCells) and (self.carried or not self.histogram):
+            standing = np.full(CELLS, 5000.0) if self.carried else None
+            return learn_cells(self.model, [reference.about(k) for k in range(len(self.outcomes))], standing)
+        return None
+
+    def query(self, file: Records, learned: Learned | None = None, imposed: Imposed | None = None) -> Meter:
+        """What the mechanism adds noise to, for this file."""
+        meter = Meter(self.sums, imposed)
+        rounds = MECHANISMS[self.job.mechanism.name].protect(self.job, self.model, Unheard(), learned or self.learned)
+        try:
+            run_rounds(rounds, self.model, None, Key(b"audit"), "all", [file], [Unheard()], meter)  # type: ignore[arg-type]
+        except Enough:
+            return meter
+        assert self.sums is None
+        return meter
+
+    @property
+    def claimed(self) -> float:
+        """ε, or ρ, under the job's own adjacency, as promised."""
+        total = MECHANISMS[self.job.mechanism.name].promise(self.job).total
+        assert isinstance(total, Strict | Concentrated)
+        return float(total.rho if isinstance(total, Concentrated) else total.epsilon)
+
+    @property
+    def exchange(self) -> float:
+        """What an exchange of records is said to cost, over `claimed`."""
+        total = MECHANISMS[self.job.mechanism.name].promise(self.job).total
+        if isinstance(total, Concentrated):
+            return float(total.substitution_rho / total.rho)
+        assert isinstance(total, Strict)
+        return float(total.substitution_epsilon / total.epsilon)
+
+
+class Unheard:
+    """A recorder that keeps nothing."""
+
+    wants_log_lik = False
+
+    def bounds(self, columns: object) -> None: ...
+
+    def log_lik(self, values: object) -> None: ...
+
+    def posterior(self, fit: str, draws: object) -> None: ...
+
+    def summary(self, values: object) -> None: ...
+
+
+def records(cell: Any, weight: Any, outcomes: Floats) -> Records:
+    n, none = len(cell), np.full(len(cell), -1, dtype=np.int32)
+    others = outcomes[:, 1:] if outcomes.shape[1] > 1 else None
+    frame = np.asarray(cell, dtype=np.int32)
+    return Records(np.arange(n), frame, np.ascontiguousarray(outcomes[:, 0]), np.asarray(weight, dtype=float), none, others)
+
+
+def clipping(case: Case) -> Limits | None:
+    """The limits that the mechanism clips at, where it has any that a reference fixed."""
+    return case.learned.limits if case.learned is not None else None
+
+
+def _outcomes(case: Case, cell: int) -> list[tuple[float, ...]]:
+    """Public bounds, one spacing beyond, zeros, and the ends and the centre of the cell's clipping interval."""
+    limits, few = clipping(case), len(case.outcomes) > 1
+    found = []
+    for k, name in enumerate(case.outcomes):
+        low, top = BOUNDS[name]
+        own = {low, top, 0.0, (low + top) / 2.0}
+        if name != "paid" and not few:
+            own |= {1e-300, np.nextafter(top, np.inf), np.nextafter(low, -np.inf), 1e6, low + 0.3 * (top - low)}
+        if limits is not None and name != "paid":
+            centre, reach = (np.reshape(each, (CELLS, -1))[cell, k] for each in (limits.centre, limits.reach))
+            ends = {centre, centre - reach, centre + reach}
+            own |= (
+                ends
+                if few
+                else {near for end in ends for near in (end, np.nextafter(end, np.inf), np.nextafter(end, -np.inf))}
+            )
+        found.append(sorted(float(value) for value in own))
+    return list(product(*found))
+
+
+def _weights(case: Case, cell: int) -> list[float]:
+    limits = clipping(case)
+    if not case.weighted:
+        return [1.0]
+    if case.mechanism == "perturbed_histogram":
+        return [1.0, 200.0]
+    cap = 40.0 if limits is None else float(limits.cap[cell])
+    few = [0.0, 200.0, cap, cap * (1.0 - 2.0**-21)]
+    return few if len(case.outcomes) > 1 else [*few, 1e-300, 0.5, float(np.nextafter(cap, np.inf)), 1e6, 0.37 * cap]
+
+
+def _whitened(case: Case, cell: int) -> Iterator[tuple[float, tuple[float, ...]]]:
+    """At the reference, on the circle of winsorising and beyond it, in twelve directions and at Gaussian noise's worst."""
+    from dpdist.privacy.sanitized import REACH
+
+    assert case.learned is not None
+    assert case.learned.whitened is not None
+    whitening = case.learned.whitened.whitening
+    worst = float(np.arccos(-0.75))
+    for length, angle in product((0.0, 0.4, 0.75, 1.0, 3.0), [*np.arange(12) * np.pi / 6.0, worst, 2.0 * worst]):
+        direction = np.array([np.cos(angle), np.sin(angle)])
+        y, w = np.exp(whitening.centre[cell] + REACH * length * np.linalg.solve(whitening.matrix, direction))
+        yield float(w), (float(y),)
+
+
+def grid(case: Case) -> Records:
+    """Adversarial records of every cell."""
+    found: list[tuple[int, float, tuple[float, ...]]] = []
+    for cell in range(CELLS):
+        if case.mechanism == "sanitized_statistics":
+            found += [(cell, w, y) for w, y in _whitened(case, cell)]
+        else:
+            found += [(cell, w, y) for w, y in product(_weights(case, cell), _outcomes(case, cell))]
+    cells, weights, outcomes = zip(*found, strict=True)
+    return records(cells, weights, np.array(outcomes))
+
+
+class Metered(NamedTuple):
+    """Records of the grid, (record,); their sums, and these in scales of the noise, (record, figure); the scales."""
+
+    tried: Records
+    queries: Floats
+    scales: Floats
+    sums: Floats
+
+    def distances(self, case: Case) -> tuple[Floats, Floats]:
+        """Losses of a record switched off, (record, 1), and of one record for another, (record, record): ε or ρ."""
+        metric, share = ("sqeuclidean", 0.5) if case.gaussian else ("cityblock", 1.0)
+        none = np.zeros((1, self.queries.shape[1]))
+        return share * cdist(self.queries, none, metric), share * cdist(self.queries, self.queries, metric)
+
+    @property
+    def same(self) -> NDArray[np.bool_]:
+        return np.asarray(self.tried.frame[:, None] == self.tried.frame[None])
+
+
+def metered(case: Case, most: int | None = None) -> Metered:
+    """The grid's records one by one through the mechanism."""
+    tried = grid(case)
+    if most is not None and len(tried) > most:
+        tried = tried.take(np.unique(np.linspace(0, len(tried) - 1, most).astype(np.int64)))
+    imposed = fixed(case) if case.histogram else None
+    with remembered():
+        found = [case.query(tried.part(k, k + 1), imposed=imposed) for k in range(len(tried))]
+    return Metered(
+        tried, np.array([each.query for each in found]), found[0].scale, np.array([each.sums_found for each in found])
+    )
+
+
+def worst(case: Case, noise: float = 1.0, most: int | None = None) -> Loss:
+    """The worst losses over all pairs of records of the grid; `noise` is its scale over that in force."""
+    own = metered(case, most)
+    alone, apart = own._replace(queries=own.queries / noise).distances(case)
+    found = (alone.max(), apart[own.same].max(), apart[~own.same].max())
+    return Loss(*(float(each) / case.claimed for each in found))
+
+
+@contextmanager
+def remembered() -> Iterator[None]:
+    """What follows from the same noisy counts is computed once: they are the key, so nothing else can enter."""
+
+    def once(function: Callable[..., Any], key: Callable[[Any], object]) -> Callable[..., Any]:
+        known: dict[object, tuple[Any, Any]] = {}
+
+        def remembering(own: Any, given: Any) -> Any:
+            found = known.setdefault(key(given), (given, None))
+            if found[1] is None:
+                found = known[key(given)] = (given, function(own, given))
+            return found[1]
+
+        return remembering
+
+    with ExitStack() as patches:
+        for kind in (Histograms, Refresh):
+            patches.enter_context(patch.object(kind, "told", once(kind.told, lambda noisy: noisy.tobytes())))
+        for name in ("limited", "units"):
+            patches.enter_context(patch.object(ReferenceCells, name, once(getattr(ReferenceCells, name), id)))
+        yield
+
+
+def fixed(case: Case) -> Imposed:
+    """The first noisy sum of a file, for all: what comes after it is adaptive."""
+    drawn: list[Floats] = []
+
+    def impose(number: int, query: Floats) -> Floats:
+        return drawn[number].reshape(query.shape)
+
+    meter = Meter(1)
+    rounds = MECHANISMS[case.job.mechanism.name].protect(case.job, case.model, Unheard(), case.learned)
+    try:
+        run_rounds(rounds, case.model, None, Key(b"audit"), "all", [case.survey(9, SIZE)], [Unheard()], meter)  # type: ignore[arg-type]
+    except Enough:
+        drawn.append(meter.found[0])
+    return impose

@@ -1,0 +1,89 @@
+"""What a mechanism adds noise to, seen where the noise is added: the whole query of a file, in deviations of its noise.
+
+In place of noise a mechanism gets `Tap`: numbers of its draws. Whatever it adds them to is recorded, and either comes back
+without noise or is replaced by an imposed value. So a mechanism is metered as it is, whatever it does around its noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from dpdist.mechanisms.protocol import Noise
+from dpdist.records import Floats
+
+Imposed = Callable[[int, Floats], Floats]
+"""What stands in place of the n-th noisy sum, which is given without its noise."""
+
+
+class Enough(Exception):
+    """As many sums were recorded as were asked for."""
+
+
+class Meter:
+    """Serves noise to one run of a mechanism, and records its queries: values, scales and laws of all noisy figures."""
+
+    def __init__(self, sums: int | None = None, imposed: Imposed | None = None):
+        self.sums, self.imposed = sums, imposed
+        self.scales: list[Fraction] = []
+        self.laws: set[str] = set()
+        self.found: list[Floats] = []
+        self.drawn: list[Floats] = []
+
+    def __call__(self, request: Noise) -> Floats:
+        start = len(self.scales)
+        self.scales += [request.scale] * request.size
+        self.laws.add(request.law)
+        tap: Tap = np.arange(start, start + request.size, dtype=np.float64).view(Tap)
+        tap.meter = self
+        return tap
+
+    def added(self, query: Floats, draws: Floats) -> Floats:
+        self.found.append(query.reshape(-1).copy())
+        self.drawn.append(draws.reshape(-1).copy())
+        if len(self.found) == self.sums:
+            raise Enough
+        return query if self.imposed is None else self.imposed(len(self.found) - 1, query)
+
+    @property
+    def query(self) -> Floats:
+        """All noisy figures, in the scales of their noise."""
+        return np.asarray(self.sums_found / self.scale)
+
+    @property
+    def sums_found(self) -> Floats:
+        """All noisy figures, without their noise."""
+        return np.concatenate(self.found)
+
+    @property
+    def scale(self) -> Floats:
+        """Of every figure's noise."""
+        drawn = np.concatenate(self.drawn).astype(np.int64)
+        assert len(drawn) == len(np.unique(drawn)), "a draw was used twice"
+        return np.array([float(scale) for scale in self.scales])[drawn]
+
+
+class Tap(np.ndarray[Any, np.dtype[np.float64]]):
+    """Numbers of draws in the place of noise: a sum with them is recorded."""
+
+    meter: Meter
+
+    def __array_finalize__(self, obj: object) -> None:
+        if isinstance(obj, Tap) and hasattr(obj, "meter"):
+            self.meter = obj.meter
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        found = super().__array_function__(func, types, args, kwargs)
+        if isinstance(found, np.ndarray):
+            found = found.view(Tap)
+            found.meter = self.meter
+        return found
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        others = [each for each in inputs if not isinstance(each, Tap)]
+        if ufunc is not np.add or method != "__call__" or len(others) != 1:
+            raise AssertionError(f"noise is used in another way than by adding it: {ufunc.__name__}")
+        return self.meter.added(*np.broadcast_arrays(np.asarray(others[0]), self.view(np.ndarray)))

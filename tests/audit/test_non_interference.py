@@ -1,0 +1,195 @@
+"""Nothing public depends on the records but through the noisy sums: impose these, and wildly different files of the same x
+give the same public bytes. Control: under the same noise, not imposed, they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from metering import Meter
+
+import dpdist
+from dpdist.jobfile import parse_job
+from dpdist.records import Floats
+from dpdist.runtime.fit import Fit
+
+JOB = """
+dataset: blind
+period: "{period}"
+columns:
+  field: {{levels: [arts, law, medicine]}}
+  sex: {{levels: [f, m]}}
+  salary: {{bounds: [1, 150000], outside: clip}}
+  paid: {{bounds: [0, 1], whole: true, outside: clip}}
+  weight: {{bounds: [0.1, 20000], outside: clip}}
+survey: {{{survey}}}
+strata: [{strata}]
+model: {{family: {family}, outcome: {outcome}{model}}}
+mechanism: {{name: {mechanism}}}
+budget: {{epsilon: "1", adjacency: {adjacency}{delta}}}
+synthetic_sets: {sets}
+{reference}
+tables:
+  - {{name: salaries, by: [field, sex], statistics: [count, {{mean: salary}}]}}
+{rake}
+runtime: {{executor: serial}}
+"""
+PUBLIC = "reference: {{path: {folder}/before.parquet}}"
+RAKE = "rake: [{by: [field], totals: {arts: 9000, law: 8000, medicine: 30000}}]"
+PLAIN = {
+    "period": "2021",
+    "survey": "weight: weight",
+    "strata": "",
+    "family": "reference_cells",
+    "outcome": "salary",
+    "model": "",
+    "mechanism": "reference_tables",
+    "adjacency": "zero_out",
+    "delta": "",
+    "sets": "1",
+    "reference": PUBLIC,
+    "rake": "",
+}
+SANITIZED = {"family": "lognormal", "mechanism": "sanitized_statistics", "sets": "3"}
+VARIANTS: dict[str, dict[str, str]] = {
+    "reference tables": {},
+    "reference tables, substitution, PSUs": {
+        "adjacency": "substitution",
+        "survey": "weight: weight, design_strata: [sex], psu: psu, lonely_psu: centred",
+    },
+    "reference tables, add_remove": {"adjacency": "add_remove"},
+    "reference tables, two outcomes, strata": {
+        "outcome": "[salary, paid]",
+        "strata": "field",
+        "survey": "weight: weight, design_strata: [field]",
+    },
+    "reference tables, replicate weights": {
+        "survey": "weight: weight, replicate_weights: {kind: brr, prefix: r, number: 4}",
+    },
+    "reference tables, raked": {"rake": RAKE},
+    "reference tables, histograms": {"reference": 'reference: {{histogram: {{epsilon: "0.3"}}}}'},
+    "reference tables, refreshed chain": {
+        "period": "2022",
+        "reference": 'reference: {{release: {folder}/chain/public, histogram: {{epsilon: "0.3"}}}}',
+    },
+    "sanitized statistics": {**SANITIZED, "strata": "sex"},
+    "sanitized statistics, Gaussian": {
+        **SANITIZED,
+        "mechanism": "sanitized_statistics, noise: gaussian",
+        "delta": ', delta: "1e-6"',
+        "survey": "weight: weight, population: 40000",
+        "model": ", synthesis: fbp",
+    },
+    "laplace_strict": {"family": "cell_sums", "mechanism": "laplace_strict", "sets": "2", "reference": ""},
+    "laplace_composed": {
+        "family": "noisy_tables",
+        "mechanism": "laplace_composed, sensitivity: public, consistency: least_squares",
+        "reference": "",
+    },
+    "perturbed_histogram": {
+        "family": "histogram",
+        "mechanism": "perturbed_histogram",
+        "survey": "",
+        "sets": "2",
+        "reference": "",
+    },
+}
+
+
+def survey(seed: int, n: int, wild: bool = False) -> pd.DataFrame:
+    """The same field and sex for all seeds; `wild`: another law of outcomes, weights and PSUs altogether."""
+    x, rng = np.random.default_rng(0), np.random.default_rng(seed)
+    fields, sexes = x.choice(3, n, p=[0.2, 0.3, 0.5]), x.choice(2, n)
+    salary = np.exp(rng.normal(10.6 + 0.2 * fields, 0.5)) if not wild else rng.choice([1.0, 3.0, 150_000.0], n)
+    weight = np.exp(rng.normal(4.0, 0.7, n)) if not wild else np.exp(rng.uniform(-2.0, 9.8, n))
+    rows = {
+        "field": np.array(["arts", "law", "medicine"])[fields],
+        "sex": np.array(["f", "m"])[sexes],
+        "salary": np.clip(salary, 1.0, 150_000.0),
+        "paid": (rng.random(n) < (0.01 if wild else 0.6)).astype(float),
+        "weight": np.clip(weight, 0.1, 20_000.0),
+        "psu": [f"{'wild' if wild else 'psu'} {k}" for k in rng.choice(200 if wild else 20, n)],
+    }
+    return pd.DataFrame(rows | {f"r{k}": rows["weight"] * rng.choice([0.0, 2.0], n) for k in range(1, 5)})
+
+
+@dataclass
+class Noisy:
+    """Noisy sums by stratum and number: kept from one run, imposed on the next."""
+
+    kept: dict[tuple[int, int], Floats] = field(default_factory=dict)
+    imposing: bool = False
+    used: int = 0
+
+    def of(self, stratum: int) -> Meter:
+        """A stratum's noise: of a fixed seed, at its scale."""
+
+        def impose(number: int, query: Floats) -> Floats:
+            self.used += 1
+            if self.imposing:
+                return self.kept[stratum, number].copy()
+            scales = np.array([float(scale) for scale in meter.scales])[meter.drawn[-1].astype(np.int64)]
+            noise = np.random.default_rng([stratum, number]).laplace(0.0, 1.0, len(scales)) * scales
+            noisy = query + np.rint(noise).reshape(query.shape)
+            self.kept[stratum, number] = noisy
+            return noisy.copy()
+
+        meter = Meter(imposed=impose)
+        return meter
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two files of the same x, one of fewer records, a public file of before, and a release between."""
+    made = tmp_path_factory.mktemp("blind")
+    survey(1, 600).to_parquet(made / "one.parquet")
+    survey(2, 600, wild=True).to_parquet(made / "other.parquet")
+    survey(3, 37, wild=True).to_parquet(made / "few.parquet")
+    survey(4, 900).to_parquet(made / "before.parquet")
+    survey(5, 600).to_parquet(made / "between.parquet")
+    job = JOB.format(**PLAIN | {"reference": PUBLIC.format(folder=made)})
+    dpdist.run(parse_job(job), made / "chain", input=made / "between.parquet")
+    return made
+
+
+Keys = Callable[[str], AbstractContextManager[None]]
+
+
+@contextmanager
+def under(noisy: Noisy) -> Iterator[None]:
+    """Runs get their noise from here: it is the instrument; all else is as in a release."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Fit, "noise", lambda fit, stratum, *_: noisy.of(stratum))
+        yield
+
+
+def public(job: str, workspace: Path, input: Path, noisy: Noisy, keys_of: Keys) -> dict[str, bytes]:
+    with under(noisy), keys_of("blind"):
+        dpdist.run(parse_job(job), workspace, input=input)
+    folder = workspace / "public"
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_public_bytes_follow_from_the_noisy_sums_alone(variant: str, folder: Path, tmp_path: Path, keys_of: Keys) -> None:
+    said = PLAIN | VARIANTS[variant]
+    job = JOB.format(**said | {"reference": said["reference"].format(folder=folder)})
+    others = ["other.parquet", "few.parquet"] if said["adjacency"] == "add_remove" else ["other.parquet"]
+    noisy = Noisy()
+    one = public(job, tmp_path / "one", folder / "one.parquet", noisy, keys_of)
+    used = noisy.used
+    assert used
+    for name in others:
+        noisy.imposing, noisy.used = True, 0
+        other = public(job, tmp_path / name, folder / name, noisy, keys_of)
+        assert noisy.used == used
+        assert other.keys() == one.keys()
+        assert [path for path in one if one[path] != other[path]] == []
+    free = public(job, tmp_path / "control", folder / others[0], Noisy(), keys_of)
+    differing = {path for path in one if one[path] != free[path]}
+    assert {"tables/salaries.parquet", "released/set-1.json"} <= differing, "control"

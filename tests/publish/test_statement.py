@@ -1,0 +1,323 @@
+"""What a statement promises, of which part of a record, and for which files: every mechanism under every adjacency."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from fractions import Fraction
+from math import exp
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dpdist
+from dpdist.errors import DataError, JobError
+from dpdist.job import Job, WeightRule
+from dpdist.jobfile import parse_job
+from dpdist.keys import Key
+from dpdist.mechanisms.presets import MECHANISMS
+from dpdist.mechanisms.wording import EXCEEDS
+from dpdist.privacy.claims import delta_of_draws, factor, headline
+from dpdist.privacy.domain import REFUSED
+from dpdist.publish.released import Release, promised
+from dpdist.publish.statement import statement
+from dpdist.records import Frame
+from dpdist.sampling import facts
+
+ROOT = Path(__file__).parents[2]
+JOB = """
+dataset: said
+period: "2021"
+columns:
+  field: {{levels: [arts, law]}}
+  salary: {{bounds: {bounds}{clip}}}
+  {bounded}
+{survey}
+{strata}
+model: {{family: {family}, outcome: salary}}
+mechanism: {{name: {mechanism}}}
+budget: {{epsilon: "1", adjacency: {adjacency}}}
+{more}
+tables:
+  - {{name: one, by: [field], statistics: [count, {{mean: salary}}]}}
+"""
+PLAIN = {
+    "bounds": "[1000, 200000]",
+    "clip": ", outside: clip",
+    "bounded": "weight: {bounds: [0, 100], outside: clip}",
+    "survey": "survey: {weight: weight}",
+    "strata": "",
+    "more": "",
+}
+SHARES = {
+    "bounds": "[0, 1]",
+    "bounded": "",
+    "survey": "",
+    "strata": "strata: [field]",
+    "clip": "",
+    "family": "beta",
+    "more": "sampler: {name: grid, draws: 200}",
+}
+REFERENCE = "reference: {path: before.parquet, period: '2020'}"
+SAID: dict[str, dict[str, str]] = {
+    "weighted": {"family": "lognormal", "strata": "strata: [field]", "clip": "", "bounded": ""},
+    "unweighted": {"family": "lognormal", "strata": "strata: [field]", "clip": "", "bounded": ""},
+    "weighted_e": {"family": "lognormal", "strata": "strata: [field]", "clip": "", "bounded": ""},
+    "censor_w": SHARES,
+    "censor_uw": SHARES,
+    "centred": SHARES | {"more": SHARES["more"] + "\n" + REFERENCE},
+    "perturbed_histogram": SHARES | {"family": "histogram", "clip": ", outside: clip", "more": ""},
+    "laplace": {"family": "noisy_tables", "bounded": ""},
+    "laplace_composed": {"family": "noisy_tables", "mechanism": "laplace_composed, sensitivity: public"},
+    "laplace_strict": {"family": "cell_sums", "strata": "strata: [field]"},
+    "reference_tables": {"family": "reference_cells", "more": REFERENCE},
+    "sanitized_statistics": {"family": "lognormal", "more": REFERENCE},
+}
+ADJACENCIES = ("zero_out", "substitution", "substitution, exchange: anywhere", "add_remove")
+SECRET = ADJACENCIES[2:]
+
+
+def job(name: str, adjacency: str = "zero_out", **said: str) -> Job:
+    return parse_job(JOB.format(**{"mechanism": name, **PLAIN, **SAID[name], "adjacency": adjacency, **said}))
+
+
+def statement_of(said: Job) -> dict[str, Any]:
+    """As it would be published for 300 records of two cells, or of noisy numbers."""
+    frame = Frame({"field": np.arange(2, dtype=np.int32)}, {"field": ("arts", "law")}, np.full(2, 150), said.strata, ())
+    promise = promised(MECHANISMS[said.mechanism.name].promise(said), facts(said))
+    thetas = {label: {"prior": "proper"} for label in frame.stratum_labels}
+    found = statement(Release(said, promise, frame, (thetas,), Key(b"publish")))
+    return json.loads(json.dumps(found))  # type: ignore[no-any-return]
+
+
+CASES = [
+    (name, adjacency)
+    for name in MECHANISMS
+    for adjacency in ADJACENCIES
+    if (adjacency not in SECRET or name == "reference_tables") and (name, adjacency) != ("laplace", "substitution")
+]
+
+
+def test_every_mechanism_has_a_job_here() -> None:
+    assert SAID.keys() == MECHANISMS.keys()
+
+
+@pytest.mark.parametrize(("mechanism", "adjacency"), CASES)
+def test_a_statement_says_in_words_what_is_protected_and_what_is_not(mechanism: str, adjacency: str) -> None:
+    said = statement_of(job(mechanism, adjacency))
+    parts = list(job(mechanism, adjacency).components)
+    if said["guarantee"] == "none":
+        assert said["protected"] == []
+        assert {*parts, "field"} <= {*said["not_protected"]}
+        assert "adjacency_in_words" not in said
+        assert "nothing is promised" in said["guarantee_in_words"]
+        return
+    secret = adjacency in SECRET
+    assert said["protected"][: len(parts)] == parts
+    assert ("field" in said["protected"]) == secret == ("field" not in said["not_protected"])
+    assert any("presence in the sample" in part for part in said["not_protected"]) != secret
+    assert ("published counts show it" in said["guarantee_in_words"]) != secret
+    assert ("same in both" in said["adjacency_in_words"]) != (adjacency == "add_remove")
+    assert all(part in said["adjacency_in_words"] for part in parts) != secret
+    assert "k rows" in said["privacy_unit_in_words"]
+    assert "central" in said["trust_model"]
+    assert said["domain"][-1] == REFUSED
+    assert said.get("exchange") == {"substitution": "same_x", SECRET[0]: "anywhere"}.get(adjacency)
+
+
+@pytest.mark.parametrize(("mechanism", "adjacency"), CASES)
+def test_a_statement_says_what_its_class_claims(mechanism: str, adjacency: str) -> None:
+    said = statement_of(job(mechanism, adjacency))
+    words, screen = said["guarantee_in_words"], headline(said)
+    if said["guarantee"] == "asymptotic":
+        assert words.startswith("not a differential-privacy guarantee for every file")
+        assert "not a differential-privacy guarantee" in screen["guarantee"]
+        assert "ε" not in screen["guarantee"]
+        assert "exchange" not in screen
+    elif said["guarantee"] != "none":
+        assert "for every file of the domain" in words
+        assert "e^ε = 2.719" in words
+        assert "2.719" in screen["in words"]
+        assert ("exact draws only" in words) == (said["guarantee"] == "strict for exact draws")
+    if said["guarantee"].startswith("strict") and adjacency in ("zero_out", "add_remove"):
+        dearer = "1" if mechanism in ("laplace_strict", "laplace_composed") else "2"
+        assert said["substitution_epsilon"] == dearer
+        assert f"ε = {dearer}" in screen["exchange"]
+        assert ("at the same x" in screen["exchange"]) == (adjacency == "zero_out")
+
+
+@pytest.mark.parametrize("adjacency", SECRET)
+def test_under_secret_sizes_nothing_is_said_to_be_public_that_is_not(adjacency: str) -> None:
+    """Control: under zero_out all of it is said."""
+    texts = {each: json.dumps(statement_of(job("reference_tables", each))) for each in (adjacency, "zero_out")}
+    for phrase in ("the number of sample records in each combination are public", "presence in the sample"):
+        assert phrase not in texts[adjacency]
+        assert phrase in texts["zero_out"]
+    assert "membership is public" not in texts[adjacency]
+    assert "membership is public" in json.dumps(statement_of(job("laplace_strict")))
+
+
+@pytest.mark.parametrize("mechanism", [name for name in MECHANISMS if name != "reference_tables"])
+def test_an_exchange_anywhere_is_refused_where_public_counts_show_it(mechanism: str) -> None:
+    with pytest.raises(JobError, match="exact sample counts, which show a record that moves"):
+        job(mechanism, SECRET[0])
+
+
+def test_an_exchange_anywhere_is_of_substitution() -> None:
+    for adjacency in ("zero_out", "add_remove"):
+        with pytest.raises(JobError, match=f"{adjacency} exchanges no record"):
+            job("reference_tables", f"{adjacency}, exchange: anywhere")
+
+
+@pytest.mark.parametrize("more", ["strata: [field]", "rake: [{by: [field], totals: {arts: 1, law: 2}}]"])
+def test_an_exchange_anywhere_keeps_sizes_secret(more: str) -> None:
+    """Whatever needs public sizes is refused, as under add_remove; control: at the same x it is not."""
+    key = "strata" if more.startswith("strata") else "more"
+    text = more if key == "strata" else f"{REFERENCE}\n{more}"
+    for adjacency in SECRET:
+        with pytest.raises(JobError, match=r"keeps sizes secret|public number of records"):
+            job("reference_tables", adjacency, **{key: text})
+    job("reference_tables", "substitution", **{key: text})
+
+
+RULES = [rule for rule in get_args(WeightRule) if rule != "none"]
+FIGURES = {"linear": "half", "cluster": "1.2 ε", "scalar": "155", "inverse": "87", "fixed_point": "6.5 times ε"}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_weight_rule_has_its_caution_with_figures(rule: str) -> None:
+    said = statement_of(job("weighted", mechanism=f"weighted, weights: {rule}"))
+    assert EXCEEDS.keys() == {*RULES}
+    assert any(FIGURES[rule] in caution and rule.replace("_", "-") in caution for caution in said["cautions"])
+    assert any("whether" in text or "fallback: refuse" in text for text in said["assumptions"])
+
+
+def test_reweighting_and_weights_fixed_on_a_reference_have_the_cautions_that_apply() -> None:
+    again = statement_of(job("weighted", mechanism="weighted, weights: {rule: fixed_point, reweight: 0.9}"))
+    assert any("re-weighted" in caution for caution in again["cautions"])
+    frozen = statement_of(job("weighted", mechanism="weighted", more=REFERENCE))
+    assert not any("left out" in caution or "anew" in caution for caution in frozen["cautions"])
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_that_a_parametric_law_may_miss_a_real_file_is_said(mechanism: str) -> None:
+    said = statement_of(job(mechanism))
+    law = {"lognormal": "lognormal", "beta": "beta"}.get(SAID[mechanism]["family"])
+    assert [f"a {law} law" in caution for caution in said["cautions"] if "law within cells" in caution] == [True] * bool(
+        law
+    )
+
+
+def test_the_factor_is_rounded_up_and_by_little() -> None:
+    for epsilon in ("1e-6", "0.0014", "0.00999", "0.01", "0.5", "1", "3", "6.99", "7", "10.8", "19.9"):
+        value = Fraction(str(eval(factor(Fraction(epsilon)).replace(",", ""))))
+        exact = Decimal(epsilon).exp()
+        assert exact <= Decimal(value.numerator) / Decimal(value.denominator) <= exact * Decimal("1.002"), epsilon
+    assert factor(Fraction(1000)) == "10^435"
+    assert factor(Fraction(10**9)) == "10^434,294,482"
+
+
+def test_draws_by_rejection_have_the_delta_that_their_bound_implies() -> None:
+    said = statement_of(job("censor_uw"))
+    assert any("δ = (1 + e^1)γ = 0.0037" in text for text in said["assumptions"])
+    assert (
+        delta_of_draws(Fraction(2), 3, 1e-3)
+        == f"δ = 3(1 + e^2)γ = {1.005 * 3e-3 * (1 + exp(2)):.2g}, where one below 1/n is wanted"
+    )
+    assert "promises nothing" in delta_of_draws(Fraction(12), 1, 1e-3)
+
+
+@pytest.mark.parametrize("epsilon", ["1e-7", "9e-7"])
+@pytest.mark.parametrize("key", ["epsilon", "rho"])
+def test_budgets_under_which_noise_would_pass_whole_numbers_are_refused(epsilon: str, key: str) -> None:
+    budget = f'epsilon: "{epsilon}"' if key == "epsilon" else f'rho: "{epsilon}", delta: "1e-6"'
+    text = JOB.format(
+        **{**PLAIN, **SAID["sanitized_statistics"], "mechanism": "sanitized_statistics", "adjacency": "zero_out"}
+    )
+    with pytest.raises(JobError, match=r"between 1e-6 and 1e9: below that noise passes 2\^53"):
+        parse_job(text.replace('epsilon: "1"', budget))
+
+
+def test_no_set_has_less_than_the_least_budget() -> None:
+    """Control: half as many sets."""
+    text = JOB.format(**{**PLAIN, **SAID["laplace_strict"], "mechanism": "laplace_strict", "adjacency": "zero_out"})
+    text = text.replace('epsilon: "1"', 'epsilon: "4e-6"')
+    with pytest.raises(JobError, match="5 sets leave less than 1e-6"):
+        parse_job(text + "synthetic_sets: 5\n")
+    assert parse_job(text + "synthetic_sets: 4\n").epsilon_per_set == Fraction(1, 10**6)
+
+
+def test_what_the_job_states_to_be_public_is_printed() -> None:
+    sentence = "how many people answered; others have no record"
+    said = statement_of(job("reference_tables", more=f"{REFERENCE}\nassumed_public: ['{sentence}']"))
+    assert f"the job states: {sentence}" in said["public"]
+    with pytest.raises(JobError, match=r"a control character in 'a \\x1b"):
+        job("reference_tables", more=f'{REFERENCE}\nassumed_public: ["a \\e[31m word"]')
+
+
+BROKEN: dict[str, tuple[dict[str, object], str]] = {
+    "missing outcome": ({"salary": np.nan}, "salary: not missing"),
+    "infinite outcome": ({"salary": np.inf}, "finite"),
+    "negative outcome": ({"salary": -1.0}, "not below 0, though values outside the bounds are clipped"),
+    "missing weight": ({"weight": np.nan}, "weight: not missing, finite, above 0"),
+    "infinite weight": ({"weight": np.inf}, "weight: not missing, finite, above 0"),
+    "zero weight": ({"weight": 0.0}, "weight: not missing, finite, above 0"),
+    "undeclared level": ({"field": "music"}, "stratum, field: a declared level"),
+    "single PSU": ({"stratum": 2, "psu": 99}, "two PSUs or more in every design stratum"),
+    "missing PSU": ({"psu": None}, "psu: not missing"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_what_refuses_a_file_is_named_in_the_domain(case: str, tmp_path: Path) -> None:
+    """Control: the file before it was broken is valid."""
+    rng, n = np.random.default_rng(3), 400
+    rows = pd.DataFrame(
+        {
+            "field": rng.choice(["arts", "law"], n),
+            "stratum": 1,
+            "psu": rng.integers(0, 20, n).astype(object),
+            "salary": np.exp(rng.normal(10.5, 0.5, n)),
+            "weight": np.exp(rng.normal(2.0, 0.5, n)),
+        }
+    )
+    rows.assign(salary=rows["salary"] * 1.1).to_parquet(tmp_path / "before.parquet")
+    survey = "survey: {weight: weight, design_strata: [stratum], psu: psu}"
+    said = job(
+        "sanitized_statistics",
+        survey=survey,
+        bounded="stratum: {levels: [1, 2]}\n  weight: {bounds: [0, 100], outside: clip}",
+        more=f"reference: {{path: {tmp_path}/before.parquet, period: '2020'}}",
+    )
+    rows.to_parquet(tmp_path / "now.parquet")
+    dpdist.validate(said, input=tmp_path / "now.parquet")
+    values, named = BROKEN[case]
+    for name, value in values.items():
+        rows.loc[0, name] = value
+    rows.to_parquet(tmp_path / "odd.parquet")
+    with pytest.raises(DataError):
+        dpdist.validate(said, input=tmp_path / "odd.parquet")
+    assert any(named in rule for rule in statement_of(said)["domain"])
+
+
+WRONG = (
+    "any other record's",
+    "its cell included",
+    "not dearer under substitution",
+    "not\ndearer under substitution",
+    "clean the file first",
+    "leave the others out of the file first",
+    "one record for another",
+    "against substitution ε",
+)
+
+
+def test_no_text_promises_more_than_an_exchange_at_the_same_x() -> None:
+    """README, jobs and package. Control: the phrases are those that a reader would take for more."""
+    files = [ROOT / "README.md", *(ROOT / "jobs").rglob("*.yaml"), *(ROOT / "dpdist").rglob("*.py")]
+    assert len(files) > 200
+    found = [(path.name, phrase) for path in files for phrase in WRONG if phrase in path.read_text(encoding="utf-8")]
+    assert found == []

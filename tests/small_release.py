@@ -1,0 +1,36 @@
+"""A small strict release: counts of two strata with noise of their own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+JOB = """
+dataset: small
+period: "2021"
+columns:
+  field: {levels: [arts, law]}
+  sex: {levels: [f, m]}
+  salary: {bounds: [0, 200000], outside: clip}
+  weight: {bounds: [1, 60], outside: clip}
+survey: {weight: weight}
+strata: [field]
+model: {family: cell_sums, outcome: salary}
+mechanism: {name: laplace_strict}
+budget: {epsilon: "3"}
+tables:
+  - {name: counts, by: [field, sex], statistics: [count, {mean: salary}]}
+runtime: {executor: serial}
+"""
+
+
+def survey(n: int = 800) -> pd.DataFrame:
+    rng = np.random.default_rng(4)
+    return pd.DataFrame(
+        {
+            "field": rng.choice(["arts", "law"], n, p=[0.3, 0.7]),
+            "sex": rng.choice(["f", "m"], n),
+            "salary": np.exp(rng.normal(11.0, 0.4, n)),
+            "weight": np.minimum(np.exp(rng.normal(3.0, 0.4, n)), 60.0),
+        }
+    )

@@ -1,0 +1,127 @@
+"""Files that cannot be read say why: the encoding, the separator, the kind of file; and records are found again by line."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dpdist.errors import DataError, Problem
+from dpdist.job import Job
+from dpdist.jobfile import parse_job
+from dpdist.survey.csv_text import lines_of
+from dpdist.survey.prepare import take_census
+from dpdist.survey.source import open_source
+
+TEXT = """
+dataset: tiny
+period: "1"
+columns:
+  town: {levels: [Orléans, Brest]}
+  salary: {bounds: [0, 1000]}
+survey: {weight: weight}
+model: {family: lognormal, outcome: salary}
+mechanism: {name: unweighted}
+budget: {epsilon: "1"}
+tables: [{name: t, statistics: [count]}]
+universe: [{column: town, keep: [Orléans]}]
+"""
+HEADER = "town,salary,weight\n"
+ROWS = "Brest,1.5,2\nOrléans,2.5,3\nOrléans,3.5,4\n"
+CANARY = "Orl"
+
+
+@pytest.fixture
+def job() -> Job:
+    return parse_job(TEXT)
+
+
+def problem(job: Job, path: Path) -> Problem:
+    with pytest.raises(DataError) as refused:
+        take_census(job, open_source(job, path))
+    (only,) = refused.value.problems
+    assert CANARY not in refused.value.text()
+    return only
+
+
+def written(folder: Path, content: bytes, name: str = "survey.csv") -> Path:
+    path = folder / name
+    path.write_bytes(content)
+    return path
+
+
+ENCODINGS = {
+    "latin-1": lambda text: text.encode("latin-1"),
+    "utf-16": lambda text: text.encode("utf-16"),
+    "utf-16 without a mark": lambda text: text.encode("utf-16-le"),
+}
+
+
+@pytest.mark.parametrize("encode", ENCODINGS.values(), ids=ENCODINGS)
+@pytest.mark.parametrize("rows", [3, 30_000])
+def test_another_encoding_is_called_an_encoding(
+    encode: Callable[[str], bytes], rows: int, job: Job, tmp_path: Path
+) -> None:
+    found = problem(job, written(tmp_path, encode(HEADER + "Brest,1.5,2\n" * rows + ROWS)))
+    assert (found.where, found.found, found.allowed) == ("file", "bytes that are not UTF-8", "text in UTF-8")
+    assert "iconv" in found.remedy
+    assert found.places[0].startswith("line ")
+
+
+def test_the_line_of_the_first_byte_that_is_not_utf8_is_named(job: Job, tmp_path: Path) -> None:
+    found = problem(job, written(tmp_path, (HEADER + "Brest,1.5,2\n" * 30_000 + ROWS).encode("latin-1")))
+    assert found.places == ("line 30003",)
+
+
+@pytest.mark.parametrize(("mark", "name"), [(";", "semicolons"), ("\t", "tabs"), ("|", "bars")])
+@pytest.mark.parametrize("decimal", [".", ","])
+def test_another_separator_is_named(mark: str, name: str, decimal: str, job: Job, tmp_path: Path) -> None:
+    """Decimal commas make lines of several fields of a header of one: the same cause."""
+    text = (HEADER + ROWS).replace(",", mark).replace(".", decimal)
+    found = problem(job, written(tmp_path, text.encode()))
+    assert (found.found, found.allowed) == (f"its fields are separated by {name}", "commas")
+
+
+def test_the_same_file_in_utf8_with_commas_is_read(job: Job, tmp_path: Path) -> None:
+    plain = written(tmp_path, (HEADER + ROWS).encode())
+    packed = tmp_path / "survey.csv.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    assert [take_census(job, open_source(job, path)).frame.count.sum() for path in (plain, packed)] == [2, 2]
+
+
+@pytest.mark.parametrize("name", ["survey.sas7bdat", "survey.xlsx", "survey.dta", "survey.sav"])
+def test_a_kind_of_file_that_is_not_read_is_told_what_is(name: str, job: Job, tmp_path: Path) -> None:
+    with pytest.raises(DataError) as refused:
+        open_source(job, written(tmp_path, b"\x00\x01 not parquet", name))
+    (found,) = refused.value.problems
+    assert found.found == f"files named .{name.partition('.')[2]} are not read"
+    assert "Parquet" in found.allowed
+    assert "CSV" in found.allowed
+
+
+def test_a_path_that_is_too_long_is_a_wrong_path(job: Job, tmp_path: Path) -> None:
+    with pytest.raises(DataError) as refused:
+        open_source(job, tmp_path / ("x" * 300 + ".csv"))
+    (found,) = refused.value.problems
+    assert (found.found, found.remedy) == ("cannot be opened (File name too long)", "correct the path")
+
+
+def test_the_line_of_a_record_counts_line_breaks_in_quotes_and_empty_lines(tmp_path: Path) -> None:
+    rows = ['a,"one\ntwo",1', "", "b,c,2", "d,e,3"]
+    path = written(tmp_path, ("x,y,z\n" + "\n".join(rows) + "\n").encode())
+    lines = path.read_text().split("\n")
+    found = lines_of(path, {0, 1, 2})
+    assert [lines[found[row] - 1] for row in range(3)] == ['a,"one', "b,c,2", "d,e,3"]
+
+
+def test_a_record_is_named_by_its_line_in_csv(job: Job, tmp_path: Path) -> None:
+    found = problem(job, written(tmp_path, (HEADER + ROWS.replace("3.5", "-3.5")).encode()))
+    assert (found.found, found.places) == ("negative values", ("line 4",))
+
+
+@pytest.mark.parametrize("weight", ["1e300", "1e-300"])
+def test_a_weight_that_no_population_has_is_refused(weight: str, job: Job, tmp_path: Path) -> None:
+    found = problem(job, written(tmp_path, (HEADER + ROWS.replace(",3\n", f",{weight}\n")).encode()))
+    assert (found.where, found.allowed, found.places) == ("weight", "weights from 1e-15 to 1e+15", ("line 3",))

@@ -1,0 +1,62 @@
+"""A corpus of bad jobs: each file is named by its error and says, in its first lines, what the message must tell."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from dpdist.errors import JobError, Problem
+from dpdist.jobfile import load_job
+from dpdist.printable import escaped
+
+FOLDER = Path(__file__).parent / "bad_jobs"
+BAD = sorted(FOLDER.glob("*.yaml"))
+SECONDS = 1.0
+RAW = re.compile(r"\b(Tuple|Input|String|Dictionary|List) should\b|valid dictionary|ValueError|Extra inputs")
+"""Words of the library that reads jobs, not of a job file."""
+
+
+def expected(path: Path) -> dict[str, str]:
+    """Of the file's first lines: where the problem is, what was found, what is allowed, the remedy."""
+    said = re.findall(r"^# (where|found|allowed|remedy): (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    assert {"where", "found", "remedy"} <= {name for name, _ in said}, path.name
+    return dict(said)
+
+
+def problems(path: Path) -> tuple[Problem, ...]:
+    with pytest.raises(JobError) as refused:
+        load_job(path)
+    return refused.value.problems
+
+
+@pytest.mark.parametrize("path", BAD, ids=lambda path: path.stem)
+def test_a_bad_job_gets_the_message_that_it_names_within_a_second(path: Path) -> None:
+    began = time.process_time()  # other work on the machine does not count
+    found = problems(path)
+    took = time.process_time() - began
+    said = expected(path)
+    own = [each for each in found if each.where == said["where"]]
+    assert [each for each in own if all(text in getattr(each, part) for part, text in said.items())], found
+    assert took < SECONDS, f"{took:.1f} s"
+
+
+@pytest.mark.parametrize("path", BAD, ids=lambda path: path.stem)
+def test_every_message_has_a_remedy_in_our_words_and_no_control_character(path: Path) -> None:
+    for each in problems(path):
+        assert each.remedy
+        assert not RAW.search(each.text()), each
+        assert escaped(each.text()) == each.text()
+
+
+def test_the_check_sees_words_of_the_library() -> None:
+    assert RAW.search("Tuple should have at least 1 item after validation, not 0")
+    assert not RAW.search("a list of 1 or more")
+
+
+def test_what_every_bad_job_starts_from_is_valid(tmp_path: Path) -> None:
+    bad = (FOLDER / "epsilon_in_words.yaml").read_text(encoding="utf-8")
+    (tmp_path / "good.yaml").write_text(bad.replace("epsilon: plenty", 'epsilon: "10.8"'), encoding="utf-8")
+    assert load_job(tmp_path / "good.yaml").dataset == "tiny"

@@ -1,0 +1,92 @@
+"""What a plan warns of comes true in the run, and a job without a fault has no caution."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import dpdist
+from dpdist.cautions import cautions
+from dpdist.cli import app
+from dpdist.errors import FitError
+from dpdist.jobfile import parse_job
+
+JOB = """
+dataset: tiny
+period: "1"
+columns:
+  field: {levels: [arts, law]}
+  sex: {levels: [f, m]}
+  salary: {bounds: [0, 10000000]}
+survey: {weight: weight}
+strata: [field]
+model: {family: lognormal, outcome: salary, predictors: [sex]}
+mechanism: {name: weighted, weights: fixed_point}
+budget: {epsilon: "3.6"}
+sampler: {draws: 300}
+tables: [{name: t, by: [field, sex], statistics: [count]}]
+record: {log_lik: never}
+"""
+
+
+def survey(folder: Path, small: int) -> Path:
+    """A stratum of 200 records, and one of `small`."""
+    n, rng = 200 + small, np.random.default_rng(small)
+    columns = {"field": ["law"] * 200 + ["arts"] * small, "sex": np.resize(["f", "m"], n)}
+    numbers = {"salary": np.exp(rng.normal(11, 0.4, n)), "weight": np.exp(rng.normal(3, 0.4, n))}
+    pd.DataFrame({**columns, **numbers}).to_parquet(folder / "survey.parquet")
+    return folder / "survey.parquet"
+
+
+def told(text: str, path: Path) -> list[str]:
+    return list(cautions(dpdist.plan(parse_job(text), path)))
+
+
+def test_a_stratum_that_cannot_reach_the_target_is_foretold_and_refused_by_the_run(tmp_path: Path) -> None:
+    path = survey(tmp_path, 11)
+    (caution,) = told(JOB, path)
+    assert caution.startswith("stratum 'arts': 11 records probably cannot reach Δ* = 1.8")
+    with pytest.raises(FitError, match="stratum arts"):
+        dpdist.run(parse_job(JOB), tmp_path / "ws", path)
+
+
+def test_a_stratum_that_is_large_enough_has_no_caution_and_a_release(tmp_path: Path) -> None:
+    path = survey(tmp_path, 48)
+    assert told(JOB, path) == []
+    dpdist.run(parse_job(JOB), tmp_path / "ws", path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("name: weighted, weights: fixed_point", "name: unweighted"),
+        ("predictors: [sex]", "predictors: [sex], prior: {name: proper}"),
+    ],
+)
+def test_what_does_not_weigh_or_has_a_prior_has_no_such_caution(change: tuple[str, str], tmp_path: Path) -> None:
+    assert told(JOB.replace(*change), survey(tmp_path, 11)) == []
+
+
+def test_a_tiny_budget_is_foretold(tmp_path: Path) -> None:
+    (caution,) = told(JOB.replace('"3.6"', '"0.0001"'), survey(tmp_path, 48))
+    assert caution.startswith("2 strata ('arts' first): 48 records probably cannot reach Δ* = 5e-05")
+
+
+def test_levels_without_a_record_and_a_weak_guarantee_are_remarked(tmp_path: Path) -> None:
+    text = JOB.replace("[f, m]", "[f, m, x]").replace('"3.6"', '"1000"')
+    assert told(text, survey(tmp_path, 48)) == [
+        "ε = 1000 is a weak guarantee: odds may change by a factor of e^ε",
+        "'sex' has 1 of 3 levels without a record: x",
+    ]
+
+
+@pytest.mark.parametrize("verb", ["validate", "plan"])
+def test_validate_and_plan_print_it(verb: str, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(JOB, encoding="utf-8")
+    done = CliRunner().invoke(app, [verb, str(tmp_path / "job.yaml"), "--input", str(survey(tmp_path, 11))])
+    assert done.exit_code == 0
+    assert "11 records probably cannot reach" in " ".join(done.output.split())
