@@ -83,14 +83,14 @@ def _files(cell: Cell, n: int) -> float:
 def _of_count(cell: Cell, heavier: Floats, cap: float, n: int, noise: Noise) -> float:
     if not cell.weighted:
         return 0.0
-    share, v = cell.weight / cell.mean_weight - 1.0, np.minimum(cell.weight, cap) / cap
     lost = _of_scale(cell, cap, n, noise)
     if cell.blur is not None:
         at, slope = cell.blur.weight, _slope(cell, cap)
         tail = at / cell.mean_weight - np.minimum(at, cap) / cap / slope
-        lost += tail @ cell.blur.of_weight @ tail
+        lost += float(tail @ cell.blur.of_weight @ tail)
     drift = cell.solve_weight(float((np.minimum(heavier, cap) / cap).mean()), cap)
-    return float((lost + drift**2) / ((float(share.var()) + 1.0) / n))
+    direct = (float((cell.weight / cell.mean_weight).var()) + 1.0) / n
+    return (lost + drift**2) / direct
 
 
 def _of_scale(cell: Cell, cap: float, n: int, noise: Noise) -> float:
