@@ -162,7 +162,8 @@ def _report_text(space: Workspace, confidential: bool) -> RenderableType:
         parts += [table_text(path.stem, *each) for each in _wide(rows, sizes)]
         unknown |= bool((rows["estimate"].notna() & rows["standard_error"].isna()).any())
     parts.append(paragraphs([LEGEND, *([f"{NOT_GIVEN}: {said['standard_errors'][0]}"] if unknown else [])], "dim"))
-    parts += [Text(line, style="red") for line in _not_identified(said)]
+    parts += [Text(line, style="red") for line in _listed(said, "not_identified", "not identified")]
+    parts += [Text(line, style="yellow") for line in _listed(said, "drift", "drifted from the reference")]
     if confidential:
         parts.append(evaluation_text(_evaluations(space), said["guarantee"]))
     return Group(*parts)
@@ -217,13 +218,12 @@ def _replay(space: Workspace) -> dict[str, str]:
     return {"replay": said} if (space.public / UNFIT).exists() else {}
 
 
-def _not_identified(said: dict[str, Any]) -> list[str]:
-    """What a release says of cells that its sums do not identify."""
-    found = said.get("not_identified", {})
-    if not found:
+def _listed(said: dict[str, Any], name: str, heading: str) -> list[str]:
+    """What a statement says of some cells, by variable, and what it means; nothing where it names none."""
+    if name not in said:
         return []
-    lines = [f"not identified, {what}: {', '.join(cells)}" for what, cells in found.items() if what != "in_words"]
-    return [*lines, f"({found['in_words']})"]
+    lines = [f"{heading}, {what}: {', '.join(cells)}" for what, cells in said[name].items() if what != "in_words"]
+    return [*lines, f"({said[name]['in_words']})"]
 
 
 def _wide(rows: pd.DataFrame, sizes: Frame) -> list[tuple[pd.DataFrame, list[str]]]:

@@ -19,8 +19,9 @@ that times these."""
 LEAST = 1e-3
 """Least limit, in the largest value: below it quantiles may be rounding."""
 
-FAR = 3.0
-"""Deviations of noise that a limit must stand."""
+NODES, NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
+NODE_WEIGHTS = NODE_WEIGHTS / NODE_WEIGHTS.sum()
+"""Gauss–Hermite quadrature of a standard normal error, out to 4.5 deviations."""
 
 
 class Noise(NamedTuple):
@@ -80,30 +81,33 @@ def _files(cell: Cell, n: int) -> float:
 
 
 def _of_count(cell: Cell, heavier: Floats, cap: float, n: int, noise: Noise) -> float:
-    share = cell.weight / cell.mean_weight - 1.0
-    v, slope = np.minimum(cell.weight, cap) / cap, _slope(cell, cap)
-    told = (v - v.mean()) / slope
-    lost = (share - told).var() * _files(cell, n) + _of_noise(cell, cap, n, noise)
-    if cell.blur is not None and cell.weighted:
-        at = cell.blur.weight
-        tail = at / cell.mean_weight - np.minimum(at, cap) / cap / slope
-        lost += tail @ cell.blur.of_weight @ tail
-    drift = (np.minimum(heavier, cap) / cap).mean() - v.mean()
-    return float((lost + (drift / slope) ** 2) / (max(float(share.var()) + 1.0, 1e-12) / n))
-
-
-def _of_noise(cell: Cell, cap: float, n: int, noise: Noise) -> float:
-    """Variance of log s that noise on Σ(1 − v) brings: by how far noise of FAR deviations moves it, over FAR.
-
-    Near its end, where most weights are beyond the cap, mean v hardly rises with s, and noise that lifts it there moves s
-    much farther than the slope at the reference tells.
-    """
     if not cell.weighted:
         return 0.0
-    far = FAR * noise.weight**0.5 / n
-    v = float(np.minimum(cell.weight, cap).mean()) / cap
-    moved = max(abs(cell.solve_weight(v + by, cap)) for by in (-far, far))
-    return (moved / FAR) ** 2
+    lost = _of_scale(cell, cap, n, noise)
+    if cell.blur is not None:
+        at, slope = cell.blur.weight, _slope(cell, cap)
+        tail = at / cell.mean_weight - np.minimum(at, cap) / cap / slope
+        lost += float(tail @ cell.blur.of_weight @ tail)
+    drift = cell.solve_weight(float((np.minimum(heavier, cap) / cap).mean()), cap)
+    direct = (float((cell.weight / cell.mean_weight).var()) + 1.0) / n
+    return (lost + drift**2) / direct
+
+
+def _of_scale(cell: Cell, cap: float, n: int, noise: Noise) -> float:
+    """Mean squared error of log s that sampling of both files and noise on Σ(1 − v) bring.
+
+    A sample whose mean v lies δ higher has weights that are b δ higher, b their regression on v; what is solved for is
+    s(δ), the real inverse. Near its end mean v hardly rises with s: where a cap cuts the largest weights off, a sample of
+    a little more mass there has a mean v that no s, or only a large one, gives.
+    """
+    share, v = cell.weight / cell.mean_weight - 1.0, np.minimum(cell.weight, cap) / cap
+    of_v, files = float(v.var()), _files(cell, n)
+    regression = float(((v - v.mean()) * share).mean()) / of_v if of_v > FLAT**2 else 0.0
+    sampling, of_noise = of_v * files, noise.weight / n**2
+    part, moves = sampling / (sampling + of_noise), NODES * (sampling + of_noise) ** 0.5
+    missed = cell.solve_weights(v.mean() + moves, cap) - regression * part * moves
+    apart = float((share - regression * (v - v.mean())).var()) * files + regression**2 * sampling * (1.0 - part)
+    return float(NODE_WEIGHTS @ missed**2) + apart
 
 
 def _of_mean(cell: Cell, wider: Floats, cap: float, windows: Floats, n: int, noise: Noise) -> Floats:
@@ -127,7 +131,8 @@ def _of_mean(cell: Cell, wider: Floats, cap: float, windows: Floats, n: int, noi
             clipped = np.clip((cell.blur.outcome[None] - centre) / reach, -1.0, 1.0)
             tail = cell.blur.outcome[None] - cell.mean - gain[:, None] * v.mean() * clipped
             lost += np.einsum("rb,bc,rc->r", tail, cell.blur.of_outcome, tail)
-        total = (lost + (gain * ((c_moved - c) * v).mean(axis=1)) ** 2) / variance
+        changed = float(np.average(wider, weights=cell.weight)) - cell.mean
+        total = (lost + (gain * ((c_moved - c) * v).mean(axis=1) - changed) ** 2) / variance
     return np.where(np.isfinite(total), total, np.inf)
 
 

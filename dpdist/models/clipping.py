@@ -219,7 +219,24 @@ class Cell:
         return s, self.solve_outcome(s, q, limits)
 
     def solve_weight(self, v: float, cap: float) -> float:
-        return _bisect(lambda s: float(np.minimum(self.weight * np.exp(s), cap).mean()) / cap - v)
+        return float(self.solve_weights(np.array([v]), cap)[0])
+
+    def solve_weights(self, v: Floats, cap: float) -> Floats:
+        """log s of mean statistics v, (value,): mean v is linear between the scales at which a record reaches the cap."""
+        means, scales = self._weight_curve
+        log_scale = np.log(np.interp(v, means, scales)) + np.log(cap)
+        log_scale = np.where(v >= means[-1], FARTHEST, np.where(v <= 0.0, -FARTHEST, log_scale))
+        return np.asarray(np.clip(log_scale, -FARTHEST, FARTHEST))
+
+    @cached_property
+    def _weight_curve(self) -> tuple[Floats, Floats]:
+        """Means of min(weight × scale, 1), and the scales: 0, and where each record reaches 1."""
+        heaviest = np.sort(self.weight)[::-1]
+        scales = 1.0 / heaviest
+        left = heaviest.sum() - np.cumsum(heaviest)
+        means = (np.arange(1, len(heaviest) + 1) + scales * left) / len(heaviest)
+        means[-1] = 1.0
+        return np.append(1e-300, means), np.append(1e-300, scales)
 
     def solve_outcome(self, s: float, q: float, limits: tuple[float, float, float]) -> float:
         if self.two_valued:

@@ -105,6 +105,7 @@ class ReferenceCells(OutcomeModel):
             Parameter("alone", (cell, ("covariance", ("weight", *pairs)))),
             Parameter("common", (cell, ("mean", ("weight", *(self.outcomes if several else ("outcome",)))))),
             Parameter("unit", (cell,)),
+            Parameter("departure", (cell, ("scale", ("weight", *(self.outcomes if several else ("outcome",)))))),
             *(() if self.weight_bounds is None else (self._spans,)),
         )
 
@@ -187,11 +188,12 @@ class ReferenceCells(OutcomeModel):
         unit, whole = self.unit, self._whole(told, self.unit)
         sized = self.sized(sums, np.bincount(unit, weights=self.count).astype(np.float64))
         centre, cap, reach = (each[np.unique(unit, return_index=True)[1]] for each in self.limits)
-        found, unknown = [], list[tuple[Floats, Floats]]()
+        found, departure, unknown = [], [], list[tuple[Floats, Floats]]()
         for k, (cells, units) in enumerate(zip(told, whole, strict=True)):
             limits, own = Limits(centre[:, k], cap, reach[:, k]), sized.sums[:, [0, 1 + k]]
             each = unclip(units, limits, own, sized.size, self.noise, self.shrinkage)
             found.append(spread(each, cells, units, unit))
+            departure.append(each.departure[unit])
             if self.weight_bounds is not None:
                 unknown.append(spans(units, limits, own, sized.size, self.noise, self.weight_bounds))
         ends = [unknown[0][0], *(of_mean for _, of_mean in unknown)] if unknown else []
@@ -207,6 +209,7 @@ class ReferenceCells(OutcomeModel):
             "unit": unit.astype(np.float64),
             "limits": np.column_stack(self.limits),
             "means": np.column_stack([weight, *means]),
+            "departure": np.column_stack([departure[0][:, 0], *(each[:, 1] for each in departure)]),
         }
         values |= {name: _covariances([getattr(each, name) for each in found]) for name in ("sampling", "noise", "alone")}
         if ends:

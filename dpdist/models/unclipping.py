@@ -16,6 +16,7 @@ import numpy as np
 
 from dpdist.models.choosing import Noise
 from dpdist.models.clipping import FARTHEST, FLAT, Cell, Slopes
+from dpdist.models.drift_test import DRIFTED, departures, shape_bias
 from dpdist.models.falling import STRAIGHT, posterior
 from dpdist.privacy.reference_cells import UNIT, Limits
 from dpdist.records import Floats
@@ -26,7 +27,8 @@ LEAST = 1e-12
 class Unclipped(NamedTuple):
     """Per cell: (mean weight, mean outcome), and covariances of (log mean weight, mean outcome) from sampling and noise;
     deviations of what cells have in common, the error of the mean that they are shrunk to and noise in histograms that
-    they share; their (log s, log g); A of both."""
+    they share; their (log s, log g); A of both; how far (log s, log g) as solved are from 0, in deviations of sampling and
+    noise."""
 
     estimate: Floats
     sampling: Floats
@@ -34,6 +36,7 @@ class Unclipped(NamedTuple):
     common: Floats
     scale: Floats
     drift: Floats
+    departure: Floats
 
 
 def unclip(
@@ -51,6 +54,7 @@ def unclip(
         noise.append(_of_noise([slopes, bent], of_sums / n**2, np.array([FARTHEST, cell.farthest])))
         told.append(slopes)
     raw, own_noise = np.array(found), np.array(noise)
+    departure = departures(raw, np.array(sampling), np.diagonal(own_noise, axis1=1, axis2=2))
     kept, moved, spread, together = np.ones_like(raw), raw, np.zeros(2), np.zeros_like(raw)
     if shrinkage and len(cells) > 2:
         parts = [shrunk(raw[:, k], np.array(sampling)[:, k], own_noise[:, k, k]) for k in range(2)]
@@ -80,13 +84,16 @@ def unclip(
             direct = cell.direct_influence()
             own_sampling = direct.T @ direct / len(direct) / count[k]
         left = np.diag([1.0, cell.mean_rate**2]) * ((1.0 - kept[k]) ** 2 * spread)
-        covariances[0].append(own_sampling + left)
+        drifted = np.abs(departure[k]) > DRIFTED
+        biased = np.diag(shape_bias(cell, (raw[k, 0], raw[k, 1]), own_limits[k]) ** 2) if drifted.any() else 0.0
+        covariances[0].append(own_sampling + left + biased)
         covariances[1].append(rates @ own_noise[k] @ rates.T)
         estimate.append((cell.mean_weight * np.exp(moved[k, 0]), cell.mean_at(moved[k, 1])))
     rate = np.array([[1.0, cell.mean_rate] for cell in cells])
     blurred = np.array([cell.blurred(own) for cell, own in zip(cells, own_limits, strict=True)])
     common = np.sqrt((together * rate) ** 2 + blurred)
-    return Unclipped(np.array(estimate), np.array(covariances[0]), np.array(covariances[1]), common, moved, spread)
+    of_sampling, of_noise = (np.array(each) for each in covariances)
+    return Unclipped(np.array(estimate), of_sampling, of_noise, common, moved, spread, departure)
 
 
 def _product(cell: Cell, s: float, limits: tuple[float, float, float], of_means: Floats, g: float) -> tuple[float, float]:

@@ -17,6 +17,7 @@ from scipy.stats import t
 from dpdist.cells import Cells
 from dpdist.estimates import STATISTICS, Interval
 from dpdist.job import NOISY
+from dpdist.models.drift_test import DRIFTED
 from dpdist.models.reference_cells import ReferenceCells
 from dpdist.publish.released import Release
 from dpdist.records import Floats
@@ -52,6 +53,24 @@ def unidentified(release: Release) -> dict[str, list[str]]:
             where = f"{label} / " if len(release.frame.stratum_labels) > 1 else ""
             found.setdefault(what, []).extend(where + name for name in names)
     return {what: names for what, names in found.items() if names}
+
+
+def drifted(release: Release) -> dict[str, list[str]]:
+    """Cells whose noisy sums are not those that a reference file or an earlier release predicts, by variable."""
+    cells: dict[str, list[str]] = {}
+    reference = release.job.reference
+    if reference is None or reference.histogram is not None:
+        return cells
+    for stratum, label in enumerate(release.frame.stratum_labels):
+        model = release.model(stratum)
+        if not isinstance(model, ReferenceCells) or "departure" not in release.sets[0][label]:
+            continue
+        departure = release.theta(model, stratum, 0)["departure"][0]
+        where = f"{label} / " if len(release.frame.stratum_labels) > 1 else ""
+        for k, what in enumerate(("weight", *model.outcomes)):
+            away = np.abs(departure[:, k]) > DRIFTED
+            cells.setdefault(what, []).extend(where + name for name in np.array(model.labels)[away].tolist())
+    return {what: names for what, names in cells.items() if names}
 
 
 def limited(

@@ -14,7 +14,7 @@ from dpdist.privacy.adjacency import TRUST_MODEL, headline, neighbours, not_prot
 from dpdist.privacy.claims import in_words
 from dpdist.privacy.domain import domain
 from dpdist.publish.accuracy import standard_errors
-from dpdist.publish.limits import looked_through, unidentified
+from dpdist.publish.limits import drifted, looked_through, unidentified
 from dpdist.publish.released import DISTRIBUTIONS, Release
 
 HASHES = ("sha256", "chain")
@@ -43,6 +43,11 @@ NOT_IDENTIFIED = (
     "the limits at which records were clipped, or too little within them. Such a cell has limits and no estimate. "
     "Intervals of what is made of it hold them too. Its synthetic records have means within them and tell no more"
 )
+DRIFT = (
+    "the noisy sums of these cells are farther from what the reference predicts than sampling and noise would carry them "
+    "(about one cell in a thousand would be named by chance): weights or outcomes have changed since. Estimates follow a "
+    "change of scale, not one of shape: the errors of these cells hold the bias of a planned one, and no more"
+)
 LOOKED_THROUGH = (
     "noisy sums are looked through for cells whose limits bind: one whose shape is its group's is taken for such with a "
     "chance of at most {:g} by each of its sums"
@@ -70,7 +75,14 @@ def statement(release: Release) -> dict[str, Any]:
         "post_processing": _post_processing(release),
         "standard_errors": standard_errors(release),
         **_not_identified(release),
+        **_drift(release),
     }
+
+
+def _drift(release: Release) -> dict[str, Any]:
+    """Cells that have drifted from the reference, where there are any."""
+    cells = drifted(release)
+    return {"drift": {"in_words": DRIFT, **cells}} if cells else {}
 
 
 def _not_identified(release: Release) -> dict[str, Any]:

@@ -215,3 +215,36 @@ def test_no_window_is_without_width(outcome: list[float]) -> None:
     windows = _windows(Cell.of(np.ones(len(values)), values, (0.0, 150_000.0)))
     assert len(windows)
     assert (windows[:, 1] > 0).all()
+
+
+def counts_off(cap: float | None) -> Floats:
+    """Errors of counts, in direct standard errors given n, of samples whose weights have four values, three of them alike
+    and holding nearly all of the mass; at limits as chosen, or at a cap."""
+    rng = np.random.default_rng(11)
+    n, errors = 1900, []
+    for _ in range(30):
+        before, now = (rng.choice([1500.0, 1490.0, 1480.0, 10.0], n, p=[0.4, 0.3, 0.25, 0.05]) for _ in range(2))
+        cell = Cell.of(before, np.exp(rng.normal(10.0, 1.0, n)), (0.0, 1e6))
+        own = choose([cell], n, NOISE).cap if cap is None else cap
+        v = float(np.minimum(now, own).mean()) / own + rng.laplace(0.0, 1.0) / n
+        counted = n * cell.mean_weight * np.exp(cell.solve_weight(v, own))
+        errors.append((counted - now.sum()) / (now.std() * n**0.5))
+    return np.array(errors)
+
+
+def test_a_cap_at_the_largest_of_few_weights_is_not_taken() -> None:
+    """A sample with a little more mass there has a mean v that only a large scale gives, or none. Control: at that cap some
+    counts are off by more than a hundred direct errors."""
+    assert np.abs(counts_off(None)).max() < 4.0
+    assert np.abs(counts_off(1500.0)).max() > 100.0
+
+
+def test_the_inverse_of_mean_weights_is_exact_and_ends_where_the_search_does() -> None:
+    rng = np.random.default_rng(3)
+    cell = Cell.of(np.exp(rng.normal(0.0, 1.0, 300)), np.ones(300), (0.0, 2.0))
+    for scale in (-2.5, -0.3, 0.0, 0.4, 1.5):
+        for cap in (0.5, 2.0, 30.0):
+            v = float(np.minimum(cell.weight * np.exp(scale), cap).mean()) / cap
+            assert cell.solve_weight(v, cap) == pytest.approx(scale, abs=1e-9)
+    assert cell.solve_weight(1.1, 2.0) == clipping.FARTHEST
+    assert cell.solve_weight(-0.1, 2.0) == -clipping.FARTHEST
