@@ -23,23 +23,24 @@ HALVINGS = 200
 
 
 class Domain(NamedTuple):
-    """Public bounds; `whole` of outcomes that are whole numbers; `step` 0 of outcomes that are on no grid; atoms."""
+    """Public bounds; `whole` of outcomes that are whole numbers; `step` 0 of outcomes that are on no grid; atoms; and the
+    ends that no scale moves a value over, which are a top-code and a minimum where the reference has them."""
 
     low: float
     top: float
     whole: bool = False
     step: float = 0.0
     atoms: tuple[float, ...] = ()
+    least: float = -np.inf
+    largest: float = np.inf
 
     @classmethod
     def of(cls, values: Floats, bounds: tuple[float, float], whole: bool) -> Self:
-        """By the values of a reference, (record,)."""
-        atoms = {0.0, *bounds}
-        for end in (values.min(), values.max()) if len(values) else ():
-            held = int((values == end).sum())
-            if held >= max(ATOM_RECORDS, ATOM * len(values)):
-                atoms.add(float(end))
-        return cls(*bounds, whole, _step(values[~np.isin(values, list(atoms))]), tuple(sorted(atoms)))
+        """By the values of a reference, (record,), of which there is one at least."""
+        least = float(values.min()) if _atom(values, values.min()) else -np.inf
+        largest = float(values.max()) if _atom(values, values.max()) else np.inf
+        atoms = tuple(sorted({0.0, *bounds, *(end for end in (least, largest) if np.isfinite(end))}))
+        return cls(*bounds, whole, _step(values[~np.isin(values, atoms)]), atoms, least, largest)
 
     def still(self, values: Floats) -> NDArray[np.bool_]:
         """Which values are atoms."""
@@ -50,8 +51,8 @@ class Domain(NamedTuple):
 
         None where no scale does it.
         """
-        free = ~self.still(values)
-        if not free.any() or not self.low < mean < self.top:
+        free, low, top = ~self.still(values), max(self.low, self.least), min(self.top, self.largest)
+        if not free.any() or not low < mean < top:
             return None
         multiplied = self.low >= 0.0
 
@@ -60,7 +61,7 @@ class Domain(NamedTuple):
                 moved = values * np.tan(share * np.pi / 2.0)
             else:
                 moved = values + (2.0 * share - 1.0) * (self.top - self.low)
-            return np.asarray(np.where(free, np.clip(moved, self.low, self.top), values))
+            return np.asarray(np.where(free, np.clip(moved, low, top), values))
 
         below, above = 0.0, 1.0
         for _ in range(HALVINGS):
@@ -72,15 +73,19 @@ class Domain(NamedTuple):
     def rounded(self, moved: Floats, before: Floats) -> Floats:
         """Moved values back on the grid, to the nearest multiple, where they were on it before.
 
-        None comes to 0 that was not there, and none leaves the bounds.
+        None comes to 0 that was not there, and none passes an end.
         """
         found = moved
         for step in (1.0,) * self.whole + (self.step,) * (self.step > 0.0):
             near = np.rint(moved / step) * step
             near = np.where((near == 0.0) & (before != 0.0), np.sign(moved) * step, near)
-            inside = (near >= self.low) & (near <= self.top)
+            inside = (near >= max(self.low, self.least)) & (near <= min(self.top, self.largest))
             found = np.where(_multiples(before, step) & ~self.still(before) & inside, near, found)
         return np.asarray(found)
+
+
+def _atom(values: Floats, value: float) -> bool:
+    return int((values == value).sum()) >= max(ATOM_RECORDS, ATOM * len(values))
 
 
 def _step(values: Floats) -> float:
