@@ -33,15 +33,15 @@ LEAST_SQUARES = (
     "ratio of its total and count where the table has both, and else as noised"
 )
 AS_NOISED = "figures are as noised: margins are not the sums of their cells"
-MOVED = (
-    "outcomes of all cells are multiplied (shifted, if they may be negative) by one factor, under which they have the "
-    "table's grand mean; then weights in every cell are tilted until the cell has its released means; a cell's outcomes "
-    "have a factor of their own only where weights cannot do it"
-)
-KEPT = (
-    "0, the public bounds, a top-code and a minimum stay where they are, at the reference's weighted share where the means "
-    "allow it; outcomes on a grid, such as whole thousands, are rounded back to it; without weights to tilt, the grid is "
-    "given up for the mean, but for whole numbers"
+DONATED = (
+    f"a donor is of the synthetic record's own cell, or of the cells most like it where the cell has fewer than {FEWEST}",
+    "tables made from synthetic records are the published ones; what else they tell is the reference's, not measured",
+    "outcomes of all cells are multiplied by one factor (shifted, if they may be negative) that gives them the grand mean",
+    "weights in a cell are then tilted until it has its released means; where weights cannot do it, the cell's outcomes "
+    "have a factor of their own",
+    "0, the public bounds, a top-code and a minimum stay where they are; where the means allow it, they keep the weighted "
+    "share that donors have",
+    "outcomes on a grid, such as whole thousands, are rounded back to it; without weights, only whole numbers are",
 )
 RATIOS = (
     "a mean is the ratio of the noisy total and the noisy count, clipped to the outcome's public bounds; where the noisy "
@@ -164,17 +164,16 @@ def _public(release: Release) -> list[str]:
     ]
 
 
-def _of_donors(release: Release) -> str:
+def _donors(release: Release) -> str:
     """Where the values of synthetic records beside reference tables are from."""
     if release.donors:
-        taken = f"a record of the reference (released/{DONORS})"
+        taken = f"a donor, which is a record of the reference (released/{DONORS})"
     else:
-        taken = f"a point of an earlier release or of histograms, a mean of like records (released/{REFERENCE_FILE})"
-    return (
-        f"a synthetic record takes its weight and outcomes together from {taken}, of its own cell, or of the cells most "
-        f"like it where there are fewer than {FEWEST}; tables made from synthetic records are the published ones, and what "
-        "else they tell is the reference's, not measured"
-    )
+        taken = (
+            f"a donor, which is a point of an earlier release or of histograms (released/{REFERENCE_FILE}): a mean of like "
+            "records, in which round figures and a top-code may be lost"
+        )
+    return f"a synthetic record takes its weight and outcomes together from {taken}"
 
 
 def _post_processing(release: Release) -> list[str]:
@@ -206,7 +205,7 @@ def _post_processing(release: Release) -> list[str]:
             "clipping is undone by the scale of weights and of outcomes (the shift, if outcomes may be negative or are "
             f"two-valued) under which the reference has a cell's noisy sums; these {how}"
         )
-        steps += [_of_donors(release), MOVED, KEPT]
+        steps += [_donors(release), *DONATED]
     if job.model.family == "scores":
         steps.append(
             "scores are turned back into weights and outcomes by the reference's distributions, within its range: no value "

@@ -15,15 +15,24 @@ DOMAINS = (Domain(0.0, 100.0), Domain(-50.0, 50.0))
 SHARE = st.floats(0, 1)
 
 
-@given(VALUES, st.floats(0.01, 1e5), SHARE, SHARE, st.booleans(), st.booleans())
+@given(VALUES, st.floats(0.01, 1e5), SHARE, SHARE, st.booleans(), st.booleans(), st.booleans())
 def test_means_are_met_whatever_they_are(
-    rows: list[tuple[float, float, float]], mean_weight: float, first: float, second: float, weighted: bool, rounded: bool
+    rows: list[tuple[float, float, float]],
+    mean_weight: float,
+    first: float,
+    second: float,
+    weighted: bool,
+    rounded: bool,
+    kept: bool,
 ) -> None:
-    """To 1e-9 of the range; weights stay positive, outcomes within their bounds."""
+    """To 1e-9 of the range; weights stay positive, outcomes within their bounds; atoms and a grid `kept` or not."""
     table = np.array(rows)
     weight, outcomes = table[:, 0], np.round(table[:, 1:], -1 if rounded else 6)
     means = np.array([100.0 * first, 100.0 * second - 50.0])
-    found, moved = agree(weight, outcomes, mean_weight, means, DOMAINS, weighted)
+    domains = DOMAINS
+    if kept:
+        domains = tuple(Domain.of(y, (each.low, each.top), False) for y, each in zip(outcomes.T, DOMAINS, strict=True))
+    found, moved = agree(weight, outcomes, mean_weight, means, domains, weighted)
     total = mean_weight if weighted else 1.0
     assert found.mean() == pytest.approx(total, rel=1e-12)
     assert (found > 0).all()
