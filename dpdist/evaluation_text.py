@@ -58,8 +58,8 @@ def verdict_text(tables: Mapping[str, pd.DataFrame]) -> RenderableType:
 
 
 def _truth(rows: pd.DataFrame) -> Iterator[str]:
-    """How many true figures the intervals hold, where the survey is simulated."""
+    """How many figures of the truth the intervals hold, where the survey is simulated."""
     known = rows[["truth", "synthetic_lower"]].notna().all(axis=1)
     if known.any():
         held = (rows["synthetic_lower"] <= rows["truth"]) & (rows["truth"] <= rows["synthetic_upper"])
-        yield f"90 % intervals hold {np.mean(held[known]):.2f} of {int(known.sum())} true figures"
+        yield f"90 % intervals hold {np.mean(held[known]):.2f} of {int(known.sum())} figures of the simulated truth"

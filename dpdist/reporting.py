@@ -42,6 +42,7 @@ ABREAST = 2
 LEGEND = "± is one standard error. 90 % intervals are `lower` and `upper` in the files of public/tables."
 FEW = {0: "no record", 1: "one record"}
 NOT_GIVEN = "not given"
+NOT_IDENTIFIED = "not identified"
 
 
 def plan_text(plan: Plan) -> RenderableType:
@@ -71,8 +72,9 @@ def _promise(said: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _covered(said: Mapping[str, Any]) -> dict[str, str]:
-    """Which files ε compares, and what is not protected; of a statement that has them."""
+    """Which files ε compares, what is not protected and who is trusted; of a statement that has them."""
     lines = {"neighbours": said.get("adjacency_in_words"), "not covered": ", ".join(said.get("not_protected", ()))}
+    lines["trusted"] = said.get("trust_model")
     return {name: text for name, text in lines.items() if text}
 
 
@@ -160,6 +162,7 @@ def _report_text(space: Workspace, confidential: bool) -> RenderableType:
         parts += [table_text(path.stem, *each) for each in _wide(rows, sizes)]
         unknown |= bool((rows["estimate"].notna() & rows["standard_error"].isna()).any())
     parts.append(paragraphs([LEGEND, *([f"{NOT_GIVEN}: {said['standard_errors'][0]}"] if unknown else [])], "dim"))
+    parts += [Text(line, style="red") for line in _not_identified(said)]
     if confidential:
         parts.append(evaluation_text(_evaluations(space), said["guarantee"]))
     return Group(*parts)
@@ -214,6 +217,15 @@ def _replay(space: Workspace) -> dict[str, str]:
     return {"replay": said} if (space.public / UNFIT).exists() else {}
 
 
+def _not_identified(said: dict[str, Any]) -> list[str]:
+    """What a release says of cells that its sums do not identify."""
+    found = said.get("not_identified", {})
+    if not found:
+        return []
+    lines = [f"not identified, {what}: {', '.join(cells)}" for what, cells in found.items() if what != "in_words"]
+    return [*lines, f"({found['in_words']})"]
+
+
 def _wide(rows: pd.DataFrame, sizes: Frame) -> list[tuple[pd.DataFrame, list[str]]]:
     """One row a cell: the default estimator of every statistic with its standard error, ABREAST statistics at a time;
     beside it, cell by cell, why a figure may be missing."""
@@ -226,6 +238,11 @@ def _wide(rows: pd.DataFrame, sizes: Frame) -> list[tuple[pd.DataFrame, list[str
         name = statistic if variable is None or variable != variable else f"{statistic} of {variable}"
         part = group[[*by, "estimate", "standard_error"]].reset_index(drop=True)
         parts.append(part.set_axis([*by, name, "±"], axis=1))
-    why = [FEW.get(records[tuple(label)], NOT_GIVEN) for label in parts[0][by].to_numpy().tolist()]
+    absent = np.any([part.iloc[:, -2].isna().to_numpy() for part in parts], axis=0)
+    labels = parts[0][by].to_numpy().tolist()
+    why = [
+        FEW.get(records[tuple(label)], NOT_IDENTIFIED if own else NOT_GIVEN)
+        for label, own in zip(labels, absent, strict=True)
+    ]
     groups = [parts[k : k + ABREAST] for k in range(0, len(parts), ABREAST)]
     return [(pd.concat([first, *(part.drop(columns=by) for part in more)], axis=1), why) for first, *more in groups]

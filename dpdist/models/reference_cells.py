@@ -17,11 +17,13 @@ import numpy as np
 from dpdist.job import Job
 from dpdist.models.choosing import Noise, choose
 from dpdist.models.clipping import Cell
+from dpdist.models.described import recall_draws
 from dpdist.models.design import design
 from dpdist.models.lending import complete
 from dpdist.models.merging import fewest, pooled, spread, united
 from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws, Extremes, Parameter
+from dpdist.models.saturation import set_into, spans, weight_bounds
 from dpdist.models.unclipping import unclip
 from dpdist.points import POINTS
 from dpdist.privacy.reference_cells import UNIT, Limits, noise_scales
@@ -61,6 +63,8 @@ class ReferenceCells(OutcomeModel):
     limits: Limits | None = None
     unit: Ints | None = None
     """Of every cell, (cell,): cells of one unit have one sum."""
+    weight_bounds: tuple[float, float] | None = None
+    """Public, where histograms fix the limits: then noisy sums are looked through for what they do not identify."""
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> ReferenceCells:
@@ -76,6 +80,7 @@ class ReferenceCells(OutcomeModel):
         return cls(
             *(cells, bounds[0], labels, job.model.outcomes, bounds, codes, count, scales, weighted),
             *(job.mechanism.shrinkage, job.sizes_secret),
+            weight_bounds=weight_bounds(job),
         )
 
     @property
@@ -100,6 +105,15 @@ class ReferenceCells(OutcomeModel):
             Parameter("alone", (cell, ("covariance", ("weight", *pairs)))),
             Parameter("common", (cell, ("mean", ("weight", *(self.outcomes if several else ("outcome",)))))),
             Parameter("unit", (cell,)),
+            *(() if self.weight_bounds is None else (self._spans,)),
+        )
+
+    @property
+    def _spans(self) -> Parameter:
+        """Least and most of a mean that the sums do not identify; null where they do."""
+        names = ("weight", *(self.outcomes if len(self.outcomes) > 1 else ("outcome",)))
+        return Parameter(
+            "spans", (("cell", self.labels), ("end", tuple(f"{e} {n}" for n in names for e in ("least", "most"))))
         )
 
     @property
@@ -173,13 +187,17 @@ class ReferenceCells(OutcomeModel):
         unit, whole = self.unit, self._whole(told, self.unit)
         sized = self.sized(sums, np.bincount(unit, weights=self.count).astype(np.float64))
         centre, cap, reach = (each[np.unique(unit, return_index=True)[1]] for each in self.limits)
-        found = []
+        found, unknown = [], list[tuple[Floats, Floats]]()
         for k, (cells, units) in enumerate(zip(told, whole, strict=True)):
             limits, own = Limits(centre[:, k], cap, reach[:, k]), sized.sums[:, [0, 1 + k]]
             each = unclip(units, limits, own, sized.size, self.noise, self.shrinkage)
             found.append(spread(each, cells, units, unit))
-        weight = found[0].estimate[:, 0]
-        means = [each.estimate[:, 1] for each in found]
+            if self.weight_bounds is not None:
+                unknown.append(spans(units, limits, own, sized.size, self.noise, self.weight_bounds))
+        ends = [unknown[0][0], *(of_mean for _, of_mean in unknown)] if unknown else []
+        weight, *means = [found[0].estimate[:, 0], *(each.estimate[:, 1] for each in found)]
+        if ends:
+            weight, *means = (set_into(value, own) for value, own in zip((weight, *means), ends, strict=True))
         carried = [
             [cell.transported(w, m, POINTS) for cell, w, m in zip(cells, weight, mean, strict=True)]
             for cells, mean in zip(told, means, strict=True)
@@ -191,6 +209,8 @@ class ReferenceCells(OutcomeModel):
             "means": np.column_stack([weight, *means]),
         }
         values |= {name: _covariances([getattr(each, name) for each in found]) for name in ("sampling", "noise", "alone")}
+        if ends:
+            values["spans"] = np.column_stack(ends)
         values["common"] = np.column_stack([found[0].common[:, 0], *(each.common[:, 1] for each in found)])
         if self.simplex:
             share = self._sizes(told) / np.bincount(unit, weights=self._sizes(told))[unit]
@@ -253,6 +273,10 @@ class ReferenceCells(OutcomeModel):
 
     def extremes(self, draws: Draws, records: Records) -> Extremes:
         return Extremes(np.full(len(records), np.inf), np.full(len(records), -np.inf))
+
+    def recall(self, described: Mapping[str, Any]) -> Draws:
+        """A released job does not name an earlier release, beside which there are no spans: what is there tells."""
+        return recall_draws([each for each in self.parameters if each.name in described], described)
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
         first, other = self.scales

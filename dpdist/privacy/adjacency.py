@@ -17,14 +17,15 @@ from collections.abc import Sequence
 from dpdist.job import Job
 
 TRUST_MODEL = (
-    "central: the custodian, and the machines and people of the run, see every record and are trusted; what is claimed is "
-    "of the public folder, for whoever sees nothing else; run times, refusals and messages are in no ε, nor is a decision "
-    "to publish, or to run again, that was made by looking at the confidential folder"
+    "central: the custodian, and all machines and people of the run, see every record and are trusted. The claim concerns "
+    "people who see only the public folder. Run times, refusals and messages are in no ε. You may look at the confidential "
+    "folder and then publish, withhold or run again: that choice can itself tell of records and is in no ε, so decide the "
+    "rule beforehand"
 )
 IN_WORDS = {
     "zero_out": (
-        "two files are neighbours if they differ in one record only: in one file its {values} count, in the other they are "
-        "switched off, as if nothing had been reported; its other columns, and that it is in the file, are the same in both"
+        "two files are neighbours if they differ in one record only: in one file its {values} are used, in the other they "
+        "are ignored, as if nothing had been reported; its other columns, and that it is in the file, are the same in both"
     ),
     "substitution": (
         "two files are neighbours if they differ in one record only, whose {values} may have any other values; its other "
@@ -85,4 +86,4 @@ def headline(job: Job) -> str:
 def unit(job: Job) -> str:
     """Of whom the figures are the loss, and how it grows where one person has several records."""
     grows = "up to k times one row's" if job.budget.delta is None else "in ρ up to k² times one row's"
-    return f"a record is one row of the file, not a person or household: the loss of who has k rows in it is {grows}"
+    return f"a record is one row of the file: for a person or household with k rows in it the loss is {grows}"

@@ -26,9 +26,9 @@ STRICT = (
 )
 EXACT_DRAWS = "this holds for exact draws only, and the draws of this release are not proven exact (see assumptions)"
 ASYMPTOTIC = (
-    "not a differential-privacy guarantee for every file, nor proven for this one: ε = {epsilon} is the value that a bound "
-    "was brought to which is computed on the file itself, over posterior draws; a record's true loss can exceed it; if it "
-    "held, no result would change its probability by more than e^ε = {factor}"
+    "not a differential-privacy guarantee for every file, nor proven for this one: ε = {epsilon} is a target. A bound on "
+    "the loss was computed from this file, over posterior draws, and brought down to it; a record's true loss can exceed "
+    "it. If the target held, one record would change the probability of no result by more than a factor of e^ε = {factor}"
 )
 SAME_X = "where {values} of a record are exchanged for any others at the same x, ε = {epsilon}"
 REMOVED_AND_ADDED = "where a record is exchanged for any other, one is removed and one added: ε = {epsilon}"
@@ -84,7 +84,7 @@ def headline(said: Mapping[str, Any]) -> dict[str, str]:
         cost = f"ρ = {said['rho']}, ε = {said['epsilon']} at δ = {said['delta']}"
     neighbours = said["adjacency"] + (", anywhere" if said.get("exchange") == "anywhere" else "")
     if said["guarantee"] == "asymptotic":
-        target = f"{cost}, {neighbours} (of a bound on this file; no strict ε)"
+        target = f"{cost}, {neighbours} (a target on this file, not a proven limit)"
         return {"guarantee": "asymptotic: not a differential-privacy guarantee for every file", "aimed at": target}
     times, but = factor(Fraction(said["epsilon"])), ""
     if "rho" in said:

@@ -28,6 +28,10 @@ SKEWED = (
     "intervals of counts are symmetric on the log scale, where they reach less far than the count, and otherwise as they "
     "are, from 0; those of means and totals are symmetric as they are"
 )
+WITHIN_BOUNDS = (
+    "limits of means stand within the outcome's public bounds; those of counts, and of totals of what cannot be negative, "
+    "do not reach below 0"
+)
 SEARCH_STANDS_IN = "privacy weights were fixed on the reference: a search on a synthetic sample stands in for them here"
 COUNTED_AGAIN = (
     "estimator `parameters`: composition of the sample over x, other samples' bin counts and other noise, both simulated "
@@ -92,13 +96,14 @@ def _of_parameters(release: Release) -> list[str]:
 def standard_errors(release: Release) -> list[str]:
     """What the statement says of the standard errors."""
     if release.job.model.family == "noisy_tables":
-        return [NO_ERRORS] if release.job.local else [SUMS_NOISED_AGAIN, *_design(release.job)]
+        return [NO_ERRORS] if release.job.local else [SUMS_NOISED_AGAIN, WITHIN_BOUNDS, *_design(release.job)]
     job, told, drawn = release.job, _known(release), release.job.mechanism.name == "sanitized_statistics"
     agree = job.model.family == "reference_cells"
     said = [
         *_of_parameters(release),
         RECORDS_AGREE if agree else SETS_DRAWN if drawn else SYNTHESIS_ADDED if told else BETWEEN_AND_WITHIN,
         SKEWED,
+        *([WITHIN_BOUNDS] if job.mechanism.name in NOISY else []),
         "nominal 90 % intervals under the model; the model's own misfit is not in them",
     ]
     if job.model.family == "scores":

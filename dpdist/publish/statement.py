@@ -10,11 +10,13 @@ from dpdist.families import FAMILIES
 from dpdist.files import sha256
 from dpdist.job import CELLWISE, LAPLACE, Job
 from dpdist.models.donors import FEWEST
+from dpdist.models.saturation import ALARM
 from dpdist.points import REFERENCE_FILE
 from dpdist.privacy.adjacency import TRUST_MODEL, headline, neighbours, not_protected, protected, unit
 from dpdist.privacy.claims import in_words
 from dpdist.privacy.domain import domain
 from dpdist.publish.accuracy import standard_errors
+from dpdist.publish.limits import looked_through, unidentified
 from dpdist.publish.released import DISTRIBUTIONS, DONORS, Release
 
 HASHES = ("sha256", "chain")
@@ -48,6 +50,16 @@ RATIOS = (
     "count is not above 0, the bound on the total's side"
 )
 
+NOT_IDENTIFIED = (
+    "the noisy sums do not identify the mean weight, or an outcome's mean, of these cells: nearly all of it lies beyond "
+    "the limits at which records were clipped, or too little within them. Such a cell has limits and no estimate. "
+    "Intervals of what is made of it hold them too. Its synthetic records have means within them and tell no more"
+)
+LOOKED_THROUGH = (
+    "noisy sums are looked through for cells whose limits bind: one whose shape is its group's is taken for such with a "
+    "chance of at most {:g} by each of its sums"
+)
+
 
 def statement(release: Release) -> dict[str, Any]:
     """statement.json: guarantee, adjacency, what was spent, what is public, how the release was made."""
@@ -69,7 +81,14 @@ def statement(release: Release) -> dict[str, Any]:
         "public": _public(release),
         "post_processing": _post_processing(release),
         "standard_errors": standard_errors(release),
+        **_not_identified(release),
     }
+
+
+def _not_identified(release: Release) -> dict[str, Any]:
+    """Cells whose noisy sums do not identify them, where there are any."""
+    cells = unidentified(release)
+    return {"not_identified": {"in_words": NOT_IDENTIFIED, **cells}} if cells else {}
 
 
 def _claimed(release: Release) -> dict[str, Any]:
@@ -205,6 +224,8 @@ def _post_processing(release: Release) -> list[str]:
             "clipping is undone by the scale of weights and of outcomes (the shift, if outcomes may be negative or are "
             f"two-valued) under which the reference has a cell's noisy sums; these {how}"
         )
+        if looked_through(release):
+            steps.append(LOOKED_THROUGH.format(ALARM))
         steps += [_donors(release), *DONATED]
     if job.model.family == "scores":
         steps.append(

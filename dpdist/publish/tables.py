@@ -23,6 +23,7 @@ from dpdist.estimates import (
 from dpdist.job import Table
 from dpdist.models.noisy_tables import NoisyTables
 from dpdist.models.protocol import Expectation, expected_of
+from dpdist.publish.limits import limited
 from dpdist.publish.noised import noised_intervals
 from dpdist.publish.precision import Spreads, cell_estimates, composition, variances
 from dpdist.publish.released import Release
@@ -81,6 +82,8 @@ def table(release: Release, said: Table, grounds: Mapping[str, Grounds]) -> pa.T
         found = {first: {"parameters": noised_intervals(release, model, said, cells)}}
     else:
         found = {outcome: estimates(release, cells, each) for outcome, each in grounds.items() if outcome in wanted}
+    outcomes = release.job.model.outcomes
+    found = {outcome: limited(release, cells, outcomes.index(outcome), each) for outcome, each in found.items()}
     names = {name: k for k, name in enumerate(STATISTICS)}
     columns: dict[str, list[object]] = {name: [] for name in said.by}
     figures: dict[str, list[object]] = {
@@ -101,18 +104,24 @@ def table(release: Release, said: Table, grounds: Mapping[str, Grounds]) -> pa.T
         for statistic in said.statistics:
             for estimator, intervals in found[statistic.variable or first].items():
                 interval = intervals[names[statistic.name]]
-                row = [float(values[cell]) for values in interval]
-                empty = not np.isfinite(row[0])
-                row = row if np.isfinite(row[1]) else [row[0], np.nan, np.nan, np.nan, np.nan]
+                row = _row(interval, cell)
                 for name, level in zip(said.by, label, strict=True):
                     columns[name].append(level)
-                shown = [None if empty or np.isnan(v) else v for v in row]
-                values = (statistic.name, statistic.variable, estimator, *shown, empty)
+                values = (statistic.name, statistic.variable, estimator, *row, row[0] is None)
                 for name, value in zip(figures, values, strict=True):
                     figures[name].append(value)
     text = [(name, pa.string()) for name in (*said.by, "statistic", "variable", "estimator")]
     number = [(name, pa.float64()) for name in ("estimate", "standard_error", "df", "lower", "upper")]
     return pa.table(columns | figures, schema=pa.schema([*text, *number, ("suppressed", pa.bool_())]))
+
+
+def _row(interval: Interval, cell: int) -> list[float | None]:
+    """Estimate, standard error, df and limits; without an estimate only limits, without an error only the estimate."""
+    value, error, df, lower, upper = (float(values[cell]) for values in interval)
+    if not np.isfinite(value):
+        limits = (lower, upper) if np.isfinite([lower, upper]).all() else (None, None)
+        return [None, None, None, *limits]
+    return [value, error, df, lower, upper] if np.isfinite(error) else [value, None, None, None, None]
 
 
 def from_parameters(

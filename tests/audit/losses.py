@@ -120,8 +120,10 @@ class Case:
         noise = ", noise: gaussian" if self.gaussian else ""
         public = ", sensitivity: public" if self.mechanism == "laplace_composed" else ""
         bins = ", bins: 7" if self.mechanism == "perturbed_histogram" else ""
+        # one histogram tells no columns apart: its tables have none
+        tables = JOB.replace("by: [field]", "by: []") if bins else JOB + FINE * self.fine
         return parse_job(
-            (JOB + FINE * self.fine).format(
+            tables.format(
                 low=1 if self.mechanism == "sanitized_statistics" else 0,
                 survey="survey: {weight: weight}" if self.weighted else "",
                 family=FAMILIES[self.mechanism],

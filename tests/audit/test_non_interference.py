@@ -94,6 +94,7 @@ VARIANTS: dict[str, dict[str, str]] = {
     "perturbed_histogram": {
         "family": "histogram",
         "mechanism": "perturbed_histogram",
+        "strata": "field, sex",
         "survey": "",
         "sets": "2",
         "reference": "",

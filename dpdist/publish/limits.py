@@ -1,0 +1,160 @@
+"""Published limits of intervals: within the public bounds, and as far apart as what noisy sums do not identify.
+
+Post-processing. A figure that is a sum of cells holds the ranges of those that are not identified (models.saturation); a
+mean over cells takes these weights and means wherever in their ranges they bring it the farthest. A figure made of such
+cells alone has limits and no estimate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import t
+
+from dpdist.cells import Cells
+from dpdist.estimates import STATISTICS, Interval
+from dpdist.job import NOISY
+from dpdist.models.reference_cells import ReferenceCells
+from dpdist.publish.released import Release
+from dpdist.records import Floats
+
+ROUNDS = 50
+
+
+class Ranges(NamedTuple):
+    """Of E(w|x) and E(y|x) of every frame row, (row,): the least and the most; both the estimate where it is identified."""
+
+    least_weight: Floats
+    most_weight: Floats
+    least: Floats
+    most: Floats
+
+
+def looked_through(release: Release) -> bool:
+    """True if the noisy sums were looked through for cells that they do not identify."""
+    return any("spans" in said for said in release.sets[0].values())
+
+
+def unidentified(release: Release) -> dict[str, list[str]]:
+    """Cells whose mean weight ("weight") or whose mean of an outcome the noisy sums do not identify."""
+    found: dict[str, list[str]] = {}
+    if not looked_through(release):
+        return found
+    for stratum, label in enumerate(release.frame.stratum_labels):
+        model = release.model(stratum)
+        assert isinstance(model, ReferenceCells)
+        ends = release.theta(model, stratum, 0)["spans"][0]
+        for k, what in enumerate(("weight", *model.outcomes)):
+            names = [cell for cell, own in zip(model.labels, np.isfinite(ends[:, 2 * k]), strict=True) if own]
+            where = f"{label} / " if len(release.frame.stratum_labels) > 1 else ""
+            found.setdefault(what, []).extend(where + name for name in names)
+    return {what: names for what, names in found.items() if names}
+
+
+def limited(
+    release: Release, cells: Cells, outcome: int, estimates: Mapping[str, Sequence[Interval]]
+) -> dict[str, list[Interval]]:
+    """Intervals by estimator with limits that the public bounds and unidentified cells allow."""
+    if release.job.mechanism.name not in NOISY:
+        return {name: list(each) for name, each in estimates.items()}
+    found = {name: list(each) for name, each in estimates.items()}
+    ranges, weight, mean = _ranges(release, outcome)
+    if ranges is not None:
+        widened = _widened(release, cells, ranges, weight, mean)
+        found = {name: [wider(*pair) for pair in zip(each, widened, strict=True)] for name, each in found.items()}
+    column = release.job.columns[release.job.model.outcomes[outcome]]
+    low, top = column.bounds or (-np.inf, np.inf)
+    ends = {"count": (0.0, np.inf), "mean": (low, top)}
+    ends["total"] = (0.0 if low >= 0.0 else -np.inf, 0.0 if top <= 0.0 else np.inf)
+    return {
+        name: [_cut(interval, *ends[statistic]) for statistic, interval in zip(STATISTICS, each, strict=True)]
+        for name, each in found.items()
+    }
+
+
+def _cut(interval: Interval, low: float, top: float) -> Interval:
+    return interval._replace(lower=np.clip(interval.lower, low, top), upper=np.clip(interval.upper, low, top))
+
+
+class Wider(NamedTuple):
+    """How far below and above a figure may lie for want of identification, and where it has no estimate, (cell,) each."""
+
+    below: Floats
+    above: Floats
+    none: Floats
+
+
+def wider(interval: Interval, by: Wider) -> Interval:
+    """Limits moved apart; an error with which the estimate ± t errors reaches them."""
+    lower, upper = interval.lower - by.below, interval.upper + by.above
+    reach = np.maximum(upper - interval.value, interval.value - lower)
+    moved = (by.below > 0) | (by.above > 0)
+    error = np.where(moved, reach / t.ppf(0.95, interval.df), interval.standard_error)
+    gone = by.none > 0
+    value, error, df = (np.where(gone, np.nan, values) for values in (interval.value, error, interval.df))
+    return Interval(value, error, df, lower, upper)
+
+
+def _ranges(release: Release, outcome: int) -> tuple[Ranges | None, Floats, Floats]:
+    """Ranges of the frame's rows, None where all are identified, and the estimates that they are about."""
+    rows = len(release.frame)
+    weight, mean, found = np.ones(rows), np.zeros(rows), np.full((rows, 4), np.nan)
+    if not looked_through(release):
+        return None, weight, mean
+    for stratum in range(len(release.frame.stratum_labels)):
+        model, own = release.model(stratum), release.frame.rows_of(stratum)
+        assert isinstance(model, ReferenceCells)
+        theta, pattern = release.theta(model, stratum, 0), model.design.pattern
+        ends, means = theta["spans"][0][pattern], theta["means"][0][pattern]
+        found[own] = np.column_stack([ends[:, :2], ends[:, 2 + 2 * outcome : 4 + 2 * outcome]])
+        weight[own], mean[own] = means[:, 0], means[:, 1 + outcome]
+    if not np.isfinite(found).any():
+        return None, weight, mean
+    known = np.column_stack([weight, weight, mean, mean])
+    return Ranges(*np.where(np.isfinite(found), found, known).T), weight, mean
+
+
+def _widened(release: Release, cells: Cells, ranges: Ranges, weight: Floats, mean: Floats) -> list[Wider]:
+    """Of counts, means and totals."""
+    n = release.frame.count.astype(float)
+    least_weight, most_weight, least, most = ranges
+    held = cells.membership
+    of_weight, of_mean = most_weight > least_weight, most > least
+    products = np.array([w * y for w in ranges[:2] for y in ranges[2:]])
+    total = [held @ (n * each) for each in (weight * mean - products.min(axis=0), products.max(axis=0) - weight * mean)]
+    count = [held @ (n * each) for each in (weight - least_weight, most_weight - weight)]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        middle = (held @ (n * weight * mean)) / (held @ (n * weight))
+    below = middle - farthest_means(cells, n, ranges, least, -1.0)
+    above = farthest_means(cells, n, ranges, most, 1.0) - middle
+    only = [_only(cells, rows) for rows in (of_weight, of_mean, of_weight | of_mean)]
+    pairs = (count, (below, above), total)
+    return [Wider(np.fmax(down, 0.0), np.fmax(up, 0.0), none) for (down, up), none in zip(pairs, only, strict=True)]
+
+
+def farthest_means(cells: Cells, n: Floats, ranges: Ranges, mean: Floats, sign: float) -> Floats:
+    """The largest (sign 1) or least (−1) mean Σ n w y / Σ n w of every cell over its rows' ranges (Dinkelbach 1967)."""
+    held = cells.membership.toarray() > 0
+    found = np.full(len(cells), np.nan)
+    for cell, own in enumerate(held):
+        if not own.any():
+            continue
+        low, high, y = ranges.least_weight[own], ranges.most_weight[own], mean[own]
+        at = float(np.average(y, weights=n[own] * np.maximum(low, np.finfo(float).tiny)))
+        for _ in range(ROUNDS):
+            weight = n[own] * np.where(sign * (y - at) > 0, high, low)
+            moved = float((weight * y).sum() / weight.sum()) if weight.sum() > 0 else at
+            if moved == at:
+                break
+            at = moved
+        found[cell] = at
+    return found
+
+
+def _only(cells: Cells, rows: NDArray[np.bool_]) -> Floats:
+    """1 where a cell has rows and all of them are such."""
+    size, such = cells.membership.sum(axis=1), cells.membership @ rows.astype(float)
+    return np.asarray((such == size) & (such > 0), dtype=float)

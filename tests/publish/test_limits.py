@@ -1,0 +1,188 @@
+"""Limits that are published: within public bounds, and as far apart as cells that the sums do not identify put them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dpdist
+from dpdist.cells import cross
+from dpdist.estimates import t_interval
+from dpdist.publish.limits import Ranges, Wider, farthest_means, wider
+from dpdist.records import TOTAL, Frame
+from dpdist.reporting import report
+
+Named = Callable[[str], AbstractContextManager[None]]
+JOB = """
+dataset: unlike
+period: "2021"
+input: {{path: {folder}/now.parquet}}
+columns:
+  kind: {{levels: [van, bus, truck, tractor, trailer]}}
+  miles: {{bounds: {bounds}, outside: clip}}
+  weight: {{bounds: [0.5, 1000], outside: clip}}
+survey: {{weight: weight}}
+model: {{family: {family}, outcome: miles}}
+mechanism: {{name: {name}}}
+budget: {{epsilon: "{epsilon}"}}
+{reference}
+tables:
+  - {{name: one, by: [kind], statistics: [count, {{mean: miles}}, {{total: miles}}]}}
+runtime: {{executor: serial}}
+"""
+KINDS = np.array(["van", "bus", "truck", "tractor", "trailer"])
+HISTOGRAM = 'reference: {histogram: {epsilon: "0.3"}}'
+
+
+def unlike(weights: tuple[float, ...]) -> pd.DataFrame:
+    """Five cells of these mean weights, with few different weights and a long tail of miles."""
+    rng, size = np.random.default_rng(3), [600, 2500, 3000, 2500, 400]
+    kind = np.repeat(np.arange(5), size)
+    miles = np.exp(rng.normal(np.array([9.0, 12.0, 9.5, 11.0, 10.0])[kind], 1.0))
+    weight = np.array(weights)[kind] * rng.choice([0.6, 0.9, 1.2], len(kind))
+    return pd.DataFrame({"kind": KINDS[kind], "miles": np.minimum(miles, 2e6), "weight": weight})
+
+
+def ran(folder: Path, rows: pd.DataFrame, **said: str) -> Path:
+    plain = {"family": "reference_cells", "name": "reference_tables", "reference": HISTOGRAM}
+    plain |= {"epsilon": "1", "bounds": "[0, 2000000]"} | said
+    rows.to_parquet(folder / "now.parquet")
+    dpdist.run(dpdist.parse_job(JOB.format(folder=folder, **plain)), folder / "ws")
+    return folder / "ws"
+
+
+def table(space: Path) -> pd.DataFrame:
+    rows = pd.read_parquet(space / "public" / "tables" / "one.parquet")
+    return rows[rows["estimator"] == "parameters"].set_index(["statistic", "kind"])
+
+
+@pytest.fixture(scope="module")
+def rows() -> pd.DataFrame:
+    return unlike((1.0, 80.0, 80.0, 60.0, 70.0))
+
+
+@pytest.fixture(scope="module")
+def space(rows: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory, noise_of: Named) -> Path:
+    with noise_of("unlike"):
+        return ran(tmp_path_factory.mktemp("unlike"), rows)
+
+
+def direct(rows: pd.DataFrame) -> pd.Series:
+    """Count, mean and total of every kind and of all."""
+    product = rows["weight"] * rows["miles"]
+    found = {}
+    for kind in (*KINDS, TOTAL):
+        own = (rows["kind"] == kind) | (kind == TOTAL)
+        count, total = rows["weight"][own].sum(), product[own].sum()
+        found |= {("count", kind): count, ("mean", kind): total / count, ("total", kind): total}
+    return pd.Series(found)
+
+
+def test_no_cell_with_an_estimate_is_off_by_over_four_of_its_errors(space: Path, rows: pd.DataFrame) -> None:
+    """Without a look at the sums the van's count was 200 direct standard errors too large, within a tight interval."""
+    found = table(space)
+    known = found["estimate"].notna()
+    away = (found["estimate"] - direct(rows).reindex(found.index)) / found["standard_error"]
+    assert away[known].abs().max() < 4.0
+    assert 0 < (~known).sum() < 5
+
+
+def test_a_cell_without_an_estimate_has_limits_that_hold_it_and_so_has_what_is_made_of_it(
+    space: Path, rows: pd.DataFrame
+) -> None:
+    found, true = table(space), direct(rows)
+    hidden = found[found["suppressed"]]
+    assert ("count", "van") in hidden.index
+    for at, own in hidden.iterrows():
+        assert own["lower"] <= true[at] <= own["upper"], at
+        assert np.isnan(own["standard_error"])
+    width = found["upper"] - found["lower"]
+    assert width["count", TOTAL] >= width["count", "van"]
+    assert not found.loc["count", TOTAL]["suppressed"]
+
+
+def test_statement_and_report_name_the_cells(space: Path) -> None:
+    said = json.loads((space / "public" / "statement.json").read_text())
+    hidden = table(space).query("suppressed").loc["count"].index
+    assert said["not_identified"]["weight"] == list(hidden) == ["van"]
+    assert "not identified, weight: van" in report(space)
+    assert any("chance of at most 0.001" in step for step in said["post_processing"])
+
+
+def test_where_cells_are_alike_none_is_named(tmp_path: Path, noise_of: Named) -> None:
+    """Control: the same file with one mean weight, and of one law of miles."""
+    rows = unlike((70.0,) * 5)
+    rows["miles"] = np.minimum(np.exp(np.random.default_rng(5).normal(10.0, 1.0, len(rows))), 2e6)
+    with noise_of("alike"):
+        space = ran(tmp_path, rows)
+    said = json.loads((space / "public" / "statement.json").read_text())
+    assert "not_identified" not in said
+    assert not table(space)["suppressed"].any()
+    assert "not identified" not in report(space)
+
+
+STRICT = {
+    "reference_tables": ("reference_cells", HISTOGRAM),
+    "laplace_strict": ("cell_sums", ""),
+    "laplace_composed, sensitivity: public": ("noisy_tables", ""),
+}
+
+
+@pytest.mark.parametrize("bounds", ["[0, 2000000]", "[-2000000, 0]", "[0, 1]"])
+@pytest.mark.parametrize("name", STRICT)
+def test_limits_of_strict_tables_stand_within_the_public_bounds(
+    name: str, bounds: str, tmp_path: Path, noise_of: Named
+) -> None:
+    """Under noise that reaches far beyond them."""
+    low, top = json.loads(bounds)
+    rows = unlike((1.0, 80.0, 80.0, 60.0, 70.0))[::5]
+    rows["miles"] = -rows["miles"] if top == 0 else (rows["miles"] > 150_000) * 1.0 if top == 1 else rows["miles"]
+    family, reference = STRICT[name]
+    with noise_of(f"bounds {name}"):
+        space = ran(tmp_path, rows, name=name, family=family, reference=reference, bounds=bounds, epsilon="0.4")
+    made = pd.read_parquet(space / "public" / "tables" / "one.parquet")
+    lower, upper = ({what: own[end] for what, own in made.groupby("statistic")} for end in ("lower", "upper"))
+    assert (lower["count"] >= 0.0).all()
+    assert (lower["mean"] >= low).all()
+    assert (upper["mean"] <= top).all()
+    assert (lower["total"] >= 0.0).all() if low == 0 else (upper["total"] <= 0.0).all()
+
+
+FRAME = Frame({"kind": np.arange(4, dtype=np.int32)}, {"kind": tuple("abcd")}, np.array([3, 5, 2, 9]), (), ())
+ends = st.tuples(st.floats(0.5, 50.0), st.floats(0.0, 40.0))
+
+
+@given(st.lists(ends, min_size=4, max_size=4), st.lists(ends, min_size=4, max_size=4))
+def test_thefarthest_means_mean_is_that_of_the_worst_corner(
+    weights: list[tuple[float, float]], means: list[tuple[float, float]]
+):
+    """Every corner of the ranges tried."""
+    low, apart = np.array(weights).T
+    y, more = np.array(means).T
+    ranges, n = Ranges(low, low + apart, y, y + more), FRAME.count.astype(float)
+    cells = cross(FRAME, ("kind",), margins=True)
+    corners = [np.average(ranges.most, weights=n * np.array(w)) for w in product(*zip(low, low + apart, strict=True))]
+    assert farthest_means(cells, n, ranges, ranges.most, 1.0)[-1] == pytest.approx(max(corners), rel=1e-9)
+    corners = [np.average(ranges.least, weights=n * np.array(w)) for w in product(*zip(low, low + apart, strict=True))]
+    assert farthest_means(cells, n, ranges, ranges.least, -1.0)[-1] == pytest.approx(min(corners), rel=1e-9)
+
+
+def test_an_interval_that_holds_nothing_unidentified_stays_as_it_was() -> None:
+    plain = t_interval(np.array([5.0, 7.0, 9.0]), np.array([1.0, 4.0, 1.0]), np.full(3, np.inf))
+    none = np.zeros(3)
+    for one, other in zip(plain, wider(plain, Wider(none, none, none)), strict=True):
+        assert (one == other).all()
+    moved = wider(plain, Wider(np.array([0.0, 3.0, 1.0]), np.array([0.0, 1.0, 1.0]), np.array([0.0, 0.0, 1.0])))
+    assert moved.lower[1] == plain.lower[1] - 3.0
+    assert moved.value[1] - 1.6448536 * moved.standard_error[1] == pytest.approx(moved.lower[1])
+    assert np.isnan(moved.value[2])
+    assert (moved.lower[2], moved.upper[2]) == (plain.lower[2] - 1.0, plain.upper[2] + 1.0)
