@@ -18,13 +18,14 @@ from dpdist.files import private, write_text
 from dpdist.frames import frame_table
 from dpdist.job import Job, budget_text
 from dpdist.keys import Key
+from dpdist.models.donors import Donors
 from dpdist.models.score_facts import Facts
 from dpdist.planning import Plan, make_plan
 from dpdist.privacy.guarantees import Strict
 from dpdist.progress import Event, Listener, silent, stage, without_sizes
 from dpdist.publish.folder import publish as publish_folder
 from dpdist.publish.folder import publishing, refuse_links
-from dpdist.publish.released import Release, promised, public_frame, read_release, shape_name, without_points
+from dpdist.publish.released import Release, promised, public_frame, read_release, without_points
 from dpdist.runtime.blocks import Blocks
 from dpdist.runtime.executors import executor
 from dpdist.runtime.fit import Fit, open_fit
@@ -193,18 +194,18 @@ def protect(space: Workspace, plan: Plan, key: Key, sampled_by: Mapping[str, Any
     sets = tuple({label: thetas[k] for label, thetas in released.items()} for k in range(job.synthetic_sets))
     promise = promised(plan.promise, sampled_by, _referred(plan, fit))
     left, points = without_points(job, fit.frame, sets)
-    distributions = _distributions(job, fits)
-    return Release(job, promise, public_frame(job, fit.frame, left), left, key.child("publish"), points, distributions)
+    facts, donors = _of_the_reference(job, fits)
+    return Release(job, promise, public_frame(job, fit.frame, left), left, key.child("publish"), points, facts, donors)
 
 
-def _distributions(job: Job, fits: Mapping[int, Fit]) -> dict[str, Facts]:
-    """What the reference told of distributions, by stratum; and by outcome where records are drawn beside tables."""
-    found: dict[str, Facts] = {}
+def _of_the_reference(job: Job, fits: Mapping[int, Fit]) -> tuple[dict[str, Facts], dict[str, Donors]]:
+    """What of the reference is published, by stratum: distributions of a score model; donors of records beside tables."""
+    facts, donors = dict[str, Facts](), dict[str, Donors]()
     for stratum, fit in fits.items() if job.refers else ():
         learned, label = fit.learned(stratum), fit.frame.stratum_labels[stratum]
-        found |= {label: learned.facts} if learned.facts is not None else {}
-        found |= {shape_name(label, name): each for name, each in zip(job.model.outcomes, learned.shapes, strict=False)}
-    return found
+        facts |= {label: learned.facts} if learned.facts is not None else {}
+        donors |= {label: learned.donors} if learned.donors is not None else {}
+    return facts, donors
 
 
 def _referred(plan: Plan, fit: Fit) -> dict[str, Any] | None:

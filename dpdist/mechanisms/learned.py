@@ -16,6 +16,7 @@ from dpdist.job import Job
 from dpdist.mechanisms.clamped import Gather
 from dpdist.mechanisms.protocol import BlockRecorder, Carry, Pass, Sample
 from dpdist.mechanisms.tilted import Frozen, Weigh, fits
+from dpdist.models.donors import Donors
 from dpdist.models.protocol import Clamped, Draws, StratumModel
 from dpdist.models.reference_cells import ReferenceCells, Told
 from dpdist.models.sanitized import SanitizedLognormal
@@ -44,7 +45,7 @@ class Spurious(Exception):
 class Learned(NamedTuple):
     """θ_ref (one draw) with the power a of the likelihood; or a record's privacy weight as a fixed function of it; or the
     cells of a table with the limits that they are clipped at; or how records are whitened; or the distributions of a score
-    model, or of every outcome of a table."""
+    model; or the donors of records beside a table."""
 
     theta: Draws
     power: float
@@ -53,7 +54,7 @@ class Learned(NamedTuple):
     limits: Limits | None = None
     whitened: Whitened | None = None
     facts: Facts | None = None
-    shapes: tuple[Facts, ...] = ()
+    donors: Donors | None = None
 
 
 def standing(model: StratumModel, learned: Learned | None) -> StratumModel:

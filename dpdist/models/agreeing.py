@@ -2,8 +2,10 @@
 
 w' = w exp(λ₀ + Σ_k λ_k (y_k − m_k)) with λ such that Σw' = n w̄ and Σw'(y_k − m_k) = 0 is the set of weights that is
 nearest to w in relative entropy (raking; Deville & Särndal 1992). It exists where the means lie inside the outcomes' range.
-Where it does not, or a weight would move FARTHEST times further than another, outcomes are first scaled (shifted, if they
-may be negative) within their public bounds until their weighted mean is the released one.
+The weighted shares of atoms (0, a top-code) are held as further constraints where they can be: a release measures none.
+Where the means cannot be had, or a weight would move FARTHEST times further than another, outcomes are first scaled
+(shifted, if they may be negative) within their public bounds, atoms and round figures staying; and where even that does not
+do, they are moved until their weighted mean is the released one, whatever they are then.
 
 Outcomes that are whole numbers stay whole. Without weights their mean is then the released one to half a record's worth:
 no n whole numbers come nearer.
@@ -11,50 +13,78 @@ no n whole numbers come nearer.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
+from dpdist.models.domains import HALVINGS, Domain
 from dpdist.records import Floats
 
 FARTHEST = 20.0
-ROUNDS, STEPS = 60, 200
+ROUNDS = 60
 NEAR = 4.0
 """Ratio of odds between a share and that of the records which weights may make up for."""
 MET = 1e-13
 """Of a mean, in the outcome's standard deviations."""
 
-Bounds = tuple[float, float]
-
 
 def agree(
-    weight: Floats,
-    outcomes: Floats,
-    mean_weight: float,
-    means: Floats,
-    bounds: tuple[Bounds, ...],
-    weighted: bool,
-    whole: tuple[bool, ...],
+    weight: Floats, outcomes: Floats, mean_weight: float, means: Floats, domains: tuple[Domain, ...], weighted: bool
 ) -> tuple[Floats, Floats]:
-    """Weights (record,) and outcomes (record, outcome) with these means; without a weight column weights stay 1.
-
-    `whole` tells which outcomes are whole numbers.
-    """
+    """Weights (record,) and outcomes (record, outcome) with these means; without a weight column weights stay 1."""
     if not weighted:
-        ones = np.ones(len(weight))
-        each = zip(outcomes.T, means, bounds, whole, strict=True)
-        moved = [_counted(y, m, *b) if only else moved_to(y, ones, m, *b) for y, m, b, only in each]
-        return ones, np.column_stack(moved)
-    outcomes = np.column_stack([_reachable(y, m, *b) for y, m, b in zip(outcomes.T, means, bounds, strict=True)])
-    factor = _tilt(weight, outcomes - means)
-    if factor is None:
-        moved = [moved_to(y, weight, m, *b) for y, m, b in zip(outcomes.T, means, bounds, strict=True)]
-        rounded = [_rounded(y, *b) if only else y for y, b, only in zip(moved, bounds, whole, strict=True)]
-        outcomes = np.column_stack(rounded)
-        factor = _tilt(weight, outcomes - means)
-        if factor is None:
-            outcomes = np.column_stack(moved)
-            factor = _tilt(weight, outcomes - means)
-    weight = weight if factor is None else weight * factor
+        each = zip(outcomes.T, means, domains, strict=True)
+        return np.ones(len(weight)), np.column_stack([_unweighted(y, m, domain) for y, m, domain in each])
+    each = zip(outcomes.T, means, domains, strict=True)
+    outcomes = np.column_stack([_reachable(y, m, domain.low, domain.top) for y, m, domain in each])
+    for moved, away in _tried(weight, outcomes, means, domains):
+        outcomes, factor = moved, _tilt(weight, away)
+        if factor is not None:
+            weight = weight * factor
+            break
     return weight * (mean_weight * len(weight) / weight.sum()), outcomes
+
+
+def _tried(weight: Floats, outcomes: Floats, means: Floats, domains: tuple[Domain, ...]) -> Iterator[tuple[Floats, Floats]]:
+    """Outcomes in the order of trial, the least moved first, and what weights are to bring to 0, (record, …)."""
+    each = list(zip(outcomes.T, means, domains, strict=True))
+    shares = _of_atoms(weight, outcomes, domains)
+    if shares.shape[1]:
+        yield outcomes, np.column_stack([outcomes - means, shares])
+    yield outcomes, outcomes - means
+    scaled = [domain.scaled(y, weight, m) for y, m, domain in each]
+    if any(values is not None for values in scaled):
+        kept = [y if s is None else d.rounded(s, y) for s, (y, _, d) in zip(scaled, each, strict=True)]
+        moved = np.column_stack(kept)
+        yield moved, np.column_stack([moved - means, _of_atoms(weight, moved, domains)])
+        yield moved, moved - means
+    anyhow = [moved_to(y, weight, m, domain.low, domain.top) for y, m, domain in each]
+    if any(domain.whole for domain in domains):
+        whole = [_rounded(y, d.low, d.top) if d.whole else y for y, d in zip(anyhow, domains, strict=True)]
+        moved = np.column_stack(whole)
+        yield moved, moved - means
+    moved = np.column_stack(anyhow)
+    yield moved, moved - means
+
+
+def _of_atoms(weight: Floats, outcomes: Floats, domains: tuple[Domain, ...]) -> Floats:
+    """Of every atom that some records hold, but not all but one value: who holds it, less its weighted share."""
+    found = []
+    for values, domain in zip(outcomes.T, domains, strict=True):
+        if domain.still(values).all():
+            continue
+        held = [(values == atom).astype(np.float64) for atom in domain.atoms]
+        found += [one - np.average(one, weights=weight) for one in held if one.any()]
+    return np.column_stack(found) if found else np.empty((len(weight), 0))
+
+
+def _unweighted(outcome: Floats, mean: float, domain: Domain) -> Floats:
+    """Outcomes whose plain mean is this one, or comes the nearest to it where they are whole numbers."""
+    if domain.whole:
+        return _counted(outcome, mean, domain.low, domain.top)
+    ones = np.ones(len(outcome))
+    scaled = domain.scaled(outcome, ones, mean)
+    return moved_to(outcome, ones, mean, domain.low, domain.top) if scaled is None else scaled
 
 
 def _reachable(outcome: Floats, mean: float, low: float, top: float) -> Floats:
@@ -142,7 +172,7 @@ def moved_to(outcome: Floats, weight: Floats, mean: float, low: float, top: floa
         return np.asarray(np.clip(outcome + (2.0 * share - 1.0) * (top - low), low, top))
 
     below, above = 0.0, 1.0
-    for _ in range(STEPS):
+    for _ in range(HALVINGS):
         middle = (below + above) / 2.0
         below, above = (middle, above) if np.average(at(middle), weights=weight) < mean else (below, middle)
     found = at(above)

@@ -172,10 +172,7 @@ class Scores:
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """(y*, w*) from the sample law: part, weight, outcome; within the reference's range and the public bounds."""
-        return self.placed(theta, frame_row, open_uniforms(rng, (len(frame_row), 3)))
-
-    def placed(self, theta: Draws, frame_row: Codes, uniforms: Floats) -> tuple[Floats, Floats]:
-        """The same by given uniforms of part, weight and outcome, (record, 3)."""
+        uniforms = open_uniforms(rng, (len(frame_row), 3))
         law = self._law(theta).moved(self.known.undone)
         outcome, weight = score_maps.placed(self.known, law, self.cells.cell(frame_row), self.kind, uniforms)
         return np.clip(outcome, *self.outcome_bounds), weight

@@ -1,78 +1,96 @@
-"""Records beside reference tables: drawn by a score model of the reference, moved to the released means, made to agree.
+"""Records beside reference tables: donors of the reference, at the released scale, made to agree with the released means.
 
-What sampling of the draws leaves is taken out by tilting weights within every cell. All of it is post-processing of the
-released object, which holds the reference's distributions; one that was fixed on an earlier release, or on histograms, has
-points alone.
+Values of all cells are first moved by one common scale, under which the reference has the table's grand mean: that is drift
+between periods. What is left in a cell is sampling and noise for the most part, and is taken out by tilting weights. All of
+it is post-processing of the released object, which holds the donors; one that was fixed on an earlier release, or on
+histograms, has points in their place.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from dpdist.keys import open_uniforms
 from dpdist.models.agreeing import agree
-from dpdist.models.cell_laws import laws_of, moved
+from dpdist.models.domains import Domain
+from dpdist.models.donors import Donors
 from dpdist.models.protocol import Draws
 from dpdist.models.reference_cells import ReferenceCells
-from dpdist.models.scores import Scores
-from dpdist.points import CELL
-from dpdist.publish.released import Release, shape_name
-from dpdist.records import Codes, Floats, Records
+from dpdist.models.scores import kind_of
+from dpdist.points import CELL, POINTS
+from dpdist.publish.released import Release
+from dpdist.records import Codes, Floats, Ints
 
 
 class Drawn(NamedTuple):
-    """A stratum's cells, and for every outcome its model and its parameters."""
+    """A stratum's cells, the donors at the common scale, and how every outcome's values may move."""
 
     cells: ReferenceCells
-    laws: tuple[tuple[Scores, Draws], ...]
-    whole: tuple[bool, ...]
-    """Which outcomes are whole numbers."""
+    donors: Donors
+    domains: tuple[Domain, ...]
 
     @classmethod
     def of(cls, release: Release, cells: ReferenceCells, stratum: int) -> Drawn:
-        label = release.frame.stratum_labels[stratum]
-        means, found = release.theta(cells, stratum, 0)["means"][0], []
-        for k, (name, law) in enumerate(zip(cells.outcomes, laws_of(release.job, cells), strict=True)):
-            facts = release.facts.get(shape_name(label, name))
-            if facts is None:
-                facts = law.told(_points(release, cells, stratum, name), release.seed.child(f"points {label}"))
-            known = law.within(facts)
-            found.append((known, known.draws_of(moved(known, means[:, 1 + k]))))
+        donors = release.donors.get(release.frame.stratum_labels[stratum]) or _points(release, cells, stratum)
         columns = release.job.outcome_columns.values()
-        whole = tuple(column.whole or law.kind == "binary" for column, (law, _) in zip(columns, found, strict=True))
-        return cls(cells, tuple(found), whole)
+        domains = tuple(
+            Domain.of(values, bounds, column.whole or kind_of(column) == "binary")
+            for values, bounds, column in zip(donors.outcomes.T, cells.bounds, columns, strict=True)
+        )
+        means = release.theta(cells, stratum, 0)["means"][0]
+        return cls(cells, _at_the_common_scale(donors, cells.count * means[:, 0], means[:, 1:], domains), domains)
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """Outcomes and weights that have their cells' released means; several outcomes share a weight's place."""
-        uniforms = open_uniforms(rng, (len(self.laws), len(frame_row), 3))
-        uniforms[:, :, 1] = uniforms[0, :, 1]
-        drawn = [law.placed(own, frame_row, places) for (law, own), places in zip(self.laws, uniforms, strict=True)]
-        outcomes, weight = np.column_stack([outcome for outcome, _ in drawn]), drawn[0][1].copy()
+        """Outcomes and weights that have their cells' released means."""
         cell, means = self.cells.pattern(frame_row), theta["means"][0]
+        weight, outcomes = np.empty(len(frame_row)), np.empty((len(frame_row), len(self.domains)))
         for k in np.unique(cell).tolist():
-            own = cell == k
+            own = np.flatnonzero(cell == k)
+            drawn = self.donors.drawn(k, self.cells.codes, len(own), rng)
             weight[own], outcomes[own] = agree(
-                *(weight[own], outcomes[own], means[k, 0], means[k, 1:], self.cells.bounds, self.cells.weighted),
-                whole=self.whole,
+                *(self.donors.weight[drawn], self.donors.outcomes[drawn], means[k, 0], means[k, 1:]),
+                *(self.domains, self.cells.weighted),
             )
         return outcomes if outcomes.shape[1] > 1 else outcomes[:, 0], weight
 
 
-def _points(release: Release, cells: ReferenceCells, stratum: int, variable: str) -> Records:
-    """The points that a release carries of an outcome, as records of the stratum."""
+def _at_the_common_scale(donors: Donors, counts: Floats, means: Floats, domains: tuple[Domain, ...]) -> Donors:
+    """Outcomes moved, alike in all cells, until donors with the released counts (cell,) have the mean of the released
+    means (cell, outcome); atoms and round figures stay. An outcome that no scale brings there stays as it is."""
+    held = np.bincount(donors.cell, weights=donors.weight, minlength=len(counts))
+    present = held > 0
+    weight = donors.weight * np.divide(counts, held, out=np.zeros_like(held), where=present)[donors.cell]
+    aims = np.average(means[present], weights=counts[present], axis=0)
+    moved = []
+    for values, aim, domain in zip(donors.outcomes.T, aims, domains, strict=True):
+        scaled = domain.scaled(values, weight, float(aim))
+        moved.append(values if scaled is None else domain.rounded(scaled, values))
+    return replace(donors, outcomes=np.column_stack(moved))
+
+
+def _points(release: Release, cells: ReferenceCells, stratum: int) -> Donors:
+    """The points that a release carries, as donors of the stratum: those of several outcomes are joined by weight."""
     assert release.points is not None
     job, frame, start = release.job, release.frame, release.frame.rows_of(stratum).start
     points = release.points.to_pandas()
-    points = points[points["variable"] == variable]
-    row = {
-        tuple(str(frame.levels[name][frame.codes[name][start + first]]) for name in job.cell_columns): start + first
-        for first in cells.first
+    number = {
+        tuple(str(frame.levels[name][frame.codes[name][start + first]]) for name in job.cell_columns): k
+        for k, first in enumerate(cells.first)
     }
     keys = list(zip(*(points[f"{CELL}{name}"].astype(str) for name in job.cell_columns), strict=True)) or [()] * len(points)
-    number = np.array([row.get(key, -1) for key in keys], dtype=np.int32)
-    own = np.flatnonzero(number >= 0)
-    own = own[np.argsort(number[own], kind="stable")]
-    outcomes, weights = (points[name].to_numpy()[own] for name in ("outcome", "weight"))
-    return Records(np.arange(len(own)), number[own], outcomes, weights, np.full(len(own), -1, dtype=np.int32))
+    points["cell"] = [number.get(key, -1) for key in keys]
+    parts = []
+    for k, own in points[points["cell"] >= 0].groupby("cell"):
+        each = [_by_weight(own.loc[own["variable"] == name, ["weight", "outcome"]].to_numpy()) for name in cells.outcomes]
+        parts.append((np.full(POINTS, k), each[0][:, 0], np.column_stack([pairs[:, 1] for pairs in each])))
+    cell, weight, outcomes = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return Donors.of(cell, weight, outcomes)
+
+
+def _by_weight(pairs: Floats) -> Floats:
+    """POINTS of these pairs (weight, outcome), evenly in order of the weight."""
+    ordered = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
+    places: Ints = ((np.arange(POINTS) + 0.5) * len(ordered) / POINTS).astype(np.int64)
+    return np.asarray(ordered[places])

@@ -19,6 +19,7 @@ from dpdist.frames import frame_table, read_frame, read_job
 from dpdist.job import Job, budget_text
 from dpdist.keys import Key
 from dpdist.models import builder_of
+from dpdist.models.donors import Donors, donors_from_table, donors_table
 from dpdist.models.protocol import Draws, StratumModel
 from dpdist.models.reference_cells import ReferenceCells
 from dpdist.models.score_facts import Facts, facts_from_table, facts_table
@@ -39,12 +40,9 @@ from dpdist.records import POOLED, Frame
 REMEDY = "restore it from a copy, or let the same `dpdist run` make the folder again"
 """Of a public folder that is not whole."""
 DISTRIBUTIONS = "distributions.parquet"
-"""Of a score model, and of records beside reference tables: what the reference told of every cell."""
-
-
-def shape_name(stratum: str, outcome: str) -> str:
-    """Under which an outcome's distributions stand."""
-    return f"{stratum}: {outcome}"
+"""Of a score model: what the reference told of every cell."""
+DONORS = "donors.parquet"
+"""Beside reference tables: the reference's records, whose values synthetic records take."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +61,8 @@ class Release:
     """What a release of reference_tables carries to the next (dpdist.carried)."""
     facts: Mapping[str, Facts] = field(default_factory=dict)
     """What the reference told of every stratum, where the model stands on it: public."""
+    donors: Mapping[str, Donors] = field(default_factory=dict)
+    """The reference's records by stratum, where synthetic records beside reference tables take their values: public."""
 
     def __post_init__(self) -> None:
         refuse_confidential((self.promise, self.sets))
@@ -144,6 +144,9 @@ def write_release(folder: Path, release: Release) -> None:
         write_json(folder / f"set-{number}.json", {"set": number, "family": release.job.model.family, "strata": strata})
     if release.facts:
         pq.write_table(facts_table(release.facts), folder / DISTRIBUTIONS, compression="zstd")
+    if release.donors:
+        table = donors_table(release.donors, release.job.model.outcomes)
+        pq.write_table(table, folder / DONORS, compression="zstd")
     if release.points is not None:
         pq.write_table(release.points, folder / REFERENCE_FILE)
     write_text(folder / "seed", release.seed.hex() + "\n")
@@ -168,12 +171,12 @@ def read_release(folder: Path) -> Release:
         names = [folder / f"set-{number}.json" for number in range(1, job.synthetic_sets + 1)]
         sets = tuple(json.loads(name.read_text(encoding="utf-8"))["strata"] for name in names)
         seed = Key.read(folder / "seed")
-        told = folder / DISTRIBUTIONS
-        needed = job.model.family == "scores" or told.exists()
-        facts = facts_from_table(pq.read_table(told)) if needed else {}
+        facts = facts_from_table(pq.read_table(folder / DISTRIBUTIONS)) if job.model.family == "scores" else {}
+        kept = folder / DONORS
+        donors = donors_from_table(pq.read_table(kept), job.model.outcomes) if kept.exists() else {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise WorkspaceError(str(folder), f"no complete release ({type(error).__name__})", REMEDY) from None
-    return Release(job, promise, frame, sets, seed, points, facts)
+    return Release(job, promise, frame, sets, seed, points, facts, donors)
 
 
 def refuse_changed(public: Path, part: str = "") -> None:

@@ -9,13 +9,15 @@ from typing import Any
 from dpdist.families import FAMILIES
 from dpdist.files import sha256
 from dpdist.job import CELLWISE, LAPLACE, Job
+from dpdist.models.donors import FEWEST
 from dpdist.models.saturation import ALARM
+from dpdist.points import REFERENCE_FILE
 from dpdist.privacy.adjacency import TRUST_MODEL, headline, neighbours, not_protected, protected, unit
 from dpdist.privacy.claims import in_words
 from dpdist.privacy.domain import domain
 from dpdist.publish.accuracy import standard_errors
 from dpdist.publish.limits import drifted, looked_through, unidentified
-from dpdist.publish.released import DISTRIBUTIONS, Release
+from dpdist.publish.released import DISTRIBUTIONS, DONORS, Release
 
 HASHES = ("sha256", "chain")
 """Of a reference, in the manifest: of its file, or of an earlier release's manifest and of those before it."""
@@ -33,6 +35,16 @@ LEAST_SQUARES = (
     "ratio of its total and count where the table has both, and else as noised"
 )
 AS_NOISED = "figures are as noised: margins are not the sums of their cells"
+DONATED = (
+    f"a donor is of the synthetic record's own cell, or of the cells most like it where the cell has fewer than {FEWEST}",
+    "tables made from synthetic records are the published ones; what else they tell is the reference's, not measured",
+    "outcomes of all cells are multiplied by one factor (shifted, if they may be negative) that gives them the grand mean",
+    "weights in a cell are then tilted until it has its released means; where weights cannot do it, the cell's outcomes "
+    "have a factor of their own",
+    "0, the public bounds, a top-code and a minimum stay where they are; where the means allow it, they keep the weighted "
+    "share that donors have",
+    "outcomes on a grid, such as whole thousands, are rounded back to it; without weights, only whole numbers are",
+)
 RATIOS = (
     "a mean is the ratio of the noisy total and the noisy count, clipped to the outcome's public bounds; where the noisy "
     "count is not above 0, the bound on the total's side"
@@ -173,12 +185,26 @@ def _public(release: Release) -> list[str]:
     if release.facts:
         what = VERBATIM if _on_a_file(release) else "points of the earlier release, as they were"
         facts.append(f"released/{DISTRIBUTIONS}: {what}")
+    if release.donors:
+        facts.append(f"released/{DONORS}: {VERBATIM}")
     facts += [f"the universe: {keep.column} is one of {', '.join(map(str, keep.keep))}" for keep in job.universe]
     facts += [f"the job states: {sentence}" for sentence in job.assumed_public]
     return facts + [
         f"assumed public though it depends on the outcome: the number of records left after {rule}"
         for rule in job.outcome_dependent_rules
     ]
+
+
+def _donors(release: Release) -> str:
+    """Where the values of synthetic records beside reference tables are from."""
+    if release.donors:
+        taken = f"a donor, which is a record of the reference (released/{DONORS})"
+    else:
+        taken = (
+            f"a donor, which is a point of an earlier release or of histograms (released/{REFERENCE_FILE}): a mean of like "
+            "records, in which round figures and a top-code may be lost"
+        )
+    return f"a synthetic record takes its weight and outcomes together from {taken}"
 
 
 def _post_processing(release: Release) -> list[str]:
@@ -212,12 +238,7 @@ def _post_processing(release: Release) -> list[str]:
         )
         if looked_through(release):
             steps.append(LOOKED_THROUGH.format(ALARM))
-        steps.append(
-            "synthetic records are drawn by a score model of the reference (released/distributions.parquet, or points of "
-            "an earlier release or of histograms), moved to the released means; within every cell weights are then tilted, "
-            "and outcomes scaled or shifted where no weights could do it, until they have these means: tables made from "
-            "them are the published ones, and what else they tell is the reference's"
-        )
+        steps += [_donors(release), *DONATED]
     if job.model.family == "scores":
         steps.append(
             "scores are turned back into weights and outcomes by the reference's distributions, within its range: no value "

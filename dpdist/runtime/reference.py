@@ -26,7 +26,7 @@ from dpdist.mechanisms.learned import (
     learn_whitening,
 )
 from dpdist.mechanisms.protocol import Columns
-from dpdist.models.cell_laws import shapes_of
+from dpdist.models.donors import Donors
 from dpdist.models.protocol import Draws, Improper, StratumModel
 from dpdist.models.reference_cells import ReferenceCells
 from dpdist.models.sanitized import SanitizedLognormal
@@ -83,7 +83,9 @@ def learned_from(
     """
     if isinstance(model, ReferenceCells):
         cells = learn_cells(model, [records.about(k) for k in range(len(records.outcomes))])
-        return cells._replace(shapes=shapes_of(job, model, records, key.child(f"places {stratum}")))
+        return cells._replace(
+            donors=Donors.of(model.pattern(records.frame), records.weight, np.column_stack(records.outcomes))
+        )
     if isinstance(model, SanitizedLognormal):
         return learn_whitening(model, records)
     facts = None

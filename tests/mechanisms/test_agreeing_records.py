@@ -7,12 +7,70 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from test_reference_tables import job, survey
+from test_reference_tables import Named, job, survey
 
 import dpdist
+from dpdist.jobfile import find_job, parse_job
 from dpdist.records import TOTAL
 
 CELL = ["field", "sex"]
+ORDERS = np.array([0.1, 0.25, 0.5, 0.75, 0.9])
+
+
+def two_jobs(seed: int, drift: float = 1.0, n: int = 6000) -> pd.DataFrame:
+    """Part-timers with small weights, full-timers with large ones; thousands, zeros, a top-code below the bound."""
+    rows, rng = survey(seed, n), np.random.default_rng(seed + 100)
+    full = rng.random(n) < 0.6
+    salary = np.where(full, np.exp(rng.normal(11.1, 0.35, n)), np.exp(rng.normal(9.3, 0.3, n)))
+    salary = np.minimum(np.round(drift * salary, -3), 120_000.0) * (rng.random(n) > 0.04)
+    return rows.assign(salary=salary, weight=np.where(full, 200.0, 25.0) * rng.choice([1.0, 1.5], n))
+
+
+def quantiles(rows: pd.DataFrame, outcome: str, orders: np.ndarray = ORDERS) -> np.ndarray:
+    ordered = rows.sort_values(outcome)
+    below = np.cumsum(ordered["weight"].to_numpy()) / ordered["weight"].sum()
+    places = np.searchsorted(below, np.asarray(orders) - 1e-12)
+    return ordered[outcome].to_numpy(float)[np.clip(places, 0, len(ordered) - 1)]
+
+
+def share(rows: pd.DataFrame, outcome: str, value: float) -> tuple[float, float]:
+    """Weighted share of records at a value, and its standard error."""
+    at, weight = (rows[outcome] == value).to_numpy(float), rows["weight"].to_numpy(float)
+    found = float(np.average(at, weights=weight))
+    return found, float(np.sqrt(((weight * (at - found)) ** 2).sum()) / weight.sum())
+
+
+def woodruff(rows: pd.DataFrame, outcome: str) -> np.ndarray:
+    """Standard errors of quantiles: the width of Woodruff's 90 % interval over 2 · 1.645."""
+    errors = []
+    for order, value in zip(ORDERS, quantiles(rows, outcome), strict=True):
+        away = rows["weight"] * ((rows[outcome] <= value) - order)
+        half = 1.645 * float(np.sqrt((away**2).sum())) / rows["weight"].sum()
+        low, high = quantiles(rows, outcome, np.clip([order - half, order + half], 1e-9, 1.0))
+        errors.append((high - low) / 3.29)
+    return np.array(errors)
+
+
+def atoms_off(made: pd.DataFrame, before: pd.DataFrame, cell: list[str], outcome: str) -> list[float]:
+    """|difference| of the weighted shares of zeros and of a top-code from the reference's, in its standard errors."""
+    top, found = before[outcome].max(), []
+    others = dict(iter(made.astype(dict.fromkeys(cell, str)).groupby(cell)))
+    for key, own in before.astype(dict.fromkeys(cell, str)).groupby(cell):
+        for atom in [0.0, top] if (before[outcome] == top).sum() > 5 else [0.0]:
+            expected, error = share(own, outcome, atom)
+            if error > 0 and len(own) >= 30 and key in others:
+                found.append(abs(share(others[key], outcome, atom)[0] - expected) / error)
+    return found
+
+
+def errors_of(made: pd.DataFrame, now: pd.DataFrame, cell: list[str], outcome: str) -> np.ndarray:
+    """|error| of quantiles against the current file, in its own standard errors where these are above 0, (cell, order)."""
+    others, found = dict(iter(made.astype(dict.fromkeys(cell, str)).groupby(cell))), []
+    for key, own in now.astype(dict.fromkeys(cell, str)).groupby(cell):
+        if len(own) >= 30 and key in others:
+            error, scale = np.abs(quantiles(others[key], outcome) - quantiles(own, outcome)), woodruff(own, outcome)
+            found.append(np.divide(error, scale, out=np.zeros(len(ORDERS)), where=scale > 0))
+    return np.array(found)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +118,83 @@ def test_records_have_the_references_shape_and_not_their_cells_means(public: Pat
         quantiles = [frame[frame["salary"] > 0][name].quantile([0.1, 0.5, 0.9]).to_numpy() for frame in (made, now)]
         np.testing.assert_allclose(quantiles[0], quantiles[1], rtol=0.15)
     assert (made["salary"] == 0).mean() == pytest.approx(0.03, abs=0.015)
-    assert set(made["salary"]) <= set(pd.read_parquet(files / "before.parquet")["salary"])
+    assert (made["salary"] % 100 == 0).all()
+
+
+def test_the_joint_law_of_weight_and_outcome_is_the_references(tmp_path: Path, noise_of: Named) -> None:
+    """Quantiles err by 1.5 times the reference's own error at most, zeros and the top-code keep their shares in every cell.
+    Control: the reference's values with weights dealt out anew."""
+    now, before = two_jobs(1), two_jobs(2)
+    now.to_parquet(tmp_path / "now.parquet")
+    before.to_parquet(tmp_path / "before.parquet")
+    with noise_of("two jobs"):
+        public = dpdist.run(
+            job(tmp_path, edit=("[laplace_composed, laplace_finest, reference_only]", "[]")), tmp_path / "ws"
+        )
+    made = pd.read_parquet(public / "synthetic" / "set-1.parquet")
+    dealt = before.assign(weight=np.random.default_rng(3).permutation(before["weight"]))
+    published, own, control = (errors_of(each, now, CELL, "salary").mean(axis=0) for each in (made, before, dealt))
+    assert (published <= 1.5 * own).all(), (published, own)
+    assert control.mean() > 4 * own.mean()
+    off = atoms_off(made, before, CELL, "salary")
+    assert len(off) == 12
+    assert max(off) <= 1.0
+    assert (made["salary"] % 1000 == 0).all()
+
+
+def test_under_drift_values_move_and_stay_round(tmp_path: Path, noise_of: Named) -> None:
+    """Salaries are up by a quarter: quantiles err like those of another sample of the same year, by 1.5 times at most, and
+    the top-code is where it was. Control: the reference as it is, which keeps its values, is off by several times that."""
+    now, before, other = two_jobs(1, drift=1.25), two_jobs(2), two_jobs(2, drift=1.25)
+    now.to_parquet(tmp_path / "now.parquet")
+    before.to_parquet(tmp_path / "before.parquet")
+    with noise_of("two jobs"):
+        public = dpdist.run(
+            job(tmp_path, edit=("[laplace_composed, laplace_finest, reference_only]", "[]")), tmp_path / "ws"
+        )
+    made = pd.read_parquet(public / "synthetic" / "set-1.parquet")
+    published, own, control = (errors_of(each, now, CELL, "salary").mean() for each in (made, other, before))
+    assert published <= 1.5 * own
+    assert control > 3 * own
+    assert (made["salary"] % 1000 == 0).all()
+    assert made["salary"].max() == 120_000.0
+
+
+HALVES = {
+    "nscg_strict": ("nscg2013", ["degree_field", "sex"], "salary", "nscg2010.parquet"),
+    "tax_wages_strict": ("cps_taxunits", ["state", "filing_status"], "wages", "cps_taxunits_before.parquet"),
+}
+STATES = ["CA", "NY", "TX", "FL", "WY", "VT"]
+
+
+@pytest.mark.real_data
+@pytest.mark.parametrize("name", HALVES)
+def test_quantiles_of_records_on_real_halves_err_like_the_references(
+    name: str, data: Path, tmp_path: Path, noise_of: Named
+) -> None:
+    """By order over cells of three splits, of tax units 24,000 in six states. Zeros and a top-code keep their shares."""
+    file, cell, outcome, old = HALVES[name]
+    rows = pd.read_parquet(data / f"{file}.parquet")
+    if file == "cps_taxunits":
+        rows = rows[rows["state"].isin(STATES)].sample(24_000, random_state=4)
+    else:
+        rows = rows[rows["employment_status"] == "Employed"]
+    errors, off = [], []
+    for split in range(3):
+        half, path = np.random.default_rng(split).random(len(rows)) < 0.5, tmp_path / f"before{split}.parquet"
+        before, now = rows[half], rows[~half]
+        before.to_parquet(path)
+        now.to_parquet(tmp_path / "now.parquet")
+        said = parse_job(find_job(name).read_text(encoding="utf-8").replace(old, str(path)))
+        said = said.model_copy(update={"compare": ()})
+        with noise_of(f"{name} {split}"):
+            public = dpdist.run(said, tmp_path / str(split), input=tmp_path / "now.parquet")
+        made = pd.read_parquet(public / "synthetic" / "set-1.parquet")
+        errors.append([errors_of(each, now, cell, outcome).mean(axis=0) for each in (made, before)])
+        off += atoms_off(made, before, cell, outcome)
+    published, own = np.mean(errors, axis=0)
+    assert (published <= 1.5 * own).all(), (published, own)
+    assert max(off) <= 1.0
 
 
 def test_publishing_again_gives_the_same_records(public: Path) -> None:

@@ -8,35 +8,45 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpdist.models.agreeing import FARTHEST, agree
+from dpdist.models.domains import Domain
 
 VALUES = st.lists(st.tuples(st.floats(0.01, 1e4), st.floats(0, 100), st.floats(-50, 50)), min_size=1, max_size=40)
-BOUNDS = ((0.0, 100.0), (-50.0, 50.0))
+DOMAINS = (Domain(0.0, 100.0), Domain(-50.0, 50.0))
 SHARE = st.floats(0, 1)
 
 
-@given(VALUES, st.floats(0.01, 1e5), SHARE, SHARE, st.booleans(), st.booleans())
+@given(VALUES, st.floats(0.01, 1e5), SHARE, SHARE, st.booleans(), st.booleans(), st.booleans())
 def test_means_are_met_whatever_they_are(
-    rows: list[tuple[float, float, float]], mean_weight: float, first: float, second: float, weighted: bool, rounded: bool
+    rows: list[tuple[float, float, float]],
+    mean_weight: float,
+    first: float,
+    second: float,
+    weighted: bool,
+    rounded: bool,
+    kept: bool,
 ) -> None:
-    """To 1e-9 of the range; weights stay positive, outcomes within their bounds."""
+    """To 1e-9 of the range; weights stay positive, outcomes within their bounds; atoms and a grid `kept` or not."""
     table = np.array(rows)
     weight, outcomes = table[:, 0], np.round(table[:, 1:], -1 if rounded else 6)
     means = np.array([100.0 * first, 100.0 * second - 50.0])
-    found, moved = agree(weight, outcomes, mean_weight, means, BOUNDS, weighted, (False, False))
+    domains = DOMAINS
+    if kept:
+        domains = tuple(Domain.of(y, (each.low, each.top), False) for y, each in zip(outcomes.T, DOMAINS, strict=True))
+    found, moved = agree(weight, outcomes, mean_weight, means, domains, weighted)
     total = mean_weight if weighted else 1.0
     assert found.mean() == pytest.approx(total, rel=1e-12)
     assert (found > 0).all()
     np.testing.assert_allclose(np.average(moved, weights=found, axis=0), means, atol=1e-9 * 100.0)
-    for column, (low, top) in zip(moved.T, BOUNDS, strict=True):
-        assert (column >= low).all()
-        assert (column <= top).all()
+    for column, domain in zip(moved.T, DOMAINS, strict=True):
+        assert (column >= domain.low).all()
+        assert (column <= domain.top).all()
 
 
 def test_where_weights_can_do_it_outcomes_stay_and_weights_move_little() -> None:
     rng = np.random.default_rng(1)
     weight, outcome = np.exp(rng.normal(4, 1, 500)), np.round(rng.gamma(2, 30, (500, 1)), -1).clip(0, 100)
     mean = np.average(outcome, weights=weight, axis=0) * 1.02
-    found, moved = agree(weight, outcome, 70.0, mean, BOUNDS[:1], True, (False,))
+    found, moved = agree(weight, outcome, 70.0, mean, DOMAINS[:1], True)
     np.testing.assert_array_equal(moved, outcome)
     ratio = found / weight
     assert ratio.max() / ratio.min() < 1.3 < FARTHEST
@@ -46,7 +56,7 @@ def test_where_weights_can_do_it_outcomes_stay_and_weights_move_little() -> None
 def test_yes_and_no_stay_yes_and_no_where_their_share_can_be_had(votes: list[bool], share: float) -> None:
     """Also where all vote alike."""
     outcome = np.array(votes, dtype=float)[:, None]
-    found, moved = agree(np.ones(len(votes)), outcome, 3.0, np.array([share]), ((0.0, 1.0),), True, (True,))
+    found, moved = agree(np.ones(len(votes)), outcome, 3.0, np.array([share]), (Domain(0.0, 1.0, True),), True)
     assert np.average(moved[:, 0], weights=found) == pytest.approx(share, rel=1e-9)
     assert set(moved[:, 0]) == {0.0, 1.0}
 
@@ -57,21 +67,21 @@ def test_whole_numbers_stay_whole_and_without_weights_come_as_near_as_they_can(
 ) -> None:
     """To half a record's worth; control: values that may be any number meet the mean, and are not whole."""
     top = 1.0 if votes else 9.0
-    outcome, bounds = np.minimum(np.array(numbers, dtype=float), top)[:, None], ((0.0, top),)
+    outcome = np.minimum(np.array(numbers, dtype=float), top)[:, None]
     ones, one = np.ones(len(numbers)), np.array([mean / 9.0 * top])
-    weight, moved = agree(ones, outcome, 1.0, one, bounds, False, (True,))
+    weight, moved = agree(ones, outcome, 1.0, one, (Domain(0.0, top, True),), False)
     within = min(max(float(one[0]), 0.0), top)
     assert (weight == 1.0).all()
     assert (moved == np.rint(moved)).all()
     assert ((moved >= 0.0) & (moved <= top)).all()
     assert abs(moved.sum() - within * len(moved)) <= 0.5 + 1e-6
-    _, free = agree(ones, outcome, 1.0, one, bounds, False, (False,))
+    _, free = agree(ones, outcome, 1.0, one, (Domain(0.0, top),), False)
     assert free.mean() == pytest.approx(within, abs=1e-8)
 
 
 def test_no_more_answers_change_than_must() -> None:
     votes = np.tile([1.0, 0.0, 0.0, 1.0], 25)[:, None]
-    _, moved = agree(np.ones(100), votes, 1.0, np.array([0.553]), ((0.0, 1.0),), False, (True,))
+    _, moved = agree(np.ones(100), votes, 1.0, np.array([0.553]), (Domain(0.0, 1.0, True),), False)
     assert (moved != votes).sum() == 5
     assert moved.sum() == 55
 
@@ -79,6 +89,6 @@ def test_no_more_answers_change_than_must() -> None:
 def test_counts_that_weights_cannot_bring_to_their_mean_stay_whole() -> None:
     rng = np.random.default_rng(3)
     weight, count = np.exp(rng.normal(3, 0.2, 50)), rng.poisson(1.0, (50, 1)).astype(float)
-    found, moved = agree(weight, count, 20.0, np.array([6.3]), ((0.0, 20.0),), True, (True,))
+    found, moved = agree(weight, count, 20.0, np.array([6.3]), (Domain(0.0, 20.0, True),), True)
     assert (moved == np.rint(moved)).all()
     assert np.average(moved[:, 0], weights=found) == pytest.approx(6.3, rel=1e-9)
