@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from dpdist.job import Adjacency, Budget, Frozen, Name
 from dpdist.studies.settings import Study
+from dpdist.studies.tabulated import sizes_of
 
 RELEASE = "reference_tables"
 Comparison = Literal["reference_only", "laplace_finest", "laplace_composed"]
@@ -51,7 +52,8 @@ class FileCase(Frozen):
 
 
 class Filed(Study):
-    """|error| in direct standard errors, median and largest over cells and margins; around the truth of samples RMSE over
+    """|error| in direct standard errors, as designed and of counts also given the cells' sizes, median and largest over
+    cells and margins; around the truth of samples RMSE over
     the direct estimate's, and coverage."""
 
     kind: Literal["files"]
@@ -69,7 +71,7 @@ class Filed(Study):
 
     @property
     def asked(self) -> tuple[str, ...]:
-        sizes = [f"{name}_{size}" for name in STATISTICS for size in ("median", "max", "last_median", "last_max")]
+        sizes = [f"{name}_{last}{size}" for name in STATISTICS for size in sizes_of(name) for last in ("", "last_")]
         return (
             *sizes,
             *(f"{name}_{what}" for name in STATISTICS for what in ("ratio_direct", "coverage")),
