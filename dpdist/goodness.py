@@ -48,7 +48,7 @@ PUBLIC_KEY = Key(bytes(32)).child("goodness of fit")
 MEASURE = (
     f"share of the reference's table cells, of {LEAST} records or more, whose expectation under the fitted law lies within "
     f"{WITHIN:g} standard errors of the direct estimate, given the cells' sizes where the design has neither PSUs nor "
-    "replicate weights; the score is the smallest share of a statistic"
+    "replicate weights; the score is the smallest share of a statistic, and says nothing of the shape of records"
 )
 
 

@@ -122,6 +122,34 @@ def test_a_law_that_does_not_fit_is_named_with_its_figures(law: str, edits: tupl
         assert f"largest {worst.largest:.2g} at salaries: " in caution
 
 
+BETA = """
+dataset: gated
+period: "2021"
+columns:
+  field: {levels: [arts, law, medicine]}
+  sex: {levels: [f, m]}
+  salary: {bounds: [0, 1]}
+model: {family: beta, outcome: salary}
+mechanism: {name: weighted}
+budget: {epsilon: "1"}
+reference: {path: before.parquet}
+tables:
+  - {name: all, statistics: [count, {mean: salary}]}
+"""
+
+
+def test_a_law_without_a_weight_is_judged_by_its_means_on_a_grid() -> None:
+    """A beta law passes, and two clusters near both ends do not. Counts are exact: they have no error to judge by."""
+    said, rng = parse_job(BETA), np.random.default_rng(1)
+    rows = survey(1, n=2000).assign(weight=1.0)
+    (mean,) = judged(rows.assign(salary=rng.beta(2.0, 3.0, 2000)), said).misfits
+    assert (mean.statistic, mean.within) == ("mean of salary", 1.0)
+    clusters = np.where(rng.random(2000) < 0.85, rng.beta(1.0, 60.0, 2000), rng.beta(60.0, 8.0, 2000)).clip(1e-4, 0.999)
+    found = judged(rows.assign(salary=clusters), said)
+    assert found.score == 0.0
+    assert found.misfits[0].largest > 4.0
+
+
 def test_the_figures_are_those_of_the_law_by_hand() -> None:
     """Cell by cell: n exp(m_w + s_ww/2) for a count, exp(m_y + s_yw + s_yy/2) for a mean, under one covariance of logs
     within base cells; distances in the errors of Σ w and of a ratio given the cells' sizes. The outcome's bounds limit the
