@@ -22,6 +22,8 @@ def cautions(plan: Plan) -> Iterator[str]:
     yield from _small_strata(job, plan.frame, plan.model)
     if plan.promise.total.name != "none" and job.budget.epsilon > LARGE_EPSILON:
         yield f"ε = {float(job.budget.epsilon):g} is a weak guarantee: odds may change by a factor of e^ε"
+    if plan.goodness is not None:
+        yield from plan.goodness.cautions(job)
     if not job.sizes_secret:
         yield from _empty_levels(plan.frame)
 

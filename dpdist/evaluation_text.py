@@ -14,8 +14,10 @@ from dpdist.evaluation.verdict import in_words, judge
 from dpdist.table_text import paragraphs, table_text
 
 LEGEND = (
-    "Errors are distances from the direct estimate, made from the whole file and unclipped, in its standard errors (SE). "
-    "It has an error itself: it is about 1 SE from the truth. 'over 2': share of cells more than 2 SE off. "
+    "Errors are distances from the direct estimate, made from the whole file and unclipped, in its standard errors (SE) as "
+    "designed. It has an error itself: it is about 1 SE from the truth. 'over 2': share of cells more than 2 SE off. "
+    "Without design strata a count's SE holds the chance in the number of a cell's records, which is released. 'n given': "
+    "median and largest error in the count's SE without that chance. "
     "'±': one standard error. 'held': whether the published 90 % interval holds the direct estimate."
 )
 NOTHING = "no standard errors are published, or none of the direct estimates has one: there is nothing to judge."

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.job import Family
+from dpdist.job import SAMPLERS, Family
 from dpdist.records import Floats
 
 
@@ -84,3 +84,8 @@ FAMILIES: dict[Family, FamilyFacts] = {
     ),
     "user": FamilyFacts("log_lik of the user's program", Support("numbers"), None, True, "user's"),
 }
+
+
+def parametric(family: Family) -> bool:
+    """True if the family is a parametric law with a posterior that needs no Markov chain: its fit to a file is quick."""
+    return bool(FAMILIES[family].law) and any(name != "stan" for name in SAMPLERS[family])

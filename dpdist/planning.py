@@ -12,6 +12,8 @@ import numpy as np
 from dpdist.cells import cross
 from dpdist.errors import DataError, JobError, Problem
 from dpdist.estimates import stratum_sizes
+from dpdist.families import parametric
+from dpdist.goodness import GoodnessOfFit, goodness_of_fit, refuse_misfit
 from dpdist.job import CELLWISE, Job
 from dpdist.mechanisms.presets import MECHANISMS
 from dpdist.models import builder_of
@@ -39,6 +41,7 @@ class Plan:
     promise: Promise
     layout: Layout
     reference: ReferenceFile | ReferenceRelease | None = None
+    goodness: GoodnessOfFit | None = None
 
     @cached_property
     def model(self) -> StratumModel:
@@ -68,15 +71,17 @@ def make_plan(job: Job, input: str | Path | None, listener: Listener) -> Plan:
         _check_memory(job, Layout.of(job, census.frame.pooled()))
     _check_calibration(job, source)
     reference: ReferenceFile | ReferenceRelease | None = None
+    goodness = None
     if job.carries:
         reference = open_release(job, source, census.frame)
     elif job.refers:
         with stage(listener, "check reference", None) as tick:
             reference = open_reference(job, source, census.frame, tick)
         _check_reference(job, layout, reference)
+        goodness = _check_fit(job, reference, listener)
     if note := large_delta(job, int(layout.frame.count.sum())):
         listener(Event("note", "plan", note=note))
-    plan = Plan(job, source, census, promise, layout, reference)
+    plan = Plan(job, source, census, promise, layout, reference, goodness)
     check(job, plan.model)
     return plan
 
@@ -131,6 +136,16 @@ def _check_reference(job: Job, layout: Layout, reference: ReferenceFile) -> None
         found = f"the reference's largest stratum needs {needed / 2**30:.1f} GiB"
         remedy = "raise it, or fit finer strata"
         raise JobError(job.dataset, [Problem("runtime.memory_per_worker", found, "at least that", remedy)])
+
+
+def _check_fit(job: Job, reference: ReferenceFile, listener: Listener) -> GoodnessOfFit | None:
+    """How a parametric family fits the reference; refused where the job demands more."""
+    if not parametric(job.model.family):
+        return None
+    with stage(listener, "fit to reference", reference.source.rows) as tick:
+        found = goodness_of_fit(job, reference, tick)
+    refuse_misfit(job, found)
+    return found
 
 
 def _design_problems(job: Job, census: Census) -> list[Problem]:

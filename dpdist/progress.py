@@ -38,7 +38,7 @@ def silent(event: Event) -> None:
 
 PUBLIC_TOTALS = frozenset(
     {
-        *("check reference", "store reference", "reference", "protect", "tables", "synthetic records"),
+        *("check reference", "fit to reference", "store reference", "reference", "protect", "tables", "synthetic records"),
         *("standard errors", "fit comparators", "evaluate"),
     }
 )

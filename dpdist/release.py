@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -192,10 +193,12 @@ def protect(space: Workspace, plan: Plan, key: Key, sampled_by: Mapping[str, Any
         raise fit_error(fit, failed[0])
     released = dict(zip(fit.frame.stratum_labels, gather_strata(fits), strict=True))
     sets = tuple({label: thetas[k] for label, thetas in released.items()} for k in range(job.synthetic_sets))
-    promise = promised(plan.promise, sampled_by, _referred(plan, fit))
+    warned = () if plan.goodness is None else tuple(plan.goodness.cautions(job))
+    promise = replace(plan.promise, cautions=(*plan.promise.cautions, *warned))
+    said = promised(promise, sampled_by, _referred(plan, fit))
     left, points = without_points(job, fit.frame, sets)
     facts, donors = _of_the_reference(job, fits)
-    return Release(job, promise, public_frame(job, fit.frame, left), left, key.child("publish"), points, facts, donors)
+    return Release(job, said, public_frame(job, fit.frame, left), left, key.child("publish"), points, facts, donors)
 
 
 def _of_the_reference(job: Job, fits: Mapping[int, Fit]) -> tuple[dict[str, Facts], dict[str, Donors]]:
@@ -220,6 +223,8 @@ def _referred(plan: Plan, fit: Fit) -> dict[str, Any] | None:
     facts = {"sha256": found.sha256, "records": found.records, "period": said.period, "provenance": said.provenance}
     if plan.job.mechanism.name == "reference_tables":
         facts["content"] = table_content(plan.job, found.source)
+    if plan.goodness is not None:
+        facts["fit"] = plan.goodness.described()
     return facts | ({"power": powers(fit)} if plan.job.mechanism.name == "centred" else {})
 
 

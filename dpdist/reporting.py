@@ -52,6 +52,7 @@ def plan_text(plan: Plan) -> RenderableType:
         "input": plan.source.name,
         "records": SIZES_SECRET if job.sizes_secret else f"{_records(plan):,} after universe and rules",
         **({"reference": _reference(plan, plan.reference)} if plan.reference is not None else {}),
+        **({"fit to reference": plan.goodness.in_words()} if plan.goodness is not None else {}),
         **_sizes(plan),
     }
     said = promised(plan.promise, {}) | {"exchange": job.budget.exchange, "headline": adjacency.headline(job)}

@@ -100,7 +100,7 @@ def _periods(
     for name, measure in dict.fromkeys((name, measure) for each in found for name, measure, _ in each):
         values = [value for each in found for n, m, value in each if (n, m) == (name, measure)]
         yield name, measure, float(np.mean(values))
-        yield name, measure.replace("_", "_last_"), values[-1]
+        yield name, measure.replace("_", "_last_", 1), values[-1]
     spent = json.loads((folder / f"ws-{periods[-1]}" / "public" / "statement.json").read_text(encoding="utf-8"))
     yield RELEASE, "chain_epsilon", float(Fraction(spent["reference"]["chain_epsilon"]))
 
@@ -136,6 +136,11 @@ def _sizes(found: pd.DataFrame) -> Iterator[tuple[str, str, float]]:
             if column in own and own[column].notna().any():
                 yield name, f"{statistic}_median", float(own[column].median())
                 yield name, f"{statistic}_max", float(own[column].max())
+                error = own["direct_se_given_n"].where(own["direct_se_given_n"] > 0)
+                given = (own["synthetic" if name == RELEASE else name] - own["direct"]).abs() / error
+                if statistic == "count" and given.notna().any():
+                    yield name, "count_given_median", float(given.median())
+                    yield name, "count_given_max", float(given.max())
 
 
 def _around(workspace: Path, job: Job, rows: pd.DataFrame, share: float) -> Iterator[tuple[str, str, float]]:

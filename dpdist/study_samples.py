@@ -160,9 +160,9 @@ def compared(measured: Measured, found: dict[str, Interval], errors: bool = Fals
         yield f"{name}_coverage", float(held[told].mean())
         grand = measured.cells.labels.index((TOTAL,) * len(measured.cells.by))
         yield f"{name}_grand", float(abs(own.value[grand] - true[grand]) / own.standard_error[grand])
-        scales = {"": direct.standard_error, "_given_n": measured.given_n[name]} if errors else {}
-        for suffix, scale in scales.items():
+        scales = {"": direct.standard_error} | ({"given_": measured.given_n[name]} if name == "count" else {})
+        for prefix, scale in scales.items() if errors else ():
             known = there & np.isfinite(direct.value) & (scale > 0)
             sizes = np.abs(own.value - direct.value)[known] / scale[known]
-            yield f"{name}_median{suffix}", float(np.median(sizes))
-            yield f"{name}_max{suffix}", float(sizes.max())
+            yield f"{name}_{prefix}median", float(np.median(sizes))
+            yield f"{name}_{prefix}max", float(sizes.max())

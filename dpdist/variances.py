@@ -12,11 +12,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from scipy.linalg.lapack import dpstrf
 from scipy.sparse import csr_array
 
 from dpdist.job import Lonely
 from dpdist.records import Codes, Floats, Ints
 
+RANK_TOLERANCE = 1e-5
+"""R's, of `qr`."""
 CENSUS = 1e-7
 """A stratum of which all but this share was sampled has no sampling error."""
 
@@ -147,10 +150,39 @@ class Replication(NamedTuple):
     about_mean: bool = False
 
     def variance(self, value: Floats, replicates: Floats) -> Floats:
-        """Variance (cell,) from values (cell,) and those of every replicate (replicate, cell)."""
-        used = self.factors > 0
-        centre = replicates[used].mean(axis=0) if self.about_mean else value
-        return np.asarray(self.scale * (self.factors[:, None] * (replicates - centre) ** 2).sum(axis=0))
+        """Variance (cell,) from values (cell,) and those of every replicate (replicate, cell).
+
+        A replicate without a record of the cell has no figure (NaN) and is left out, the scale unchanged, as R's `svrVar`
+        does; without any there is no variance.
+        """
+        there = np.isfinite(replicates)
+        used = there & (self.factors > 0)[:, None]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            mean = np.where(used, replicates, 0.0).sum(axis=0) / used.sum(axis=0)
+        apart = np.where(used, replicates - (mean if self.about_mean else value), 0.0)
+        found = self.scale * (self.factors[:, None] * apart**2).sum(axis=0)
+        return np.where(used.any(axis=0), found, np.nan)
+
+
+def crossed_products(replicates: Floats) -> Floats:
+    """W'W of replicate weights W (record, replicate): those of blocks of records add up to `replicate_df`'s."""
+    return np.asarray(replicates.T @ replicates)
+
+
+def replicate_df(products: Floats) -> float:
+    """Degrees of freedom that replicate weights carry: the rank of their matrix minus 1, from W'W (R's `degf`).
+
+    A column counts if more than `RANK_TOLERANCE` of its length is left beside the others'.
+    """
+    length = np.sqrt(np.diag(products))
+    length = np.where(length > 0, length, 1.0)
+    *_, rank, _ = dpstrf(products / np.outer(length, length), tol=RANK_TOLERANCE**2)
+    return float(rank) - 1.0
+
+
+def df_in_cells(df: float, records: Floats) -> Floats:
+    """Degrees of freedom (cell,) of replicates: weights of n records have no more than n − 1, none for no record."""
+    return np.clip(records - 1.0, 0.0, df)
 
 
 def _sums(group: Codes | Ints, values: Floats, groups: int) -> Floats:

@@ -18,7 +18,7 @@ from dpdist.job import Comparator, Job, Statistic, StatisticName, Table
 from dpdist.keys import Key
 from dpdist.privacy.noisy_tables import figures_met
 from dpdist.records import Floats, Frame
-from dpdist.survey.direct import Design, Replicated, Totals, degrees_of_freedom, direct
+from dpdist.survey.direct import Design, Replicated, Totals, degrees_of_freedom, direct, errors_given_sizes
 from dpdist.survey.simulate import FIELDS, SEXES, Truth
 
 
@@ -36,6 +36,14 @@ class Yardstick(NamedTuple):
     def estimates(self, sums: Totals, frame: Frame, cells: Cells) -> dict[StatisticName, Estimate]:
         return dict(zip(STATISTICS, direct(sums, frame, cells, self.design, self.replicated), strict=True))
 
+    def errors_given_sizes(self, frame: Frame, cells: Cells, secret: bool) -> dict[StatisticName, Floats]:
+        """Direct standard errors given the cells' sizes; NaN where replicates or PSUs carry the design, or sizes are
+        secret."""
+        found = errors_given_sizes(self.found, frame, cells, self.design)
+        if self.replicated is not None or secret:
+            found = np.full_like(found, np.nan)
+        return dict(zip(STATISTICS, found, strict=True))
+
 
 def compare(
     job: Job,
@@ -50,6 +58,8 @@ def compare(
 ) -> pd.DataFrame:
     """One row per cell × statistic: direct estimate, standard error, df and CV, what was published, comparators, errors.
 
+    `direct_se` is the design's error; without design strata it holds the chance variation of a cell's number of records.
+    `direct_se_given_n` leaves out that variation, as releases know these numbers (`survey.direct.errors_given_sizes`).
     `direct` is of the file as it came, after public universe and rules, unclipped; `direct_clipped` is the same after
     clipping, which is what the release and the noised comparators see, and `clipping_error_in_se` their distance.
     `synthetic` is the published default estimator (parameters, or records where the model has no other) with its published
@@ -63,6 +73,7 @@ def compare(
     first = yardsticks[outcomes[0]]
     df = degrees_of_freedom(first.found, frame, cells, first.design, first.replicated)
     estimates = {name: each.estimates(each.found, frame, cells) for name, each in yardsticks.items()}
+    given = {name: each.errors_given_sizes(frame, cells, job.sizes_secret) for name, each in yardsticks.items()}
     clipped = {name: each.estimates(each.seen, frame, cells) for name, each in yardsticks.items()}
     columns: dict[str, Mapping[str, Mapping[StatisticName, Floats]]] = {}
     for how in job.compare:
@@ -86,6 +97,7 @@ def compare(
         rows["records"] = (cells.membership @ frame.count).astype(np.int64)
         rows["direct"] = estimate.value
         rows["direct_se"] = np.sqrt(estimate.variance)
+        rows["direct_se_given_n"] = given[outcome][statistic.name]
         rows["direct_df"] = df
         rows["direct_cv"] = (rows["direct_se"] / rows["direct"]).abs().where(rows["direct"] != 0)
         rows["direct_clipped"] = clipped[outcome][statistic.name].value

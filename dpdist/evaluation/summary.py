@@ -11,6 +11,7 @@ from dpdist.evaluation.verdict import holds_direct, labels_of, place
 
 WORST = 5
 FAR = 2.0
+GIVEN = "n given"
 ROWS = {"synthetic": "published", "synthetic_records": "synthetic records", "clipping": "clipping alone"}
 """Names of what is no comparator."""
 
@@ -22,8 +23,11 @@ def by_statistic(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
 
 
 def errors(rows: pd.DataFrame, guarantee: str) -> pd.DataFrame:
-    """One row an estimate: guarantee class, |error| in direct standard errors over cells, the largest and where it is."""
-    found = []
+    """One row an estimate: guarantee class, |error| in direct standard errors over cells, the largest and where it is.
+
+    Of counts `n given` has the median and the largest error in standard errors given sizes, where there are any.
+    """
+    found, given = [], _given_sizes(rows)
     for column in [str(name) for name in rows.columns if str(name).endswith("_error_in_se")]:
         how, size = column.removesuffix("_error_in_se"), rows[column]
         if how == "clipping" and not (rows["direct_clipped"] != rows["direct"]).where(rows["direct"].notna(), False).any():
@@ -33,13 +37,24 @@ def errors(rows: pd.DataFrame, guarantee: str) -> pd.DataFrame:
         own = {"synthetic": guarantee, "synthetic_records": guarantee, "clipping": ""}.get(how)
         said = [ROWS.get(how, how), _class_of(rows, how) if own is None else own]
         if not size.notna().any():
-            found.append([*said, *["missing"] * 4])
+            found.append([*said, *["missing"] * 4, ""])
             continue
         low, middle, high = (float(size.quantile(share)) for share in (0.25, 0.5, 0.75))
         where = place(rows.iloc[int(np.nanargmax(size))], labels_of(rows))
         spread, far = f"{brief(low)} to {brief(high)}", f"{(size[size.notna()] > FAR).mean():.2f}"
-        found.append([*said, brief(middle), spread, far, f"{brief(float(size.max()))}: {where}"])
-    return pd.DataFrame(found, columns=["estimate", "guarantee", "median", "quartiles", "over 2", "largest"])
+        largest = f"{brief(float(size.max()))}: {where}"
+        again = (rows["direct_clipped" if how == "clipping" else how] - rows["direct"]).abs() / given
+        both = f"{brief(float(again.median()))}, {brief(float(again.max()))}" if again.notna().any() else "missing"
+        found.append([*said, brief(middle), spread, far, largest, both])
+    made = pd.DataFrame(found, columns=["estimate", "guarantee", "median", "quartiles", "over 2", "largest", GIVEN])
+    return made if given.notna().any() else made.drop(columns=GIVEN)
+
+
+def _given_sizes(rows: pd.DataFrame) -> pd.Series[float]:
+    """Standard errors of counts given the cells' sizes; none of other statistics, or in evaluations of before."""
+    if "direct_se_given_n" not in rows or not (rows["statistic"] == "count").all():
+        return pd.Series(np.nan, index=rows.index)
+    return rows["direct_se_given_n"].where(rows["direct_se_given_n"] > 0)
 
 
 def worst(rows: pd.DataFrame) -> pd.DataFrame:

@@ -5,7 +5,7 @@ Public domains and bounds are stated here and never inferred from the confidenti
 
 from dpdist.job.data import Column, Simulate
 from dpdist.job.design import ReplicateWeights
-from dpdist.job.earlier import Calibration, Reference
+from dpdist.job.earlier import Calibration, Fit, Reference
 from dpdist.job.mechanism import Mechanism, ReleaseBudget, RuleOrName, Weights
 from dpdist.job.model import Prior, Program
 from dpdist.job.names import (
@@ -54,6 +54,7 @@ __all__ = [
     "Comparator",
     "Diagnostics",
     "Family",
+    "Fit",
     "Frozen",
     "Job",
     "Lonely",

@@ -27,7 +27,9 @@ class ReplicateWeights(Frozen):
         default=None, description="one a replicate; for a stratified jackknife (n_h − 1)/n_h, with scale: 1"
     )
     centre: Literal["estimate", "mean"] = Field(default="estimate", description="θ̂: the estimate, or the replicates' mean")
-    df: float | None = Field(default=None, gt=0, description="degrees of freedom; unset: number − 1")
+    df: float | None = Field(
+        default=None, gt=0, description="degrees of freedom; unset: the rank of the replicate weights minus 1"
+    )
 
     @model_validator(mode="after")
     def _agree(self) -> Self:

@@ -47,6 +47,13 @@ class Reference(Frozen):
         return self
 
 
+class Fit(Frozen):
+    """What is demanded of the family's fit to the reference: its score (`goodness`), a share of table cells."""
+
+    warn_below: float = Field(default=0.8, ge=0, le=1, description="plan and statement then say that the law does not fit")
+    refuse_below: float | None = Field(default=None, ge=0, le=1, description="the job is then refused, before it spends")
+
+
 CALIBRATION_SCHEMA = {
     "type": "object",
     "properties": {"path": {"type": "string", "description": "a file that `dpdist calibrate` wrote"}},

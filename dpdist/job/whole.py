@@ -11,7 +11,7 @@ from pydantic import Field, WithJsonSchema, model_validator
 
 from dpdist.job.data import Column, Input, Keep
 from dpdist.job.design import Survey
-from dpdist.job.earlier import CALIBRATION_SCHEMA, Calibration, Reference
+from dpdist.job.earlier import CALIBRATION_SCHEMA, Calibration, Fit, Reference
 from dpdist.job.mechanism import Mechanism, ReleaseBudget
 from dpdist.job.model import Model
 from dpdist.job.names import CELLWISE, CLAMPED, LAPLACE, NEEDING, NOISY, SAMPLERS, Comparator
@@ -40,6 +40,7 @@ class Job(Frozen):
         int, Field(ge=1), at_most(1_000, "each is a file of the whole sample's records, and has its part of ε alone")
     ] = 1
     reference: Reference | None = None
+    fit: Fit = Fit()
     calibration: Annotated[Calibration, WithJsonSchema(CALIBRATION_SCHEMA)] | None = None
     sampler: Sampler = Sampler()
     diagnostics: Diagnostics = Diagnostics()

@@ -6,7 +6,7 @@ from dpdist.job import Job
 from dpdist.job_consistency.columns import categories, roles, universe
 from dpdist.job_consistency.comparators import comparators
 from dpdist.job_consistency.contradiction import Contradiction
-from dpdist.job_consistency.earlier import calibration, reference
+from dpdist.job_consistency.earlier import calibration, fit, reference
 from dpdist.job_consistency.mechanisms import (
     added_noise,
     clamp,
@@ -41,6 +41,7 @@ def contradictions(job: Job) -> list[Contradiction]:
         *clamp(job),
         *strictness(job),
         *reference(job),
+        *fit(job),
         *calibration(job),
         *noisy_statistics(job),
         *sanitized(job),

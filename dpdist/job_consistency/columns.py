@@ -11,7 +11,7 @@ from dpdist.job_consistency.contradiction import Contradiction, Path, clips, lim
 
 WRITTEN = {
     *("count", "statistic", "variable", "estimator", "estimate", "standard_error", "df", "lower", "upper", "suppressed"),
-    *("records", "direct", "direct_se", "direct_df", "direct_cv", "direct_clipped"),
+    *("records", "direct", "direct_se", "direct_se_given_n", "direct_df", "direct_cv", "direct_clipped"),
     *("synthetic", "synthetic_se", "synthetic_df", "synthetic_lower", "synthetic_upper", "synthetic_records"),
     *(*get_args(Comparator), "truth"),
 }

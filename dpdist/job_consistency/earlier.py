@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dpdist.job import CELLWISE, NEEDING, REFERRING, Job, Mechanism
+from dpdist.families import parametric
+from dpdist.job import CELLWISE, NEEDING, REFERRING, Fit, Job, Mechanism
 from dpdist.job_consistency.contradiction import Contradiction
 
 
@@ -49,6 +50,19 @@ def reference(job: Job) -> Iterator[Contradiction]:
         yield Contradiction(
             ("mechanism", "aim"), "only weights that are tuned on a reference aim below the target", "leave it out"
         )
+
+
+def fit(job: Job) -> Iterator[Contradiction]:
+    """What is demanded of a fit that is measured."""
+    if job.fit == Fit():
+        return
+    said = job.reference
+    if said is None or (said.path is None and said.simulate is None):
+        found = "a family's fit is measured on the records of a reference, and the job names none"
+        yield Contradiction(("fit",), found, "add reference: {path: …}, or leave fit out")
+    elif not parametric(job.model.family):
+        found = f"'{job.model.family}' is no parametric law that could be fitted to the reference without a Markov chain"
+        yield Contradiction(("fit",), found, "leave fit out")
 
 
 def release_or_histogram(job: Job) -> Iterator[Contradiction]:

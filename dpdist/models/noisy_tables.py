@@ -28,6 +28,12 @@ FINE_SCALE = Fraction(2**36)
 """Of the second noise, in lattice steps: 16/UNIT of Δ, which hides the first one's lattice (uniform to 1e-4 on it)."""
 
 
+def _largest_weight(job: Job) -> float:
+    """The weight's public upper bound; a record without a weight counts as one."""
+    declared = job.columns[job.survey.weight].bounds if job.survey.weight else None
+    return (declared or (0.0, 1.0))[1]
+
+
 @dataclass(frozen=True)
 class NoisyTable:
     """A table's cells and the statistics that are noised in it; of public sensitivity, its two sums."""
@@ -66,8 +72,7 @@ class NoisyTables(OutcomeModel):
             cells = cross(frame, said.by, said.margins)
             own = tuple(dict.fromkeys(statistic.name for statistic in said.statistics)) if local else sums
             found.append(NoisyTable(said.name, cells, own, (cells.membership @ count > 0).astype(np.float64)))
-        declared = job.columns[job.survey.weight].bounds if job.survey.weight else None
-        bounds = None if local else CellBounds((declared or (0.0, 1.0))[1], low, high)
+        bounds = None if local else CellBounds(_largest_weight(job), low, high)
         scale = local_scale(job, frame) if local else public_scale(job, frame)
         consistency = job.mechanism.consistency == "least_squares"
         return cls(design(frame, (), rows), (low, high), tuple(found), count, bounds, consistency, scale)

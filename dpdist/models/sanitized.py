@@ -105,6 +105,12 @@ class SanitizedLognormal(OutcomeModel):
         cell = self.pattern(records.frame).astype(np.int64)
         return told_by(cell, records.outcome, records.weight, len(self.labels))
 
+    def fitted_to(self, records: Records) -> Draws:
+        """The law of a reference's records, without noise, as `expect` takes it. Raises `Improper`."""
+        whitening = self.learned(records).whitening
+        root = np.linalg.inv(whitening.matrix)
+        return Draws({"means": whitening.centre[None], "covariance": (root @ root.T)[None]})
+
     def within(self, told: Whitened) -> SanitizedLognormal:
         return replace(self, told=told)
 

@@ -25,12 +25,12 @@ from dpdist.publish.precision import spreads
 from dpdist.publish.released import Release
 from dpdist.publish.tables import expectations, from_parameters
 from dpdist.records import POOLED, Floats, Records
-from dpdist.studies.chaining import SIZES, ChainArm, ChainCase, Chaining, in_period, late
+from dpdist.studies.chaining import ChainArm, ChainCase, Chaining, in_period, late
 from dpdist.studies.refer import BOUNDS, learned_of, records_of, released
 from dpdist.studies.replicate import Replicate, Result
 from dpdist.studies.tabulate import Survey, simulated
-from dpdist.studies.tabulated import STATISTICS
-from dpdist.survey.direct import direct
+from dpdist.studies.tabulated import STATISTICS, sizes_of
+from dpdist.survey.direct import Design, direct, errors_given_sizes
 from dpdist.survey.simulate import FIELDS, SEXES
 
 Found = dict[str, float]
@@ -151,13 +151,15 @@ def _composed(survey: Survey, epsilon: str, key: Key) -> Found:
 
 
 def _errors(values: Mapping[StatisticName, Floats], survey: Survey) -> Found:
-    """|error| in direct standard errors: median and largest over the cells that have one."""
-    found: Found = {}
-    for name, estimate in zip(STATISTICS, direct(survey.found, survey.frame, survey.cells), strict=False):
-        there = estimate.variance > 0
-        size = np.abs(values[name] - estimate.value)[there] / np.sqrt(estimate.variance[there])
-        found |= dict(zip((f"{name}_{what}" for what in SIZES), (float(np.median(size)), float(size.max())), strict=True))
-    return found
+    """|error| in direct standard errors, as designed and for counts given sizes: median and largest over the cells that
+    have one."""
+    given = errors_given_sizes(survey.found, survey.frame, survey.cells, Design())
+    sizes: list[float] = []
+    for k, (name, estimate) in enumerate(zip(STATISTICS, direct(survey.found, survey.frame, survey.cells), strict=False)):
+        for error in (np.sqrt(estimate.variance), *([given[k]] if name == "count" else [])):
+            size = np.abs(values[name] - estimate.value)[error > 0] / error[error > 0]
+            sizes += [float(np.median(size)), float(size.max())]
+    return dict(zip((f"{name}_{what}" for name in STATISTICS for what in sizes_of(name)), sizes, strict=True))
 
 
 def _told(label: str, epsilon: str, found: list[Found]) -> Iterator[Result]:

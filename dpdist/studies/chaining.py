@@ -9,11 +9,10 @@ from pydantic import Field, model_validator
 
 from dpdist.job import Budget, Frozen, Name, budget_text
 from dpdist.studies.surveys import EARLIER, OfSurveys, SurveyCase
-from dpdist.studies.tabulated import STATISTICS
+from dpdist.studies.tabulated import STATISTICS, sizes_of
 
 UNCHAINED = ("direct", "laplace_composed")
 """What every case has beside the study's arms."""
-SIZES = ("median", "max")
 
 
 class ChainCase(SurveyCase):
@@ -56,8 +55,8 @@ class ChainArm(Frozen):
 
 
 class Chaining(OfSurveys):
-    """|error| in direct standard errors, median and largest over 27 cells, and coverage of nominal 90 % intervals: by
-    period, over the whole chain, and of the last quarter of it."""
+    """|error| in direct standard errors, as designed and of counts also given the cells' sizes, median and largest over 27
+    cells, and coverage of nominal 90 % intervals: by period, over the whole chain, and of the last quarter of it."""
 
     kind: Literal["chain"]
     cases: tuple[ChainCase, ...] = Field(min_length=1)
@@ -69,7 +68,7 @@ class Chaining(OfSurveys):
 
     @property
     def asked(self) -> tuple[str, ...]:
-        each = [f"{name}_{what}" for name in STATISTICS for what in (*SIZES, "coverage")]
+        each = [f"{name}_{what}" for name in STATISTICS for what in (*sizes_of(name), "coverage")]
         return (*(name for one in each for name in (one, late(one))), "chain_epsilon")
 
 

@@ -202,7 +202,9 @@ def _axis_title(measure: str) -> str:
     """Short: panels stand side by side, and the figure's title says the rest."""
     if "_ratio_" in measure:
         return "ratio of RMSE"
-    return "direct standard errors" if measure in SIZES else TITLES.get(measure, measure)
+    if measure in SIZES:
+        return "direct standard errors" + (" given sizes" if "_given_" in measure else "")
+    return TITLES.get(measure, measure)
 
 
 def _row_labels(axis: Axes, labels: Sequence[str], measured: str, log: bool) -> None:

@@ -11,6 +11,7 @@ from dpdist.job import Adjacency, Budget, Frozen, Name, budget_text
 from dpdist.studies.filed_arms import DIRECT, FiledArm, Limit
 from dpdist.studies.populations import PopulationName
 from dpdist.studies.settings import Study, known_or_refused
+from dpdist.studies.tabulated import sizes_of
 
 RELEASE = "reference_tables"
 Comparison = Literal["reference_only", "laplace_finest", "laplace_composed"]
@@ -81,7 +82,8 @@ class FileCase(Frozen):
 
 
 class Filed(Study):
-    """|error| in direct standard errors, median and largest over cells and margins; around the truth of samples RMSE over
+    """|error| in direct standard errors, as designed and of counts also given the cells' sizes, median and largest over
+    cells and margins; around the truth of samples RMSE over
     the direct estimate's, and coverage."""
 
     kind: Literal["files"]
@@ -129,7 +131,6 @@ class Filed(Study):
 
     @property
     def asked(self) -> tuple[str, ...]:
-        ends = ("median", "max", "median_given_n", "max_given_n", "last_median", "last_max")
         shared = ("coverage", "ratio_direct", "cell_coverage", "grand")
-        sizes = [f"{name}_{size}" for name in STATISTICS for size in ends]
+        sizes = [f"{name}_{last}{size}" for name in STATISTICS for size in sizes_of(name) for last in ("", "last_")]
         return (*(f"{name}_{what}" for name in STATISTICS for what in shared), *sizes, "chain_epsilon")

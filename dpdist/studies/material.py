@@ -14,7 +14,7 @@ from dpdist.studies.filed import Filed
 from dpdist.studies.referring import Referring
 from dpdist.studies.settings import DATA, WORST_LOSS, Guarantees, Simulation
 from dpdist.studies.shown import Figure
-from dpdist.studies.tabulated import STATISTICS, Tabulated
+from dpdist.studies.tabulated import STATISTICS, Tabulated, scale, sizes_of
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#6A3D9A")
 """Okabe and Ito's colours, which most colour-blind readers tell apart; the data are grey."""
@@ -41,24 +41,15 @@ TITLES: Mapping[str, str] = {
     **{f"{name}_ratio_laplace_composed": f"RMSE of {name}s over Laplace's, ε shared" for name in STATISTICS},
     **{f"{name}_ratio_laplace_strict": f"RMSE of {name}s over strict Laplace tables'" for name in STATISTICS},
     **{
-        f"{name}_{last}{size}": f"{size} |error| of {name}s in direct standard errors{', last release' if last else ''}"
+        f"{name}_{when}{size}": f"{size.removeprefix('given_')} |error| of {name}s in direct standard errors "
+        f"{scale(size)}{then}"
         for name in STATISTICS
-        for last in ("", "last_")
-        for size in ("median", "max")
-    },
-    **{
-        late(f"{name}_{size}"): f"{size} |error| of {name}s in direct standard errors, last quarter of the chain"
-        for name in STATISTICS
-        for size in ("median", "max")
+        for when, then in (("", ""), ("last_", ", last release"), ("late_", ", last quarter of the chain"))
+        for size in sizes_of(name)
     },
     **{
         late(f"{name}_coverage"): f"share of cells whose 90 % interval holds the true {name}, last quarter of the chain"
         for name in STATISTICS
-    },
-    **{
-        f"{name}_{size}_given_n": f"{size} |error| of {name}s in direct standard errors given the cells' numbers of records"
-        for name in STATISTICS
-        for size in ("median", "max")
     },
     **{f"{name}_grand": f"|error| of the {name} of all records in published standard errors" for name in STATISTICS},
     **{f"{name}_cell_coverage": f"share of replicates whose 90 % interval holds the true {name}" for name in STATISTICS},

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dpdist.studies.chaining import Chaining, late
 from dpdist.studies.filed import Filed
 from dpdist.studies.settings import WORST_LOSS, Study
-from dpdist.studies.tabulated import STATISTICS, YARDSTICKS
+from dpdist.studies.tabulated import STATISTICS, YARDSTICKS, scale, sizes_of
 
 SIMULATED = (
     "from simulated data or spaces with seeded NumPy randomness. Nothing here comes from a respondent, and nothing here is "
@@ -67,11 +67,15 @@ INTERVALS = (
     "mean ± 1.96 s/√n; for a quantile the order statistics whose ranks are the 2.5 % and 97.5 % points of Binomial(n, p). "
     "They treat synthetic records as if they were data and take no account of the draw of θ."
 )
+WITHOUT = (
+    "Where cells are no design strata, a count's holds the chance in the number of the cell's records, which is released.",
+    "The number of a cell's records is released, and its chance is left out: base cells are strata.",
+)
 SIZES = {
-    f"{name}_{last}{size}": f"|published − direct estimate| over the direct estimate's standard error, {text} over cells "
-    f"and margins{whose}."
+    f"{name}_{last}{size}": f"|published − direct estimate| over the direct estimate's standard error {scale(size)}, "
+    f"{'largest' if size.endswith('max') else 'median'} over cells and margins{whose}. {WITHOUT[size.startswith('given_')]}"
     for name in STATISTICS
-    for size, text in (("median", "median"), ("max", "largest"))
+    for size in sizes_of(name)
     for last, whose in (
         ("", "; of a chain, the mean over its releases"),
         ("last_", ", of the chain's last release"),
@@ -100,13 +104,6 @@ OF_FILES: Mapping[str, str] = {
     **{
         f"{name}_grand": "|Published figure of all records − the population's|, in published standard errors."
         for name in STATISTICS
-    },
-    **{
-        f"{name}_{size}_given_n": f"|published − direct estimate|, {text} over cells and margins, over the standard error "
-        "that the direct estimate has where the numbers of records in the cells are fixed, as they are public. That of "
-        "counts is smaller than the one as designed, which holds the variation of these numbers."
-        for name in STATISTICS
-        for size, text in (("median", "median"), ("max", "largest"))
     },
 }
 OF_CHAINS: Mapping[str, str] = {

@@ -13,6 +13,19 @@ from dpdist.studies.settings import Study
 Yardstick = Literal["direct", "laplace", "laplace_composed", "laplace_strict"]
 YARDSTICKS: tuple[Yardstick, ...] = ("direct", "laplace", "laplace_composed", "laplace_strict")
 STATISTICS: tuple[StatisticName, ...] = ("count", "mean")
+SIZES = ("median", "max")
+"""Of |error| over cells, in direct standard errors as the design has them."""
+
+
+def sizes_of(statistic: str) -> tuple[str, ...]:
+    """Measures of a statistic's errors; of counts also in standard errors given the cells' sizes, which are released."""
+    given = tuple(f"given_{size}" for size in SIZES) if statistic == "count" else ()
+    return (*SIZES, *given)
+
+
+def scale(size: str) -> str:
+    """The direct standard errors that a measure is told in."""
+    return "given the cells' sizes" if size.startswith("given_") else "as designed"
 
 
 class TableCase(Frozen):

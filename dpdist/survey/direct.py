@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from scipy.sparse import csr_array
 
 from dpdist.cells import Cells
 from dpdist.estimates import (
+    STATISTICS,
     Estimate,
     Figures,
     Sums,
@@ -22,7 +24,7 @@ from dpdist.estimates import (
 )
 from dpdist.job import Lonely
 from dpdist.records import Codes, Floats, Frame, Records
-from dpdist.variances import Replication, Stage, Stages, met_units
+from dpdist.variances import Replication, Stage, Stages, df_in_cells, met_units
 
 UNIT_ROUNDOFF = np.finfo(np.float64).eps / 2.0
 
@@ -99,6 +101,24 @@ def direct(
     return count, mean, total
 
 
+def errors_given_sizes(found: Totals, frame: Frame, cells: Cells, design: Design) -> Floats:
+    """Standard errors (statistic, cell) of counts, means and totals given every base cell's number of records.
+
+    These numbers are public and released, so a release need not estimate them. Base cells are taken as strata: frame rows,
+    which lie within design strata and keep their sampling fractions. One of a single record adds nothing. NaN where the
+    design has PSUs: the numbers then vary with the PSUs drawn, and no variance given them follows from strata.
+    """
+    if found.psu is not None:
+        return np.full((len(STATISTICS), len(cells)), np.nan)
+    finest = replace(frame, design_strata=tuple(frame.codes))
+    size = stratum_sizes(finest)
+    fraction = np.empty(len(size))
+    fraction[finest.design_stratum] = design.stage(stratum_sizes(frame)).fraction[frame.design_stratum]
+    figures = counts_and_means(found.sums, finest, cells, Stage(size, fraction, "certainty"))
+    most = _rounding(found.sums, frame, cells, figures[1].value)
+    return np.sqrt([np.where(each.variance <= m, 0.0, each.variance) for each, m in zip(figures, most, strict=True)])
+
+
 def _rounding(sums: Sums, frame: Frame, cells: Cells, mean: Floats) -> tuple[Floats, Floats, Floats]:
     """The most that rounding makes of a variance that is 0: of counts, means and totals, (cell,).
 
@@ -127,12 +147,12 @@ def degrees_of_freedom(
     found: Totals, frame: Frame, cells: Cells, design: Design, replicated: Replicated | None = None
 ) -> Floats:
     """PSUs minus strata met in every cell (cell,), or the replicates' own."""
+    records = cells.membership @ frame.count.astype(float)
     if replicated is not None:
-        return np.full(len(cells), replicated.df)
+        return df_in_cells(replicated.df, records)
     if found.psu is not None:
         psu, stages = _stages(found.psu, frame, design)
         return met_units(csr_array(cells.membership.tocsc()[:, found.psu["frame"].to_numpy()]), psu, stages)
-    records = cells.membership @ frame.count.astype(float)
     met = cells.membership.tocoo()
     strata = np.unique(met.row.astype(np.int64) * len(frame) + frame.design_stratum[met.col]) // max(len(frame), 1)
     return np.asarray(records - np.bincount(strata, minlength=len(cells)))

@@ -28,6 +28,7 @@ from dpdist.survey.findings import Findings
 from dpdist.survey.schema import check_replicates, check_schema, needed_columns
 from dpdist.survey.source import Source
 from dpdist.survey.statistics import replication
+from dpdist.variances import crossed_products, replicate_df
 
 Tick = Callable[[int], None]
 
@@ -221,13 +222,16 @@ def replicate_sums(job: Job, source: Source, frame: Frame, outcome: int = 0) -> 
     if said is None:
         return None
     a, b = (np.zeros((len(frame), said.number)) for _ in range(2))
+    products = np.zeros((said.number, said.number))
     known = _key(frame.codes, frame.levels, len(frame))
     for checked in checked_batches(job, source):
         row = np.searchsorted(known, _key(checked.codes, frame.levels, len(checked.row)))
+        if said.df is None:
+            products += crossed_products(checked.replicates)
         np.add.at(a, row, checked.replicates)
         values = checked.outcomes[outcome] if checked.unclipped is None else checked.unclipped[:, outcome]
         np.add.at(b, row, checked.replicates * values[:, None])
-    return Replicated(a, b, replication(said), said.df or said.number - 1.0)
+    return Replicated(a, b, replication(said), said.df or replicate_df(products))
 
 
 def design_of(job: Job, census: Census) -> Design:

@@ -17,7 +17,17 @@ from scipy.sparse import csr_array
 from dpdist.estimates import Interval, t_interval
 from dpdist.job import Lonely, ReplicateWeights
 from dpdist.records import Codes, Floats, Ints
-from dpdist.variances import Replication, Stage, Stages, Variable, linearised, met_units
+from dpdist.variances import (
+    Replication,
+    Stage,
+    Stages,
+    Variable,
+    crossed_products,
+    df_in_cells,
+    linearised,
+    met_units,
+    replicate_df,
+)
 
 WOODRUFF = 0.95
 ROUNDING = 1e-12
@@ -83,7 +93,7 @@ class Sample:
         """With replicate weights, which carry the design; `replicates` is (record, replicate)."""
         n = len(weight)
         stages = Stages(np.zeros(n, dtype=np.int32), Stage.of(np.array([n])))
-        df = said.df or said.number - 1.0
+        df = said.df or replicate_df(crossed_products(replicates))
         return cls(weight, np.arange(n, dtype=np.int32), stages, replicates, replication(said), df)
 
     def part(self, rows: Ints | Codes) -> Sample:
@@ -93,7 +103,7 @@ class Sample:
 
     def df(self, domains: csr_array) -> Floats:
         if self.replicates is not None:
-            return np.full(domains.shape[0], self.replicate_df)
+            return df_in_cells(self.replicate_df, np.diff(domains.indptr).astype(np.float64))
         return met_units(domains, self.psu, self.stages)
 
 

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 import dpdist
 from dpdist.cli import app
+from dpdist.evaluation.summary import brief
 from dpdist.job import Job
 
 TOP = 60000.0
@@ -102,6 +103,38 @@ def test_a_design_that_fixes_a_count_leaves_no_unit_for_errors(finished: Path) -
     assert (rows.loc[rows["statistic"] == "mean", "direct_se"] > 0).all()
     text = " ".join(dpdist.report(finished, confidential=True).split())
     assert "3 of 3 cells without such an error: a direct standard error of 0, as the design fixes the figure" in text
+
+
+def test_counts_have_errors_in_both_scales_and_the_report_names_the_one_used(tmp_path: Path) -> None:
+    """By hand: without design strata a count's error as designed holds the chance in its cell's number of records."""
+    rows, n = survey(), 900
+    rows["weight"] *= np.exp(np.random.default_rng(2).normal(0.0, 0.2, n))
+    rows.to_parquet(tmp_path / "survey.parquet")
+    said = {
+        **JOB,
+        "survey": {"weight": "weight"},
+        "tables": [{**JOB["tables"][0], "by": ["region", "field"]}],
+        "compare": [],
+    }
+    dpdist.run(Job.model_validate(said), tmp_path / "ws", tmp_path / "survey.parquet")
+    found = evaluation(tmp_path / "ws", "pay")
+    counts = found[found["statistic"] == "count"].set_index(["region", "field"])
+    for region, field in [("n", "arts"), ("s", "medicine")]:
+        own = rows[(rows["region"] == region) & (rows["field"] == field)]["weight"]
+        designed = n / (n - 1) * ((own**2).sum() - own.sum() ** 2 / n)
+        assert counts.loc[(region, field), "direct_se"] == pytest.approx(np.sqrt(designed))
+        assert counts.loc[(region, field), "direct_se_given_n"] == pytest.approx(np.sqrt(len(own) * own.var()))
+        assert counts.loc[(region, field), "direct_se"] > 2 * counts.loc[(region, field), "direct_se_given_n"]
+    text = dpdist.report(tmp_path / "ws", confidential=True)
+    given = (counts["synthetic"] - counts["direct"]).abs() / counts["direct_se_given_n"].where(
+        counts["direct_se_given_n"] > 0
+    )
+    part = text[text.index("pay, count: errors") : text.index("pay, count: worst")]
+    assert "n given" in part
+    published = next(line for line in part.splitlines() if line.strip().startswith("published"))
+    assert re.search(rf"\b{brief(given.median())}, {brief(given.max())}\s*$", published), published
+    assert "n given" not in text[text.index("pay, mean of salary: errors") : text.index("pay, mean of salary: worst")]
+    assert "in its standard errors (SE) as designed" in " ".join(text.split())
 
 
 def test_every_statistic_has_errors_of_its_own_beside_classes_and_worst_cells(finished: Path) -> None:

@@ -129,6 +129,18 @@ def kept_noise(space: Path) -> tuple[np.ndarray, np.ndarray]:
     return coarse + fine / FINER, fine / FINER
 
 
+def test_local_sensitivities_need_no_public_bounds_of_the_weight(source: Path, tmp_path: Path) -> None:
+    """Control: public ones do, and the job is refused for it."""
+    undeclared = ("  weight: {bounds: [1, 60]}\n", "")
+    for name in ("laplace", "laplace_composed"):
+        said = dpdist.parse_job(text(undeclared, ("{name: laplace}", f"{{name: {name}}}")))
+        dpdist.run(said, tmp_path / name, source)
+        released = pd.read_parquet(tmp_path / name / "public" / "tables" / "fields.parquet")
+        assert released["estimate"].notna().sum() > 0
+    with pytest.raises(JobError, match="needs public bounds of the weight"):
+        dpdist.parse_job(text(undeclared, PUBLIC[0]))
+
+
 def test_figures_are_the_files_under_kept_noise_of_the_slides_sensitivity(
     spaces: dict[str, Path], rows: pd.DataFrame
 ) -> None:

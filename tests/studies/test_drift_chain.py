@@ -46,6 +46,15 @@ def test_a_refresh_takes_out_what_drift_of_shape_adds_up_to(folder: Path) -> Non
     assert found["never", in_period("count_median", 3)] > found["never", in_period("count_median", 1)]
 
 
+def test_errors_of_counts_are_told_in_both_scales(folder: Path) -> None:
+    """Cells of a field and a sex are no design strata: their sizes vary by chance in the errors as designed, and not given
+    them."""
+    found = summary(folder)
+    for label in ("never", "every", "laplace_composed"):
+        assert found[label, "count_given_median"] > found[label, "count_median"]
+        assert found[label, late("count_given_max")] > 0
+
+
 def test_both_chains_cost_the_same(folder: Path) -> None:
     found = summary(folder)
     assert found["never", "chain_epsilon"] == found["every", "chain_epsilon"] == 3.0

@@ -86,6 +86,17 @@ def test_halves_are_compared_with_no_current_data_at_all(folder: Path) -> None:
         assert own < 1.0 < found["halves", "reference_only", f"{statistic}_median"]
 
 
+def test_errors_of_counts_are_told_in_both_scales(folder: Path) -> None:
+    """The file has no design strata: as designed, errors of counts hold the chance in sizes, and look small."""
+    found = summary(folder)
+    for case in ("chain", "halves"):
+        own = {measure: value for (*at, measure), value in found.items() if at == [case, "reference_tables"]}
+        assert own["count_given_median"] > 1.1 * own["count_median"]
+        assert own["count_given_max"] > 1.1 * own["count_max"]
+        assert "mean_given_median" not in own, "means hardly differ"
+    assert found["chain", "reference_tables", "count_last_given_median"] > 0
+
+
 def test_samples_tell_errors_around_the_truth(folder: Path) -> None:
     ratios = pd.read_csv(folder / "out" / "ratios.csv")
     own = ratios[(ratios["case"] == "samples") & (ratios["mechanism"] == "reference_tables")]
@@ -102,7 +113,8 @@ def test_the_page_names_files_and_totals(folder: Path) -> None:
     assert "the first fixed on histograms of its own at 1/3 of its ε" in page
     assert "from public files: what is compared" in page
     assert "Nothing here comes from a respondent" not in page
-    assert "over the direct estimate&#39;s standard error, median over cells and margins" in page
+    assert "over the direct estimate&#39;s standard error as designed, median over cells and margins" in page
+    assert "over the direct estimate&#39;s standard error given the cells&#39; sizes, largest over cells" in page
     assert str(folder) not in page.replace(str(folder / "job.yaml"), "")
 
 

@@ -18,7 +18,7 @@ from dpdist.planning import make_plan
 from dpdist.progress import silent
 from dpdist.records import TOTAL, Frame, Records
 from dpdist.survey import statistics
-from dpdist.survey.direct import degrees_of_freedom, direct, totals
+from dpdist.survey.direct import degrees_of_freedom, direct, errors_given_sizes, totals
 from dpdist.survey.prepare import design_of, place, replicate_sums, unclipped
 from dpdist.survey.statistics import Sample
 
@@ -124,6 +124,62 @@ def test_the_release_estimates_under_the_design_of_its_job(name: str, tmp_path: 
     expected = held_whole(said, rows, cells)
     for statistic in ("count", "mean", "total"):
         np.testing.assert_allclose(found[statistic], expected[statistic], rtol=1e-9, atol=1e-9)
+
+
+def errors_of(said: Job, rows: pd.DataFrame, folder: Path) -> tuple[Cells, np.ndarray, np.ndarray]:
+    """Cells, and standard errors (statistic, cell) as designed and given the base cells' numbers of records."""
+    rows.to_parquet(folder / "survey.parquet")
+    plan = make_plan(said, folder / "survey.parquet", silent)
+    found = totals([place(said, plan.source, plan.census, folder)], plan.frame, said.survey.psu is not None)
+    cells, design = cross(plan.frame, said.tables[0].by, margins=True), design_of(said, plan.census)
+    designed = np.sqrt([each.variance for each in direct(found, plan.frame, cells, design)])
+    return cells, designed, errors_given_sizes(found, plan.frame, cells, design)
+
+
+def test_errors_given_sizes_take_base_cells_as_strata(tmp_path: Path) -> None:
+    """By hand: Σ n/(n−1) Σ(w − w̄)² over a cell's base cells, and the same of w(y − R)/Ŵ; also of a finite population."""
+    rows = survey().assign(size_of_region=150.0)
+    base = rows.groupby(["region", "sex", "field"])
+    assert base.size().min() > 1
+    for fpc in (False, True):
+        cells, _, given = errors_of(job({"fpc": "size_of_region"} if fpc else {}), rows, tmp_path)
+        free = 1.0 - rows["region"].map(rows.groupby("region").size()) / 150.0 if fpc else pd.Series(1.0, rows.index)
+        for k, label in enumerate(cells.labels):
+            own = pd.Series(True, rows.index)
+            for name, level in zip(cells.by, label, strict=True):
+                own &= (rows[name] == level) | (level == TOTAL)
+            inside = rows[own]
+            if inside.empty:
+                continue
+            ratio = np.average(inside["salary"], weights=inside["weight"])
+            linear = {
+                "count": inside["weight"],
+                "mean": inside["weight"] * (inside["salary"] - ratio) / inside["weight"].sum(),
+                "total": inside["weight"] * inside["salary"],
+            }
+            for found, u in zip(given[:, k], linear.values(), strict=True):
+                parts = u.groupby([inside["region"], inside["sex"], inside["field"]])
+                share = free[own].groupby([inside["region"], inside["sex"], inside["field"]]).first()
+                assert found == pytest.approx(np.sqrt((share * parts.size() * parts.var()).sum()), rel=1e-9)
+
+
+def test_the_designed_error_of_a_count_holds_the_chance_in_its_size_and_the_given_one_does_not(tmp_path: Path) -> None:
+    """No design strata; where weights are alike in a base cell only that chance is left. Control: cells that are strata."""
+    rows, plain = survey(), job({"design_strata": []})
+    rows["weight"] = rows["field"].map({"arts": 7.0, "law": 9.0})
+    cells, designed, given = errors_of(plain, rows, tmp_path)
+    inner = [k for k, label in enumerate(cells.labels) if label != (TOTAL, TOTAL) and "none" not in label]
+    assert (given[0, inner] == 0).all()
+    assert (designed[0, inner] > 7.0).all()
+    _, designed, given = errors_of(plain, survey(), tmp_path)
+    assert (given[0, inner] < 0.8 * designed[0, inner]).all()
+    np.testing.assert_allclose(given[1, inner], designed[1, inner], rtol=0.15, err_msg="means hardly differ")
+    _, designed, given = errors_of(job({"design_strata": ["sex", "field"]}), survey(), tmp_path)
+    np.testing.assert_allclose(given[:, inner], designed[:, inner], rtol=1e-9)
+
+
+def test_there_is_no_error_given_sizes_where_psus_are_drawn(tmp_path: Path) -> None:
+    assert np.isnan(errors_of(job({"psu": "town"}), survey(), tmp_path)[2]).all()
 
 
 def test_the_lonely_rules_are_told_apart(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from scipy.sparse import csr_array
 from dpdist.job import ReplicateWeights
 from dpdist.survey import statistics
 from dpdist.survey.statistics import Estimates, Sample
+from dpdist.variances import crossed_products, replicate_df
 
 GOLDEN = pd.read_csv(Path(__file__).parent / "golden" / "golden.csv", dtype={"domain": str})
 TOLERANCE = 1e-9
@@ -113,9 +114,52 @@ def test_linearised_errors_are_those_of_r(case: str) -> None:
 @pytest.mark.parametrize("case", REPLICATED)
 def test_replicate_errors_are_those_of_r(case: str) -> None:
     s = small()
-    said = ReplicateWeights.model_validate({"prefix": "r", "number": 12, "df": 10, **REPLICATED[case]})
+    said = ReplicateWeights.model_validate({"prefix": "r", "number": 12, **REPLICATED[case]})
     w = s["w"].to_numpy()
     assert_golden(case, figures(Sample.replicated(w, replicates(w), said), s["d"], s["y"].to_numpy(), s["z"].to_numpy()))
+
+
+def test_the_degrees_of_freedom_of_replicates_are_the_rank_of_their_weights_less_one() -> None:
+    """R's `degf`: a stratified jackknife of 20 strata × 5 PSUs has 80, not 99; blocks of records tell the same."""
+    stratum, psu = np.repeat(np.arange(20), 25), np.tile(np.repeat(np.arange(5), 5), 20)
+    w = 1.0 + np.random.default_rng(3).random(500)
+    gone = [(h, p) for h in range(20) for p in range(5)]
+    again = np.column_stack([w * np.where(stratum == h, np.where(psu == p, 0.0, 5 / 4), 1.0) for h, p in gone])
+    assert np.linalg.matrix_rank(again) == 81
+    blocks = sum(crossed_products(again[start : start + 90]) for start in range(0, 500, 90))
+    assert replicate_df(blocks) == 80.0
+    assert replicate_df(crossed_products(np.column_stack([again, again]))) == 80.0, "a repeated replicate adds none"
+    said = ReplicateWeights.model_validate(
+        {"kind": "jackknife", "prefix": "r", "number": 100, "scale": 1, "factors": [0.8] * 100}
+    )
+    domains = csr_array(np.array([np.ones(500), np.arange(500) < 3, np.arange(500) < 1]))
+    assert statistics.count(Sample.replicated(w, again, said), domains).df.tolist() == [80.0, 2.0, 0.0]
+    stated = said.model_copy(update={"df": 30.0})
+    assert Sample.replicated(w, again, stated).replicate_df == 30.0, "what a job states stands"
+
+
+@pytest.mark.parametrize("centre", ["estimate", "mean"])
+def test_replicates_without_a_record_of_a_domain_are_left_out(centre: str) -> None:
+    """By hand, as R's `svrVar` with `na.omit`: the scale stays. Counts are 0 there, and stay in."""
+    rng = np.random.default_rng(5)
+    w, y = 1.0 + rng.random(6), rng.random(6)
+    again = w[:, None] * rng.integers(0, 3, (6, 40))
+    own = np.array([True, True, False, False, False, False])
+    again[~own, 0] = w[~own]
+    again[own, 1:9] = 0.0
+    there = again[own].sum(axis=0) > 0
+    assert 0 < (~there).sum() < 30
+    said = ReplicateWeights.model_validate({"kind": "bootstrap", "prefix": "r", "number": 40, "centre": centre})
+    sample, domains = Sample.replicated(w, again, said), csr_array(own[None].astype(float))
+    made = statistics.mean(sample, domains, y)
+    means = (again[own] * y[own, None]).sum(axis=0)[there] / again[own].sum(axis=0)[there]
+    middle = means.mean() if centre == "mean" else made.value[0]
+    assert made.standard_error[0] ** 2 == pytest.approx(((means - middle) ** 2).sum() / 40)
+    counts = again[own].sum(axis=0)
+    middle = counts.mean() if centre == "mean" else w[own].sum()
+    assert statistics.count(sample, domains).standard_error[0] ** 2 == pytest.approx(((counts - middle) ** 2).sum() / 40)
+    empty = csr_array(np.zeros((1, 6)))
+    assert np.isnan(statistics.mean(sample, empty, y).standard_error).all()
 
 
 def test_the_golden_figures_tell_designs_apart() -> None:
