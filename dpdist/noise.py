@@ -12,6 +12,10 @@ import opendp.prelude as dp
 
 from dpdist.records import Floats
 
+LARGEST_SCALE = Fraction(2**46)
+"""Of noise on whole statistics: sums of up to 2^52 and forty scales of noise are then exact in float64. Beyond it the low
+bits of a noisy sum would tell of the sum, and OpenDP's whole numbers would end."""
+
 
 def whole_laplace(scale: Fraction, size: int) -> Floats:
     """Whole numbers η with P(η) ∝ e^(−|η|/b), (size,), for whole statistics: b = sensitivity/ε gives ε.
@@ -19,8 +23,7 @@ def whole_laplace(scale: Fraction, size: int) -> Floats:
     A sum of whole numbers is exact in float64, so nothing of a count shows in the low bits of a noisy one. The scale is
     rounded up to float64.
     """
-    if scale <= 0:
-        raise ValueError("a noise scale must be greater than 0")
+    _check(scale)
     dp.enable_features("contrib")
     space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l1_distance(T="i64")
     measurement = dp.m.make_laplace(*space, scale=float(np.nextafter(float(scale), np.inf)))
@@ -32,9 +35,15 @@ def whole_gaussian(scale: Fraction, size: int) -> Floats:
 
     Δ is their L2 sensitivity (Canonne, Kamath & Steinke 2020). σ is rounded up to float64.
     """
-    if scale <= 0:
-        raise ValueError("a noise scale must be greater than 0")
+    _check(scale)
     dp.enable_features("contrib")
     space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T="i64")
     measurement = dp.m.make_gaussian(*space, scale=float(np.nextafter(float(scale), np.inf)))
     return np.array(measurement([0] * size), dtype=np.float64)
+
+
+def _check(scale: Fraction) -> None:
+    if scale <= 0:
+        raise ValueError("a noise scale must be greater than 0")
+    if scale > LARGEST_SCALE:
+        raise ValueError(f"a noise scale of more than 2^46 leaves no exact sums: {float(scale):.3g}")

@@ -28,8 +28,8 @@ STATUS = "status.json"
 """In the workspace, beside the public and the confidential folder; its owner's alone to read."""
 STATUS_INTERVAL = 2.0
 """Seconds between writes of the status within a stage."""
-CHECKING = "check records"
-"""The stage before a run owns its workspace, which may be another run's."""
+CHECKING = frozenset({"check records", "check reference", "fit to reference", "plan"})
+"""The stages before a run owns its workspace, which may be another run's."""
 FALLBACK = "protect again"
 """The stage in which strata that could not be released take the proper prior."""
 SILENT_AFTER = 120.0
@@ -126,7 +126,7 @@ class Status:
             self._said["tasks"] += 1
         elif event.kind == "retry":
             self._said["retries"] += event.done
-        self._owned = self._owned or event.stage != CHECKING
+        self._owned = self._owned or event.stage not in CHECKING
         if event.kind in ("begin", "end", "retry") or time.monotonic() - self._written > STATUS_INTERVAL:
             self._write()
 

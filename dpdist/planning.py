@@ -14,10 +14,11 @@ from dpdist.errors import DataError, JobError, Problem
 from dpdist.estimates import stratum_sizes
 from dpdist.families import parametric
 from dpdist.goodness import GoodnessOfFit, goodness_of_fit, refuse_misfit
-from dpdist.job import CELLWISE, Job
+from dpdist.job import CELLWISE, NOISY, Job
 from dpdist.mechanisms.presets import MECHANISMS
 from dpdist.models import builder_of
 from dpdist.models.protocol import StratumModel
+from dpdist.noise import LARGEST_SCALE
 from dpdist.privacy.guarantees import Promise, large_delta
 from dpdist.progress import Event, Listener, stage
 from dpdist.raking import NotMet, factors, margins_of
@@ -82,8 +83,18 @@ def make_plan(job: Job, input: str | Path | None, listener: Listener) -> Plan:
     if note := large_delta(job, int(layout.frame.count.sum())):
         listener(Event("note", "plan", note=note))
     plan = Plan(job, source, census, promise, layout, reference, goodness)
+    _check_scale(job, plan.model)
     check(job, plan.model)
     return plan
+
+
+def _check_scale(job: Job, model: StratumModel) -> None:
+    """Noise of every statistic leaves sums exact. Raises `JobError`."""
+    scales = [*getattr(model, "scales", ()), *filter(None, [getattr(model, "scale", None)])]
+    if job.mechanism.name in NOISY and scales and max(scales) > LARGEST_SCALE:
+        found = f"noise of scale {float(max(scales)):.3g} units, beside which sums are not exact"
+        remedy = "raise epsilon, or publish fewer figures or sets"
+        raise JobError(job.dataset, [Problem("budget.epsilon", found, "a scale of at most 2^46 units", remedy)])
 
 
 def _check_labels(job: Job, frame: Frame) -> None:

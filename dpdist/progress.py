@@ -49,8 +49,13 @@ def without_sizes(listener: Listener) -> Listener:
     """A listener that learns nothing of how many records there are: of other stages only that they begin and end, and of
     tasks nothing, for these are cut by records."""
 
+    reported: dict[str, int] = {}
+
     def hear(event: Event) -> None:
+        if event.kind == "advance" and event.done == reported.get(event.stage):
+            return  # of no unit: their number would tell of blocks
         if event.kind == "alive" or event.stage in PUBLIC_TOTALS:
+            reported[event.stage] = event.done
             listener(event)
         elif event.kind == "retry":
             listener(event._replace(done=1))

@@ -45,12 +45,16 @@ LONGEST = 2_000
 fills the memory."""
 
 
+NUMBER = re.compile(r"[+-]?(?:\d+/\d+|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?(?P<exponent>\d{1,4}))?)", re.ASCII)
+"""A decimal number or a ratio as people write it; Python's own rule takes more, as underscores in an exponent."""
+
+
 def _fraction(value: Any, example: str) -> Fraction:
     """Exact, from a text whose size is looked at first."""
     try:
         text = str(value).strip()
-        exponent = re.search(r"[eE][+-]?0*(\d*)$", text)
-        if len(text) > LONGEST or (exponent and (len(exponent[1]) > 4 or int(exponent[1] or 0) > LONGEST)):
+        form = NUMBER.fullmatch(text) if len(text) <= LONGEST else None
+        if form is None or int(form["exponent"] or 0) > LONGEST:
             raise ValueError
         return Fraction(text)
     except (ValueError, ZeroDivisionError):

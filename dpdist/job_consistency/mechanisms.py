@@ -129,6 +129,9 @@ def least_budget(job: Job) -> Iterator[Contradiction]:
     if job.mechanism.name in NOISY and job.epsilon_per_set < LEAST_BUDGET:
         found = f"{job.synthetic_sets} sets leave less than 1e-6 for each"
         yield Contradiction(("synthetic_sets",), f"{found}, and {TOO_LITTLE}", "take fewer sets, or a larger epsilon")
+    if job.reference is not None and 0 < job.epsilon_of_tables < LEAST_BUDGET:
+        found = f"the histograms leave less than 1e-6 for the table, and {TOO_LITTLE}"
+        yield Contradiction(("reference", "histogram", "epsilon"), found, "give the histograms less, or raise epsilon")
 
 
 def added_noise(job: Job) -> Iterator[Contradiction]:

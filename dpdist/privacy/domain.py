@@ -59,7 +59,7 @@ def _weight(job: Job) -> str:
     bounds = ""
     if column is not None and column.bounds is not None and column.outside == "error":
         bounds = f", within [{column.bounds[0]:,.10g}, {column.bounds[1]:,.10g}]"
-    return f"{name}: not missing, finite, above 0{bounds}"
+    return f"{name}: not missing, finite, above 0{bounds or ', from 1e-15 to 1e15'}"
 
 
 def _design(job: Job) -> Iterator[str]:
@@ -69,7 +69,10 @@ def _design(job: Job) -> Iterator[str]:
     if survey.lonely_psu == "error" and survey.replicate_weights is None and not job.sizes_secret:
         yield f"two {'PSUs' if survey.psu is not None else 'records'} or more in every design stratum"
     if survey.fpc:
-        yield f"{', '.join(survey.fpc)}: finite, at least 1, and no smaller than the sample"
+        yield (
+            f"{', '.join(survey.fpc)}: finite, at least 1, no smaller than the sample, one size in every stratum (of "
+            "records: in every PSU), and two records or more of a PSU that has more"
+        )
     if survey.replicate_weights is not None:
         yield "replicate weights: not missing, finite, at least 0"
 

@@ -250,8 +250,15 @@ class Workspace(Places):
         """A replay takes its noise over; and where something was published no noise is drawn from here on."""
         if source is not None:
             self._take_noise(source)
-        if identity.job.get("mechanism.name") in NOISY and not self.sealed and MANIFEST in self.store.names(self.public):
+        if identity.job.get("mechanism.name") in NOISY and not self.sealed and self._has_published():
             self.mark_once(self.marks / f"{SEALED}.json", [])
+
+    def _has_published(self) -> bool:
+        """True if a release was made here: its folder stands, also where a kill left it in the swap, or what is gathered
+        just before it."""
+        folders = [self.public, *(self.public.with_name(f".{self.public.name}.{end}") for end in ("old", "new"))]
+        names = self.store.names(self.confidential)
+        return any(MANIFEST in self.store.names(folder) for folder in folders) or "strata.parquet" in names
 
     def _take_noise(self, source: Workspace) -> None:
         """A replay takes over the noise of the run that it repeats, with its marks: no key gives it again."""
