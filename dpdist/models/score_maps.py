@@ -43,7 +43,7 @@ def scored(facts: Facts, records: Records, cell: Codes, kind: Kind) -> Scored:
         z_w[own] = facts.marginals[number].scores(records.weight[own], places[own])
     if kind != "binary":
         places = uniforms_of(facts.key, "outcome", records.record)
-        for own, number in _outcomes(facts, cell, part, records.weight):
+        for own, number in _outcomes(facts, cell, part):
             z_y[own] = facts.marginals[number].scores(records.outcome[own], places[own])
     return Scored(cell, part, z_w, z_y)
 
@@ -58,12 +58,12 @@ def placed(facts: Facts, law: Law, cell: Codes, kind: Kind, uniforms: Floats) ->
     if kind != "binary":
         located = (basis(z_w) * law.slopes[0, cell]).sum(axis=1)
         z_y = located + law.residual[0, cell] * ndtri(uniforms[:, 2])
-        for own, number in _outcomes(facts, cell, part, weight):
+        for own, number in _outcomes(facts, cell, part):
             outcome[own] = facts.marginals[number].values(z_y[own])
     return outcome, weight
 
 
-def _outcomes(facts: Facts, cell: Codes, part: Ints, weight: Floats) -> list[tuple[Ints, int]]:
-    """Records of part 1 by the distribution of their outcomes, given their weights."""
-    numbers = np.where(part == 1, facts.outcome_of(cell, weight), -1).astype(np.int32)
+def _outcomes(facts: Facts, cell: Codes, part: Ints) -> list[tuple[Ints, int]]:
+    """Records of part 1 by the distribution of their outcomes."""
+    numbers = np.where(part == 1, facts.of_outcome[cell], -1).astype(np.int32)
     return [(own, number) for own, number in by_pattern(numbers) if number >= 0]
