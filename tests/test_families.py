@@ -194,7 +194,7 @@ def test_outcomes_that_a_family_cannot_take_are_refused(
     with pytest.raises(DataError) as told:
         dpdist.validate(job_of(case, path, bounds=bounds))
     assert found in str(told.value)
-    assert "row 2" in str(told.value)
+    assert "row 3" in str(told.value)
 
 
 CONTRADICTIONS = [
