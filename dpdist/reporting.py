@@ -68,8 +68,10 @@ def _cautions(said: Mapping[str, Any]) -> dict[str, str]:
 
 def _promise(said: Mapping[str, Any]) -> dict[str, str]:
     """Guarantee, cost and what is protected, as a statement has them; nothing is where nothing is promised."""
-    protects = {"protects": said["headline"]} if "headline" in said and said["guarantee"] != "none" else {}
-    return claims.headline(said) | protects
+    if "headline" not in said or said["guarantee"] == "none":
+        return claims.headline(said)
+    verb = "is to protect" if said["guarantee"] == "asymptotic" else "protects"
+    return claims.headline(said) | {verb: said["headline"]}
 
 
 def _covered(said: Mapping[str, Any]) -> dict[str, str]:
