@@ -28,7 +28,7 @@ EXACT_DRAWS = "this holds for exact draws only, and the draws of this release ar
 ASYMPTOTIC = (
     "not a differential-privacy guarantee for every file, nor proven for this one: ε = {epsilon} is a target. A bound on "
     "the loss was computed from this file, over posterior draws, and brought down to it; a record's true loss can exceed "
-    "it. If the target held, one record would change the probability of no result by more than a factor of e^ε = {factor}"
+    "it. If the target held, one record would change no result's probability by more than a factor of e^ε = {factor}"
 )
 SAME_X = "where {values} of a record are exchanged for any others at the same x, ε = {epsilon}"
 REMOVED_AND_ADDED = "where a record is exchanged for any other, one is removed and one added: ε = {epsilon}"
