@@ -98,8 +98,9 @@ def test_the_report_prints_what_is_protected_and_no_asymptotic_figure_like_a_str
     mechanism, workspace = release
     lines = dpdist.report(workspace).splitlines()
     (guarantee,) = [line for line in lines if line.startswith("guarantee ")]
-    protects = [line for line in lines if line.startswith("protects ")]
+    protects = [line for line in lines if line.startswith(("protects ", "is to protect "))]
     assert bool(protects) == (CLASSES[mechanism] != "none")
+    assert all(line.startswith("is to") == (CLASSES[mechanism] == "asymptotic") for line in protects)
     shown = "y of a record; table columns (region) and sample counts are published as they are"
     assert all(shown in line for line in protects)
     assert ("ε = 12 " in guarantee) == (CLASSES[mechanism] in ("strict", "strict for exact draws"))
