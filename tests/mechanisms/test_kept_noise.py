@@ -181,6 +181,23 @@ def test_a_published_release_is_never_made_again_under_other_noise(
     assert public_files(tmp_path / "ws") == before
 
 
+@pytest.mark.parametrize("left", ["in the swap", "taken away"])
+def test_a_release_whose_public_folder_is_elsewhere_is_not_made_again_under_other_noise(
+    strict: tuple[Job, Path], tmp_path: Path, left: str
+) -> None:
+    """All marks and the noise are lost; the folder stands as a kill in the swap leaves it, or what was gathered alone."""
+    said, published = strict
+    shutil.copytree(published, tmp_path / "ws")
+    marks_lost(tmp_path / "ws" / "confidential")
+    if left == "in the swap":
+        (tmp_path / "ws" / "public").rename(tmp_path / "ws" / ".public.old")
+        (tmp_path / "ws" / "confidential" / "strata.parquet").unlink()
+    else:
+        shutil.rmtree(tmp_path / "ws" / "public")
+    with pytest.raises(WorkspaceError, match=r"confidential/noise/strata-00000\d-001.npz is missing"):
+        dpdist.run(said, tmp_path / "ws")
+
+
 def test_the_damage_alone_shows_what_the_refusal_is_for(
     strict: tuple[Job, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,6 +238,7 @@ def test_a_job_that_was_put_in_the_place_of_the_runs_own_draws_no_noise(
     strata_lost(confidential)
     for name in ("gathered", "stores-strata"):
         (confidential / "marks" / f"{name}.json").unlink()
+    (confidential / "strata.parquet").unlink()
     path, mark = confidential / "job.json", confidential / "marks" / "records.json"
     path.write_text(path.read_text().replace('"epsilon": "3"', '"epsilon": "100"'))
     if not rewritten:
