@@ -107,7 +107,8 @@ def test_a_cell_that_stands_alone_has_the_figures_of_no_merging() -> None:
 def test_totals_of_small_cells_err_less_together_and_as_much_as_is_said() -> None:
     """30 cells of 45 records under noise of scale 10; 24 draws of noise and of both files, fixed. The total's error over
     its stated one has a root mean square between .5 and 1.6 (where it is 1, a χ of 24 is outside with a chance below 1e-3,
-    once for all draws); on their own, cells make a total that is off by half as much again or more."""
+    once for all draws); on their own, cells make a total that is off by a tenth more or worse: by as little since limits
+    are chosen by the real inverse, where it was four times as much."""
     rng, sizes = np.random.default_rng(7), [45] * 30
     first = cells_of(sizes)
     unit, together, alone = united(first, codes_of(first), FEWEST * SCALE**2), [], []
@@ -124,7 +125,7 @@ def test_totals_of_small_cells_err_less_together_and_as_much_as_is_said() -> Non
             alone.append((45 * told(before, now, np.arange(30), rng).estimate[:, 0]).sum() - truth)
     error, stated = np.array(together).T
     assert 0.5 < np.sqrt(np.mean((error / stated) ** 2)) < 1.6
-    assert np.sqrt(np.mean(np.square(alone))) > 1.5 * np.sqrt(np.mean(error**2))
+    assert np.sqrt(np.mean(np.square(alone))) > 1.1 * np.sqrt(np.mean(error**2))
 
 
 @pytest.mark.parametrize("n", [100, 300, 1000, 5000])
@@ -175,12 +176,12 @@ def errors_of(sizes: list[int], unit: Ints) -> Floats:
 def test_cells_between_our_threshold_and_methods_own_are_better_off_alone(size: int, merged: bool) -> None:
     """METHODS §7b merges below 36 b² records, where noise is one direct error; a cell then has the drift of its unit, not
     its own. 12 cells of 16 b² records err less from the direct estimates alone, shrunk, than four a unit; of .5 b², which
-    are merged here, counts err more by a fifth or more, and means as much, within two in a hundred: what a lone cell's
-    curve tells of a fall makes up for its noise. Draws are fixed; from 4 b² to 9 b² both are alike."""
+    are merged here, both err about as much, within 15 in a hundred: limits chosen by the real inverse, and what a lone
+    cell's curve tells of a fall, make up for its noise. Draws are fixed; from 4 b² to 9 b² both are alike."""
     alone, fours, cells = np.arange(12), np.repeat(np.arange(3), 4), cells_of([size] * 12)
     apart, together = (np.sqrt(np.mean(errors_of([size] * 12, unit) ** 2, axis=0)) for unit in (alone, fours))
-    assert apart[0] > 1.2 * together[0] if merged else apart[0] < together[0], (apart, together)
-    assert 0.98 < apart[1] / together[1] < 1.02 if merged else apart[1] < together[1], (apart, together)
+    for one, other in zip(apart, together, strict=True):
+        assert 0.85 < one / other < 1.15 if merged else one < other, (apart, together)
     assert (united(cells, codes_of(cells), FEWEST * SCALE**2).max() < 11) == merged
 
 
