@@ -547,7 +547,7 @@ def test_an_unforeseen_error_is_told_without_its_message(tmp_path: Path, monkeyp
 
     monkeypatch.setattr("dpdist.cli.run_job", stumble)
     attempt = run(tmp_path, input=None)
-    assert (attempt.exit_code, attempt.error) == (1, None)
+    assert (attempt.exit_code, attempt.error) == (70, None)
     assert "ValueError" in attempt.stderr
     assert_hidden(attempt, str(CANARY))
     assert str(CANARY) in run(tmp_path, input=None, options=("--show-values",)).stderr

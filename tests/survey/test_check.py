@@ -104,7 +104,7 @@ def test_boolean_levels_in_csv_are_read_in_every_usual_spelling(spelling: tuple[
 def test_one_text_is_not_another_that_looks_like_it() -> None:
     values = ["F", " f", "f "]
     _, findings = checked(make_job(), batch(sex=values))
-    assert told(findings) == [("sex", "values that are not declared levels", 3, ("row 0", "row 1", "row 2"), tuple(values))]
+    assert told(findings) == [("sex", "values that are not declared levels", 3, ("row 1", "row 2", "row 3"), tuple(values))]
 
 
 STORED_NUMBERS = {
@@ -145,7 +145,7 @@ def test_usual_spellings_of_a_number_in_csv_are_read(text: str) -> None:
 @pytest.mark.parametrize("text", ["twenty", "2 0", "2,0", "0x14", "20€", "1_000", "--20", "e5", ".", "inf", "٢٠"])
 def test_anything_else_is_not_a_number_and_is_told_once(text: str) -> None:
     _, findings = checked(make_job(), batch(True, salary=["30", text, "40"]), True)
-    assert told(findings) == [("salary", "values that are not numbers", 1, ("row 1",), (text,))]
+    assert told(findings) == [("salary", "values that are not numbers", 1, ("row 2",), (text,))]
 
 
 WRONG_TYPES = {
@@ -204,7 +204,7 @@ WRONG_NUMBERS = {
 def test_a_wrong_number_is_one_problem_at_its_row(column: str, value: float | None, found: str) -> None:
     values = pa.array([30.0, value, 40.0])
     _, findings = checked(make_job(), batch(**{column: values}), first_row=500)
-    assert told(findings) == [(column, found, 1, ("row 501",), (str(values[1].as_py()),))]
+    assert told(findings) == [(column, found, 1, ("row 502",), (str(values[1].as_py()),))]
 
 
 def test_bounds_belong_to_the_domain() -> None:
@@ -216,13 +216,13 @@ def test_declared_bounds_of_weights_are_kept() -> None:
     job = make_job()
     job = Job.model_validate(job.model_dump(mode="json") | {"columns": {**job.columns, "weight": {"bounds": [0, 2]}}})
     _, findings = checked(job, batch())
-    assert told(findings) == [("weight", "weights outside the public bounds", 1, ("row 2",), ("3.0",))]
+    assert told(findings) == [("weight", "weights outside the public bounds", 1, ("row 3",), ("3.0",))]
 
 
 def test_a_missing_level_is_refused_unless_the_job_drops_it() -> None:
     records = batch(sex=["f", None, "m"])
     _, findings = checked(make_job(), records)
-    assert told(findings) == [("sex", "missing values", 1, ("row 1",), ("None",))]
+    assert told(findings) == [("sex", "missing values", 1, ("row 2",), ("None",))]
     found, findings = checked(make_job({"missing": "drop"}), records)
     assert (findings.problems, findings.removed) == ({}, {"sex: missing, dropped": 1})
     assert found.row.tolist() == [0, 2]
@@ -308,7 +308,7 @@ def test_psus_are_named_by_their_text(values: list[Any]) -> None:
 def test_a_record_without_psu_is_refused() -> None:
     job = make_job(survey={"weight": "weight", "psu": "town"})
     _, findings = checked(job, batch(town=["a", None, "b"]))
-    assert told(findings) == [("town", "missing values", 1, ("row 1",), ("None",))]
+    assert told(findings) == [("town", "missing values", 1, ("row 2",), ("None",))]
 
 
 def test_a_problem_counts_all_its_records_and_shows_the_first_three_of_all_batches() -> None:
@@ -316,7 +316,7 @@ def test_a_problem_counts_all_its_records_and_shows_the_first_three_of_all_batch
     for first_row in (0, 3, 6):
         check(job, batch(weight=[1.0, -1.0 - first_row, -2.0]), first_row, findings, False)
     assert told(findings) == [
-        ("weight", "negative weights", 6, ("row 1", "row 2", "row 4"), ("-1.0", "-2.0", "-4.0")),
+        ("weight", "negative weights", 6, ("row 2", "row 3", "row 5"), ("-1.0", "-2.0", "-4.0")),
     ]
     assert findings.seen == 9
 
@@ -361,7 +361,7 @@ def test_texts_stand_for_the_numbers_that_the_job_codes(stored: pa.Array) -> Non
 def test_a_text_without_a_code_is_told_and_a_missing_one_follows_its_rule() -> None:
     job = coded(missing="drop")
     found, findings = checked(job, batch(salary=pa.array(["Yes", None, "Perhaps"])))
-    assert told(findings) == [("salary", "texts without a code", 1, ("row 2",), ("Perhaps",))]
+    assert told(findings) == [("salary", "texts without a code", 1, ("row 3",), ("Perhaps",))]
     assert findings.removed == {"salary: missing, dropped": 1}
     assert found.outcome.tolist() == [1.0]
 
