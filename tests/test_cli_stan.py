@@ -53,6 +53,7 @@ SMALL = {
     "population: 100000": "population: 3000",
     "sample: 10000": "sample: 400",
     "strata: [field]": "strata: []",
+    "by: [field, sex]": "by: [sex]",
     "executor: dask": "executor: serial",
     "warmup: 500, draws: 250": "warmup: 200, draws: 100",
 }
