@@ -2,8 +2,8 @@
 
 Noise of scale b, in records, is about 6b/√n direct errors of a cell of n records. METHODS merges where that is more than
 one; shrinkage serves cells better until it is about three, and so cells of fewer than FEWEST b² reference records are
-merged here. Which are follows from the reference. A unit's statistics tell one scale of weights and one of outcomes;
-otherwise its cells keep their reference's own shapes and means.
+merged here; at half of b² both err about as much. Which are follows from the reference. A unit's statistics tell one
+scale of weights and one of outcomes; otherwise its cells keep their reference's own shapes and means.
 """
 
 from __future__ import annotations
