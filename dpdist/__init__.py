@@ -1,14 +1,14 @@
 """dpdist: synthetic microdata and survey-weighted tables from confidential surveys, with the privacy spent stated."""
 
-from dpdist.calibrate import calibrate
-from dpdist.errors import DataError, DpdistError, FitError, JobError, StudyError, WorkspaceError
+from dpdist.cli.report import report
+from dpdist.core.errors import DataError, DpdistError, FitError, JobError, StudyError, WorkspaceError
+from dpdist.evaluation.calibrate import calibrate
 from dpdist.job import Job
-from dpdist.jobfile import load_job, parse_job
+from dpdist.job.loading import load_job, parse_job
 from dpdist.planning import Plan
 from dpdist.release import open_log_lik, plan, publish, run, validate
-from dpdist.reporting import report
-from dpdist.studies.studyfile import load_study, parse_study
-from dpdist.study import run as run_study
+from dpdist.studies.file import load_study, parse_study
+from dpdist.studies.run import run as run_study
 
 __all__ = [
     "DataError",

@@ -1,6 +1,6 @@
 """`python -m dpdist`."""
 
-from dpdist.cli import main
+from dpdist.cli.main import main
 
 if __name__ == "__main__":
     main()

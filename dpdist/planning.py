@@ -9,26 +9,26 @@ from pathlib import Path
 
 import numpy as np
 
-from dpdist.cells import cross
-from dpdist.errors import DataError, JobError, Problem
-from dpdist.estimates import stratum_sizes
-from dpdist.families import parametric
-from dpdist.goodness import GoodnessOfFit, goodness_of_fit, refuse_misfit
+from dpdist.core.errors import DataError, JobError, Problem
+from dpdist.core.progress import Event, Listener, stage
+from dpdist.core.records import POOLED, Floats, Frame
+from dpdist.core.table_cells import cross
+from dpdist.estimation.estimators import stratum_sizes
+from dpdist.estimation.raking import NotMet, factors, margins_of
 from dpdist.job import CELLWISE, NOISY, Job
-from dpdist.mechanisms.presets import MECHANISMS
-from dpdist.models import builder_of
+from dpdist.job.families import parametric
+from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.protocol import StratumModel
-from dpdist.noise import LARGEST_SCALE
 from dpdist.privacy.guarantees import Promise, large_delta
-from dpdist.progress import Event, Listener, stage
-from dpdist.raking import NotMet, factors, margins_of
-from dpdist.records import POOLED, Floats, Frame
+from dpdist.privacy.noise import LARGEST_SCALE
 from dpdist.runtime.blocks import BYTES_PER_RECORD, GATHERED_BYTES, Layout
+from dpdist.runtime.goodness_of_fit import GoodnessOfFit, goodness_of_fit, refuse_misfit
 from dpdist.sampling import check
 from dpdist.survey.earlier_release import ReferenceRelease, open_release
-from dpdist.survey.likeness import content
 from dpdist.survey.prepare import Census, take_census
-from dpdist.survey.reference import ReferenceFile, open_reference
+from dpdist.survey.reference_file import ReferenceFile, open_reference
+from dpdist.survey.same_file import content
 from dpdist.survey.source import Source, open_source
 
 

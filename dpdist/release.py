@@ -12,38 +12,38 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from dpdist.carried import composed
-from dpdist.errors import WorkspaceError
+from dpdist.core.errors import WorkspaceError
+from dpdist.core.files import private, write_text
+from dpdist.core.keys import Key
+from dpdist.core.progress import Event, Listener, silent, stage, without_sizes
+from dpdist.estimation.frame_table import frame_table
 from dpdist.evaluation.evaluate import evaluate
-from dpdist.files import private, write_text
-from dpdist.frames import frame_table
 from dpdist.job import Job, budget_text
-from dpdist.keys import Key
-from dpdist.models.donors import Donors
-from dpdist.models.score_facts import Facts
+from dpdist.mechanisms.reference_tables.donors import Donors
+from dpdist.models.copula.reference_summary import Facts
 from dpdist.planning import Plan, make_plan
 from dpdist.privacy.guarantees import Strict
-from dpdist.progress import Event, Listener, silent, stage, without_sizes
 from dpdist.publish.folder import publish as publish_folder
 from dpdist.publish.folder import publishing, refuse_links
 from dpdist.publish.released import Release, promised, public_frame, read_release, without_points
 from dpdist.runtime.blocks import Blocks
 from dpdist.runtime.executors import executor
-from dpdist.runtime.fit import Fit, open_fit
-from dpdist.runtime.protect import fit_error
+from dpdist.runtime.fit_address import Fit, open_fit
 from dpdist.runtime.reference import learn, learn_or_refuse, powers, refused
 from dpdist.runtime.strata import create_stores, gather_strata, protect_all, protect_some
+from dpdist.runtime.tasks import fit_error
 from dpdist.sampling import facts, prepare
 from dpdist.storage import arrays
 from dpdist.storage.identity import Identity
 from dpdist.storage.log import confidential_log
-from dpdist.storage.places import SCRATCH
+from dpdist.storage.paths import SCRATCH
 from dpdist.storage.tables import write_records, write_table
 from dpdist.storage.workspace import REFERENCE, Workspace
 from dpdist.survey.earlier_release import ReferenceRelease
-from dpdist.survey.likeness import table_content
 from dpdist.survey.prepare import changed_while_read, let_go, place
-from dpdist.survey.reference import place_reference
+from dpdist.survey.reference_file import place_reference
+from dpdist.survey.released_reference import composed
+from dpdist.survey.same_file import table_content
 
 if TYPE_CHECKING:
     import xarray as xr

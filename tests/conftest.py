@@ -46,7 +46,7 @@ def _keys_of(name: str) -> Iterator[None]:
         return hashlib.blake2b(f"{name} {next(numbers)}".encode(), digest_size=size).digest()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dpdist.keys.secrets.token_bytes", token_bytes)
+        patch.setattr("dpdist.core.keys.secrets.token_bytes", token_bytes)
         yield
 
 

@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 from threadpoolctl import threadpool_limits
 
+from dpdist.core.keys import Key
+from dpdist.core.records import Frame, Records
 from dpdist.evaluation.audit import leave_one_out
 from dpdist.job import Job, WeightRule, Weights
-from dpdist.keys import Key
-from dpdist.models.lognormal import Lognormal
-from dpdist.privacy.searches import search
-from dpdist.records import Frame, Records
+from dpdist.models.lognormal.model import Lognormal
+from dpdist.privacy.weight_search import search
 
 KEY = Key(b"contaminated strata")
 DRAWS = 300

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpdist.public_files import UNFIT
+from dpdist.core.public_files import UNFIT
 
 
 def public_files(workspace: Path) -> dict[str, bytes]:

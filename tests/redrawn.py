@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from dpdist.keys import Key
-from dpdist.mechanisms.protocol import Noise
-from dpdist.records import TOTAL, Floats
-from dpdist.runtime.fit import Fit, open_fit
-from dpdist.runtime.rounds import run_rounds
+from dpdist.core.keys import Key
+from dpdist.core.records import TOTAL, Floats
+from dpdist.engine.protocol import Noise
+from dpdist.engine.rounds import run_rounds
+from dpdist.runtime.fit_address import Fit, open_fit
 from dpdist.storage.workspace import Workspace
 
 CELL = ["field", "sex"]

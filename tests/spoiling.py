@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpdist.files import sha256
+from dpdist.core.files import sha256
 
 Spoil = Callable[[Path], None]
 JOB, PROMISE, STATEMENT = "released/job.json", "released/promise.json", "statement.json"

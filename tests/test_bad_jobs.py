@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dpdist.errors import JobError, Problem
-from dpdist.jobfile import load_job
-from dpdist.printable import escaped
+from dpdist.core.errors import JobError, Problem
+from dpdist.core.printable import escaped
+from dpdist.job.loading import load_job
 
 FOLDER = Path(__file__).parent / "bad_jobs"
 BAD = sorted(FOLDER.glob("*.yaml"))

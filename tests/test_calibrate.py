@@ -15,17 +15,17 @@ import yaml
 from typer.testing import CliRunner
 
 import dpdist
-from dpdist.calibrate import PUBLIC, Unwatched, stratum
-from dpdist.cli import app
-from dpdist.errors import DataError, FitError, JobError
-from dpdist.files import sha256
+from dpdist.cli.main import app
+from dpdist.core.errors import DataError, FitError, JobError
+from dpdist.core.files import sha256
+from dpdist.engine.in_memory import noise_of
+from dpdist.engine.rounds import run_rounds
+from dpdist.evaluation.calibrate import PUBLIC, Unwatched, stratum
 from dpdist.job import Job
-from dpdist.jobfile import load_calibration, parse_job
-from dpdist.mechanisms.presets import MECHANISMS
+from dpdist.job.loading import load_calibration, parse_job
+from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.runtime.reference import learned_from
-from dpdist.runtime.rounds import run_rounds
 from dpdist.sampling import reference_sampler, sampler_of
-from dpdist.studies.replicate import noise_of
 from dpdist.survey.prepare import place, take_census
 from dpdist.survey.source import open_source
 

@@ -10,10 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 import dpdist
-from dpdist.cautions import cautions
-from dpdist.cli import app
-from dpdist.errors import FitError
-from dpdist.jobfile import parse_job
+from dpdist.cli.cautions import cautions
+from dpdist.cli.main import app
+from dpdist.core.errors import FitError
+from dpdist.job.loading import parse_job
 
 JOB = """
 dataset: tiny

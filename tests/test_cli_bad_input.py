@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from dpdist.cli import app
+from dpdist.cli.main import app
 
 CANARY = 987654.321
 CANARY_LEVEL = "zxq-canary"
@@ -545,7 +545,7 @@ def test_an_unforeseen_error_is_told_without_its_message(tmp_path: Path, monkeyp
     def stumble(*_: object) -> None:
         raise ValueError(f"cannot parse '{CANARY}'")
 
-    monkeypatch.setattr("dpdist.cli.run_job", stumble)
+    monkeypatch.setattr("dpdist.cli.main.run_job", stumble)
     attempt = run(tmp_path, input=None)
     assert (attempt.exit_code, attempt.error) == (70, None)
     assert "ValueError" in attempt.stderr

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dpdist.cli import app
-from dpdist.jobfile import find_job
+from dpdist.cli.main import app
+from dpdist.job.loading import find_job
 
 SOURCE = Path(__file__).parent / "sampling" / "gaussian.stan"
 

@@ -12,12 +12,12 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from dpdist.confidential import Confidential
-from dpdist.files import write_json
+from dpdist.core.confidential import Confidential
+from dpdist.core.files import write_json
+from dpdist.core.keys import Key
+from dpdist.core.records import Frame
 from dpdist.job import Job
-from dpdist.keys import Key
 from dpdist.publish.released import Release, write_release
-from dpdist.records import Frame
 
 SECRET = 31415.9265
 

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from dpdist.cells import TOTAL, cross
-from dpdist.estimates import (
+from dpdist.core.records import Frame
+from dpdist.core.table_cells import TOTAL, cross
+from dpdist.estimation.estimators import (
     Sums,
     clustered_counts_and_means,
     combine_sets,
@@ -21,8 +22,7 @@ from dpdist.estimates import (
     record_sums,
     t_interval,
 )
-from dpdist.records import Frame
-from dpdist.variances import Stage, Stages
+from dpdist.estimation.variance import Stage, Stages
 
 fixed = settings(derandomize=True, deadline=None, max_examples=60)
 LEVELS = {"region": ("north", "south"), "field": ("maths", "physics", "health"), "size": ("small", "large")}

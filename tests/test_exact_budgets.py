@@ -8,11 +8,11 @@ from fractions import Fraction
 
 import pytest
 
-from dpdist.errors import JobError
+from dpdist.core.errors import JobError
+from dpdist.core.progress import Event, without_sizes
+from dpdist.job.loading import parse_job
 from dpdist.job.values import LONGEST
-from dpdist.jobfile import parse_job
-from dpdist.noise import LARGEST_SCALE, whole_gaussian, whole_laplace
-from dpdist.progress import Event, without_sizes
+from dpdist.privacy.noise import LARGEST_SCALE, whole_gaussian, whole_laplace
 from dpdist.release import plan
 
 JOB = """
@@ -76,7 +76,7 @@ def test_a_number_is_looked_at_as_text_before_it_is_computed(text: str) -> None:
     """In a process of its own, which a hanging computation does not outlive."""
     text_of_job = job_text("laplace_strict", "cell_sums", text)
     run = subprocess.run(
-        [sys.executable, "-c", f"from dpdist.jobfile import parse_job\nparse_job({text_of_job!r})"],
+        [sys.executable, "-c", f"from dpdist.job.loading import parse_job\nparse_job({text_of_job!r})"],
         capture_output=True,
         text=True,
         timeout=60,

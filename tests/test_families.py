@@ -15,11 +15,11 @@ import pytest
 import xarray as xr
 
 import dpdist
-from dpdist.errors import DataError, JobError
-from dpdist.families import FAMILIES
+from dpdist.core.errors import DataError, JobError
 from dpdist.job import SAMPLERS
-from dpdist.jobfile import parse_job
-from dpdist.models import MODELS
+from dpdist.job.families import FAMILIES
+from dpdist.job.loading import parse_job
+from dpdist.mechanisms.models import MODELS
 
 GROUPS, N = ("north", "south"), 300
 

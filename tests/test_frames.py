@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpdist.frames import frame_from_table, frame_table
-from dpdist.records import Frame, Level
+from dpdist.core.records import Frame, Level
+from dpdist.estimation.frame_table import frame_from_table, frame_table
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), min_size=1, max_size=8)
 LEVELS = st.one_of(

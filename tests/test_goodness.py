@@ -12,13 +12,13 @@ import pytest
 from typer.testing import CliRunner
 
 import dpdist
-from dpdist.cli import app
-from dpdist.errors import JobError
-from dpdist.goodness import LEAST, GoodnessOfFit, compared
+from dpdist.cli.main import app
+from dpdist.core.errors import JobError
+from dpdist.core.records import Floats, Frame, Records
+from dpdist.estimation.direct import Design
 from dpdist.job import Job
-from dpdist.jobfile import parse_job
-from dpdist.records import Floats, Frame, Records
-from dpdist.survey.direct import Design
+from dpdist.job.loading import parse_job
+from dpdist.runtime.goodness_of_fit import LEAST, GoodnessOfFit, compared
 
 JOB = """
 dataset: gated

@@ -48,7 +48,7 @@ from spoiling import (
 from test_reference_chain import job, survey
 
 import dpdist
-from dpdist.errors import DataError, WorkspaceError
+from dpdist.core.errors import DataError, WorkspaceError
 
 SECONDS = 20
 """In which a release must be refused; ten times what it takes."""

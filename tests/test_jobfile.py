@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from dpdist import job as vocabulary
-from dpdist.errors import JobError, Problem
+from dpdist.core.errors import JobError, Problem
 from dpdist.job import Job, ReleaseBudget, Runtime, budget_text
-from dpdist.job_consistency import contradictions, scheduler_contradictions
-from dpdist.jobfile import find_job, load_job, parse_job
-from dpdist.mechanisms.presets import MECHANISMS
-from dpdist.models import MODELS
-from dpdist.privacy import searches
+from dpdist.job.checks import contradictions, scheduler_contradictions
+from dpdist.job.loading import find_job, load_job, parse_job
+from dpdist.mechanisms.models import MODELS
+from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.privacy import weight_search
 
 JOBS = sorted((Path(__file__).parent.parent / "jobs").glob("*.yaml"))
 
@@ -453,7 +453,7 @@ def test_simulated_surveys_with_other_settings_are_other_inputs() -> None:
 
 @pytest.mark.parametrize(
     ("literal", "registry"),
-    [(vocabulary.Family, MODELS), (vocabulary.MechanismName, MECHANISMS), (vocabulary.WeightRule, searches._SEARCHES)],
+    [(vocabulary.Family, MODELS), (vocabulary.MechanismName, MECHANISMS), (vocabulary.WeightRule, weight_search._SEARCHES)],
     ids=["models", "mechanisms", "weight rules"],
 )
 def test_a_name_that_a_job_may_use_is_registered_and_the_other_way_round(literal: Any, registry: dict[str, object]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpdist.keys import Key, open_uniforms
+from dpdist.core.keys import Key, open_uniforms
 
 KEY = Key(b"tests/test_keys")
 fixed = settings(derandomize=True, deadline=None)

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpdist
-from dpdist.errors import DataError, JobError
-from dpdist.jobfile import parse_job
+from dpdist.core.errors import DataError, JobError
+from dpdist.job.loading import parse_job
 
 REGIONS, N, SETS = ("north", "south"), 200, 2
 
@@ -249,7 +249,7 @@ def test_a_run_that_was_killed_after_its_noise_was_drawn_uses_that_noise(
     """Control: another workspace draws other noise."""
     killed, job = tmp_path / "killed", parse_job(text("perturbed_histogram", shares, epsilon="0.4"))
     with monkeypatch.context() as patch:
-        patch.setattr("dpdist.storage.recorder.StratumStore.close", interrupted)
+        patch.setattr("dpdist.storage.byproducts.StratumStore.close", interrupted)
         with pytest.raises(KeyboardInterrupt):
             dpdist.run(job, killed)
     (drawn,) = (killed / "confidential" / "noise").glob("*-001.npz")
@@ -285,7 +285,7 @@ def test_a_giant_stratum_is_served_span_by_span(
     job = parse_job(text(mechanism, shares, log_lik="never"))
     for name in ("whole", "giant"):
         with monkeypatch.context() as patch:
-            patch.setattr("dpdist.keys.secrets.token_bytes", bytes)
+            patch.setattr("dpdist.core.keys.secrets.token_bytes", bytes)
             if name == "giant":
                 patch.setattr("dpdist.runtime.blocks.TENSOR_BYTES", 1)
                 patch.setattr("dpdist.runtime.blocks.SPAN_VALUES", 1)

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpdist
-from dpdist.errors import JobError
+from dpdist.core.errors import JobError
 from dpdist.job import NOISY, SAMPLERS, Job
-from dpdist.jobfile import load_job, parse_job
+from dpdist.job.loading import load_job, parse_job
 
 JOB = """
 dataset: tiny

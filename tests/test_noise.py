@@ -20,8 +20,8 @@ from scipy import stats
 
 import dpdist
 from dpdist.job import Adjacency
-from dpdist.noise import whole_gaussian, whole_laplace
 from dpdist.privacy.guarantees import count_scale
+from dpdist.privacy.noise import whole_gaussian, whole_laplace
 
 SIZE, FALSE_ALARM = 20_000, 1e-9
 

@@ -14,10 +14,10 @@ import pytest
 from canaries import spelled, survey
 from typer.testing import CliRunner
 
-from dpdist.cli import app
-from dpdist.errors import ClusterError, FitError, TaskError, WorkspaceError
-from dpdist.observing import cause, observed, outward, read_status, status_lines
-from dpdist.progress import Event, silent, stage
+from dpdist.cli.main import app
+from dpdist.cli.observing import cause, observed, outward, read_status, status_lines
+from dpdist.core.errors import ClusterError, FitError, TaskError, WorkspaceError
+from dpdist.core.progress import Event, silent, stage
 
 
 def test_lines_status_and_screen_of_a_run_say_how_far_it_is_and_quote_no_record(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_run_that_fails_tells_the_kind_of_error_and_not_its_words(tmp_path: Pa
 
 def test_no_process_of_a_command_leaves_its_memory_as_a_core_file() -> None:
     script = (
-        "import atexit, os, resource, sys; from dpdist.cli import main; sys.argv = ['dpdist', '--help']\n"
+        "import atexit, os, resource, sys; from dpdist.cli.main import main; sys.argv = ['dpdist', '--help']\n"
         "atexit.register(lambda: print(resource.getrlimit(resource.RLIMIT_CORE)))\nmain()"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)

@@ -15,9 +15,9 @@ from rich.table import Table
 from rich.text import Text
 from typer.testing import CliRunner
 
-from dpdist.cli import app
-from dpdist.console import Escaping
-from dpdist.printable import control, escaped
+from dpdist.cli.console import Escaping
+from dpdist.cli.main import app
+from dpdist.core.printable import control, escaped
 from dpdist.publish.folder import for_spreadsheets
 
 ATTACK = "\x1b[2J\x1b]0;owned\x9b31m"

@@ -16,8 +16,8 @@ from small_release import JOB, survey
 from typer.testing import CliRunner
 
 import dpdist
-from dpdist.cli import app
-from dpdist.errors import WorkspaceError
+from dpdist.cli.main import app
+from dpdist.core.errors import WorkspaceError
 from dpdist.job import Job
 from dpdist.publish import folder as public_folder
 

@@ -10,13 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpdist
-from dpdist.cells import cross
-from dpdist.errors import DataError, JobError
-from dpdist.estimates import STATISTICS, counts_and_means, record_sums
-from dpdist.jobfile import find_job
-from dpdist.raking import Margin, NotMet, factors, raked, raked_counts_and_means
-from dpdist.records import TOTAL, Frame
-from dpdist.variances import Stage
+from dpdist.core.errors import DataError, JobError
+from dpdist.core.records import TOTAL, Frame
+from dpdist.core.table_cells import cross
+from dpdist.estimation.estimators import STATISTICS, counts_and_means, record_sums
+from dpdist.estimation.raking import Margin, NotMet, factors, raked, raked_counts_and_means
+from dpdist.estimation.variance import Stage
+from dpdist.job.loading import find_job
 
 GOLDEN = pd.read_csv(Path(__file__).parent / "survey" / "golden" / "golden.csv", dtype={"domain": str})
 

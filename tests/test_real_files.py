@@ -11,13 +11,13 @@ import pytest
 from scipy.sparse import csr_array
 from typer.testing import CliRunner
 
-from dpdist.cli import app
-from dpdist.errors import JobError
-from dpdist.jobfile import find_job, parse_job
+from dpdist.cli.main import app
+from dpdist.cli.report import report
+from dpdist.core.errors import JobError
+from dpdist.estimation import domains as statistics
+from dpdist.estimation.domains import Sample
+from dpdist.job.loading import find_job, parse_job
 from dpdist.release import run
-from dpdist.reporting import report
-from dpdist.survey import statistics
-from dpdist.survey.statistics import Sample
 
 JOBS = {"nscg_salaries": ("nscg2013", 7, 24), "tax_wages": ("cps_taxunits", 51, 260)}
 

@@ -17,10 +17,10 @@ from public_files import public_files
 from redrawn import redrawn
 
 import dpdist
-from dpdist.errors import DataError, JobError
-from dpdist.files import sha256
+from dpdist.core.errors import DataError, JobError
+from dpdist.core.files import sha256
 from dpdist.job import Job
-from dpdist.jobfile import parse_job
+from dpdist.job.loading import parse_job
 
 FIELDS = ("arts", "law", "medicine")
 JOB = """
@@ -296,7 +296,7 @@ def test_the_noise_of_histograms_is_drawn_once(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, keys_of("killed"):
-        patch.setattr("dpdist.models.reference_cells.ReferenceCells.unclipped", interrupted)
+        patch.setattr("dpdist.mechanisms.reference_tables.release.ReferenceCells.unclipped", interrupted)
         with pytest.raises(KeyboardInterrupt):
             dpdist.run(histogram(), tmp_path / "killed", input=binned / "now.parquet")
     drawn = {path.name: path.read_bytes() for path in (tmp_path / "killed" / "confidential" / "noise").iterdir()}

@@ -17,10 +17,10 @@ import pytest
 from scipy.special import betaln
 
 import dpdist
-from dpdist.errors import DataError, FitError, JobError, WorkspaceError
-from dpdist.files import sha256
+from dpdist.core.errors import DataError, FitError, JobError, WorkspaceError
+from dpdist.core.files import sha256
 from dpdist.job import Job
-from dpdist.jobfile import parse_job
+from dpdist.job.loading import parse_job
 
 REGIONS, N, SETS = ("north", "south"), 300, 2
 CLASSES = {
@@ -198,7 +198,7 @@ def test_the_public_bytes_are_those_of_an_undisturbed_serial_run(
     with keys_of("whole"):
         dpdist.run(job(files, "censor_w", executor="dask"), tmp_path / "dask")
     with keys_of("whole"), monkeypatch.context() as patch:
-        patch.setattr("dpdist.storage.recorder.StratumStore.close", interrupted)
+        patch.setattr("dpdist.storage.byproducts.StratumStore.close", interrupted)
         with pytest.raises(KeyboardInterrupt):
             dpdist.run(job(files, "censor_w"), tmp_path / "killed")
     learned = {path: path.stat().st_mtime_ns for path in (tmp_path / "killed" / "confidential" / "reference").iterdir()}
@@ -311,7 +311,7 @@ def test_a_spurious_mode_is_found_on_the_reference_before_anything_is_released(
     """Without κ (a = 1 under a narrow clamp) the check refuses; with the rule's a the same job has a release."""
     said = job(files, "centred", epsilon="1")
     with monkeypatch.context() as patch:
-        patch.setattr("dpdist.mechanisms.learned.power", lambda *_: 1.0)
+        patch.setattr("dpdist.mechanisms.on_reference.power", lambda *_: 1.0)
         with pytest.raises(DataError, match="another mode than its own wins") as told:
             dpdist.run(said, tmp_path / "without")
     assert [problem.where for problem in told.value.problems] == ["stratum north", "stratum south"]

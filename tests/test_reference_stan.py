@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpdist
-from dpdist.errors import ProgramError
+from dpdist.core.errors import ProgramError
 from dpdist.job import Job
-from dpdist.jobfile import parse_job
+from dpdist.job.loading import parse_job
 
 pytestmark = pytest.mark.usefixtures("stan_cache")
 

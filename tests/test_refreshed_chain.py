@@ -16,9 +16,9 @@ from public_files import public_files
 from test_reference_chain import FIELDS, Named, errors, job, statement
 
 import dpdist
-from dpdist.errors import JobError
+from dpdist.core.errors import JobError
+from dpdist.core.records import Floats
 from dpdist.job import Job
-from dpdist.records import Floats
 
 FRESH = ', histogram: {epsilon: "0.3"}'
 PLACES = (np.arange(100) + 0.5) / 100
@@ -151,7 +151,7 @@ def test_noise_is_drawn_once(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, keys_of("killed"):
-        patch.setattr("dpdist.models.reference_cells.ReferenceCells.unclipped", interrupted)
+        patch.setattr("dpdist.mechanisms.reference_tables.release.ReferenceCells.unclipped", interrupted)
         with pytest.raises(KeyboardInterrupt):
             dpdist.run(one, tmp_path / "killed", input=now)
     folder = tmp_path / "killed" / "confidential" / "noise"

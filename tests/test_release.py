@@ -20,11 +20,11 @@ from public_files import public_files
 
 import dpdist
 from dpdist import release as release_module
-from dpdist.confidential import Confidential
+from dpdist.core.confidential import Confidential
 from dpdist.job import Job
 from dpdist.publish import folder as public_folder
 from dpdist.publish.released import read_release
-from dpdist.runtime import protect as protect_module
+from dpdist.runtime import tasks
 
 JOB = """
 dataset: doctorates
@@ -260,7 +260,7 @@ def test_an_interrupted_run_resumes_without_repeating_finished_strata(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[int] = []
-    protect = protect_module.protect_small
+    protect = tasks.protect_small
 
     def two_and_no_more(fit: Any, stratum: int) -> Any:
         if len(done) == 2:
@@ -268,7 +268,7 @@ def test_an_interrupted_run_resumes_without_repeating_finished_strata(
         done.append(stratum)
         return protect(fit, stratum)
 
-    monkeypatch.setattr(protect_module, "protect_small", two_and_no_more)
+    monkeypatch.setattr(tasks, "protect_small", two_and_no_more)
     with pytest.raises(Killed):
         dpdist.run(job(), tmp_path, replay=finished / "confidential")
     assert not (tmp_path / "public").exists()
@@ -278,7 +278,7 @@ def test_an_interrupted_run_resumes_without_repeating_finished_strata(
         again.append(stratum)
         return protect(fit, stratum)
 
-    monkeypatch.setattr(protect_module, "protect_small", counted)
+    monkeypatch.setattr(tasks, "protect_small", counted)
     dpdist.run(job(), tmp_path)
     assert sorted(done + again) == [0, 1, 2, 3]
     assert public_bytes(tmp_path) == public_bytes(finished)
@@ -333,7 +333,7 @@ def test_a_stratum_that_misses_the_target_takes_the_declared_fallback(
     )
     noted: list[Mapping[str, int | str]] = []
     with monkeypatch.context() as patch:
-        patch.setattr("dpdist.runtime.protect.note", lambda event, unit: noted.append(unit))
+        patch.setattr("dpdist.runtime.tasks.note", lambda event, unit: noted.append(unit))
         dpdist.run(proper, tmp_path / "proper")
     own = [unit["stratum"] for unit in noted if unit["fit"] == "strata"]
     assert own == [0, 1, 2, 3], "a log of workers does not tell which strata failed"

@@ -21,8 +21,8 @@ import pytest
 from packaging.requirements import Requirement
 from scipy import stats
 
-from dpdist.noise import whole_gaussian, whole_laplace
-from dpdist.records import Floats
+from dpdist.core.records import Floats
+from dpdist.privacy.noise import whole_gaussian, whole_laplace
 
 SIZE, FALSE_ALARM = 30_000, 1e-8
 SCALES = [Fraction(3, 2), Fraction(3), Fraction(10, 3), Fraction(np.nextafter(3.0, 4.0))]

@@ -14,11 +14,11 @@ import pandas as pd
 import pytest
 
 import dpdist
-from dpdist.cells import cross
-from dpdist.errors import FitError
-from dpdist.jobfile import find_job, parse_job
-from dpdist.publish.precision import cell_estimates
+from dpdist.core.errors import FitError
+from dpdist.core.table_cells import cross
+from dpdist.job.loading import find_job, parse_job
 from dpdist.publish.released import read_release
+from dpdist.publish.standard_errors import cell_estimates
 from dpdist.publish.tables import expectations
 
 OWN = "weighted, weights: fixed_point, aim: 0.5"

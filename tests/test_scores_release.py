@@ -11,9 +11,9 @@ import pytest
 from scipy.special import gammaincinv, ndtr
 
 import dpdist
-from dpdist.errors import DataError, JobError
+from dpdist.core.errors import DataError, JobError
 from dpdist.job import Job
-from dpdist.jobfile import parse_job
+from dpdist.job.loading import parse_job
 
 JOB = """
 dataset: scored

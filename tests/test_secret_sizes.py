@@ -15,10 +15,10 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from dpdist.cli import app
-from dpdist.jobfile import load_job
-from dpdist.observing import observed
-from dpdist.progress import Event
+from dpdist.cli.main import app
+from dpdist.cli.observing import observed
+from dpdist.core.progress import Event
+from dpdist.job.loading import load_job
 from dpdist.release import run
 
 SIZES = 4_203, 2_714

@@ -17,11 +17,11 @@ import pytest
 from rich.console import Console
 
 import dpdist
-from dpdist.auditing import audit
-from dpdist.errors import DataError, JobError
+from dpdist.cli.report import report_text
+from dpdist.core.errors import DataError, JobError
+from dpdist.evaluation.auditing import audit
 from dpdist.job import Job
-from dpdist.job_consistency import contradictions
-from dpdist.reporting import report_text
+from dpdist.job.checks import contradictions
 from dpdist.survey.simulate import FIELDS, HOURS, HOURS_SD, HOURS_SLOPE, SEXES, Doctorates
 from dpdist.survey.source import open_source
 from tests.test_release import public_bytes

@@ -12,9 +12,9 @@ import pytest
 import xarray as xr
 
 import dpdist
-from dpdist.errors import JobError, ProgramError
+from dpdist.core.errors import JobError, ProgramError
 from dpdist.job import Job
-from dpdist.jobfile import find_job, parse_job
+from dpdist.job.loading import find_job, parse_job
 
 pytestmark = pytest.mark.usefixtures("stan_cache")
 
@@ -100,7 +100,7 @@ def test_a_policy_that_fails_names_the_stratum_and_no_figure(tmp_path: Path) -> 
         "doctorates_stan",
         **{"strata: [field]": "strata: []", "[field, sex], m": "[sex], m", "policy: warn": "policy: fail, ess: 100000"},
     )
-    with pytest.raises(dpdist.errors.FitError, match="missed the job's diagnostics, in 2 attempts") as told:
+    with pytest.raises(dpdist.core.errors.FitError, match="missed the job's diagnostics, in 2 attempts") as told:
         dpdist.run(job, tmp_path / "work")
     assert "ESS" not in str(told.value)
     assert not (tmp_path / "work" / "public").exists()

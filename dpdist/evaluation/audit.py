@@ -15,12 +15,12 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from dpdist.confidential import Confidential
-from dpdist.keys import Key
-from dpdist.mechanisms.protocol import Carry, Pass
-from dpdist.mechanisms.tilted import Fit, Weighings, fits
-from dpdist.models.lognormal import Lognormal
-from dpdist.records import Floats, Records
+from dpdist.core.confidential import Confidential
+from dpdist.core.keys import Key
+from dpdist.core.records import Floats, Records
+from dpdist.engine.protocol import Carry, Pass
+from dpdist.mechanisms.pseudo_posterior.tilted import Fit, Weighings, fits
+from dpdist.models.lognormal.model import Lognormal
 from dpdist.sampling.exact import ExactSampler
 from dpdist.storage.tables import write_table
 

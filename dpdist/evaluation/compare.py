@@ -8,17 +8,17 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from dpdist.cells import Cells, cross
-from dpdist.estimates import STATISTICS, Estimate
+from dpdist.core.keys import Key
+from dpdist.core.records import Floats, Frame
+from dpdist.core.table_cells import Cells, cross
+from dpdist.estimation.direct import Design, Replicated, Totals, degrees_of_freedom, direct, errors_given_sizes
+from dpdist.estimation.estimators import STATISTICS, Estimate
 from dpdist.evaluation.comparators import guarantee_of
-from dpdist.evaluation.fitted import FITTED, Fitted
 from dpdist.evaluation.laplace import noised
-from dpdist.evaluation.referred import REFERRED, Referred
+from dpdist.evaluation.model_baselines import FITTED, Fitted
+from dpdist.evaluation.reference_baselines import REFERRED, Referred
 from dpdist.job import Comparator, Job, Statistic, StatisticName, Table
-from dpdist.keys import Key
-from dpdist.privacy.noisy_tables import figures_met
-from dpdist.records import Floats, Frame
-from dpdist.survey.direct import Design, Replicated, Totals, degrees_of_freedom, direct, errors_given_sizes
+from dpdist.mechanisms.laplace_tables.sensitivity import figures_met
 from dpdist.survey.simulate import FIELDS, SEXES, Truth
 
 

@@ -9,17 +9,17 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpdist.confidential import Confidential
+from dpdist.core.confidential import Confidential
+from dpdist.core.keys import Key
+from dpdist.core.progress import Listener, stage
+from dpdist.estimation.direct import totals
 from dpdist.evaluation.compare import Yardstick, compare
-from dpdist.evaluation.fitted import FITTED, Fitted, fitted
-from dpdist.evaluation.referred import REFERRED, referred
-from dpdist.keys import Key
+from dpdist.evaluation.model_baselines import FITTED, Fitted, fitted
+from dpdist.evaluation.reference_baselines import REFERRED, referred
 from dpdist.planning import Plan
-from dpdist.progress import Listener, stage
-from dpdist.storage.places import SCRATCH
+from dpdist.storage.paths import SCRATCH
 from dpdist.storage.tables import each_block, write_table
 from dpdist.storage.workspace import Workspace
-from dpdist.survey.direct import totals
 from dpdist.survey.prepare import design_of, replicate_sums, unclipped
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dpdist.cells import Cells
+from dpdist.core.keys import Key
+from dpdist.core.records import Floats
+from dpdist.core.table_cells import Cells
+from dpdist.estimation.direct import Totals
 from dpdist.job import Comparator, StatisticName
-from dpdist.keys import Key
-from dpdist.privacy.noisy_tables import agreeing, sensitivities
-from dpdist.records import Floats
-from dpdist.survey.direct import Totals
+from dpdist.mechanisms.laplace_tables.sensitivity import agreeing, sensitivities
 
 
 def noised(

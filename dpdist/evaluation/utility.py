@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from dpdist.records import Floats
+from dpdist.core.records import Floats
 
 LEVEL = 0.95
 QUANTILES = {"q15": 0.15, "median": 0.5, "q90": 0.9}

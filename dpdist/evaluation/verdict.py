@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from dpdist.records import TOTAL, Floats
+from dpdist.core.records import TOTAL, Floats
 
 NOMINAL = 0.9
 ALARM = 1e-3

@@ -6,9 +6,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from dpdist.core.records import TOTAL
 from dpdist.job.names import Rule
 from dpdist.job.values import Frozen, PublicLevel, at_most
-from dpdist.records import TOTAL
 
 
 class Simulate(Frozen):

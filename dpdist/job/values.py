@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
-from dpdist.printable import control
-from dpdist.records import Level
+from dpdist.core.printable import control
+from dpdist.core.records import Level
 
 
 def _printable(text: str) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dpdist.families import FAMILIES
 from dpdist.job import CLAMPED as CLAMPED_NAMES
 from dpdist.job import Job
+from dpdist.job.families import FAMILIES
 from dpdist.mechanisms.wording import (
     BINNED,
     CALIBRATED,

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from scipy.special import betaincinv
 
-from dpdist.keys import open_uniforms
+from dpdist.core.keys import open_uniforms
+from dpdist.core.records import Codes, Floats, Records
+from dpdist.models.numerics.tiles import Table, Tile, products
 from dpdist.models.outcome import ConjugateModel
 from dpdist.models.protocol import Draws, Parameter
 from dpdist.models.stan_records import no_records
-from dpdist.models.tiles import Table, Tile, products
-from dpdist.records import Codes, Floats, Records
 
 PRIOR_A = PRIOR_B = 1.0
 INSIDE = (2.0**-1000, 1.0 - 2.0**-53)

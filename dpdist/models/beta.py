@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from scipy.special import betainc, betaincinv, expit, gammaln, polygamma, psi
 
-from dpdist.keys import open_uniforms
-from dpdist.models import grid
+from dpdist.core.keys import open_uniforms
+from dpdist.core.records import Codes, Floats, Records
+from dpdist.models.numerics import grid
+from dpdist.models.numerics.tiles import Table, Tile, products
 from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws, Improper, Parameter
 from dpdist.models.stan_records import no_records
-from dpdist.models.tiles import Table, Tile, products
-from dpdist.records import Codes, Floats, Records
 
 PRECISION_FROM, PRECISION_TAIL = 0.1, 1.5
 LOG_PRECISION = (float(np.log(PRECISION_FROM)), float(np.log(1e6)))

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from scipy.special import expit
 
-from dpdist.keys import open_uniforms
+from dpdist.core.keys import open_uniforms
+from dpdist.core.records import Codes, Floats, Records
 from dpdist.models.beta import (
     check_shares,
     limited_beta_mean,
@@ -20,11 +21,10 @@ from dpdist.models.beta import (
     share_table,
     simulated_share,
 )
+from dpdist.models.numerics.tiles import Table, Tile, products
 from dpdist.models.outcome import RegressionModel
 from dpdist.models.protocol import Draws, Parameter
 from dpdist.models.stan_records import no_records
-from dpdist.models.tiles import Table, Tile, products
-from dpdist.records import Codes, Floats, Records
 
 PRIOR_SD = 2.5
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from dpdist.core.records import Floats
 from dpdist.models.protocol import Draws, Parameter
-from dpdist.records import Floats
 
 
 def describe_draws(parameters: Sequence[Parameter], theta: Draws) -> dict[str, Any]:

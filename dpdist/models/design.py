@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dpdist.core.records import Codes, Floats, Frame
 from dpdist.job import Job
-from dpdist.records import Codes, Floats, Frame
 
 INTERCEPT = "(Intercept)"
 

@@ -17,13 +17,13 @@ import numpy as np
 import scipy
 from scipy.special import gammaln
 
-from dpdist.keys import open_uniforms
-from dpdist.models import grid
+from dpdist.core.keys import open_uniforms
+from dpdist.core.records import Codes, Floats, Records
+from dpdist.models.numerics import grid
+from dpdist.models.numerics.tiles import Tile, tile_records
 from dpdist.models.outcome import OutcomeModel, whole
 from dpdist.models.protocol import Draws, Parameter
 from dpdist.models.stan_records import no_records
-from dpdist.models.tiles import Tile, tile_records
-from dpdist.records import Codes, Floats, Records
 
 LOG_MEAN_SD = 10.0
 LOG_MEAN_BOX = 40.0

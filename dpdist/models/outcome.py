@@ -8,13 +8,13 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
+from dpdist.core.records import Codes, Floats, Frame, Ints, Records
 from dpdist.job import Job
 from dpdist.models.described import describe_draws, recall_draws
 from dpdist.models.design import Design, design, frame_strata_as_predictors
+from dpdist.models.numerics.tiles import Tile, extremes_of, log_lik_of
 from dpdist.models.protocol import Draws, Extremes, Parameter
 from dpdist.models.stan_records import clamped_records
-from dpdist.models.tiles import Tile, extremes_of, log_lik_of
-from dpdist.records import Codes, Floats, Frame, Ints, Records
 
 
 @dataclass(frozen=True)

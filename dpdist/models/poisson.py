@@ -13,12 +13,12 @@ import numpy as np
 import scipy
 from scipy.special import gammaincinv, gammaln, pdtr, pdtrc
 
-from dpdist.keys import open_uniforms
+from dpdist.core.keys import open_uniforms
+from dpdist.core.records import Codes, Floats, Records
+from dpdist.models.numerics.tiles import Table, Tile, products
 from dpdist.models.outcome import ConjugateModel, whole
 from dpdist.models.protocol import Draws, Parameter
 from dpdist.models.stan_records import no_records
-from dpdist.models.tiles import Table, Tile, products
-from dpdist.records import Codes, Floats, Records
 
 PRIOR_SHAPE = PRIOR_RATE = 0.01
 SMALLEST = 1e-300

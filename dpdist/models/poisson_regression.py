@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import scipy
 
-from dpdist.keys import open_uniforms
+from dpdist.core.keys import open_uniforms
+from dpdist.core.records import Codes, Floats, Records
+from dpdist.models.numerics.tiles import Table, Tile, products
 from dpdist.models.outcome import RegressionModel, whole
 from dpdist.models.poisson import count_features, limited_poisson_mean
 from dpdist.models.protocol import Draws, Parameter
 from dpdist.models.stan_records import no_records
-from dpdist.models.tiles import Table, Tile, products
-from dpdist.records import Codes, Floats, Records
 
 
 class PoissonRegression(RegressionModel):

@@ -12,8 +12,8 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from dpdist.core.records import Codes, Floats, Frame, Records
 from dpdist.job import Program
-from dpdist.records import Codes, Floats, Frame, Records
 
 
 class Parameter(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.records import Codes, Floats
+from dpdist.core.records import Codes, Floats
 
 
 def no_records(*columns: str) -> dict[str, Any]:

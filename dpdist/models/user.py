@@ -25,11 +25,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dpdist.errors import JobError, Problem, ProgramError
+from dpdist.core.errors import JobError, Problem, ProgramError
+from dpdist.core.records import Codes, Floats, Frame, Records
 from dpdist.job import Job, Program
 from dpdist.models.described import describe_draws, recall_draws
 from dpdist.models.protocol import Draws, Extremes, Parameter
-from dpdist.records import Codes, Floats, Frame, Records
 
 ENTRY_POINTS = "dpdist.log_lik"
 TILE_VALUES = 2**20

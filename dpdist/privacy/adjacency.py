@@ -6,7 +6,7 @@ moves to another combination shows there, whatever noise stands elsewhere. So no
 
 `exchange: anywhere` lets every column of the record change. It needs secret sizes, as `add_remove` does: the frame then
 has the levels that the job declares, limits follow from the reference alone, and all numbers are noisy sums. Such an
-exchange is one removal and one addition. Each moves the sums by 1 (dpdist.privacy.reference_cells), so both by at most 2;
+exchange is one removal and one addition. Each moves the sums by 1 (reference_tables.sensitivity), so both by at most 2;
 noise of scale 2/ε gives ε, and ε/2 to adding or removing alone. Attained by records of weight 0 in two cells.
 """
 

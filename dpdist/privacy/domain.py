@@ -1,6 +1,6 @@
 """The files for which a guarantee is claimed: whatever lies outside is refused, and refusals are in no ε.
 
-This says in words what `dpdist.survey.check` and `dpdist.planning` refuse in a file.
+This says in words what `dpdist.survey.checks` and `dpdist.planning` refuse in a file.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dpdist.families import FAMILIES
 from dpdist.job import NOISY, Column, Job
+from dpdist.job.families import FAMILIES
 
 REFUSED = (
     "a file outside of this domain is refused before anything is spent; whether a file is refused depends on its records, "

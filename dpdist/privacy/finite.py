@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from dpdist.records import Floats, Ints
+from dpdist.core.records import Floats, Ints
 
 Neighbours = Literal["zero_out", "substitution"]
 Present = NDArray[np.bool_]

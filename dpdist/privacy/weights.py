@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from dpdist.records import Floats
+from dpdist.core.records import Floats
 
 
 class Summary(NamedTuple):

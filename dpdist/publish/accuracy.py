@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dpdist.job import CLAMPED, NOISY, Job
 from dpdist.models.protocol import Expectation
-from dpdist.publish.precision import Resampled
+from dpdist.publish.refit import Recentred
 from dpdist.publish.released import Release
-from dpdist.publish.rerun import Recentred
+from dpdist.publish.standard_errors import Resampled
 
 SEARCH_AGAIN = (
     "estimator `parameters`: composition of the sample over x, sampling error of the weighted fit (at least the unweighted "

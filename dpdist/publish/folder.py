@@ -13,13 +13,13 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from filelock import FileLock, Timeout
 
-from dpdist.errors import WorkspaceError
-from dpdist.files import sync_folder, synced, write_json, write_text
-from dpdist.models.noisy_tables import NoisyTables
-from dpdist.progress import Listener, silent, stage
-from dpdist.public_files import UNFIT
-from dpdist.publish.precision import spreads
+from dpdist.core.errors import WorkspaceError
+from dpdist.core.files import sync_folder, synced, write_json, write_text
+from dpdist.core.progress import Listener, silent, stage
+from dpdist.core.public_files import UNFIT
+from dpdist.mechanisms.laplace_tables.release import NoisyTables
 from dpdist.publish.released import Release, write_release
+from dpdist.publish.standard_errors import spreads
 from dpdist.publish.statement import manifest, statement
 from dpdist.publish.synthesis import synthesize
 from dpdist.publish.tables import Grounds, expectations, table

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t
 
-from dpdist.cells import Cells
-from dpdist.estimates import STATISTICS, Interval
+from dpdist.core.records import Floats
+from dpdist.core.table_cells import Cells
+from dpdist.estimation.estimators import STATISTICS, Interval
 from dpdist.job import NOISY
-from dpdist.models.drift_test import DRIFTED
-from dpdist.models.reference_cells import ReferenceCells
+from dpdist.mechanisms.reference_tables.drift_test import DRIFTED
+from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.publish.released import Release
-from dpdist.records import Floats
 
 ROUNDS = 50
 

@@ -12,19 +12,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpdist.confidential import refuse_confidential
-from dpdist.errors import WorkspaceError
-from dpdist.files import write_json, write_text
-from dpdist.frames import frame_table, read_frame, read_job
+from dpdist.core.confidential import refuse_confidential
+from dpdist.core.errors import WorkspaceError
+from dpdist.core.files import write_json, write_text
+from dpdist.core.keys import Key
+from dpdist.core.public_files import MANIFEST, Damaged, read_object, vouched
+from dpdist.core.records import POOLED, Frame
+from dpdist.estimation.frame_table import frame_table, read_frame, read_job
+from dpdist.estimation.weighted_points import REFERENCE_FILE, points_table, read_points
 from dpdist.job import Job, budget_text
-from dpdist.keys import Key
-from dpdist.models import builder_of
-from dpdist.models.donors import Donors, donors_from_table, donors_table
+from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.reference_tables.donors import Donors, donors_from_table, donors_table
+from dpdist.mechanisms.reference_tables.release import ReferenceCells
+from dpdist.models.copula.model import Scores
+from dpdist.models.copula.reference_summary import Facts, facts_from_table, facts_table
 from dpdist.models.protocol import Draws, StratumModel
-from dpdist.models.reference_cells import ReferenceCells
-from dpdist.models.score_facts import Facts, facts_from_table, facts_table
-from dpdist.models.scores import Scores
-from dpdist.points import REFERENCE_FILE, points_table, read_points
 from dpdist.privacy.guarantees import (
     Concentrated,
     GuaranteeName,
@@ -34,8 +36,6 @@ from dpdist.privacy.guarantees import (
     delta_text,
     epsilon_text,
 )
-from dpdist.public_files import MANIFEST, Damaged, read_object, vouched
-from dpdist.records import POOLED, Frame
 
 REMEDY = "restore it from a copy, or let the same `dpdist run` make the folder again"
 """Of a public folder that is not whole."""
@@ -58,7 +58,7 @@ class Release:
     sets: tuple[Mapping[str, Mapping[str, Any]], ...]
     seed: Key
     points: pa.Table | None = None
-    """What a release of reference_tables carries to the next (dpdist.carried)."""
+    """What a release of reference_tables carries to the next (dpdist.survey.released_reference)."""
     facts: Mapping[str, Facts] = field(default_factory=dict)
     """What the reference told of every stratum, where the model stands on it: public."""
     donors: Mapping[str, Donors] = field(default_factory=dict)

@@ -6,12 +6,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from dpdist.families import FAMILIES
-from dpdist.files import sha256
+from dpdist.core.files import sha256
+from dpdist.estimation.weighted_points import REFERENCE_FILE
 from dpdist.job import CELLWISE, LAPLACE, Job
-from dpdist.models.donors import FEWEST
-from dpdist.models.saturation import ALARM
-from dpdist.points import REFERENCE_FILE
+from dpdist.job.families import FAMILIES
+from dpdist.mechanisms.reference_tables.donors import FEWEST
+from dpdist.mechanisms.reference_tables.saturation import ALARM
 from dpdist.privacy.adjacency import TRUST_MODEL, headline, neighbours, not_protected, protected, unit
 from dpdist.privacy.claims import in_words
 from dpdist.privacy.domain import domain

@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpdist.estimates import Sums, record_sums
+from dpdist.core.records import Codes, Floats
+from dpdist.estimation.estimators import Sums, record_sums
+from dpdist.estimation.raking import factors, margins_of
+from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.models.protocol import Presampled, StratumModel, Synthesizer
-from dpdist.models.reference_cells import ReferenceCells
-from dpdist.publish.drawn import Drawn
+from dpdist.publish.reference_records import Drawn
 from dpdist.publish.released import Release
-from dpdist.raking import factors, margins_of
-from dpdist.records import Codes, Floats
 
 BATCH = 65_536
 

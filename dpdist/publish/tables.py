@@ -8,8 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dpdist.cells import Cells, cross
-from dpdist.estimates import (
+from dpdist.core.records import Floats
+from dpdist.core.table_cells import Cells, cross
+from dpdist.estimation.estimators import (
     STATISTICS,
     Figures,
     Interval,
@@ -20,16 +21,15 @@ from dpdist.estimates import (
     stratum_sizes,
     t_interval,
 )
+from dpdist.estimation.raking import factors, margins_of, raked_counts_and_means
+from dpdist.estimation.variance import Stage
 from dpdist.job import Table
-from dpdist.models.noisy_tables import NoisyTables
+from dpdist.mechanisms.laplace_tables.release import NoisyTables
 from dpdist.models.protocol import Expectation, expected_of
 from dpdist.publish.limits import limited
-from dpdist.publish.noised import noised_intervals
-from dpdist.publish.precision import Spreads, cell_estimates, composition, variances
+from dpdist.publish.noisy_figures import noised_intervals
 from dpdist.publish.released import Release
-from dpdist.raking import factors, margins_of, raked_counts_and_means
-from dpdist.records import Floats
-from dpdist.variances import Stage
+from dpdist.publish.standard_errors import Spreads, cell_estimates, composition, variances
 
 
 def expectations(release: Release, outcome: int = 0) -> list[tuple[Floats, Floats]] | None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from threadpoolctl import threadpool_limits
 
-from dpdist.errors import DpdistError, TaskError
+from dpdist.core.errors import DpdistError, TaskError
 from dpdist.runtime.json_logs import note, noting
 
 R = TypeVar("R")

@@ -12,10 +12,10 @@ from functools import cached_property
 
 import numpy as np
 
+from dpdist.core.records import Frame, Ints
 from dpdist.job import NOISY, Job
-from dpdist.models import builder_of
-from dpdist.records import Frame, Ints
-from dpdist.storage.ragged import RaggedAxis
+from dpdist.mechanisms.models import builder_of
+from dpdist.storage.record_axis import RaggedAxis
 
 TENSOR_BYTES = 2**26
 """A block's (draw, record) tensor in float64 stays under 64 MiB."""

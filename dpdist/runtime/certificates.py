@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from dpdist.errors import ClusterError
-from dpdist.files import write_text
+from dpdist.core.errors import ClusterError
+from dpdist.core.files import write_text
 
 CA, CERTIFICATE, PRIVATE_KEY = "ca.crt", "tls.crt", "tls.key"
 """Files of a role's folder, named as in a Kubernetes secret of type kubernetes.io/tls."""

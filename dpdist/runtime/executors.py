@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
-from dpdist.errors import ClusterError, DpdistError, TaskError
+from dpdist.core.errors import ClusterError, DpdistError, TaskError
+from dpdist.core.progress import Event, Listener, silent
 from dpdist.job import Runtime
-from dpdist.progress import Event, Listener, silent
-from dpdist.runtime import remote
+from dpdist.runtime import scheduler
 from dpdist.runtime.attempts import attempt, one_thread, unit_of
 from dpdist.runtime.interrupts import interrupts_kept
-from dpdist.runtime.links import passing_security
-from dpdist.runtime.remote import ALLOWED_DEATHS
+from dpdist.runtime.scheduler import ALLOWED_DEATHS
+from dpdist.runtime.tls import passing_security
 
 R = TypeVar("R")
 
@@ -89,7 +89,7 @@ class Dask:
                 try:
                     self._fill(pending, waiting, task, call)
                     done = self._finished(set(pending))
-                except remote.Lost:
+                except scheduler.Lost:
                     done, losses = set(), losses + 1
                     waiting += list(pending.values())
                     self.listener(Event("retry", "", done=len(pending)))
@@ -102,7 +102,7 @@ class Dask:
                     except KilledWorker:
                         _stop_or_note(self.runtime, _killed(self.runtime, future.key), failures)
                         continue
-                    except remote.lost_results():
+                    except scheduler.lost_results():
                         waiting.append(key)
                         self.listener(Event("retry", "", done=1))
                         continue
@@ -113,7 +113,7 @@ class Dask:
                     else:
                         _stop_or_note(self.runtime, result.error, failures)
         finally:
-            with suppress(*remote.broken_links()):
+            with suppress(*scheduler.broken_links()):
                 self.client.cancel(list(pending), force=True)
         _raise_together(failures)
 
@@ -128,10 +128,10 @@ class Dask:
     def _submitted(self, task: Callable[[int], R], key: int, name: str) -> Any:
         try:
             return self.client.submit(attempt, task, key, key=name, pure=False, resources=dict(self.needs) or None)
-        except remote.broken_links():
+        except scheduler.broken_links():
             if self.connect is None or self.client.status == "running":
                 raise
-            raise remote.Lost from None
+            raise scheduler.Lost from None
 
     def _width(self) -> int:
         """Workers: of a local cluster those asked for, elsewhere those that were there a moment ago."""
@@ -139,7 +139,7 @@ class Dask:
             return self.runtime.workers
         asked, workers = self._workers
         if time.monotonic() - asked > _CHECK_INTERVAL:
-            workers = max(1, len(remote.workers_of(self.client)))
+            workers = max(1, len(scheduler.workers_of(self.client)))
             self._workers = time.monotonic(), workers
         return workers
 
@@ -152,13 +152,13 @@ class Dask:
             self.listener(Event("alive", ""))
             self.start_missing()
             if self.connect is not None and self.client.status != "running":
-                raise remote.Lost
+                raise scheduler.Lost
             try:
                 return set(wait(pending, timeout=min(left, _CHECK_INTERVAL), return_when="FIRST_COMPLETED").done)
             except TimeoutError:
                 continue
-            except remote.lost_results():
-                raise remote.Lost from None
+            except scheduler.lost_results():
+                raise scheduler.Lost from None
         raise self._stalled(pending)
 
     def _stalled(self, pending: set[Any]) -> TaskError:
@@ -166,9 +166,9 @@ class Dask:
         names = ", ".join(sorted(future.key for future in pending)[:3])
         found = f"no task finished for {self.runtime.stall_timeout:g} s ({names})"
         if self.connect is not None:
-            if not remote.workers_of(self.client):
+            if not scheduler.workers_of(self.client):
                 found = f"{found}: the scheduler has no workers"
-            remote.cut(self.client, pending)
+            scheduler.cut(self.client, pending)
         remedy = "look at the machine's load and storage, or raise runtime.stall_timeout; the same command resumes"
         return TaskError(found, remedy)
 
@@ -179,7 +179,7 @@ class Dask:
                 f"the link to the scheduler was lost {losses} times before a task finished",
                 "look at the scheduler's log, its memory and the network; the same command resumes",
             )
-        remote.close(self.client)
+        scheduler.close(self.client)
         self.client = self.connect()
 
     def start_missing(self) -> None:
@@ -234,14 +234,14 @@ def _elsewhere(
     """On a scheduler that somebody else runs."""
     from distributed.utils import silence_logging_cmgr
 
-    place = remote.Place.of(runtime)
+    place = scheduler.Place.of(runtime)
     with silence_logging_cmgr(level=50):
         workers = Dask(runtime, place.connect(), needs, place.connect, listener)
         try:
-            remote.check_workers(workers.client, runtime.start_timeout, needs, shared)
+            scheduler.check_workers(workers.client, runtime.start_timeout, needs, shared)
             yield workers
         finally:
-            remote.close(workers.client)
+            scheduler.close(workers.client)
 
 
 @contextmanager
@@ -250,7 +250,7 @@ def _local(runtime: Runtime, needs: Mapping[str, float], listener: Listener) -> 
     from distributed import Client, LocalCluster
 
     settings = {
-        **remote.settings(runtime.start_timeout),
+        **scheduler.settings(runtime.start_timeout),
         # a cluster closes the nanny of a worker that is not there this long after *any* of its deaths, and starts no other
         "distributed.deploy.lost-worker-timeout": _NEVER,
         **_NO_PAGES,

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpdist.mechanisms.protocol import Carry
-from dpdist.records import Floats
-from dpdist.runtime.fit import Fit
+from dpdist.core.records import Floats
+from dpdist.engine.protocol import Carry
+from dpdist.runtime.fit_address import Fit
 from dpdist.storage.store import Store
 
 

@@ -9,12 +9,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpdist.confidential import Confidential
-from dpdist.errors import DataError, Problem
-from dpdist.files import replaced
+from dpdist.core.confidential import Confidential
+from dpdist.core.errors import DataError, Problem
+from dpdist.core.files import replaced
+from dpdist.core.keys import Key
+from dpdist.core.progress import Listener, stage
+from dpdist.core.records import Floats, Records
+from dpdist.engine.protocol import Columns
+from dpdist.engine.rounds import run_rounds
 from dpdist.job import CLAMPED, Job
-from dpdist.keys import Key
-from dpdist.mechanisms.learned import (
+from dpdist.mechanisms.on_reference import (
     CHECKED,
     Learned,
     Spurious,
@@ -25,21 +29,17 @@ from dpdist.mechanisms.learned import (
     learn_weights,
     learn_whitening,
 )
-from dpdist.mechanisms.protocol import Columns
-from dpdist.models.donors import Donors
+from dpdist.mechanisms.reference_tables.donors import Donors
+from dpdist.mechanisms.reference_tables.release import ReferenceCells
+from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
+from dpdist.models.copula.model import Scores
 from dpdist.models.protocol import Draws, Improper, StratumModel
-from dpdist.models.reference_cells import ReferenceCells
-from dpdist.models.sanitized import SanitizedLognormal
-from dpdist.models.scores import Scores
-from dpdist.privacy.searches import NotReached, reference_counts
+from dpdist.privacy.weight_search import NotReached, reference_counts
 from dpdist.privacy.weights import foreseen
-from dpdist.progress import Listener, stage
-from dpdist.records import Floats, Records
 from dpdist.runtime.blocks import block_rows
 from dpdist.runtime.executors import Executor
-from dpdist.runtime.fit import Address, Fit
-from dpdist.runtime.protect import Outcome
-from dpdist.runtime.rounds import run_rounds
+from dpdist.runtime.fit_address import Address, Fit
+from dpdist.runtime.tasks import Outcome
 from dpdist.sampling import Unconverged, reference_sampler
 from dpdist.sampling.markov import Generated, check_clamp
 from dpdist.sampling.protocol import Sampler

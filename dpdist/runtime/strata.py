@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dpdist.core.progress import Listener, stage
 from dpdist.job import NOISY
-from dpdist.progress import Listener, stage
 from dpdist.runtime.executors import Executor
-from dpdist.runtime.fit import Fit, stores
-from dpdist.runtime.protect import Outcome, ProtectBin, ProtectOne, protect_giant, released_by
+from dpdist.runtime.fit_address import Fit, stores
+from dpdist.runtime.tasks import Outcome, ProtectBin, ProtectOne, protect_giant, released_by
 from dpdist.storage import arrays
-from dpdist.storage.marks import withdraw
-from dpdist.storage.places import GATHERED
+from dpdist.storage.completion import withdraw
+from dpdist.storage.paths import GATHERED
 from dpdist.storage.tables import gather, read_table, write_table
 
 

@@ -9,7 +9,7 @@ import sys
 
 import dask
 
-import dpdist.runtime.protect  # noqa: F401 - imported once, at start-up
+import dpdist.runtime.tasks  # noqa: F401 - imported once, at start-up
 from dpdist.runtime.json_logs import log_as_json
 
 PR_SET_PDEATHSIG = 1

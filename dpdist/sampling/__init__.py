@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.errors import ProgramError
+from dpdist.core.errors import ProgramError
+from dpdist.core.progress import Listener
+from dpdist.core.records import Floats
 from dpdist.job import CLAMPED, NOISY, Job, NoiseName
-from dpdist.models.grid import FEW_RECORDS_ERROR, GRID_ERROR
+from dpdist.models.numerics.grid import FEW_RECORDS_ERROR, GRID_ERROR
 from dpdist.models.protocol import Clamped, Draws, Exact, Gridded, StanData, StratumModel
 from dpdist.models.user import CLAMPED_FACTOR, User
-from dpdist.progress import Listener
-from dpdist.records import Floats
 from dpdist.sampling.clamped import VARIATION
 from dpdist.sampling.exact import ExactSampler, GridSampler
 from dpdist.sampling.markov import StanSampler, source_of

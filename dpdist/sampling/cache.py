@@ -14,8 +14,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from dpdist.errors import ToolchainError
-from dpdist.files import sha256, write_text
+from dpdist.core.errors import ToolchainError
+from dpdist.core.files import sha256, write_text
 
 _MEMORY_OF_A_COMPILE = 3 * 2**30
 

@@ -15,8 +15,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from dpdist.core.records import Floats, Ints
 from dpdist.models.protocol import Boxed, Clamped, Draws
-from dpdist.records import Floats, Ints
 
 MANY, DEEPEST = 1000, 30
 """The public box is 2⁶ squares a side at the start, 2⁵ from MANY records on, in whose density no part is narrow."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dpdist.errors import ToolchainError
+from dpdist.core.errors import ToolchainError
 
 
 def cmdstanpy() -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.errors import ToolchainError
+from dpdist.core.errors import ToolchainError
 from dpdist.sampling.stan import Chains
 
 

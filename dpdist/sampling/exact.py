@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dpdist.core.records import Floats
 from dpdist.models.protocol import Boxed, Clamped, Draws, Exact, Gridded, StratumModel
-from dpdist.records import Floats
 from dpdist.sampling import clamped
 
 

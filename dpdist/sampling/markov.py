@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.errors import ProgramError, StanError
-from dpdist.files import write_text
+from dpdist.core.errors import ProgramError, StanError
+from dpdist.core.files import write_text
+from dpdist.core.records import Floats, Records
 from dpdist.job import Diagnostics, Program, Sampler, Toolchain
 from dpdist.models.protocol import Clamped, ClampedStan, Draws, StanData, StratumModel
 from dpdist.models.user import CLAMPED_FACTOR, OUTCOME, WEIGHT, User
-from dpdist.records import Floats, Records
 from dpdist.sampling.cache import cache_folder
 from dpdist.sampling.diagnostics import Diagnostics as Found
 from dpdist.sampling.diagnostics import Policy, diagnose

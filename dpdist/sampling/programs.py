@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
 
-from dpdist.errors import ProgramError
+from dpdist.core.errors import ProgramError
 
 
 def find_program(name: str | Path) -> Path:

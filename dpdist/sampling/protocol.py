@@ -6,8 +6,8 @@ from typing import Protocol
 
 import numpy as np
 
+from dpdist.core.records import Floats
 from dpdist.models.protocol import Clamped, Draws, StratumModel
-from dpdist.records import Floats
 
 
 class Unconverged(Exception):

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from dpdist.errors import StanError
-from dpdist.records import Floats
+from dpdist.core.errors import StanError
+from dpdist.core.records import Floats
 from dpdist.sampling.cmdstan import cmdstanpy, variables
 from dpdist.sampling.toolchain import Executable
 

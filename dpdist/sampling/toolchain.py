@@ -21,9 +21,9 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Literal, Protocol, get_args
 
-from dpdist.errors import ProgramError, ToolchainError
-from dpdist.files import sha256, write_json
-from dpdist.progress import Event, Listener, silent
+from dpdist.core.errors import ProgramError, ToolchainError
+from dpdist.core.files import sha256, write_json
+from dpdist.core.progress import Event, Listener, silent
 from dpdist.sampling.cache import cache_folder, digest_of, intact, kept, turn
 from dpdist.sampling.cmdstan import cmdstanpy, installed_cmdstan
 from dpdist.sampling.programs import find_program, shipped_folder, texts

@@ -17,10 +17,10 @@ import numpy as np
 import zarr
 from zarr.codecs import BloscCodec
 
+from dpdist.core.records import Floats, Ints
 from dpdist.models.protocol import Draws, Parameter
-from dpdist.records import Floats, Ints
 from dpdist.storage.bucket import Bucket
-from dpdist.storage.ragged import RaggedAxis
+from dpdist.storage.record_axis import RaggedAxis
 from dpdist.storage.store import Store
 
 FITS = ("unweighted", "weighting", "final")

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from dpdist.errors import WorkspaceError
-from dpdist.files import sha256
+from dpdist.core.errors import WorkspaceError
+from dpdist.core.files import sha256
 from dpdist.storage.lease import LEASE, Lease, leased
 from dpdist.storage.objects import Objects
 from dpdist.storage.scratch import Scratch

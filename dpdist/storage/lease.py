@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 from uuid import uuid4
 
-from dpdist.errors import WorkspaceError
+from dpdist.core.errors import WorkspaceError
 from dpdist.storage.objects import Objects, Tag
 
 LEASE = "confidential/lease.json"

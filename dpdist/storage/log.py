@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from dpdist.errors import WorkspaceError
+from dpdist.core.errors import WorkspaceError
 from dpdist.storage.workspace import Workspace
 
 

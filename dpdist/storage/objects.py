@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from dpdist.errors import WorkspaceError
-from dpdist.files import replaced
+from dpdist.core.errors import WorkspaceError
+from dpdist.core.files import replaced
 
 if TYPE_CHECKING:
     from obstore import PutMode, UpdateVersion

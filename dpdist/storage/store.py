@@ -14,8 +14,8 @@ from typing import Protocol
 
 from filelock import FileLock, Timeout
 
-from dpdist.errors import WorkspaceError
-from dpdist.files import sha256
+from dpdist.core.errors import WorkspaceError
+from dpdist.core.files import sha256
 
 
 class Store(Protocol):

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dpdist.files import replaced
-from dpdist.records import Ints, Records
+from dpdist.core.files import replaced
+from dpdist.core.records import Ints, Records
 
 RECORD_SCHEMA = pa.schema(
     [

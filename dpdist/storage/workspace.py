@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakValueDictionary
 
-from dpdist.errors import WorkspaceError
-from dpdist.files import private, replaced, write_json, write_text
+from dpdist.core.errors import WorkspaceError
+from dpdist.core.files import private, replaced, write_json, write_text
+from dpdist.core.keys import Key
 from dpdist.job import NOISY
-from dpdist.keys import Key
-from dpdist.storage import marks
+from dpdist.storage import completion
 from dpdist.storage.bucket import MANIFEST, Bucket
 from dpdist.storage.identity import Identity
 from dpdist.storage.lease import LEASE
 from dpdist.storage.objects import Objects, is_url
-from dpdist.storage.places import GATHERED, SCRATCH, SEALED, Places
+from dpdist.storage.paths import GATHERED, SCRATCH, SEALED, Places
 from dpdist.storage.store import FOLDER, Store
 
 OTHERWISE = "undo the change, or use a new folder: its release spends a budget of its own beside this one's"
@@ -109,10 +109,10 @@ class Workspace(Places):
 
     def mark(self, unit: str, files: Iterable[Path], elsewhere: Mapping[str, str] | None = None) -> None:
         """Record a finished unit of work, after its files are kept."""
-        marks.mark(self.marks, unit, files, self.confidential, self.store, elsewhere)
+        completion.mark(self.marks, unit, files, self.confidential, self.store, elsewhere)
 
     def finished(self, unit: str) -> bool:
-        return marks.finished(self.marks, unit, self.confidential, self.store)
+        return completion.finished(self.marks, unit, self.confidential, self.store)
 
     def finished_of(self, units: Iterable[str]) -> set[str]:
         """Those of several units that are finished."""
@@ -126,7 +126,7 @@ class Workspace(Places):
     def mark_once(self, mark: Path, files: Iterable[Path]) -> None:
         """Record files that are kept already, unless somebody has."""
         with private():
-            marks.mark_once(mark, files, self.confidential, self.store)
+            completion.mark_once(mark, files, self.confidential, self.store)
 
     @property
     def sealed(self) -> bool:

@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from dpdist.core.records import Floats
 from dpdist.evaluation.utility import ecdf
-from dpdist.records import Floats
 from dpdist.studies.material import GREY, TITLES, Material
 from dpdist.studies.readings import SIZES
 from dpdist.studies.results import as_number

@@ -9,8 +9,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import scipy
 
+from dpdist.core.records import Floats
 from dpdist.evaluation.utility import QUANTILES
-from dpdist.records import Floats
 
 GeneratorName = Literal["beta", "poisson", "negative_binomial_mixture", "bernoulli"]
 

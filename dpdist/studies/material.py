@@ -8,13 +8,13 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from dpdist.records import Floats
-from dpdist.studies.chaining import Chaining, late
-from dpdist.studies.filed import Filed
-from dpdist.studies.referring import Referring
+from dpdist.core.records import Floats
+from dpdist.studies.kinds.chains_settings import Chaining, late
+from dpdist.studies.kinds.files_settings import Filed
+from dpdist.studies.kinds.strict_tables_settings import Referring
+from dpdist.studies.kinds.tables_settings import STATISTICS, Tabulated, scale, sizes_of
 from dpdist.studies.settings import DATA, WORST_LOSS, Guarantees, Simulation
 from dpdist.studies.shown import Figure
-from dpdist.studies.tabulated import STATISTICS, Tabulated, scale, sizes_of
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#6A3D9A")
 """Okabe and Ito's colours, which most colour-blind readers tell apart; the data are grey."""

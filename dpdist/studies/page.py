@@ -10,21 +10,21 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
+from dpdist.core.records import Floats
 from dpdist.job import NOISY, budget_text
-from dpdist.records import Floats
-from dpdist.studies import chain_page, filed_page, referring_page
-from dpdist.studies.chaining import Chaining
 from dpdist.studies.figures import drawn
-from dpdist.studies.filed import Filed
+from dpdist.studies.kinds import chains_page, files_page, strict_tables_page
+from dpdist.studies.kinds.chains_settings import Chaining
+from dpdist.studies.kinds.files_settings import Filed
+from dpdist.studies.kinds.simulation import ANY, job_of, mechanism_of
+from dpdist.studies.kinds.strict_tables_settings import Referring
+from dpdist.studies.kinds.tables_settings import Synthetic, Tabulated
 from dpdist.studies.material import TITLES, Material
 from dpdist.studies.ratios import MONTE_CARLO
 from dpdist.studies.readings import INTERVALS, SIMULATED, reading
-from dpdist.studies.referring import Referring
-from dpdist.studies.replicate import ANY, job_of, mechanism_of
 from dpdist.studies.results import as_number
 from dpdist.studies.settings import Arm, FiniteArm, FiniteCase, Guarantees, Simulation
 from dpdist.studies.shown import Beside
-from dpdist.studies.tabulated import Synthetic, Tabulated
 
 AnyStudy = Simulation | Guarantees | Tabulated | Referring | Filed | Chaining
 
@@ -50,9 +50,9 @@ FINITE_HEADS = ("Label", "Clamp M", "Weights", "Neighbours")
 HEADS_OF: Mapping[type, tuple[str, ...]] = {
     Guarantees: FINITE_HEADS,
     Tabulated: TABLE_HEADS,
-    Referring: referring_page.HEADS,
-    Filed: filed_page.HEADS,
-    Chaining: chain_page.HEADS,
+    Referring: strict_tables_page.HEADS,
+    Filed: files_page.HEADS,
+    Chaining: chains_page.HEADS,
 }
 
 
@@ -68,7 +68,7 @@ def page(study: AnyStudy, results: pd.DataFrame, records: pd.DataFrame, versions
         facts=_facts_of(study, versions),
         heads=HEADS_OF.get(type(study), HEADS),
         arms=_arms(study),
-        notes=[*study.notes, *(filed_page.findings(study, results) if isinstance(study, Filed) else [])],
+        notes=[*study.notes, *(files_page.findings(study, results) if isinstance(study, Filed) else [])],
         findings="What reproduces, and what does not"
         if isinstance(study, Simulation | Tabulated | Referring)
         else "Findings",
@@ -77,7 +77,7 @@ def page(study: AnyStudy, results: pd.DataFrame, records: pd.DataFrame, versions
         figures=[(figure, Markup(svg)) for figure, svg in drawn(study.figures, material)],
         summaries=[(name, TITLES.get(name, name), reading(study, name), _summary(material, name)) for name in measured],
         intervals=INTERVALS if any(name.endswith("_lower") for name in set(results.measure)) else "",
-        made_of=filed_page.made_of(study) if isinstance(study, Filed) else SIMULATED,
+        made_of=files_page.made_of(study) if isinstance(study, Filed) else SIMULATED,
         refused=int((results.measure == "refused").sum()),
     )
 
@@ -86,11 +86,11 @@ def _facts_of(study: AnyStudy, versions: Mapping[str, str]) -> list[tuple[str, l
     if isinstance(study, Guarantees):
         return _finite_facts(study, versions)
     if isinstance(study, Filed):
-        return [*filed_page.facts(study), _versions(versions)]
+        return [*files_page.facts(study), _versions(versions)]
     if isinstance(study, Referring):
-        return [*referring_page.facts(study), ("Randomness", [RANDOMNESS.format(study.seed)]), _versions(versions)]
+        return [*strict_tables_page.facts(study), ("Randomness", [RANDOMNESS.format(study.seed)]), _versions(versions)]
     if isinstance(study, Chaining):
-        return [*chain_page.facts(study), ("Randomness", [RANDOMNESS.format(study.seed)]), _versions(versions)]
+        return [*chains_page.facts(study), ("Randomness", [RANDOMNESS.format(study.seed)]), _versions(versions)]
     return _table_facts(study, versions) if isinstance(study, Tabulated) else _facts(study, versions)
 
 
@@ -179,11 +179,11 @@ def _arms(study: AnyStudy) -> list[tuple[str, str, str, str]]:
     if isinstance(study, Simulation):
         return [_described(study, arm) for arm in study.mechanisms]
     if isinstance(study, Filed):
-        return filed_page.arms(study)
+        return files_page.arms(study)
     if isinstance(study, Referring):
-        return referring_page.arms(study)
+        return strict_tables_page.arms(study)
     if isinstance(study, Chaining):
-        return chain_page.arms(study)
+        return chains_page.arms(study)
     if isinstance(study, Tabulated):
         noised = [(name, *said[:2], f"guarantee: {said[2]}") for name, said in NOISED.items()]
         return [*noised, *map(_tabulated, study.mechanisms)]

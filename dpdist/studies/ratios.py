@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from dpdist.records import Floats
-from dpdist.studies.referring import YARDSTICK, Referring
-from dpdist.studies.tabulated import STATISTICS, YARDSTICKS, Tabulated
+from dpdist.core.records import Floats
+from dpdist.studies.kinds.strict_tables_settings import YARDSTICK, Referring
+from dpdist.studies.kinds.tables_settings import STATISTICS, YARDSTICKS, Tabulated
 
 BATCHES = 50
 MONTE_CARLO = "_monte_carlo"

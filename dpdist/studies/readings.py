@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dpdist.studies.chaining import Chaining, late
-from dpdist.studies.filed import Filed
+from dpdist.studies.kinds.chains_settings import Chaining, late
+from dpdist.studies.kinds.files_settings import Filed
+from dpdist.studies.kinds.tables_settings import STATISTICS, YARDSTICKS, scale, sizes_of
 from dpdist.studies.settings import WORST_LOSS, Study
-from dpdist.studies.tabulated import STATISTICS, YARDSTICKS, scale, sizes_of
 
 SIMULATED = (
     "from simulated data or spaces with seeded NumPy randomness. Nothing here comes from a respondent, and nothing here is "

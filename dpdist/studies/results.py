@@ -12,8 +12,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpdist.files import replaced, write_text
-from dpdist.studies.replicate import RecordRows, Result
+from dpdist.core.files import replaced, write_text
+from dpdist.studies.kinds.simulation import RecordRows, Result
 
 COLUMNS = ("mechanism", "epsilon", "measure", "mean", "sd", "replicates")
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-from dpdist.errors import Problem
+from dpdist.core.errors import Problem
 
 HEADER_BYTES = 1 << 20
 OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}

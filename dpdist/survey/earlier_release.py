@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from dpdist.carried import Carried, read_carried
-from dpdist.errors import DataError, Problem
+from dpdist.core.errors import DataError, Problem
+from dpdist.core.records import Codes, Frame, Records
+from dpdist.estimation.weighted_points import CELL
 from dpdist.job import Job
-from dpdist.points import CELL
-from dpdist.records import Codes, Frame, Records
-from dpdist.survey.likeness import table_content
+from dpdist.survey.released_reference import Carried, read_carried
+from dpdist.survey.same_file import table_content
 from dpdist.survey.source import Source
 
 SHOWN = 3

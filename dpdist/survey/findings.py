@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dpdist.errors import Problem
-from dpdist.records import Codes, Floats, Ints, Level
+from dpdist.core.errors import Problem
+from dpdist.core.records import Codes, Floats, Ints, Level
 
 SHOWN = 3
 Mask = NDArray[np.bool_]

@@ -19,16 +19,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dpdist.errors import DataError, Problem
+from dpdist.core.errors import DataError, Problem
+from dpdist.core.records import Codes, Floats, Frame, Ints, Level, Records
+from dpdist.estimation.direct import Design, Replicated
+from dpdist.estimation.domains import replication
+from dpdist.estimation.variance import crossed_products, replicate_df
 from dpdist.job import Job
-from dpdist.records import Codes, Floats, Frame, Ints, Level, Records
-from dpdist.survey.check import Checked, check
-from dpdist.survey.direct import Design, Replicated
+from dpdist.survey.checks import Checked, check
 from dpdist.survey.findings import Findings
 from dpdist.survey.schema import check_replicates, check_schema, needed_columns
 from dpdist.survey.source import Source
-from dpdist.survey.statistics import replication
-from dpdist.variances import crossed_products, replicate_df
 
 Tick = Callable[[int], None]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from dpdist.errors import Problem
+from dpdist.core.errors import Problem
 from dpdist.job import Column, Job
 
 CSV_NULLS = ("", "NA", "NaN", "nan", "null", "NULL")

@@ -15,8 +15,8 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from dpdist.core.records import Codes, Floats, Ints
 from dpdist.job import Simulate
-from dpdist.records import Codes, Floats, Ints
 
 FIELDS = (
     "biology",

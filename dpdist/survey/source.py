@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from dpdist.errors import DataError, JobError, Problem
-from dpdist.files import sha256
+from dpdist.core.errors import DataError, JobError, Problem
+from dpdist.core.files import sha256
 from dpdist.job import Job, Simulate
 from dpdist.survey.csv_text import lines_of, misread
 from dpdist.survey.schema import CSV_NULLS

@@ -18,21 +18,21 @@ from metering import Enough, Imposed, Meter
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
+from dpdist.core.keys import Key
+from dpdist.core.records import Floats, Frame, Records
+from dpdist.engine.rounds import run_rounds
 from dpdist.job import Job
-from dpdist.jobfile import parse_job
-from dpdist.keys import Key
-from dpdist.mechanisms.learned import Learned, learn_cells, learn_whitening
-from dpdist.mechanisms.presets import MECHANISMS
-from dpdist.models import builder_of
+from dpdist.job.loading import parse_job
+from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.on_reference import Learned, learn_cells, learn_whitening
+from dpdist.mechanisms.reference_tables.histograms import Histograms
+from dpdist.mechanisms.reference_tables.release import ReferenceCells
+from dpdist.mechanisms.reference_tables.sensitivity import Limits
+from dpdist.mechanisms.reference_tables.update import Refresh
+from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
 from dpdist.models.protocol import StratumModel
-from dpdist.models.reference_cells import ReferenceCells
-from dpdist.models.reference_histograms import Histograms
-from dpdist.models.reference_refresh import Refresh
-from dpdist.models.sanitized import SanitizedLognormal
 from dpdist.privacy.guarantees import Concentrated, Strict
-from dpdist.privacy.reference_cells import Limits
-from dpdist.records import Floats, Frame, Records
-from dpdist.runtime.rounds import run_rounds
 
 LEVELS = {"field": ("arts", "law"), "sex": ("f", "m")}
 CELLS = 4
@@ -261,7 +261,7 @@ def _weights(case: Case, cell: int) -> list[float]:
 
 def _whitened(case: Case, cell: int) -> Iterator[tuple[float, tuple[float, ...]]]:
     """At the reference, on the circle of winsorising and beyond it, in twelve directions and at Gaussian noise's worst."""
-    from dpdist.privacy.sanitized import REACH
+    from dpdist.mechanisms.sanitized_lognormal.sensitivity import REACH
 
     assert case.learned is not None
     assert case.learned.whitened is not None

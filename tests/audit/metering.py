@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.mechanisms.protocol import Noise
-from dpdist.records import Floats
+from dpdist.core.records import Floats
+from dpdist.engine.protocol import Noise
 
 Imposed = Callable[[int, Floats], Floats]
 """What stands in place of the n-th noisy sum, which is given without its noise."""

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from losses import SIZE, Case, Loss, grid, records, worst
 
-from dpdist.mechanisms.presets import MECHANISMS
+from dpdist.core.records import Floats
+from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.mechanisms.wording import PUBLIC_X, SECRET_SIZES
-from dpdist.records import Floats
 
 TABLES, SANITIZED, STRICT, COMPOSED = "reference_tables", "sanitized_statistics", "laplace_strict", "laplace_composed"
 BOTH = ("zero_out", "substitution")

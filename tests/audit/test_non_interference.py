@@ -14,9 +14,9 @@ import pytest
 from metering import Meter
 
 import dpdist
-from dpdist.jobfile import parse_job
-from dpdist.records import Floats
-from dpdist.runtime.fit import Fit
+from dpdist.core.records import Floats
+from dpdist.job.loading import parse_job
+from dpdist.runtime.fit_address import Fit
 
 JOB = """
 dataset: blind

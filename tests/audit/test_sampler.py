@@ -10,9 +10,9 @@ import pytest
 from losses import Case, Metered, metered
 from scipy.stats import beta
 
-from dpdist.mechanisms.protocol import Noise
-from dpdist.records import Floats
-from dpdist.runtime.rounds import fresh_noise
+from dpdist.core.records import Floats
+from dpdist.engine.protocol import Noise
+from dpdist.engine.rounds import fresh_noise
 
 ALARM = 1e-6
 """Of a false alarm, over all events of a test."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from conftest import simulated
 
-from dpdist.keys import Key
-from dpdist.models import fused
+from dpdist.core.keys import Key
+from dpdist.models.numerics import fused
 
 ROWS = 64
 """Records of a tile of 1000 draws, half a megabyte: the GEMM is slower on larger ones and on smaller ones."""

@@ -9,9 +9,9 @@ from time import perf_counter
 import numpy as np
 from conftest import simulated
 
-from dpdist.keys import Key
-from dpdist.mechanisms.presets import MECHANISMS
-from dpdist.runtime.rounds import run_rounds
+from dpdist.core.keys import Key
+from dpdist.engine.rounds import run_rounds
+from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.sampling import sampler_of
 
 

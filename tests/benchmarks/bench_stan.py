@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from dpdist.core.records import Frame, Records
 from dpdist.job import Diagnostics, Job, Runtime, Sampler
-from dpdist.models import MODELS
-from dpdist.records import Frame, Records
+from dpdist.mechanisms.models import MODELS
 from dpdist.runtime.executors import executor
 from dpdist.sampling.markov import StanSampler
 from dpdist.sampling.stan import StanSettings, fit

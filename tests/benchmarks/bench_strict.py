@@ -7,12 +7,12 @@ from time import perf_counter
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from dpdist.mechanisms.statistics import Count
 
 import dpdist
-from dpdist.mechanisms.statistics import Count
-from dpdist.models import ReferenceCells
+from dpdist.core.progress import silent
+from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.planning import make_plan
-from dpdist.progress import silent
 from dpdist.runtime.blocks import block_rows
 from dpdist.runtime.reference import Unwatched
 from dpdist.survey.prepare import place

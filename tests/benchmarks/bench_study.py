@@ -14,8 +14,8 @@ import pytest
 
 from dpdist.sampling.stan import StanSettings, fit
 from dpdist.sampling.toolchain import executable
-from dpdist.studies.replicate import replicate
-from dpdist.studies.studyfile import load_study
+from dpdist.studies.file import load_study
+from dpdist.studies.kinds.simulation import replicate
 
 MECHANISMS = ("unweighted", "weighted", "weighted_e", "censor_w", "censor_uw")
 EPSILON = 4.0

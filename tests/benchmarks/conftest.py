@@ -15,11 +15,11 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 import dpdist
+from dpdist.core.progress import silent
+from dpdist.core.records import Records
 from dpdist.job import Job
 from dpdist.models import Lognormal
 from dpdist.planning import make_plan
-from dpdist.progress import silent
-from dpdist.records import Records
 from dpdist.survey.prepare import place
 
 JOB = """

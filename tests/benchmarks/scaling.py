@@ -26,9 +26,9 @@ from typing import Any, NamedTuple
 import psutil
 
 import dpdist
+from dpdist.core.progress import Event
 from dpdist.job import Runtime
-from dpdist.jobfile import load_job
-from dpdist.progress import Event
+from dpdist.job.loading import load_job
 from dpdist.runtime.executors import executor
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
@@ -44,8 +44,8 @@ HOST = """
 import asyncio, sys
 import dask, distributed
 from pathlib import Path
-from dpdist.runtime.links import Credentials
-from dpdist.runtime.remote import settings
+from dpdist.runtime.tls import Credentials
+from dpdist.runtime.scheduler import settings
 
 async def run():
     security = Credentials(Path(sys.argv[2])).security()

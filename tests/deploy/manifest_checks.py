@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from rendering import Objects
 
-from dpdist.console import INTERNAL
+from dpdist.cli.console import INTERNAL
 
 SECRETS = {"dpdist-tls-scheduler", "dpdist-tls-worker", "dpdist-tls-driver", "dpdist-ledger", "dpdist-store"}
 """Made by the operator (deploy/README.md), never by manifests."""

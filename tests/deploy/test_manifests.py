@@ -22,10 +22,10 @@ from manifest_store import storage
 from rendering import DEPLOY, OVERLAYS, Objects, render
 from typer.main import get_command
 
-from dpdist.cli import app
-from dpdist.jobfile import load_job
+from dpdist.cli.main import app
+from dpdist.cli.sizing import worker_memory, worker_patch
+from dpdist.job.loading import load_job
 from dpdist.release import validate
-from dpdist.sizing import worker_memory, worker_patch
 
 CHECKS: dict[str, Callable[[Objects], Iterator[str]]] = {
     check.__name__: check

@@ -10,16 +10,16 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 import dpdist
-from dpdist.auditing import audit, search_for
-from dpdist.confidential import Confidential
-from dpdist.errors import WorkspaceError
+from dpdist.core.confidential import Confidential
+from dpdist.core.errors import WorkspaceError
+from dpdist.core.keys import Key
+from dpdist.core.records import Frame, Records
 from dpdist.evaluation.audit import keep_audit, leave_one_out, weighting
+from dpdist.evaluation.auditing import audit, search_for
 from dpdist.job import Job, Weights
-from dpdist.keys import Key
-from dpdist.models.lognormal import Lognormal
-from dpdist.privacy.searches import search
-from dpdist.records import Frame, Records
-from dpdist.runtime.fit import open_fit
+from dpdist.models.lognormal.model import Lognormal
+from dpdist.privacy.weight_search import search
+from dpdist.runtime.fit_address import open_fit
 from dpdist.storage.workspace import Workspace
 
 KEY, N, TARGET, DRAWS = Key(b"tests/evaluation/test_audit"), 120, 1.8, 300

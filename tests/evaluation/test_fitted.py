@@ -11,16 +11,16 @@ import pandas as pd
 import pytest
 
 import dpdist
-from dpdist.cells import cross
-from dpdist.errors import JobError
-from dpdist.evaluation import fitted as module
-from dpdist.evaluation.fitted import Fitted, Visits, comparator, fitted
-from dpdist.frames import frame_from_table
+from dpdist.core.errors import JobError
+from dpdist.core.keys import Key
+from dpdist.core.records import Frame, Records
+from dpdist.core.table_cells import cross
+from dpdist.estimation.frame_table import frame_from_table
+from dpdist.evaluation import model_baselines
+from dpdist.evaluation.model_baselines import Fitted, Visits, comparator, fitted
 from dpdist.job import Job
-from dpdist.jobfile import parse_job
-from dpdist.keys import Key
+from dpdist.job.loading import parse_job
 from dpdist.publish.released import read_release
-from dpdist.records import Frame, Records
 from dpdist.storage.tables import read_table, write_records
 from dpdist.storage.workspace import Workspace
 
@@ -155,7 +155,7 @@ def test_memory_is_that_of_a_block_and_results_are_not(tmp_path: Path, monkeypat
             largest.append(len(records))
             yield number, records
 
-    monkeypatch.setattr(module, "block_rows", lambda draws: 128)
+    monkeypatch.setattr(model_baselines, "block_rows", lambda draws: 128)
     monkeypatch.setattr(Visits, "blocks", watched)
     split = fitted(said, frame, tmp_path / "records.arrow", key, _empty(tmp_path / "b"))
     assert max(largest) <= 128

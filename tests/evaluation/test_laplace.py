@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from scipy.sparse.linalg import lsmr
 
-from dpdist.cells import cross
+from dpdist.core.keys import Key
+from dpdist.core.records import TOTAL, Frame, Records
+from dpdist.core.table_cells import cross
+from dpdist.estimation.direct import direct, totals
 from dpdist.evaluation.laplace import noised
-from dpdist.keys import Key
-from dpdist.privacy.noisy_tables import consistent, finest, stacked
-from dpdist.records import TOTAL, Frame, Records
-from dpdist.survey.direct import direct, totals
+from dpdist.mechanisms.laplace_tables.sensitivity import consistent, finest, stacked
 
 LEVELS = {"field": ("arts", "law", "none"), "sex": ("f", "m")}
 

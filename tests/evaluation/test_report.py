@@ -18,7 +18,7 @@ import yaml
 from typer.testing import CliRunner
 
 import dpdist
-from dpdist.cli import app
+from dpdist.cli.main import app
 from dpdist.evaluation.summary import brief
 from dpdist.job import Job
 

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from dpdist.core.records import TOTAL
 from dpdist.evaluation.verdict import Verdict, in_words, judge
-from dpdist.records import TOTAL
 
 
 def evaluated(

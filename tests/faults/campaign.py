@@ -300,8 +300,8 @@ WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
 def _serve() -> None:
-    import dpdist.cli  # noqa: F401 - imported once, before any fork
-    from dpdist.models import fused
+    import dpdist.cli.main  # noqa: F401 - imported once, before any fork
+    from dpdist.models.numerics import fused
 
     fused.extremes(np.ones((6, 1)), np.ones((6, 1)))
 
@@ -318,7 +318,7 @@ def _serve() -> None:
 
 
 def _obey(order: dict[str, Any], said: int) -> None:
-    from dpdist.cli import main
+    from dpdist.cli.main import main
     from dpdist.runtime import blocks
 
     os.dup2(said, 1)

@@ -16,13 +16,13 @@ from campaign import Run, Server, Survey, arguments, public_bytes, strata_done, 
 from canaries import spelled, survey
 from cluster import Cluster, free_port
 
-from dpdist.errors import ClusterError, TaskError
+from dpdist.core.errors import ClusterError, TaskError
 from dpdist.job import Runtime
-from dpdist.runtime import links
+from dpdist.runtime import tls
 from dpdist.runtime.certificates import make_certificates
 from dpdist.runtime.executors import Dask, executor
-from dpdist.runtime.links import Credentials, reach
-from dpdist.runtime.remote import Place
+from dpdist.runtime.scheduler import Place
+from dpdist.runtime.tls import Credentials, reach
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ REFUSED = {
 def test_a_client_without_a_good_certificate_is_refused_and_told_why(
     what: str, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(links, "ANSWER_TIMEOUT", 1.0)
+    monkeypatch.setattr(tls, "ANSWER_TIMEOUT", 1.0)
     ours, others = tmp_path / "ours", tmp_path / "others"
     make_certificates(others)
     ours.mkdir()
@@ -178,7 +178,7 @@ def test_causes_of_a_scheduler_that_cannot_be_reached_are_named(tmp_path: Path) 
     security = Credentials(tmp_path / "driver").security()
     with pytest.raises(ClusterError, match=r"did not answer for 0 s: nobody listens there \(connection refused\)"):
         reach(f"tls://127.0.0.1:{free_port()}", security, 0)
-    assert links.own_address("tls://127.0.0.1:8786") == "127.0.0.1"
+    assert tls.own_address("tls://127.0.0.1:8786") == "127.0.0.1"
     with pytest.raises(ClusterError, match="its name cannot be resolved"):
         reach("tls://scheduler.invalid:8786", security, 0)
 

@@ -24,9 +24,9 @@ from campaign import (
     survivors,
 )
 
-from dpdist.jobfile import load_job
+from dpdist.core.progress import silent
+from dpdist.job.loading import load_job
 from dpdist.planning import make_plan
-from dpdist.progress import silent
 
 STRATA = 100
 SEED = 20_260_103

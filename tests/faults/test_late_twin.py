@@ -22,9 +22,9 @@ from campaign import (
     wait_until,
 )
 
-from dpdist.runtime import protect
-from dpdist.runtime.fit import Fit, open_fit
-from dpdist.storage.recorder import StratumStore
+from dpdist.runtime import tasks
+from dpdist.runtime.fit_address import Fit, open_fit
+from dpdist.storage.byproducts import StratumStore
 from dpdist.storage.workspace import Workspace
 
 STRATUM = 1
@@ -64,7 +64,7 @@ def meet(monkeypatch: pytest.MonkeyPatch, at: int, other: Callable[[], None], fe
 def writes_of(fit: Fit, monkeypatch: pytest.MonkeyPatch) -> int:
     with monkeypatch.context() as patch:
         counted = meet(patch, 0, lambda: None)
-        assert protect.protect_unfinished(fit, [STRATUM]) == [protect.Outcome(STRATUM, None)]
+        assert tasks.protect_unfinished(fit, [STRATUM]) == [tasks.Outcome(STRATUM, None)]
     return counted[0]
 
 
@@ -77,12 +77,12 @@ def test_a_twin_that_comes_late_at_any_of_its_writes_leaves_everything_as_the_ot
         fit, stored = begun_fit(undisturbed, tmp_path / f"at-{at}"), dict[str, Stamp]()
 
         def other(fit: Fit = fit, stored: dict[str, Stamp] = stored) -> None:
-            assert protect.protect_small(fit, STRATUM).failure is None
+            assert tasks.protect_small(fit, STRATUM).failure is None
             stored |= everything(fit)
 
         with monkeypatch.context() as patch:
             meet(patch, at, other)
-            assert protect.protect_unfinished(fit, [STRATUM]) == [protect.Outcome(STRATUM, None)]
+            assert tasks.protect_unfinished(fit, [STRATUM]) == [tasks.Outcome(STRATUM, None)]
         assert stored, f"control: the other finished while the twin was about to write for the {at}-th time"
         assert everything(fit) == stored, f"late at write {at}"
         assert fit.done([STRATUM])
@@ -95,11 +95,11 @@ def test_without_the_guard_a_late_twin_replaces_files_with_their_own_bytes(
     fit, stored = begun_fit(undisturbed, tmp_path / "work"), dict[str, Stamp]()
 
     def other() -> None:
-        assert protect.protect_small(fit, STRATUM).failure is None
+        assert tasks.protect_small(fit, STRATUM).failure is None
         stored.update(everything(fit))
 
     meet(monkeypatch, 1, other, fence=False)
-    assert protect.protect_unfinished(fit, [STRATUM]) == [protect.Outcome(STRATUM, None)]
+    assert tasks.protect_unfinished(fit, [STRATUM]) == [tasks.Outcome(STRATUM, None)]
     again = everything(fit)
     assert sum(again[name] != stamp for name, stamp in stored.items()) >= 5
     assert set(again) == set(stored)
@@ -126,9 +126,9 @@ TWIN = """
 import sys, time
 from pathlib import Path
 
-from dpdist.runtime.fit import open_fit
-from dpdist.runtime.protect import ProtectBin
-from dpdist.storage.recorder import StratumStore
+from dpdist.runtime.fit_address import open_fit
+from dpdist.runtime.tasks import ProtectBin
+from dpdist.storage.byproducts import StratumStore
 from dpdist.storage.workspace import Workspace
 
 workspace, here = Path(sys.argv[1]), Path(sys.argv[2])

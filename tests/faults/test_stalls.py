@@ -18,7 +18,7 @@ import psutil
 import pytest
 from campaign import Run, Server, Survey, arguments, public_bytes, strata_done, survivors, wait_until, workers_among
 
-from dpdist.errors import FitError, TaskError
+from dpdist.core.errors import FitError, TaskError
 from dpdist.job import Runtime
 from dpdist.runtime import executors
 from dpdist.runtime.executors import ALLOWED_DEATHS, Dask, Serial, executor
@@ -198,7 +198,7 @@ import sys
 if "--multiprocessing-fork" in sys.argv:
     import signal
 
-    import dpdist.runtime.protect as protecting
+    import dpdist.runtime.tasks as protecting
 
     protect_small = protecting.protect_small
 

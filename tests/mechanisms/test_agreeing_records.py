@@ -10,8 +10,8 @@ import pytest
 from test_reference_tables import Named, job, survey
 
 import dpdist
-from dpdist.jobfile import find_job, parse_job
-from dpdist.records import TOTAL
+from dpdist.core.records import TOTAL
+from dpdist.job.loading import find_job, parse_job
 
 CELL = ["field", "sex"]
 ORDERS = np.array([0.1, 0.25, 0.5, 0.75, 0.9])

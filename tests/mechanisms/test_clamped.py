@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 from scipy.special import betaincinv, betaln
 
-from dpdist.confidential import Confidential
+from dpdist.core.confidential import Confidential
+from dpdist.core.keys import Key
+from dpdist.core.records import Frame, Records
+from dpdist.engine.rounds import run_rounds
 from dpdist.job import Job
-from dpdist.keys import Key
-from dpdist.mechanisms.clamped import Censor
-from dpdist.mechanisms.learned import Learned
-from dpdist.mechanisms.posteriors import Centred, Weighted, WeightedE
-from dpdist.mechanisms.presets import MECHANISMS
+from dpdist.mechanisms.on_reference import Learned
+from dpdist.mechanisms.pseudo_posterior.centring import KAPPA, power
+from dpdist.mechanisms.pseudo_posterior.clamped import Censor
+from dpdist.mechanisms.pseudo_posterior.presets import Centred, Weighted, WeightedE
+from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.beta import Beta
 from dpdist.models.negative_binomial import NegativeBinomial
 from dpdist.models.protocol import Draws, Extremes
 from dpdist.privacy.guarantees import Asymptotic, NoGuarantee, Strict
-from dpdist.privacy.reference import KAPPA, power
-from dpdist.privacy.searches import NotReached
-from dpdist.records import Frame, Records
-from dpdist.runtime.rounds import run_rounds
+from dpdist.privacy.weight_search import NotReached
 from dpdist.sampling import sampler_of
 
 KEY = Key(b"tests/mechanisms/test_clamped")

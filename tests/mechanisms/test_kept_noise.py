@@ -17,10 +17,10 @@ from test_reference_tables import job as tables_job
 from test_reference_tables import survey
 
 import dpdist
-from dpdist.errors import WorkspaceError
+from dpdist.core.errors import WorkspaceError
+from dpdist.core.public_files import UNFIT
+from dpdist.core.records import Floats
 from dpdist.job import Job
-from dpdist.public_files import UNFIT
-from dpdist.records import Floats
 
 PLAIN = ("[laplace_composed, laplace_finest, reference_only]", "[]")
 
@@ -48,13 +48,13 @@ def sums(workspace: Path) -> Floats:
 
 def recoded(patch: pytest.MonkeyPatch) -> None:
     """Code that clips elsewhere, as another version or an experiment may."""
-    patch.setattr("dpdist.models.choosing.TAIL", 3)
-    patch.setattr("dpdist.models.choosing.QUANTILES", np.array([0.5, 0.75, 0.9]))
+    patch.setattr("dpdist.mechanisms.reference_tables.clipping_intervals.TAIL", 3)
+    patch.setattr("dpdist.mechanisms.reference_tables.clipping_intervals.QUANTILES", np.array([0.5, 0.75, 0.9]))
 
 
 def unbound(patch: pytest.MonkeyPatch) -> None:
     """Kept noise as it was when nothing stood beside it."""
-    patch.setattr("dpdist.storage.noise._differences", lambda *_: [])
+    patch.setattr("dpdist.storage.noise_once._differences", lambda *_: [])
 
 
 def test_unbound_noise_under_changed_code_would_tell_exact_sums(
@@ -69,7 +69,7 @@ def test_unbound_noise_under_changed_code_would_tell_exact_sums(
     for name, code in (("as released", lambda _: None), ("recoded", recoded)):
         with monkeypatch.context() as patch:
             code(patch)
-            patch.setattr("dpdist.noise.whole_laplace", lambda _, size: np.zeros(size))
+            patch.setattr("dpdist.privacy.noise.whole_laplace", lambda _, size: np.zeros(size))
             dpdist.run(job, tmp_path / name)
             exact[name] = sums(tmp_path / name)
     told, secret = sums(tmp_path / "replayed") - sums(published), exact["recoded"] - exact["as released"]
@@ -109,7 +109,7 @@ def test_sums_that_changed_alone_are_refused(
     job: Job, published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limits are the same; a record is rounded otherwise."""
-    from dpdist.privacy.reference_cells import Limits
+    from dpdist.mechanisms.reference_tables.sensitivity import Limits
 
     cone = Limits.cone
     monkeypatch.setattr(Limits, "cone", lambda *said: cone(*said) + (np.arange(len(said[1])) == 7)[:, None])

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import dpdist
-from dpdist.errors import JobError
-from dpdist.noise import whole_laplace
-from dpdist.privacy.cell_sums import SENSITIVITY, UNIT, CellBounds, noise_scale
-from dpdist.records import TOTAL
+from dpdist.core.errors import JobError
+from dpdist.core.records import TOTAL
+from dpdist.mechanisms.laplace_cells.sensitivity import SENSITIVITY, UNIT, CellBounds, noise_scale
+from dpdist.privacy.noise import whole_laplace
 
 JOB = """
 dataset: strict

@@ -14,13 +14,13 @@ import pytest
 from public_files import public_files
 
 import dpdist
-from dpdist.cells import cross
-from dpdist.errors import JobError
-from dpdist.models.noisy_tables import FINER, NoisyTables
-from dpdist.privacy.cell_sums import UNIT, CellBounds
-from dpdist.publish import noised
+from dpdist.core.errors import JobError
+from dpdist.core.records import TOTAL, Frame, Records
+from dpdist.core.table_cells import cross
+from dpdist.mechanisms.laplace_cells.sensitivity import UNIT, CellBounds
+from dpdist.mechanisms.laplace_tables.release import FINER, NoisyTables
+from dpdist.publish import noisy_figures
 from dpdist.publish.released import read_release
-from dpdist.records import TOTAL, Frame, Records
 
 JOB = """
 dataset: noised
@@ -338,7 +338,7 @@ def test_means_of_public_tables_lie_within_the_bounds() -> None:
 def test_errors_over_many_small_cells_do_not_count_the_noise_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the file's total count, over 100 samples and releases: the root mean square of 10 published errors is within .6
     and 2.5 times the spread. Control: composition with the noise in it says more than 3 times as much."""
-    monkeypatch.setattr(noised, "DRAWS", 50)
+    monkeypatch.setattr(noisy_figures, "DRAWS", 50)
     job = dpdist.parse_job(text(("[arts, law, none]", f"[{', '.join(f'f{k}' for k in range(60))}]"), *PUBLIC))
     rng, totals, said, old = np.random.default_rng(8), [], [], []
     for number in range(100):
@@ -351,8 +351,8 @@ def test_errors_over_many_small_cells_do_not_count_the_noise_twice(monkeypatch: 
             key = SimpleNamespace(generator=lambda _: rng)
             release = SimpleNamespace(frame=frame, job=job, seed=key, theta=lambda *_, theta=theta: theta)
             cells = model.tables[0].cells
-            said.append(noised._variances(release, model, job.tables[0], cells)[0][-1])
-            old.append(noised._composition(release, cells, *(values[0] for values in model.expect(theta)))[0][-1])
+            said.append(noisy_figures._variances(release, model, job.tables[0], cells)[0][-1])
+            old.append(noisy_figures._composition(release, cells, *(values[0] for values in model.expect(theta)))[0][-1])
     spread, published, before = np.std(totals), np.sqrt(np.mean(said)), np.sqrt(np.mean(old))
     assert 0.6 * spread < published < 2.5 * spread
     assert before > 3.0 * spread
@@ -377,7 +377,7 @@ def interrupted(*_: object) -> None:
 def test_a_killed_run_keeps_its_noise(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = dpdist.parse_job(JOB)
     with monkeypatch.context() as patch:
-        patch.setattr("dpdist.storage.recorder.StratumStore.close", interrupted)
+        patch.setattr("dpdist.storage.byproducts.StratumStore.close", interrupted)
         with pytest.raises(KeyboardInterrupt):
             dpdist.run(job, tmp_path / "ws", input=source)
     folder = tmp_path / "ws" / "confidential" / "noise"

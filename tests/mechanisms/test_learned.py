@@ -9,18 +9,18 @@ import pytest
 from scipy.special import betaln, logsumexp
 from test_clamped import KEY, Notes, job, run, shares
 
+from dpdist.core.records import Frame, Records
 from dpdist.job import Job
-from dpdist.mechanisms.clamped import Gather
-from dpdist.mechanisms.learned import Learned, Spurious, centre_of, dimensions, evenly
+from dpdist.mechanisms.on_reference import Learned, Spurious, centre_of, dimensions, evenly
+from dpdist.mechanisms.pseudo_posterior.centring import KAPPA, kappa_of, spurious
+from dpdist.mechanisms.pseudo_posterior.clamped import Gather
 from dpdist.models.beta import Beta
-from dpdist.models.conjugate import of
+from dpdist.models.lognormal.conjugate import of
 from dpdist.models.negative_binomial import NegativeBinomial
 from dpdist.models.protocol import Clamped, Draws
 from dpdist.privacy.guarantees import bound_target
-from dpdist.privacy.reference import KAPPA, kappa_of, spurious
-from dpdist.privacy.searches import NotReached
+from dpdist.privacy.weight_search import NotReached
 from dpdist.privacy.weights import Constant, itself
-from dpdist.records import Frame, Records
 from dpdist.runtime.reference import learned_from
 from dpdist.sampling import reference_sampler, sampler_of
 from dpdist.sampling.clamped import log_density
@@ -142,7 +142,7 @@ def test_weights_foresee_a_current_files_fit_and_leave_it_a_smaller_bound(monkey
     said, found = referring("weighted", "6", weights="fixed_point"), []
     for patched in (False, True):
         if patched:
-            monkeypatch.setattr("dpdist.mechanisms.learned.reference_counts", lambda _: itself)
+            monkeypatch.setattr("dpdist.mechanisms.on_reference.reference_counts", lambda _: itself)
         learned = learn(said, shares(400, seed=60, law=(2, 3)), current=400)
         files = (shares(400, seed=seed, law=(2, 3)) for seed in range(61, 69))
         found.append([run(said, y, learned=learned)[1]["summary"]["database_bound"] for y in files])
@@ -162,7 +162,7 @@ def test_without_kappa_the_check_refuses_and_with_it_the_power_passes(monkeypatc
     """From the reference alone, at ε = .25, 1, 3; drift up to .66 has the larger κ."""
     for epsilon in ("0.25", "1", "3"):
         assert learn(referring("centred", epsilon), REFERENCE).power <= float(epsilon) / 2 / KAPPA + 1e-12 or epsilon == "3"
-    monkeypatch.setattr("dpdist.mechanisms.learned.power", lambda *_: 1.0)
+    monkeypatch.setattr("dpdist.mechanisms.on_reference.power", lambda *_: 1.0)
     for epsilon in ("0.25", "1"):
         with pytest.raises(Spurious):
             learn(referring("centred", epsilon), REFERENCE)

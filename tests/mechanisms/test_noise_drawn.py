@@ -17,19 +17,19 @@ from test_reference_tables import job as tables_job
 from test_reference_tables import survey
 
 import dpdist
+from dpdist.core.records import Floats, Frame, Records
+from dpdist.engine.protocol import Noise, Released
+from dpdist.engine.rounds import drive, fresh_noise
 from dpdist.job import Job
-from dpdist.jobfile import parse_job
+from dpdist.job.loading import parse_job
 from dpdist.mechanisms import statistics
-from dpdist.mechanisms.learned import Learned, learn_cells, learn_whitening
-from dpdist.mechanisms.presets import MECHANISMS
-from dpdist.mechanisms.protocol import Noise, Released
+from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.on_reference import Learned, learn_cells, learn_whitening
+from dpdist.mechanisms.reference_tables.release import ReferenceCells
+from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
 from dpdist.mechanisms.wording import CLIPPED, CLIPPED_SECRET, NOT_REFUSED, SEVERAL, SEVERAL_SECRET
-from dpdist.models import builder_of
 from dpdist.models.protocol import StratumModel
-from dpdist.models.reference_cells import ReferenceCells
-from dpdist.models.sanitized import SanitizedLognormal
-from dpdist.records import Floats, Frame, Records
-from dpdist.runtime.rounds import drive, fresh_noise
 from dpdist.sampling import facts
 from dpdist.sampling.exact import ExactSampler
 
@@ -301,7 +301,7 @@ def test_every_figure_of_a_table_has_its_noise() -> None:
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Fraction, int]]:
     """Scale and size of what OpenDP is asked for."""
-    from dpdist.noise import whole_laplace
+    from dpdist.privacy.noise import whole_laplace
 
     found: list[tuple[Fraction, int]] = []
 
@@ -309,7 +309,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Fraction, int]]:
         found.append((scale, size))
         return draw(scale, size)
 
-    monkeypatch.setattr("dpdist.noise.whole_laplace", recording)
+    monkeypatch.setattr("dpdist.privacy.noise.whole_laplace", recording)
     return found
 
 

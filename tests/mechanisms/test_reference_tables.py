@@ -18,18 +18,18 @@ from redrawn import redrawn
 from rich.console import Console
 
 import dpdist
-from dpdist.errors import DataError, JobError
+from dpdist.cli.report import plan_text
+from dpdist.core.errors import DataError, JobError
+from dpdist.core.records import TOTAL
 from dpdist.job import Job
-from dpdist.jobfile import find_job, parse_job
-from dpdist.models.choosing import Noise, choose
-from dpdist.models.clipping import Cell
-from dpdist.models.lending import FEW, complete
-from dpdist.models.reference_cells import ReferenceCells
-from dpdist.models.score_cells import UNIT as LEAST
-from dpdist.models.unclipping import unclip
-from dpdist.privacy.reference_cells import UNIT, Limits
-from dpdist.records import TOTAL
-from dpdist.reporting import plan_text
+from dpdist.job.loading import find_job, parse_job
+from dpdist.mechanisms.reference_tables.borrowing import FEW, complete
+from dpdist.mechanisms.reference_tables.clipping import Cell
+from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
+from dpdist.mechanisms.reference_tables.clipping_inversion import unclip
+from dpdist.mechanisms.reference_tables.release import ReferenceCells
+from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
+from dpdist.models.copula.cells import UNIT as LEAST
 
 JOB = """
 dataset: strict
@@ -336,7 +336,7 @@ def test_under_secret_sizes_all_that_is_public_follows_from_the_noisy_sums_and_t
         with monkeypatch.context() as patch, keys_of("neighbours"):
             sums = UNIT * np.column_stack([np.full(6, 600.0), np.full(6, 250.0), np.full(6, 150.0)])
             patch.setattr(ReferenceCells, "statistics", lambda *_, sums=sums: sums)
-            patch.setattr("dpdist.noise.whole_laplace", lambda _, size: np.arange(size, dtype=np.float64))
+            patch.setattr("dpdist.privacy.noise.whole_laplace", lambda _, size: np.arange(size, dtype=np.float64))
             dpdist.run(plan, tmp_path / str(n), input=tmp_path / "now.parquet")
         public = tmp_path / str(n) / "public"
         told[n] = {p.relative_to(public).as_posix(): p.read_bytes() for p in public.rglob("*") if p.is_file()}
@@ -366,7 +366,7 @@ def test_a_record_that_moves_shows_in_nothing_but_the_noisy_sums_where_any_excha
         each.to_parquet(tmp_path / f"{name}.parquet")
         with monkeypatch.context() as patch, keys_of("moved"):
             patch.setattr(ReferenceCells, "statistics", lambda *_: sums)
-            patch.setattr("dpdist.noise.whole_laplace", lambda _, size: np.arange(size, dtype=np.float64))
+            patch.setattr("dpdist.privacy.noise.whole_laplace", lambda _, size: np.arange(size, dtype=np.float64))
             dpdist.run(plan, tmp_path / name, input=tmp_path / f"{name}.parquet")
         public = tmp_path / name / "public"
         told.append({p.relative_to(public).as_posix(): p.read_bytes() for p in public.rglob("*") if p.is_file()})

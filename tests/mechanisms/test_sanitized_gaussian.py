@@ -13,13 +13,13 @@ from rich.console import Console
 from test_sanitized_statistics import survey
 
 import dpdist
-from dpdist.errors import JobError
+from dpdist.cli.report import plan_text
+from dpdist.core.errors import JobError
+from dpdist.core.progress import Event
+from dpdist.core.records import TOTAL, Floats
 from dpdist.job import Job, epsilon_of, rho_of
-from dpdist.jobfile import parse_job
-from dpdist.privacy.sanitized import EXCHANGE, gaussian_scale
-from dpdist.progress import Event
-from dpdist.records import TOTAL, Floats
-from dpdist.reporting import plan_text
+from dpdist.job.loading import parse_job
+from dpdist.mechanisms.sanitized_lognormal.sensitivity import EXCHANGE, gaussian_scale
 
 JOB = """
 dataset: gaussian
@@ -104,7 +104,7 @@ def test_a_release_lies_near_the_direct_estimate(workspace: Path) -> None:
 def test_noise_is_drawn_once_for_all_sets_at_the_scale_that_rho_needs(
     files: Path, tmp_path: Path, adjacency: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dpdist.noise import whole_gaussian
+    from dpdist.privacy.noise import whole_gaussian
 
     found: list[tuple[Fraction, int]] = []
 
@@ -112,7 +112,7 @@ def test_noise_is_drawn_once_for_all_sets_at_the_scale_that_rho_needs(
         found.append((scale, size))
         return draw(scale, size)
 
-    monkeypatch.setattr("dpdist.noise.whole_gaussian", recording)
+    monkeypatch.setattr("dpdist.privacy.noise.whole_gaussian", recording)
     said = job(files, f'rho: "0.5", delta: "1e-7", adjacency: {adjacency}')
     dpdist.run(said, tmp_path / "ws")
     assert found == [(gaussian_scale(Fraction(1, 2), said.budget.adjacency), 15)]

@@ -14,14 +14,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpdist
-from dpdist.errors import DataError, JobError
+from dpdist.core.errors import DataError, JobError
+from dpdist.core.records import TOTAL, Floats
 from dpdist.job import Job
-from dpdist.jobfile import find_job, parse_job
+from dpdist.job.loading import find_job, parse_job
+from dpdist.mechanisms.reference_tables.sensitivity import noise_scale
+from dpdist.mechanisms.sanitized_lognormal.sensitivity import REACH, Moments, noise_variances
+from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import (
+    STRETCH,
+    Fitted,
+    Whitened,
+    fit,
+    noise_errors,
+    sampling_errors,
+    told_by,
+)
 from dpdist.models.protocol import Improper
-from dpdist.models.unwinsorising import STRETCH, Fitted, Whitened, fit, noise_errors, sampling_errors, told_by
-from dpdist.privacy.reference_cells import noise_scale
-from dpdist.privacy.sanitized import REACH, Moments, noise_variances
-from dpdist.records import TOTAL, Floats
 
 JOB = """
 dataset: sanitized

@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from dpdist.confidential import Confidential
+from dpdist.core.confidential import Confidential
+from dpdist.core.keys import Key
+from dpdist.core.records import Frame, Records
+from dpdist.engine.protocol import Pass, Released
+from dpdist.engine.rounds import run_rounds
 from dpdist.job import Job, Weights
-from dpdist.keys import Key
-from dpdist.mechanisms import tilted
-from dpdist.mechanisms.presets import MECHANISMS
-from dpdist.mechanisms.protocol import Pass, Released
-from dpdist.models.lognormal import Lognormal
+from dpdist.mechanisms.pseudo_posterior import tilted
+from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.models.lognormal.model import Lognormal
 from dpdist.models.protocol import Draws, Improper
 from dpdist.privacy.guarantees import NoGuarantee, bound_target
-from dpdist.privacy.searches import NotReached, search
-from dpdist.records import Frame, Records
-from dpdist.runtime.rounds import run_rounds
+from dpdist.privacy.weight_search import NotReached, search
 from dpdist.sampling.exact import ExactSampler
 
 KEY = Key(b"tests/mechanisms/test_tilted")

@@ -6,10 +6,10 @@ import numpy as np
 from scipy import stats
 from scipy.special import expit
 
+from dpdist.core.records import Frame, Records
 from dpdist.job import Job
-from dpdist.models import MODELS
+from dpdist.mechanisms.models import MODELS
 from dpdist.models.protocol import Draws
-from dpdist.records import Frame, Records
 
 LEVELS = {"field": ("maths", "physics", "health"), "sex": ("male", "female")}
 OUTCOME_ONLY = ("beta", "negative_binomial", "poisson", "bernoulli")

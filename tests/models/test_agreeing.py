@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpdist.models.agreeing import FARTHEST, agree
-from dpdist.models.domains import Domain
+from dpdist.mechanisms.reference_tables.calibration import FARTHEST, agree
+from dpdist.mechanisms.reference_tables.value_domains import Domain
 
 VALUES = st.lists(st.tuples(st.floats(0.01, 1e4), st.floats(0, 100), st.floats(-50, 50)), min_size=1, max_size=40)
 DOMAINS = (Domain(0.0, 100.0), Domain(-50.0, 50.0))

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import gammaincinv
 
-from dpdist.keys import Key, open_uniforms
-from dpdist.models import chi
-from dpdist.models.chi import chi_quantiles
+from dpdist.core.keys import Key, open_uniforms
+from dpdist.models.numerics import chi
+from dpdist.models.numerics.chi import chi_quantiles
 
 fixed = settings(derandomize=True, deadline=None)
 LIMIT = 2e-15

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpdist.models import clipping
-from dpdist.models.choosing import Noise, _windows, choose
-from dpdist.models.clipping import Cell
-from dpdist.models.unclipping import unclip
-from dpdist.privacy.reference_cells import UNIT, Limits
-from dpdist.records import Floats
+from dpdist.core.records import Floats
+from dpdist.mechanisms.reference_tables import clipping
+from dpdist.mechanisms.reference_tables.clipping import Cell
+from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, _windows, choose
+from dpdist.mechanisms.reference_tables.clipping_inversion import unclip
+from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
 
 NOISE = Noise(2.0, 2.0)
 

@@ -7,7 +7,7 @@ import pytest
 from cases import model_of, some_alpha, some_records
 from scipy import stats
 
-from dpdist.keys import Key
+from dpdist.core.keys import Key
 
 KEY = Key(b"tests/models/test_closed_forms")
 DRAWS = 40_000

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpdist.core.records import Frame
 from dpdist.models.design import INTERCEPT, design, predictor_names
-from dpdist.records import Frame
 
 fixed = settings(derandomize=True, deadline=None)
 LEVELS = {"field": ("maths", "physics", "health"), "sex": ("male", "female"), "age": (30, 40)}

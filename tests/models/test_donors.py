@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpdist.models.agreeing import agree
-from dpdist.models.domains import Domain
-from dpdist.models.donors import FEWEST, MOST, Donors, donors_from_table, donors_table
-from dpdist.records import Floats
+from dpdist.core.records import Floats
+from dpdist.mechanisms.reference_tables.calibration import agree
+from dpdist.mechanisms.reference_tables.donors import FEWEST, MOST, Donors, donors_from_table, donors_table
+from dpdist.mechanisms.reference_tables.value_domains import Domain
 
 CODES = np.array([[0, 0], [0, 1], [1, 0]], dtype=np.int32)
 TOP = 150_000.0

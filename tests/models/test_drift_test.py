@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpdist.models.choosing import Noise, choose
-from dpdist.models.clipping import Cell
-from dpdist.models.drift_test import DRIFTED, shape_bias
-from dpdist.models.unclipping import Unclipped, unclip
-from dpdist.privacy.reference_cells import UNIT, Limits
-from dpdist.records import Floats
+from dpdist.core.records import Floats
+from dpdist.mechanisms.reference_tables.clipping import Cell
+from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
+from dpdist.mechanisms.reference_tables.clipping_inversion import Unclipped, unclip
+from dpdist.mechanisms.reference_tables.drift_test import DRIFTED, shape_bias
+from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
 
 NOISE = Noise(2.0, 2.0)
 CELLS, SIZE = 60, 900

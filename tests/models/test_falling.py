@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import quad
 
-from dpdist.models import unclipping
-from dpdist.models.choosing import Noise, choose
-from dpdist.models.clipping import FARTHEST, Cell
-from dpdist.models.falling import posterior
-from dpdist.models.unclipping import Unclipped, unclip
-from dpdist.privacy.reference_cells import UNIT, Limits
-from dpdist.records import Floats
+from dpdist.core.records import Floats
+from dpdist.mechanisms.reference_tables import clipping_inversion
+from dpdist.mechanisms.reference_tables.clipping import FARTHEST, Cell
+from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
+from dpdist.mechanisms.reference_tables.clipping_inversion import Unclipped, unclip
+from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
+from dpdist.mechanisms.reference_tables.shrinkage import posterior
 
 NOISE = Noise(2.0, 2.0)
 
@@ -92,7 +92,7 @@ def test_a_cell_that_is_surely_low_is_released_low(monkeypatch: pytest.MonkeyPat
         return float(np.mean([each.estimate[0, 1] for each in found]) / mean)
 
     assert told() < 0.5
-    monkeypatch.setattr(unclipping, "STRAIGHT", 0.0)
+    monkeypatch.setattr(clipping_inversion, "STRAIGHT", 0.0)
     assert told() > 0.7, "control"
 
 
@@ -100,7 +100,7 @@ def test_cells_above_the_others_are_shrunk_by_the_slope(monkeypatch: pytest.Monk
     """What is released of the cells above the mean that all are shrunk to is the same, figure by figure; of those below it
     is not (control)."""
     with_curves = released(1.0, 5, 4)[1]
-    monkeypatch.setattr(unclipping, "STRAIGHT", 0.0)
+    monkeypatch.setattr(clipping_inversion, "STRAIGHT", 0.0)
     by_slope = released(1.0, 5, 4)[1]
     for one, other in zip(with_curves, by_slope, strict=True):
         same = (one.estimate == other.estimate).all(axis=1)

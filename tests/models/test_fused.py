@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpdist.models import fused
+from dpdist.models.numerics import fused
 
 fixed = settings(derandomize=True, deadline=None)
 EPSILON = np.finfo(float).eps

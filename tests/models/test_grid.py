@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import gammaln, logsumexp
 
-from dpdist.keys import Key
-from dpdist.models import grid
+from dpdist.core.keys import Key
 from dpdist.models.beta import LOG_PRECISION, BetaPosterior
 from dpdist.models.negative_binomial import LOG_DISPERSION, NegativeBinomialPosterior
+from dpdist.models.numerics import grid
 from dpdist.models.protocol import Improper
 
 KEY = Key(b"tests/models/test_grid")

@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 from threadpoolctl import threadpool_limits
 
+from dpdist.core.keys import Key
+from dpdist.core.records import Frame, Records
 from dpdist.job import Job
-from dpdist.keys import Key
-from dpdist.models.conjugate import of
-from dpdist.models.lognormal import Lognormal
-from dpdist.models.lognormal_laws import limited_lognormal_mean
-from dpdist.models.prior import ConjugatePrior
+from dpdist.models.lognormal.conjugate import of
+from dpdist.models.lognormal.laws import limited_lognormal_mean
+from dpdist.models.lognormal.model import Lognormal
+from dpdist.models.lognormal.prior import ConjugatePrior
 from dpdist.models.protocol import Improper
-from dpdist.records import Frame, Records
 
 fixed = settings(derandomize=True, deadline=None)
 KEY = Key(b"tests/models/test_lognormal")

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import ndtr
 
-from dpdist.models import marginal
-from dpdist.models.marginal import Marginal
+from dpdist.models.copula import marginal
+from dpdist.models.copula.marginal import Marginal
 
 NUMBERS = st.floats(-1e9, 1e9, allow_nan=False).map(lambda x: round(x, 3))
 SAMPLES = st.lists(NUMBERS, min_size=1, max_size=60)

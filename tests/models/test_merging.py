@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpdist.models.choosing import Noise, choose
-from dpdist.models.clipping import Blur, Cell
-from dpdist.models.merging import FEWEST, Spread, pooled, spread, united
-from dpdist.models.unclipping import unclip
-from dpdist.privacy.reference_cells import UNIT, Limits
-from dpdist.records import Codes, Floats, Ints
+from dpdist.core.records import Codes, Floats, Ints
+from dpdist.mechanisms.reference_tables.clipping import Blur, Cell
+from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
+from dpdist.mechanisms.reference_tables.clipping_inversion import unclip
+from dpdist.mechanisms.reference_tables.collapsing import FEWEST, Spread, pooled, spread, united
+from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
 
 SCALE = 10.0
 NOISE = Noise(2.0 * SCALE**2, 2.0 * SCALE**2)

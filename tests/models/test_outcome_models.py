@@ -33,8 +33,9 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import expit
 
-from dpdist.keys import Key
-from dpdist.models import MODELS
+from dpdist.core.keys import Key
+from dpdist.core.records import Frame
+from dpdist.mechanisms.models import MODELS
 from dpdist.models.negative_binomial import merged
 from dpdist.models.protocol import (
     Additive,
@@ -47,7 +48,6 @@ from dpdist.models.protocol import (
     StanData,
     Synthesizer,
 )
-from dpdist.records import Frame
 
 KEY = Key(b"tests/models/test_outcome_models")
 fixed = settings(derandomize=True, deadline=None, max_examples=40)
@@ -218,7 +218,7 @@ def test_extremes_and_log_lik_go_through_tiles_of_any_size(family, monkeypatch):
     model, records = model_of(family), some_records(family)
     theta = theta_at_random(model, family, 30, 1)
     whole, found = model.log_lik(theta, records), model.extremes(theta, records)
-    monkeypatch.setattr("dpdist.models.tiles.TILE_VALUES", 90)
+    monkeypatch.setattr("dpdist.models.numerics.tiles.TILE_VALUES", 90)
     np.testing.assert_allclose(model.log_lik(theta, records), whole, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(model.extremes(theta, records), found, rtol=1e-12, atol=1e-12)
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
+from dpdist.core.keys import Key
+from dpdist.core.records import Frame, Records
 from dpdist.job import Job
-from dpdist.keys import Key
-from dpdist.models.conjugate import of
-from dpdist.models.lognormal import Lognormal
-from dpdist.records import Frame, Records
+from dpdist.models.lognormal.conjugate import of
+from dpdist.models.lognormal.model import Lognormal
 
 KEY = Key(b"tests/models/test_population")
 Z_LIMIT = 4.9

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpdist.jobfile import parse_job
-from dpdist.models.clipping import Cell
-from dpdist.models.reference_cells import ReferenceCells
-from dpdist.models.reference_refresh import Refresh, towards
-from dpdist.privacy.reference_orders import ORDERS, Orders, numbers
-from dpdist.records import Floats, Frame, Records
+from dpdist.core.records import Floats, Frame, Records
+from dpdist.job.loading import parse_job
+from dpdist.mechanisms.reference_tables.clipping import Cell
+from dpdist.mechanisms.reference_tables.quantile_bins import ORDERS, Orders, numbers
+from dpdist.mechanisms.reference_tables.release import ReferenceCells
+from dpdist.mechanisms.reference_tables.update import Refresh, towards
 
 JOB = """
 dataset: fresh

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from scipy.special import ndtri
 
-from dpdist.models.choosing import Noise
-from dpdist.models.clipping import Cell
-from dpdist.models.saturation import ALARM, spans
-from dpdist.privacy.reference_cells import UNIT, Limits
-from dpdist.records import Floats
+from dpdist.core.records import Floats
+from dpdist.mechanisms.reference_tables.clipping import Cell
+from dpdist.mechanisms.reference_tables.clipping_intervals import Noise
+from dpdist.mechanisms.reference_tables.saturation import ALARM, spans
+from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
 
 BOUNDS = (1.0, 1000.0)
 SCALE = 2.0

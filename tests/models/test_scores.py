@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dpdist.core.keys import Key, uniforms_of
+from dpdist.core.records import Frame, Records
 from dpdist.job import Job
-from dpdist.keys import Key, uniforms_of
-from dpdist.models import score_cells
-from dpdist.models.marginal import Marginal
+from dpdist.models.copula import cells
+from dpdist.models.copula.bias_correction import PRIOR, shifts
+from dpdist.models.copula.marginal import Marginal
+from dpdist.models.copula.model import Scores
+from dpdist.models.copula.reference_summary import Facts, facts_from_table, facts_table
+from dpdist.models.copula.spline import BASIS, WORTH, Prior, basis
 from dpdist.models.protocol import Draws
-from dpdist.models.score_facts import Facts, facts_from_table, facts_table
-from dpdist.models.score_levels import PRIOR, shifts
-from dpdist.models.scores import Scores
-from dpdist.models.spline import BASIS, WORTH, Prior, basis
-from dpdist.records import Frame, Records
 
 LEVELS = {"field": ("arts", "law", "medicine"), "sex": ("f", "m")}
 KEY = Key(b"places")
@@ -351,7 +351,7 @@ def test_small_cells_share_a_fit_and_a_distribution() -> None:
         assert (min(zeros) >= 100) != wider
         behind = [facts.marginals[k].records for k in facts.of_weight[[1, 2, 4], 0]]
         assert behind == [zeros.sum() if wider else n for n in zeros]
-    assert score_cells.grouped(np.zeros((3, 1), dtype=np.int32), np.array([5, 6, 7]), 500).tolist() == [0, 0, 0]
+    assert cells.grouped(np.zeros((3, 1), dtype=np.int32), np.array([5, 6, 7]), 500).tolist() == [0, 0, 0]
 
 
 def test_facts_survive_the_round_trip_through_a_table() -> None:

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dpdist.core.keys import Key
+from dpdist.core.records import Records
 from dpdist.job import Job
-from dpdist.keys import Key
-from dpdist.models import fused, normal
-from dpdist.models.conjugate import of
-from dpdist.models.lognormal import Lognormal
-from dpdist.models.lognormal_laws import limited_lognormal_mean
+from dpdist.models.lognormal.conjugate import of
+from dpdist.models.lognormal.laws import limited_lognormal_mean
+from dpdist.models.lognormal.model import Lognormal, normal
+from dpdist.models.numerics import fused
 from dpdist.models.protocol import Improper
-from dpdist.records import Records
 from tests.models.test_lognormal import (
     EVERYWHERE,
     LEVELS,

@@ -23,7 +23,7 @@ from cases import (
 from scipy import stats
 from scipy.special import betaln
 
-from dpdist.keys import Key
+from dpdist.core.keys import Key
 from dpdist.models.protocol import Clamped, Draws
 from dpdist.sampling.markov import data_of
 from dpdist.sampling.stan import StanSettings, fit, generate, log_density

@@ -13,8 +13,8 @@ import numpy as np
 from scipy.spatial.distance import cdist
 from scipy.stats import beta
 
-from dpdist.noise import whole_laplace
-from dpdist.records import Floats
+from dpdist.core.records import Floats
+from dpdist.privacy.noise import whole_laplace
 
 Record = tuple[int, float, float]
 """Cell, outcome, weight; a switched-off record has cell −1."""

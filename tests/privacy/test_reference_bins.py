@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
-from dpdist.privacy.reference_bins import Bins, count_scale_of
-from dpdist.privacy.reference_cells import Limits, noise_scales
-from dpdist.records import Floats
+from dpdist.core.records import Floats
+from dpdist.mechanisms.reference_tables.histogram_bins import Bins, count_scale_of
+from dpdist.mechanisms.reference_tables.sensitivity import Limits, noise_scales
 
 EPSILON, SHARE = Fraction(1), Fraction(1, 3)
 """Of the release, and the histograms' part of it."""

@@ -17,9 +17,9 @@ from neighbours import epsilon_at_least as of_two
 from scipy.spatial.distance import cdist
 from scipy.stats import beta
 
-from dpdist.noise import whole_laplace
-from dpdist.privacy.reference_cells import SENSITIVITY, UNIT, Limits, noise_scale, noise_scales
-from dpdist.records import Floats
+from dpdist.core.records import Floats
+from dpdist.mechanisms.reference_tables.sensitivity import SENSITIVITY, UNIT, Limits, noise_scale, noise_scales
+from dpdist.privacy.noise import whole_laplace
 
 LIMITS = Limits(np.array([50.0, 20.0]), np.array([8.0, 3.0]), np.array([30.0, 10.0]))
 """Two cells, with limits inside and outside the grid."""

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from neighbours import Record, Sums, epsilon_at_least, held, largest_distance
 
-from dpdist.privacy.reference_cells import SENSITIVITY, UNIT, noise_scale
-from dpdist.privacy.sanitized import (
+from dpdist.core.records import Floats
+from dpdist.mechanisms.reference_tables.sensitivity import SENSITIVITY, UNIT, noise_scale
+from dpdist.mechanisms.sanitized_lognormal.sensitivity import (
     EXCHANGE,
     REACH,
     SENSITIVITY_2,
@@ -22,7 +23,6 @@ from dpdist.privacy.sanitized import (
     moments,
     noise_variances,
 )
-from dpdist.records import Floats
 
 WHITENING = Whitening(np.array([[10.0, 4.0], [11.0, 3.0]]), np.array([[2.0, 0.0], [-1.0, 1.5]]))
 """Two cells."""
@@ -149,7 +149,7 @@ def test_moments_are_those_of_the_winsorised_records_and_their_noise_is_stated()
 
 
 def _of_p(p: Floats) -> Floats:
-    from dpdist.privacy.sanitized import statistics
+    from dpdist.mechanisms.sanitized_lognormal.sensitivity import statistics
 
     return UNIT * statistics(p)
 
@@ -214,7 +214,7 @@ def gaussian(of_p) -> Sums:
 
 
 def _body(p: Floats) -> Floats:
-    from dpdist.privacy.sanitized import statistics
+    from dpdist.mechanisms.sanitized_lognormal.sensitivity import statistics
 
     return statistics(p, noise="gaussian")
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from dpdist.job import Weights
-from dpdist.privacy.searches import MARGIN, MAX_STEPS, NotReached, fixed, search
+from dpdist.privacy.weight_search import MARGIN, MAX_STEPS, NotReached, fixed, search
 from dpdist.privacy.weights import (
     Cap,
     Cluster,

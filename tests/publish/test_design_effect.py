@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import dpdist
-from dpdist.errors import JobError
+from dpdist.core.errors import JobError
 from dpdist.publish.folder import publish
 from dpdist.publish.released import Release, read_release
 

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dpdist
-from dpdist.cells import cross
-from dpdist.estimates import t_interval
+from dpdist.cli.report import report
+from dpdist.core.records import TOTAL, Frame
+from dpdist.core.table_cells import cross
+from dpdist.estimation.estimators import t_interval
 from dpdist.publish.limits import Ranges, Wider, farthest_means, wider
-from dpdist.records import TOTAL, Frame
-from dpdist.reporting import report
 
 Named = Callable[[str], AbstractContextManager[None]]
 JOB = """

@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 
 import dpdist
-from dpdist.cells import cross
-from dpdist.models.lognormal import Lognormal, of
-from dpdist.publish.precision import composition, spreads
+from dpdist.core.table_cells import cross
+from dpdist.models.lognormal.model import Lognormal, of
+from dpdist.publish.refit import _fitted, _subsample
 from dpdist.publish.released import Release, read_release
-from dpdist.publish.rerun import _fitted, _subsample
+from dpdist.publish.standard_errors import composition, spreads
 from dpdist.publish.synthesis import synthesize
 from dpdist.publish.tables import Grounds, estimates, expectations
 

@@ -14,17 +14,17 @@ import pandas as pd
 import pytest
 
 import dpdist
-from dpdist.errors import DataError, JobError
+from dpdist.core.errors import DataError, JobError
+from dpdist.core.keys import Key
+from dpdist.core.records import Frame
 from dpdist.job import Job, WeightRule
-from dpdist.jobfile import parse_job
-from dpdist.keys import Key
-from dpdist.mechanisms.presets import MECHANISMS
+from dpdist.job.loading import parse_job
+from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.mechanisms.wording import EXCEEDS
 from dpdist.privacy.claims import delta_of_draws, factor, headline
 from dpdist.privacy.domain import REFUSED
 from dpdist.publish.released import Release, promised
 from dpdist.publish.statement import statement
-from dpdist.records import Frame
 from dpdist.sampling import facts
 
 ROOT = Path(__file__).parents[2]

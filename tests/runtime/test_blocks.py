@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpdist.records import Frame
+from dpdist.core.records import Frame
 from dpdist.runtime.blocks import BIN_STRATA, BIN_VALUES, TENSOR_BYTES, Blocks, Layout, block_rows
-from dpdist.storage.ragged import RaggedAxis
+from dpdist.storage.record_axis import RaggedAxis
 
 counts = st.lists(st.integers(1, 40_000), min_size=1, max_size=20).map(lambda values: np.array(values, dtype=np.int64))
 

@@ -9,7 +9,7 @@ import psutil
 import pytest
 from threadpoolctl import threadpool_info
 
-from dpdist.errors import FitError, TaskError
+from dpdist.core.errors import FitError, TaskError
 from dpdist.job import Runtime
 from dpdist.runtime.executors import Executor, executor
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dpdist.errors import JobError, ProgramError
-from dpdist.jobfile import find_job, load_job
+from dpdist.core.errors import JobError, ProgramError
+from dpdist.job.loading import find_job, load_job
 from dpdist.sampling.toolchain import check_program, without_source
 
 SECRETS = "alpha,secret-1\nbeta,secret-2\ngamma,secret-3\n"

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpdist.keys import Key
+from dpdist.core.keys import Key
+from dpdist.core.records import Frame
 from dpdist.models.beta import Beta
 from dpdist.models.design import design
 from dpdist.models.negative_binomial import NegativeBinomial
 from dpdist.models.protocol import Clamped, Draws
-from dpdist.records import Frame
 from dpdist.sampling import clamped
 from dpdist.sampling.exact import GridSampler
 

@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 import pytest
 
-from dpdist.errors import StanError
+from dpdist.core.errors import StanError
 from dpdist.sampling import stan
 from dpdist.sampling.stan import StanSettings, fit, generate, log_density, message
 

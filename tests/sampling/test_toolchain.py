@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from dpdist.errors import ProgramError, ToolchainError
+from dpdist.core.errors import ProgramError, ToolchainError
 from dpdist.sampling import cache, toolchain
 from dpdist.sampling.cache import kept
 from dpdist.sampling.programs import find_program
@@ -254,7 +254,7 @@ def test_no_httpstan(monkeypatch, system, machine, remedy):
 
 def test_without_the_extra_everything_else_still_imports():
     hidden = "import sys; sys.modules.update(dict.fromkeys(['cmdstanpy', 'stanio', 'httpstan', 'arviz', 'platformdirs']))\n"
-    script = hidden + "import dpdist.cli\nfrom dpdist.sampling.toolchain import executable\nexecutable(sys.argv[1])"
+    script = hidden + "import dpdist.cli.main\nfrom dpdist.sampling.toolchain import executable\nexecutable(sys.argv[1])"
     done = subprocess.run([sys.executable, "-c", script, str(SOURCE)], capture_output=True, text=True, check=False)
     assert "ToolchainError: stan: cmdstanpy is not installed" in done.stderr
     assert "pip install 'dpdist[stan]'" in done.stderr

@@ -12,10 +12,10 @@ from threading import Barrier
 import numpy as np
 import pytest
 
-from dpdist.errors import WorkspaceError
-from dpdist.noise import whole_laplace
-from dpdist.records import Floats
-from dpdist.storage.noise import drawn_once
+from dpdist.core.errors import WorkspaceError
+from dpdist.core.records import Floats
+from dpdist.privacy.noise import whole_laplace
+from dpdist.storage.noise_once import drawn_once
 from dpdist.storage.workspace import Workspace
 
 RACERS = 4

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import dpdist
-from dpdist.errors import WorkspaceError
-from dpdist.jobfile import parse_job
-from dpdist.progress import Event
+from dpdist.core.errors import WorkspaceError
+from dpdist.core.progress import Event
+from dpdist.job.loading import parse_job
 from dpdist.storage.identity import Identity
 from dpdist.storage.workspace import Workspace
 

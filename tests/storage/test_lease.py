@@ -10,7 +10,7 @@ from itertools import count
 import pytest
 from object_server import BUCKET, Link, ObjectServer
 
-from dpdist.errors import WorkspaceError
+from dpdist.core.errors import WorkspaceError
 from dpdist.storage import lease
 from dpdist.storage.lease import LEASE, Lease, leased
 from dpdist.storage.objects import Objects

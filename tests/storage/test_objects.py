@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from object_server import ALLOWED, BUCKET, KEY, SECRET, Link, ObjectServer, free_port
 
-from dpdist.errors import WorkspaceError
+from dpdist.core.errors import WorkspaceError
 from dpdist.storage.objects import Objects, is_url
 from dpdist.storage.scratch import Scratch
 

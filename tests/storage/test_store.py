@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from object_server import BUCKET, ObjectServer
 
-from dpdist.errors import WorkspaceError
-from dpdist.keys import Key
+from dpdist.core.errors import WorkspaceError
+from dpdist.core.keys import Key
 from dpdist.storage.bucket import Bucket
 from dpdist.storage.identity import Identity
-from dpdist.storage.noise import drawn_once
+from dpdist.storage.noise_once import drawn_once
 from dpdist.storage.workspace import Workspace
 
 View = Callable[[], Workspace]

@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpdist.errors import StudyError
-from dpdist.jobfile import find_shipped
-from dpdist.studies.chaining import Chaining, in_period, late
-from dpdist.studies.studyfile import load_study, parse_study
-from dpdist.study import run
+from dpdist.core.errors import StudyError
+from dpdist.job.loading import find_shipped
+from dpdist.studies.file import load_study, parse_study
+from dpdist.studies.kinds.chains_settings import Chaining, in_period, late
+from dpdist.studies.run import run
 
 CASE = {"name": "shape", "population": 30_000, "sample": 3000, "periods": 3, "growth": 0.05, "sd": 0.6, "noise_sd": 0.7}
 ARMS = [{"label": "never"}, {"label": "every", "refresh": 1}]

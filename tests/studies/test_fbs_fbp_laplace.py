@@ -16,12 +16,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpdist.errors import StudyError
-from dpdist.jobfile import find_shipped
+from dpdist.core.errors import StudyError
+from dpdist.job.loading import find_shipped
+from dpdist.studies.file import load_study, parse_study
+from dpdist.studies.kinds.tables_settings import Tabulated
 from dpdist.studies.ratios import ratios
-from dpdist.studies.studyfile import load_study, parse_study
-from dpdist.studies.tabulated import Tabulated
-from dpdist.study import run
+from dpdist.studies.run import run
 
 METHODS_7 = {
     ("fbs", "3.6"): (1.46, 0.52),

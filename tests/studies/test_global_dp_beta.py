@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 
 from dpdist.job import Weights
-from dpdist.studies import replicate as one
-from dpdist.studies.studyfile import load_study
-from dpdist.study import run
+from dpdist.studies.file import load_study
+from dpdist.studies.kinds import simulation
+from dpdist.studies.run import run
 
 COUNTS = {
     ("weighted_e", 5): (23, 49),
@@ -129,13 +129,13 @@ def test_the_truncated_bound_at_epsilon_3_is_not_held(eight):
 def test_without_re_weighting_censor_w_does_not_reproduce(tmp_path, monkeypatch):
     """Negative control: [G] leaves the step out; without it the counts are far from the oracle's."""
     weights = Weights(rule="linear", c=1.0)
-    job_of = one.job_of
+    job_of = simulation.job_of
 
     def unadjusted(*args):
         job = job_of(*args)
         return job.model_copy(update={"mechanism": job.mechanism.model_copy(update={"weights": weights})})
 
-    monkeypatch.setattr(one, "job_of", unadjusted)
+    monkeypatch.setattr(simulation, "job_of", unadjusted)
     study = main_arms()
     arm = tuple(arm for arm in study.mechanisms if arm.key == "censor_w")
     found = Found(run(study.model_copy(update={"mechanisms": arm}), tmp_path / "out", replicates=8))

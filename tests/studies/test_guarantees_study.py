@@ -5,9 +5,9 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from dpdist.errors import StudyError
-from dpdist.studies.studyfile import load_study, parse_study
-from dpdist.study import run
+from dpdist.core.errors import StudyError
+from dpdist.studies.file import load_study, parse_study
+from dpdist.studies.run import run
 
 KEPT = ("censor_uw", "censor_w_reference", "centred", "censor_uw_quarter")
 ROUNDING = 1e-9

@@ -13,19 +13,19 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from dpdist import study_samples
-from dpdist.errors import StudyError
-from dpdist.estimates import Interval
+from dpdist.core.errors import StudyError
+from dpdist.core.keys import Key
+from dpdist.core.records import Floats
+from dpdist.estimation.estimators import Interval
 from dpdist.job import Job
-from dpdist.keys import Key
-from dpdist.records import Floats
-from dpdist.studies.filed import Filed
-from dpdist.studies.filed_page import findings
-from dpdist.studies.populations import CELLS, TOP_CODE, inclusion, population, population_job, systematic
-from dpdist.studies.studyfile import load_study, parse_study
-from dpdist.study import run
-from dpdist.study_files import ratios
-from dpdist.study_samples import SIZE, compared, measure, sampled, sized
+from dpdist.studies.file import load_study, parse_study
+from dpdist.studies.kinds import repeated_samples
+from dpdist.studies.kinds.files import ratios
+from dpdist.studies.kinds.files_page import findings
+from dpdist.studies.kinds.files_settings import Filed
+from dpdist.studies.kinds.populations import CELLS, TOP_CODE, inclusion, population, population_job, systematic
+from dpdist.studies.kinds.repeated_samples import SIZE, compared, measure, sampled, sized
+from dpdist.studies.run import run
 
 STRICT = ("reference_tables", "reference_tables_zero_out")
 JOB = """
@@ -70,7 +70,7 @@ limits:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, noise_of: Callable[[str], AbstractContextManager[None]]) -> Path:
     """The study's results; `kept` holds what every release read and published. The releases themselves are as always."""
-    folder, rng, real = tmp_path_factory.mktemp("repeated"), np.random.default_rng(5), study_samples.run
+    folder, rng, real = tmp_path_factory.mktemp("repeated"), np.random.default_rng(5), repeated_samples.run
     field = rng.choice(["arts", "law"], 6000, p=[0.3, 0.7])
     pay = np.exp(rng.normal(10.3, 0.6, 6000) + 0.3 * (field == "law")) * (rng.random(6000) > 0.1)
     staff = pd.DataFrame({"field": field, "sex": rng.choice(["f", "m", "x"], 6000), "pay": pay, "weight": 7.0})
@@ -85,7 +85,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, noise_of: Callable[[str], A
         return public
 
     with noise_of("repeated"), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(study_samples, "run", kept)
+        patch.setattr(repeated_samples, "run", kept)
         run(parse_study(STUDY.format(job=folder / "job.yaml")), folder / "out", data=folder)
     return folder
 

@@ -12,12 +12,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from dpdist.errors import StudyError
-from dpdist.jobfile import find_shipped
+from dpdist.core.errors import StudyError
+from dpdist.job.loading import find_shipped
+from dpdist.studies.file import load_study, parse_study
+from dpdist.studies.kinds.strict_tables_settings import Referring
 from dpdist.studies.ratios import ratios
-from dpdist.studies.referring import Referring
-from dpdist.studies.studyfile import load_study, parse_study
-from dpdist.study import run
+from dpdist.studies.run import run
 
 LIMITS = {"n1000_3": 1.5, "n10355_3": 1.15}
 

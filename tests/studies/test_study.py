@@ -15,12 +15,12 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from dpdist.cli import app
-from dpdist.errors import StudyError, WorkspaceError
+from dpdist.cli.main import app
+from dpdist.core.errors import StudyError, WorkspaceError
 from dpdist.evaluation.utility import distances, quantile_interval
-from dpdist.studies.replicate import replicate
-from dpdist.studies.studyfile import load_study, parse_study
-from dpdist.study import run
+from dpdist.studies.file import load_study, parse_study
+from dpdist.studies.kinds.simulation import replicate
+from dpdist.studies.run import run
 
 STUDY = """\
 study: small

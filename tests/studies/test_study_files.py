@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpdist.errors import StudyError
-from dpdist.studies.studyfile import load_study, parse_study
-from dpdist.study import run
+from dpdist.core.errors import StudyError
+from dpdist.studies.file import load_study, parse_study
+from dpdist.studies.run import run
 
 JOB = """
 dataset: simulated

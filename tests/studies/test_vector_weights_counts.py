@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpdist.studies.studyfile import load_study
-from dpdist.study import run
+from dpdist.studies.file import load_study
+from dpdist.studies.run import run
 
 BOUNDS = {
     ("poisson", "unweighted"): (9.5, 1.3),

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpdist.job import Job
-from dpdist.survey.check import Checked, check
+from dpdist.survey.checks import Checked, check
 from dpdist.survey.findings import Findings
 from dpdist.survey.schema import check_schema, needed_columns
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dpdist.errors import DataError, Problem
+from dpdist.core.errors import DataError, Problem
 from dpdist.job import Job
-from dpdist.jobfile import parse_job
+from dpdist.job.loading import parse_job
 from dpdist.survey.csv_text import lines_of
 from dpdist.survey.prepare import take_census
 from dpdist.survey.source import open_source

@@ -10,17 +10,17 @@ import pandas as pd
 import pytest
 from scipy.sparse import csr_array
 
-from dpdist.cells import Cells, cross
-from dpdist.errors import DataError
-from dpdist.estimates import STATISTICS, counts_and_means
+from dpdist.core.errors import DataError
+from dpdist.core.progress import silent
+from dpdist.core.records import TOTAL, Frame, Records
+from dpdist.core.table_cells import Cells, cross
+from dpdist.estimation import domains as statistics
+from dpdist.estimation.direct import degrees_of_freedom, direct, errors_given_sizes, totals
+from dpdist.estimation.domains import Sample
+from dpdist.estimation.estimators import STATISTICS, counts_and_means
 from dpdist.job import Job
 from dpdist.planning import make_plan
-from dpdist.progress import silent
-from dpdist.records import TOTAL, Frame, Records
-from dpdist.survey import statistics
-from dpdist.survey.direct import degrees_of_freedom, direct, errors_given_sizes, totals
 from dpdist.survey.prepare import design_of, place, replicate_sums, unclipped
-from dpdist.survey.statistics import Sample
 
 REPLICATES = {"kind": "fay", "fay": 0.5, "prefix": "rep", "number": 8}
 

@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 from scipy.sparse import csr_array
 
+from dpdist.estimation import domains as statistics
+from dpdist.estimation.domains import Estimates, Sample
+from dpdist.estimation.variance import crossed_products, replicate_df
 from dpdist.job import ReplicateWeights
-from dpdist.survey import statistics
-from dpdist.survey.statistics import Estimates, Sample
-from dpdist.variances import crossed_products, replicate_df
 
 GOLDEN = pd.read_csv(Path(__file__).parent / "golden" / "golden.csv", dtype={"domain": str})
 TOLERANCE = 1e-9

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dpdist.survey.likeness import FALSE_ALARM, Hashed, chance, same_records
+from dpdist.survey.same_file import FALSE_ALARM, Hashed, chance, same_records
 
 Values = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, int], Values]

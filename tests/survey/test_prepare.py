@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpdist.errors import DataError
+from dpdist.core.errors import DataError
+from dpdist.core.records import Records
 from dpdist.job import Job
-from dpdist.records import Records
 from dpdist.survey import source as sources
 from dpdist.survey.prepare import Census, place, take_census
 from dpdist.survey.source import CsvSource, ParquetSource, Source

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dpdist.errors import DataError
+from dpdist.core.errors import DataError
 from dpdist.job import Job
-from dpdist.survey.likeness import hashed
 from dpdist.survey.prepare import take_census
-from dpdist.survey.reference import open_reference, place_reference
+from dpdist.survey.reference_file import open_reference, place_reference
+from dpdist.survey.same_file import hashed
 from dpdist.survey.source import ParquetSource
 
 JOB = Job.model_validate(
@@ -103,7 +103,7 @@ def test_of_large_files_the_records_of_some_values_are_compared(
     values: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many as fit, the same values of both files; the current file is found out all the same."""
-    monkeypatch.setattr("dpdist.survey.reference.LARGEST", 500)
+    monkeypatch.setattr("dpdist.survey.reference_file.LARGEST", 500)
     rng = np.random.default_rng(3)
     rows = ", ".join(NOW.split(", ")[k % 6] for k in range(4000))
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
+from dpdist.core.records import Floats
 from dpdist.job import Simulate
-from dpdist.records import Floats
 from dpdist.survey import simulate
 from dpdist.survey.simulate import FIELDS, LOG_GAP, SCHEMA, SEXES, SHARE, TOP_CODE, Doctorates
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dpdist.errors import DataError, JobError
+from dpdist.core.errors import DataError, JobError
 from dpdist.job import Job
 from dpdist.survey import source as sources
 from dpdist.survey.source import CsvSource, ParquetSource, SimulatedSource, Source, open_source

@@ -1,0 +1,1 @@
+"""The command line: it parses and prints; every verb is a function of the package."""

@@ -1,0 +1,57 @@
+"""What a plan warns of, from public facts: a run that probably fails, a weak guarantee, levels without a record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+
+from dpdist.core.records import Frame
+from dpdist.job import CLAMPED, NOISY, Job
+from dpdist.mechanisms.promises import target_of
+from dpdist.models.protocol import StratumModel
+from dpdist.planning import Plan
+
+LARGE_EPSILON = 20
+WEIGHTED_BOUND = (20.0, 10.0)
+"""Records × Δ* at which a weighted fit of p predictors just exists: the first number, and the second times p."""
+
+
+def cautions(plan: Plan) -> Iterator[str]:
+    """Sentences; none of them refuses a job."""
+    job = plan.job
+    yield from _small_strata(job, plan.frame, plan.model)
+    if plan.promise.total.name != "none" and job.budget.epsilon > LARGE_EPSILON:
+        yield f"ε = {float(job.budget.epsilon):g} is a weak guarantee: odds may change by a factor of e^ε"
+    if plan.goodness is not None:
+        yield from plan.goodness.cautions(job)
+    if not job.sizes_secret:
+        yield from _empty_levels(plan.frame)
+
+
+def _small_strata(job: Job, frame: Frame, model: StratumModel) -> Iterator[str]:
+    """Strata whose weights would have to be so small that no posterior is left."""
+    if job.mechanism.name in (*NOISY, *CLAMPED, "unweighted") or not model.improper or job.mechanism.weights.rule == "none":
+        return
+    target = target_of(job)
+    first, each = WEIGHTED_BOUND
+    times = 2.0 if job.mechanism.weights.rule == "scalar" else 1.0  # one weight for all, that of the worst record
+    least = ceil(times * (first + each * model.identified) / target)
+    small = [label for label, n in zip(frame.stratum_labels, frame.stratum_count, strict=True) if n < least]
+    if small:
+        smallest = int(frame.stratum_count.min())
+        which = f"{len(small):,} strata ('{small[0]}' first)" if len(small) > 1 else f"stratum '{small[0]}'"
+        ways = "pool strata, drop predictors, take model.prior: {name: proper}, or raise the budget"
+        yield (
+            f"{which}: {smallest:,} records probably cannot reach Δ* = {target:g}, and the run would be refused; "
+            f"about {least:,} are needed: {ways}"
+        )
+
+
+def _empty_levels(frame: Frame) -> Iterator[str]:
+    """Declared levels of which the sample has no record, by column."""
+    for name, codes in frame.codes.items():
+        met = set(codes[frame.count > 0].tolist())
+        empty = [str(level) for code, level in enumerate(frame.levels[name]) if code not in met]
+        if empty:
+            shown = ", ".join(empty[:5]) + (", …" if len(empty) > 5 else "")
+            yield f"'{name}' has {len(empty):,} of {len(frame.levels[name]):,} levels without a record: {shown}"

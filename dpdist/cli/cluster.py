@@ -1,0 +1,134 @@
+"""`dpdist cluster`: certificates, a scheduler, workers. No verb takes a secret: certificates are files of a folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import ByteSize, TypeAdapter, ValidationError
+
+from dpdist.cli.console import guarded, out
+from dpdist.cli.sizing import worker_patch
+from dpdist.core.errors import JobError, Problem
+from dpdist.job import Job
+from dpdist.job.checks import scheduler_contradictions
+from dpdist.job.loading import load_job
+from dpdist.release import validate
+from dpdist.runtime import services
+from dpdist.runtime.certificates import AUTHORITY, make_certificates
+
+app = typer.Typer(
+    help="Run a cluster: make its certificates ([bold]certs[/]), start a [bold]scheduler[/] and [bold]worker[/]s on "
+    "several machines. Whoever holds a certificate of the cluster can run code on it.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+Scheduler = Annotated[
+    str | None,
+    typer.Option(
+        "--scheduler", envvar="DPDIST_SCHEDULER", help="A running scheduler (tls://host:port) for the job's tasks."
+    ),
+]
+Tls = Annotated[
+    Path | None,
+    typer.Option("--tls", envvar="DPDIST_TLS", help="Folder with ca.crt, tls.crt and tls.key (`dpdist cluster certs`)."),
+]
+RoleFolder = Annotated[
+    Path, typer.Option("--tls", envvar="DPDIST_TLS", help="Folder with ca.crt, tls.crt and tls.key of this role.")
+]
+Http = Annotated[str, typer.Option("--http", help="host:port for /health and /metrics; unset: loopback, any port.")]
+JsonLogs = Annotated[bool, typer.Option("--json", help="Log one JSON object a line.")]
+
+
+def placed(job: Job, scheduler: str | None, tls: Path | None) -> Job:
+    """The job with its tasks on that scheduler. Raises `JobError` for an address or a link that is not allowed."""
+    if scheduler is None and (tls is None or job.runtime.scheduler is None):
+        return job
+    said = {
+        "executor": "dask",
+        "scheduler": scheduler or job.runtime.scheduler,
+        "tls": str(tls) if tls else job.runtime.tls,
+    }
+    runtime = job.runtime.model_copy(update=said)
+    problems = [
+        Problem(".".join(map(str, said.where)), said.found, "an encrypted link to a running scheduler", said.remedy)
+        for said in scheduler_contradictions(runtime)
+    ]
+    if problems:
+        raise JobError("--scheduler", problems)
+    return job.model_copy(update={"runtime": runtime})
+
+
+@app.command()
+def certs(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the authority and one folder a role.")],
+    days: Annotated[
+        int, typer.Option("--days", min=1, max=3650, help="Days that the roles' certificates are valid.")
+    ] = 365,
+    new_authority: Annotated[
+        bool, typer.Option("--new-authority", help="Also replace the authority; both are trusted until the old one ends.")
+    ] = False,
+) -> None:
+    """Make or renew the certificates of a cluster: DIR/scheduler, DIR/worker, DIR/driver."""
+
+    def act() -> None:
+        for made in make_certificates(folder, days, new_authority):
+            out.print(str(made), markup=False)
+        out.print(f"Keep {folder / AUTHORITY} where no machine of the cluster reads it.", markup=False)
+
+    guarded(act)
+
+
+@app.command()
+def scheduler(
+    tls: RoleFolder,
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "0.0.0.0",
+    port: Annotated[int, typer.Option("--port", min=1, max=65535)] = services.PORT,
+    http: Http = services.HTTP,
+    as_json: JsonLogs = False,
+) -> None:
+    """Run the scheduler until it is told to end (SIGTERM). It keeps nothing: restarted, drivers submit again."""
+    guarded(lambda: services.serve_scheduler(host, port, tls, http, as_json))
+
+
+@app.command()
+def worker(
+    scheduler: Annotated[str, typer.Argument(envvar="DPDIST_SCHEDULER", help="tls://host:port of the scheduler.")],
+    tls: RoleFolder,
+    host: Annotated[str | None, typer.Option("--host", help="Address to listen on; unset: towards the scheduler.")] = None,
+    port: Annotated[int, typer.Option("--port", min=0, max=65534, help="Port, and the next one; 0: any.")] = 0,
+    name: Annotated[str | None, typer.Option("--name", envvar="DASK_WORKER_NAME", help="Unset: the address.")] = None,
+    memory: Annotated[
+        str | None, typer.Option("--memory", help="Memory of tasks, as 2GiB; unset: the container's.")
+    ] = None,
+    http: Http = services.HTTP,
+    patience: Annotated[
+        float, typer.Option("--patience", min=0, help="Seconds to look for a scheduler.")
+    ] = services.PATIENCE,
+    as_json: JsonLogs = False,
+) -> None:
+    """Run one worker (one process, one thread) until it is told to end (SIGTERM); it looks again for a lost scheduler."""
+    guarded(lambda: services.serve_worker(scheduler, tls, host, port, name, _bytes(memory), http, patience, as_json))
+
+
+@app.command()
+def size(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="A YAML job file, or the name of a shipped job.")],
+    input: Annotated[Path | None, typer.Option("--input", help="File to read instead of the job's input.")] = None,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Workers at most; fewer where tasks are fewer.")] = 32,
+) -> None:
+    """Print requests and limits of a job's workers, from its plan, as a patch for deploy/base (JSON is YAML)."""
+    guarded(lambda: print(json.dumps(worker_patch(validate(load_job(job), input), workers), indent=2)))
+
+
+def _bytes(said: str | None) -> int | None:
+    if said is None:
+        return None
+    try:
+        return int(TypeAdapter(ByteSize).validate_python(said))
+    except ValidationError:
+        problem = Problem("--memory", f"'{said}'", "a size as 2GiB or 1500MiB", "write one of these")
+        raise JobError("cluster worker", [problem]) from None

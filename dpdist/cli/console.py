@@ -1,0 +1,87 @@
+"""What the command line prints to, and how it tells an error: in words that quote no record, with an exit code."""
+
+from __future__ import annotations
+
+import errno
+import json
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import typer
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from dpdist.core.errors import DpdistError
+from dpdist.core.printable import escaped
+
+INTERNAL = 70
+"""Exit code of a fault of the program itself (sysexits' EX_SOFTWARE): the same command would fail again."""
+
+
+class Escaping(Console):
+    """A console on which nothing that is shown can drive the terminal: control characters are written out."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(escaped(segment.text), segment.style)
+
+
+out, err = Escaping(soft_wrap=True, highlight=False), Escaping(stderr=True, soft_wrap=True, highlight=False)
+
+
+def guarded(act: Callable[[], None], show_values: bool = False, as_json: bool = False) -> None:
+    """Errors become a message on standard error and an exit code, and with --json a last event."""
+    try:
+        _told(act, show_values)
+    except typer.Exit as end:
+        if as_json:
+            print(json.dumps({"event": "failed", "exit_code": end.exit_code}), flush=True)
+        raise
+
+
+def _told(act: Callable[[], None], show_values: bool) -> None:
+    """Run, and tell what went wrong in words that quote no record."""
+    try:
+        act()
+    except BrokenPipeError:
+        raise typer.Exit(1) from None
+    except DpdistError as error:
+        err.print(error.text(show_values), markup=False)
+        raise typer.Exit(error.exit_code) from None
+    except KeyboardInterrupt:
+        err.print("Interrupted; the same command resumes.")
+        raise typer.Exit(130) from None
+    except MemoryError:
+        err.print("Out of memory\n    remedy:  free some, or take a larger machine; the same command resumes")
+        raise typer.Exit(1) from None
+    except OSError as error:
+        where = error.filename or "workspace"
+        said = error.strerror or type(error).__name__
+        err.print(f"{said}: {where}\n    remedy:  {_remedy(error)}", markup=False)
+        raise typer.Exit(1) from None
+    except Exception as error:  # a library's message may quote a confidential value
+        if isinstance(error.__cause__, KeyboardInterrupt):  # pydantic wraps it
+            err.print("Interrupted; the same command resumes.")
+            raise typer.Exit(130) from None
+        if show_values:
+            err.print(traceback.format_exc(), markup=False)
+            raise typer.Exit(INTERNAL) from None
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        said = f"internal error: {type(error).__name__} at {Path(last.filename).name}:{last.lineno}"
+        remedy = "report it; its message may quote records: see confidential/log, or --show-values on your own screen"
+        err.print(f"{said}\n    remedy:  {remedy}", markup=False)
+        raise typer.Exit(INTERNAL) from None
+
+
+_REMEDIES = {
+    errno.ENAMETOOLONG: "give a shorter path",
+    errno.ENOENT: "check the path",
+    errno.ENOTDIR: "check the path: a part of it is a file",
+    errno.EACCES: "give this user access; the same command resumes",
+    errno.EPERM: "give this user access; the same command resumes",
+}
+
+
+def _remedy(error: OSError) -> str:
+    return _REMEDIES.get(error.errno or 0, "free or mend it; the same command resumes")

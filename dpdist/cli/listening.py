@@ -1,0 +1,84 @@
+"""How a command shows what it does: bars, JSON lines, or nothing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from dpdist.cli.console import err
+from dpdist.core.progress import SHOWN, Event, Listener, silent
+
+
+class _JsonLines:
+    """Events as JSON lines on standard output."""
+
+    def __enter__(self) -> Listener:
+        def say(event: Event) -> None:
+            if event.kind not in SHOWN:
+                return
+            said: dict[str, Any] = {"event": event.kind, "stage": event.stage, "done": event.done, "total": event.total}
+            if event.note:
+                said["note"] = event.note
+            print(json.dumps(said), flush=True)
+
+        return say
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+class _Silence:
+    def __enter__(self) -> Listener:
+        return silent
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+class _Bars:
+    """A progress bar per stage on standard error, with counts and the time left."""
+
+    def __enter__(self) -> Listener:
+        self._progress = Progress(
+            TextColumn("{task.description:<18}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=err,
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._progress.start()
+        return self._say
+
+    def _say(self, event: Event) -> None:
+        if event.kind not in SHOWN:
+            return
+        if event.note:
+            self._progress.console.print(event.note, markup=False)
+            return
+        if event.stage not in self._tasks or event.kind == "begin":
+            self._tasks[event.stage] = self._progress.add_task(event.stage, total=event.total)
+        total = event.done if event.kind == "end" else event.total
+        self._progress.update(self._tasks[event.stage], completed=event.done, total=total)
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+
+def listening(quiet: bool, as_json: bool) -> _JsonLines | _Silence | _Bars:
+    if as_json:
+        return _JsonLines()
+    return _Silence() if quiet or not sys.stderr.isatty() else _Bars()

@@ -1,0 +1,262 @@
+"""A run observed from outside: JSON lines, Prometheus figures, and a status file that `dpdist status` reads.
+
+All three are made of events, which carry counts, names of stages and numbers of strata and blocks, never data; which strata
+took a fallback is left out. Where the number of records is secret, events do not tell it (`progress.without_sizes`).
+How long a task takes depends on the data a little, so they are for those who operate the run.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TextIO
+from uuid import uuid4
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+from dpdist.core.errors import ClusterError, DpdistError, JobError, Problem, TaskError, WorkspaceError
+from dpdist.core.files import write_json
+from dpdist.core.progress import Event, Listener
+from dpdist.storage.objects import Objects, is_url
+
+STATUS = "status.json"
+"""In the workspace, beside the public and the confidential folder; its owner's alone to read."""
+STATUS_INTERVAL = 2.0
+"""Seconds between writes of the status within a stage."""
+CHECKING = frozenset({"check records", "check reference", "fit to reference", "plan"})
+"""The stages before a run owns its workspace, which may be another run's."""
+FALLBACK = "protect again"
+"""The stage in which strata that could not be released take the proper prior."""
+SILENT_AFTER = 120.0
+"""Seconds without a write after which a run may be dead, or in one long task."""
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+class JsonLog:
+    """One JSON object a line: time, run, event, stage, counts; a finished task with its stratum or blocks."""
+
+    def __init__(self, stream: TextIO, run: str) -> None:
+        self._stream, self._run = stream, run
+
+    def hear(self, event: Event) -> None:
+        if event.kind == "alive":
+            return
+        said: dict[str, Any] = {"event": event.kind, "stage": event.stage}
+        if event.kind in ("begin", "advance", "end"):
+            said |= {"done": event.done, "total": event.total}
+        if event.kind == "task":
+            said |= {**event.unit, "seconds": round(event.seconds, 3)}
+        self.say(said)
+
+    def say(self, said: Mapping[str, Any]) -> None:
+        with suppress(OSError):  # a full disk ends a run by itself
+            print(json.dumps({"time": now(), "run": self._run, **said}), file=self._stream, flush=True)
+
+
+class Metrics:
+    """Figures of a run in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        own: dict[str, Any] = {"registry": self.registry}
+        self._done = Gauge("dpdist_stage_done", "Units of a stage that are done.", ["stage"], **own)
+        self._total = Gauge("dpdist_stage_total", "Units of a stage.", ["stage"], **own)
+        self._seconds = Gauge("dpdist_stage_seconds", "Seconds that a stage has taken so far.", ["stage"], **own)
+        self._tasks = Histogram("dpdist_task_seconds", "Seconds of finished tasks.", buckets=_BUCKETS, **own)
+        self._retries = Counter("dpdist_task_retries", "Tasks submitted again after a lost scheduler.", **own)
+        self._state = Gauge("dpdist_run_state", "1 for the state that the run is in.", ["state"], **own)
+        self._began: dict[str, float] = {}
+        self.set_state("running")
+
+    def hear(self, event: Event) -> None:
+        if event.kind in ("begin", "advance", "end"):
+            began = self._began.setdefault(event.stage, time.monotonic())
+            self._done.labels(event.stage).set(event.done)
+            if event.total is not None:
+                self._total.labels(event.stage).set(event.total)
+            self._seconds.labels(event.stage).set(time.monotonic() - began)
+        elif event.kind == "task":
+            self._tasks.observe(event.seconds)
+        elif event.kind == "retry":
+            self._retries.inc(event.done)
+
+    def set_state(self, state: str) -> None:
+        for name in ("running", "finished", "failed"):
+            self._state.labels(name).set(name == state)
+
+
+_BUCKETS = (0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)
+
+
+class Status:
+    """What a run has done, as one small file that is replaced whole; written at every stage and every few seconds."""
+
+    def __init__(self, place: str | Path, run: str) -> None:
+        self._place, self._file = place, None if is_url(place) else Path(place) / STATUS
+        self._said: dict[str, Any] = {
+            "run": run,
+            "state": "running",
+            "starts": int((_read(self._file) or {}).get("starts", 0)) + 1,
+            "began": now(),
+            "stage": None,
+            "stages": {},
+            "tasks": 0,
+            "retries": 0,
+        }
+        self._began: dict[str, float] = {}
+        self._written = 0.0
+        self._owned = False
+        self._objects: Objects | None = None
+
+    def hear(self, event: Event) -> None:
+        if event.kind in ("begin", "advance", "end"):
+            began = self._began.setdefault(event.stage, time.monotonic())
+            seconds = round(time.monotonic() - began, 3)
+            self._said["stage"] = event.stage
+            self._said["stages"][event.stage] = {"done": event.done, "total": event.total, "seconds": seconds}
+        elif event.kind == "task":
+            self._said["tasks"] += 1
+        elif event.kind == "retry":
+            self._said["retries"] += event.done
+        self._owned = self._owned or event.stage not in CHECKING
+        if event.kind in ("begin", "end", "retry") or time.monotonic() - self._written > STATUS_INTERVAL:
+            self._write()
+
+    def end(self, state: str, why: str | None) -> dict[str, Any]:
+        """The summary of the run."""
+        self._said |= {"state": state, "ended": now()} | ({"why": why} if why else {})
+        self._write()
+        return dict(self._said)
+
+    def _write(self) -> None:
+        """Nothing before the workspace is the run's, nothing on a full disk: a run does not fail for its status."""
+        if self._owned:
+            with suppress(OSError, WorkspaceError):
+                if self._file is not None:
+                    write_json(self._file, {**self._said, "updated": now()}, mode=0o600)
+                else:
+                    self._put()
+                self._written = time.monotonic()
+
+    def _put(self) -> None:
+        if self._objects is None:
+            self._objects = Objects(str(self._place), soon=True)
+            self._said["starts"] = int((_read(self._objects) or {}).get("starts", 0)) + 1
+        self._objects.put(STATUS, json.dumps({**self._said, "updated": now()}, indent=2).encode())
+
+
+@contextmanager
+def observed(root: str | Path, log: str | None, metrics: str | None, listener: Listener) -> Iterator[Listener]:
+    """A listener that hands events on, writes them down and counts them; tells how the block ended."""
+    run = uuid4().hex[:12]
+    with ExitStack() as kept:
+        status, figures, lines = Status(root, run), Metrics(), None
+        if log is not None:
+            lines = JsonLog(kept.enter_context(_opened(log)), run)
+        if metrics is not None:
+            kept.enter_context(_served(metrics, figures.registry))
+        sinks = [status.hear, figures.hear, *([lines.hear] if lines else [])]
+
+        def hear(event: Event) -> None:
+            listener(event)
+            if (told := outward(event)) is not None:
+                for sink in sinks:
+                    sink(told)
+
+        def tell(state: str, why: str | None) -> None:
+            figures.set_state(state)
+            summary = status.end(state, why)
+            if lines:
+                lines.say({"event": "summary", **{k: v for k, v in summary.items() if k != "run"}})
+
+        try:
+            yield hear
+        except BaseException as error:
+            tell("failed", cause(error))
+            raise
+        tell("finished", None)
+
+
+def outward(event: Event) -> Event | None:
+    """What of an event may be told outside: which strata took the proper prior, and how many, may not."""
+    if event.kind == "note" or event.unit.get("fit") == "proper":
+        return None
+    return event._replace(done=0, total=None) if event.stage == FALLBACK else event
+
+
+def cause(error: BaseException) -> str:
+    """Why a run ended, without a word that data may have made: the message only where it speaks of machines alone."""
+    name = type(error).__name__
+    if isinstance(error, ClusterError | TaskError | WorkspaceError) and error.__cause__ is None:
+        return f"{name}: {str(error).splitlines()[0]}"
+    if isinstance(error, OSError) and not isinstance(error, DpdistError):
+        return f"{name}: {error.strerror}"
+    return name
+
+
+def read_status(workspace: str | Path) -> dict[str, Any]:
+    """What a run says of itself, with `silent` seconds since it last did. Raises `WorkspaceError` if there is none."""
+    said = _read(Objects(str(workspace), soon=True) if is_url(workspace) else Path(workspace) / STATUS)
+    if said is None:
+        raise WorkspaceError(str(workspace), "no run has left a status here", "name the folder given to run --workspace", 2)
+    updated = datetime.fromisoformat(said["updated"])
+    return {**said, "silent": round((datetime.now(UTC) - updated).total_seconds(), 1)}
+
+
+def status_lines(said: Mapping[str, Any]) -> dict[str, str]:
+    """A status in words, by heading."""
+    state = str(said["state"])
+    if state == "running" and said["silent"] > SILENT_AFTER:
+        state = f"running, or dead: no sign of life for {said['silent']:,.0f} s"
+    shown = {"state": state, "began": str(said["began"]), "starts": str(said["starts"])}
+    if "why" in said:
+        shown["why"] = str(said["why"])
+    for name, stage in said["stages"].items():
+        total = "" if stage["total"] is None else f" of {stage['total']:,}"
+        shown[name] = f"{stage['done']:,}{total} in {stage['seconds']:,.1f} s"
+    return {**shown, "tasks": f"{said['tasks']:,}, {said['retries']:,} submitted again"}
+
+
+def _read(place: Path | Objects | None) -> dict[str, Any] | None:
+    try:
+        found = place.get(STATUS) if isinstance(place, Objects) else None
+        text = found.data if found else place.read_bytes() if isinstance(place, Path) else b""
+        said: dict[str, Any] = json.loads(text)
+    except (OSError, ValueError):
+        return None
+    return said
+
+
+@contextmanager
+def _opened(log: str) -> Iterator[TextIO]:
+    if log == "-":
+        yield sys.stderr
+        return
+    with Path(log).open("a", encoding="utf-8") as stream:
+        yield stream
+
+
+@contextmanager
+def _served(place: str, registry: CollectorRegistry) -> Iterator[None]:
+    host, _, port = place.rpartition(":")
+    if not host or not port.isdigit():
+        problem = Problem("--metrics", f"'{place}'", "host:port", "write 127.0.0.1:9100")
+        raise JobError("run", [problem])
+    try:
+        server, thread = start_http_server(int(port), addr=host.strip("[]"), registry=registry)
+    except OSError as error:
+        raise ClusterError(f"metrics cannot be served on {place} ({error.strerror})", "choose another host:port") from None
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,251 @@
+"""A release as text: what a plan promises, what a run left, and (for the custodian) how good it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from dpdist.cli.cautions import cautions
+from dpdist.cli.console import Escaping
+from dpdist.cli.evaluation_text import evaluation_text, verdict_text
+from dpdist.cli.table_text import facts_text, paragraphs, table_text
+from dpdist.core.confidential import Confidential
+from dpdist.core.errors import WorkspaceError
+from dpdist.core.public_files import UNFIT
+from dpdist.core.records import Frame
+from dpdist.core.table_cells import cross
+from dpdist.estimation.frame_table import frame_from_table
+from dpdist.mechanisms.reference_tables.collapsing import fewest
+from dpdist.mechanisms.reference_tables.sensitivity import noise_scales
+from dpdist.planning import Plan
+from dpdist.privacy import adjacency, claims
+from dpdist.privacy.guarantees import large_delta
+from dpdist.publish.folder import recover
+from dpdist.publish.released import promised, refuse_changed
+from dpdist.runtime.blocks import log_lik_bytes
+from dpdist.storage.bucket import MANIFEST
+from dpdist.storage.workspace import Workspace
+from dpdist.survey.earlier_release import ReferenceRelease
+from dpdist.survey.reference_file import ReferenceFile
+
+SIZES_SECRET = "not shown: the job keeps sizes confidential"
+ABREAST = 2
+"""Statistics, with their standard errors, that a line of 80 columns holds beside a cell's levels."""
+LEGEND = "± is one standard error. 90 % intervals are `lower` and `upper` in the files of public/tables."
+FEW = {0: "no record", 1: "one record"}
+NOT_GIVEN = "not given"
+NOT_IDENTIFIED = "not identified"
+
+
+def plan_text(plan: Plan) -> RenderableType:
+    """What a run would do and cost."""
+    job = plan.job
+    facts = {
+        "input": plan.source.name,
+        "records": SIZES_SECRET if job.sizes_secret else f"{_records(plan):,} after universe and rules",
+        **({"reference": _reference(plan, plan.reference)} if plan.reference is not None else {}),
+        **({"fit to reference": plan.goodness.in_words()} if plan.goodness is not None else {}),
+        **_sizes(plan),
+    }
+    said = promised(plan.promise, {}) | {"exchange": job.budget.exchange, "headline": adjacency.headline(job)}
+    said["cautions"] = [*said["cautions"], *filter(None, [large_delta(job, _records(plan))]), *cautions(plan)]
+    return facts_text({**facts, **_promise(said), "composition": said["composition"], **_cautions(said)})
+
+
+def _cautions(said: Mapping[str, Any]) -> dict[str, str]:
+    """What is known to go wrong; releases of before have none."""
+    listed = "\n".join(f"- {each}" for each in said.get("cautions", ()))
+    return {"cautions": listed} if listed else {}
+
+
+def _promise(said: Mapping[str, Any]) -> dict[str, str]:
+    """Guarantee, cost and what is protected, as a statement has them; nothing is where nothing is promised."""
+    if "headline" not in said or said["guarantee"] == "none":
+        return claims.headline(said)
+    verb = "is to protect" if said["guarantee"] == "asymptotic" else "protects"
+    return claims.headline(said) | {verb: said["headline"]}
+
+
+def _covered(said: Mapping[str, Any]) -> dict[str, str]:
+    """Which files ε compares, what is not protected and who is trusted; of a statement that has them."""
+    lines = {"neighbours": said.get("adjacency_in_words"), "not covered": ", ".join(said.get("not_protected", ()))}
+    lines |= {"unit": said.get("privacy_unit_in_words"), "trusted": said.get("trust_model")}
+    return {name: text for name, text in lines.items() if text}
+
+
+def valid_text(plan: Plan) -> str:
+    """That the job is valid, and for how many records where that may be shown."""
+    if plan.job.sizes_secret:
+        return f"The job is valid. Records: {SIZES_SECRET}."
+    return f"The job is valid: {_records(plan):,} records in {len(plan.frame.stratum_labels):,} strata."
+
+
+def _records(plan: Plan) -> int:
+    return int(plan.frame.count.sum())
+
+
+def _sizes(plan: Plan) -> dict[str, str]:
+    """What follows from the number of records."""
+    if plan.job.sizes_secret:
+        return {"blocks, memory": "not shown either, for they follow from the number of records"}
+    frame, layout, count = plan.frame, plan.layout, plan.frame.stratum_count
+    needed, given = layout.largest_task_bytes / 2**20, int(plan.job.runtime.memory_per_worker) / 2**20
+    store = f"{log_lik_bytes(frame, layout.draws) / 2**20:,.0f} MiB before compression"
+    return {
+        "strata": f"{len(count):,} (from {int(count.min()):,} to {int(count.max()):,} records)",
+        "blocks": f"{len(layout.blocks):,}",
+        "memory per task": f"{needed:,.0f} MiB at most, of {given:,.0f} MiB a worker",
+        "log-likelihood store": store if layout.log_lik else "not kept",
+    }
+
+
+def _reference(plan: Plan, found: ReferenceFile | ReferenceRelease) -> str:
+    """Its size, and for tables of its cells how many of them are too small to have noise of their own."""
+    job, said = plan.job, f"{found.records:,} records"
+    if not isinstance(found, ReferenceFile) or job.mechanism.name != "reference_tables":
+        return said
+    cell = plan.frame.group(job.cell_columns)[0]
+    records = np.bincount(cell, weights=found.counts(plan.frame)).astype(int)
+    few = fewest(noise_scales(job.epsilon_of_tables, job.budget.adjacency, len(job.model.outcomes)))
+    said += f", {records.min():,} to {records.max():,} in each of {len(records):,} cells"
+    small = int((records < few).sum())
+    return said + (f"; {small:,} of fewer than {few:,.0f}, which noise would drown, have sums together" if small else "")
+
+
+def run_text(workspace: str | Path) -> RenderableType:
+    """The end of a run: what may be published and what must not."""
+    with Workspace.opened(workspace, soon=True) as space:
+        said = _statement(space)
+        return facts_text(
+            _replay(space)
+            | {
+                "public": space.shown(space.public),
+                "confidential": f"{space.shown(space.confidential)} (guard it)",
+                **_promise(said),
+                **_cautions(said),
+                "tables": ", ".join(sorted(p.stem for p in (space.public / "tables").glob("*.csv"))),
+                "synthetic sets": str(said["synthetic_sets"]),
+                "how far off it is": f"`dpdist report {space.place} --confidential`",
+            }
+        )
+
+
+def report_text(workspace: str | Path, confidential: bool) -> RenderableType:
+    """Guarantee and tables of a release; with `confidential`, its errors beside those of comparators, and a verdict."""
+    with Workspace.opened(workspace, soon=True) as space:
+        return _report_text(space, confidential)
+
+
+def _report_text(space: Workspace, confidential: bool) -> RenderableType:
+    said = _statement(space)
+    parts: list[RenderableType] = [
+        Text(f"{said['dataset']} {said['period']}", style="bold"),
+        facts_text(
+            {
+                **_replay(space),
+                **_promise(said),
+                **_covered(said),
+                "composition": said["composition"],
+                **_cautions(said),
+            }
+        ),
+    ]
+    sizes = frame_from_table(pq.read_table(space.public / "released" / "frame.parquet"))
+    unknown = False
+    for path in sorted((space.public / "tables").glob("*.parquet")):
+        rows = pd.read_parquet(path)
+        parts += [table_text(path.stem, *each) for each in _wide(rows, sizes)]
+        unknown |= bool((rows["estimate"].notna() & rows["standard_error"].isna()).any())
+    parts.append(paragraphs([LEGEND, *([f"{NOT_GIVEN}: {said['standard_errors'][0]}"] if unknown else [])], "dim"))
+    parts += [Text(line, style="red") for line in _listed(said, "not_identified", "not identified")]
+    parts += [Text(line, style="yellow") for line in _listed(said, "drift", "drifted from the reference")]
+    if confidential:
+        parts.append(evaluation_text(_evaluations(space), said["guarantee"]))
+    return Group(*parts)
+
+
+def verdict(workspace: str | Path) -> RenderableType:
+    """What the evaluation says of the published intervals, for the custodian's screen alone."""
+    with Workspace.opened(workspace, soon=True) as space:
+        return verdict_text(_evaluations(space))
+
+
+def _evaluations(space: Workspace) -> dict[str, pd.DataFrame]:
+    """The evaluation of every published table, by name."""
+    space.store.take_folder(space.evaluation)
+    names = sorted(path.stem for path in (space.public / "tables").glob("*.parquet"))
+    paths = {name: space.evaluation / f"{name}.parquet" for name in names}
+    if not all(path.exists() for path in paths.values()):
+        raise WorkspaceError(
+            space.place, "no evaluation", "the `dpdist run` that made it makes it again, and spends nothing"
+        )
+    return {name: pd.read_parquet(path) for name, path in paths.items()}
+
+
+def report(workspace: str | Path, confidential: bool = False) -> str:
+    """`report_text` as plain text, 100 columns wide."""
+    console = Escaping(width=100, no_color=True)
+    with console.capture() as captured:
+        console.print(report_text(workspace, confidential))
+    return captured.get()
+
+
+def audit_text(found: Confidential[pd.DataFrame]) -> RenderableType:
+    """What an audit found, for the custodian's eyes."""
+    said = "exceeded: records whose exact loss, with all weights computed anew, is over 2Δ; largest_share: of 2Δ, at most"
+    return Group(table_text("Leave-one-out audit (confidential)", found.disclose_to_custodian()), Text(said, style="dim"))
+
+
+def _statement(space: Workspace) -> dict[str, Any]:
+    recover(space.public)
+    if space.store.take(space.public / MANIFEST):
+        space.store.take_folder(space.public)
+    if not space.public.is_dir():
+        raise WorkspaceError(space.place, "no public folder", "run `dpdist run` on this workspace first")
+    refuse_changed(space.public)
+    said: dict[str, Any] = json.loads((space.public / "statement.json").read_text(encoding="utf-8"))
+    return said
+
+
+def _replay(space: Workspace) -> dict[str, str]:
+    """Said first of a folder that repeats another run's draws."""
+    said = "repeats another run's draws: not for publication"
+    return {"replay": said} if (space.public / UNFIT).exists() else {}
+
+
+def _listed(said: dict[str, Any], name: str, heading: str) -> list[str]:
+    """What a statement says of some cells, by variable, and what it means; nothing where it names none."""
+    if name not in said:
+        return []
+    lines = [f"{heading}, {what}: {', '.join(cells)}" for what, cells in said[name].items() if what != "in_words"]
+    return [*lines, f"({said[name]['in_words']})"]
+
+
+def _wide(rows: pd.DataFrame, sizes: Frame) -> list[tuple[pd.DataFrame, list[str]]]:
+    """One row a cell: the default estimator of every statistic with its standard error, ABREAST statistics at a time;
+    beside it, cell by cell, why a figure may be missing."""
+    default = "parameters" if (rows["estimator"] == "parameters").any() else "records"
+    mine = rows[rows["estimator"] == default]
+    by = [str(name) for name in rows.columns[: rows.columns.get_loc("statistic")]]
+    cells, parts = cross(sizes, by, True), []
+    records: dict[tuple[str, ...], int] = dict(zip(cells.labels, map(int, cells.membership @ sizes.count), strict=True))
+    for (statistic, variable), group in mine.groupby(["statistic", "variable"], sort=False, dropna=False):
+        name = statistic if variable is None or variable != variable else f"{statistic} of {variable}"
+        part = group[[*by, "estimate", "standard_error"]].reset_index(drop=True)
+        parts.append(part.set_axis([*by, name, "±"], axis=1))
+    absent = np.any([part.iloc[:, -2].isna().to_numpy() for part in parts], axis=0)
+    labels = parts[0][by].to_numpy().tolist()
+    why = [
+        FEW.get(records[tuple(label)], NOT_IDENTIFIED if own else NOT_GIVEN)
+        for label, own in zip(labels, absent, strict=True)
+    ]
+    groups = [parts[k : k + ABREAST] for k in range(0, len(parts), ABREAST)]
+    return [(pd.concat([first, *(part.drop(columns=by) for part in more)], axis=1), why) for first, *more in groups]

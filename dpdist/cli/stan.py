@@ -1,0 +1,102 @@
+"""`dpdist stan`: compile programs ahead of time, and show what Stan finds on this machine."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, cast
+
+import typer
+
+from dpdist.cli.console import err, guarded, out
+from dpdist.core.errors import ToolchainError
+from dpdist.core.progress import Event
+from dpdist.sampling import toolchain as stan
+from dpdist.sampling.cache import available_memory, cache_folder, compiles_at_once
+from dpdist.sampling.programs import shipped_programs
+from dpdist.sampling.stan import StanSettings, fit
+
+app = typer.Typer(
+    help="Stan programs: compile them ahead of time ([bold]build[/]), show what is installed ([bold]doctor[/]).",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+Programs = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[PROGRAM]...", help="Stan files or names of shipped programs; all shipped ones."),
+]
+Toolchain = Annotated[str, typer.Option("--toolchain", help="auto, cmdstan or embedded.")]
+Check = Annotated[bool, typer.Option("--check", help="Also compile a small program and draw from it.")]
+
+_SMALL = "parameters { real x; } model { target += std_normal_lpdf(x); }\n"
+
+
+@app.command()
+def build(programs: Programs = None, toolchain: Toolchain = "auto") -> None:
+    """Compile programs into the cache, so that no run waits for a compiler (for images)."""
+
+    def act() -> None:
+        for program in programs or list(shipped_programs()):
+            made = stan.executable(program, cast(stan.ToolchainName, toolchain), _tell)
+            out.print(f"{made.program}: {made.path}", markup=False)
+
+    guarded(act)
+
+
+@app.command()
+def doctor(toolchain: Toolchain = "auto", check: Check = False) -> None:
+    """Show toolchain, versions, compiler, cache and which programs are built. Compiles nothing without --check."""
+
+    def act() -> None:
+        for package in ("cmdstanpy", "httpstan", "arviz"):
+            _line(package, _version(package))
+        for name in ("cmdstan", "embedded"):
+            _line(name, _found(name))
+        folder = cache_folder()
+        _line("cache", f"{folder} ({sum(f.stat().st_size for f in folder.iterdir() if f.is_file()) / 1e6:,.1f} MB)")
+        _line("compiles at once", f"{compiles_at_once()} ({available_memory() / 1e9:.1f} GB of memory free)")
+        tools = stan.find_toolchain(cast(stan.ToolchainName, toolchain))
+        _line("toolchain", f"{tools.name} ({toolchain})")
+        for name, path in shipped_programs().items():
+            _line(f"{name}.stan", "built" if stan.built(path, tools) else "not built: dpdist stan build")
+        if check:
+            _line("check", _drawn(cast(stan.ToolchainName, toolchain)))
+
+    guarded(act)
+
+
+def _drawn(toolchain: stan.ToolchainName) -> str:
+    """Compile the small program and draw from it; raises what goes wrong."""
+    with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
+        program = Path(folder) / "small.stan"
+        program.write_text(_SMALL)
+        began = time.monotonic()
+        made = stan.executable(program, toolchain, _tell)
+        compiled = time.monotonic()
+        fit(made, {}, StanSettings(), 1, Path(folder))
+        return f"compiled in {compiled - began:.1f} s, 4,000 draws in {1000 * (time.monotonic() - compiled):.0f} ms"
+
+
+def _found(name: str) -> str:
+    try:
+        return stan.find_toolchain(cast(stan.ToolchainName, name)).description
+    except ToolchainError as error:
+        return f"{error.found}; {error.remedy}"
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed; pip install 'dpdist[stan]'"
+
+
+def _line(name: str, said: str) -> None:
+    out.print(f"{name:<18}{said}", markup=False)
+
+
+def _tell(event: Event) -> None:
+    err.print(event.note, markup=False)

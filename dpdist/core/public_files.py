@@ -1,0 +1,171 @@
+"""Public files as they come from outside: named by a manifest, regular, unchanged, and of the form that is asked for.
+
+An earlier release may be somebody else's. What is read here is trusted afterwards, so every doubt is raised here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+
+from dpdist.core.files import sha256
+
+MANIFEST = "manifest.json"
+UNFIT = "NOT_FOR_PUBLICATION.txt"
+"""In the public folder of a replay, beside what the manifest names."""
+LARGEST_JSON = 2**26
+"""Bytes of a manifest, statement, job or guarantee."""
+DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+class Damaged(Exception):
+    """A file of a public folder that cannot be taken: which, what was found in it, and what is allowed."""
+
+    def __init__(self, file: str, found: str, allowed: str):
+        self.file, self.found, self.allowed = printable(file), found, allowed
+        super().__init__(self.file, found, allowed)
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.found}"
+
+
+def printable(text: object, most: int = 80) -> str:
+    """A text of somebody else's for a message: no control characters, and not long."""
+    said = str(text)
+    shown = said if said.isprintable() else json.dumps(said)
+    return shown if len(shown) <= most else shown[:most] + "…"
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first thing that a model of pydantic's finds wrong, without the value."""
+    one = error.errors(include_input=False, include_url=False)[0]
+    return f"{printable('.'.join(map(str, one['loc'])) or 'the whole')}: {printable(one['msg'], 200)}"
+
+
+def regular(folder: Path, name: str) -> Path:
+    """The file of this name. Raises `Damaged` unless it is a regular file that is reached without a symbolic link."""
+    path = folder
+    for part in PurePosixPath(name).parts:
+        path = path / part
+        if path.is_symlink():
+            raise Damaged(name, "a symbolic link", "files in the folder itself")
+    if not path.exists():
+        raise Damaged(name, "no such file", "every file that manifest.json tells of")
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise Damaged(name, "no regular file", "regular files")
+    return path
+
+
+def read_object(folder: Path, name: str) -> dict[str, Any]:
+    """The JSON object that a file holds. Raises `Damaged`."""
+    path, allowed = regular(folder, name), "one JSON object of finite numbers, every key once"
+    if path.stat().st_size > LARGEST_JSON:
+        raise Damaged(name, f"more than {LARGEST_JSON} bytes", f"at most {LARGEST_JSON} bytes")
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once, parse_constant=_finite)
+    except RecursionError:
+        raise Damaged(name, "values nested too deeply", allowed) from None
+    except ValueError as error:
+        raise Damaged(name, f"no valid JSON ({printable(error)})", allowed) from None
+    if not isinstance(value, dict):
+        raise Damaged(name, f"a JSON {type(value).__name__}", allowed)
+    return value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(found := dict(pairs)) < len(pairs):
+        raise ValueError("a key stands twice")
+    return found
+
+
+def _finite(text: str) -> float:
+    raise ValueError(f"{text} is no finite number")
+
+
+def vouched(folder: Path, part: str = "", *others: str) -> frozenset[str]:
+    """Names of the files of the subfolder `part`, or of the whole folder, and `others`: all that manifest.json names there,
+    unchanged, and no more.
+
+    Raises `Damaged`, naming the first of them and the number of the others.
+    """
+    files = read_object(folder, MANIFEST).get("files")
+    if not isinstance(files, dict):
+        raise Damaged(MANIFEST, "no table of files", "files: SHA-256 by name")
+    for name, digest in files.items():
+        _check_entry(name, digest)
+    own = {name for name in files if not part or name.startswith(f"{part}/")} | set(others)
+    if unnamed := sorted(own - files.keys()):
+        raise Damaged(MANIFEST, f"it does not tell of {unnamed[0]}", "the checksum of every file that is read")
+    damage = [found for name in sorted(own) if (found := _difference(folder, name, files[name])) is not None]
+    unnamed = [name for name in _present(folder, part) if name not in own and name not in (MANIFEST, UNFIT)]
+    damage += [Damaged(name, "manifest.json does not tell of it", "only files that it tells of") for name in unnamed]
+    if damage:
+        others_alike = f", and {len(damage) - 1} more files are not the manifest's" if len(damage) > 1 else ""
+        raise Damaged(damage[0].file, damage[0].found + others_alike, damage[0].allowed)
+    return frozenset(own)
+
+
+def _difference(folder: Path, name: str, digest: str) -> Damaged | None:
+    """How a file differs from what the manifest tells of it."""
+    try:
+        same = sha256(regular(folder, name)) == digest
+    except Damaged as error:
+        return error
+    return None if same else Damaged(name, "it is not the file that manifest.json tells of", "the file as it was released")
+
+
+def _check_entry(name: str, digest: object) -> None:
+    path = PurePosixPath(name)
+    inside = path.as_posix() == name and not path.is_absolute() and ".." not in path.parts and "\\" not in name
+    if not inside or name in ("", ".") or not name.isprintable():
+        raise Damaged(MANIFEST, f"the file name '{printable(name)}'", "names of files inside the folder, as tables/a.csv")
+    if not isinstance(digest, str) or not DIGEST.fullmatch(digest):
+        raise Damaged(MANIFEST, f"no SHA-256 of {printable(name)}", "64 hexadecimal digits")
+
+
+def _present(folder: Path, part: str) -> Iterator[str]:
+    for path in sorted((folder / part).rglob("*")):
+        if path.is_symlink() or not path.is_dir():
+            yield path.relative_to(folder).as_posix()
+
+
+def read_columns(folder: Path, name: str, types: Mapping[str, pa.DataType], most: int) -> pa.Table:
+    """The columns of a Parquet file of at most `most` rows, if these are all it has and are of these types, without gaps.
+
+    Raises `Damaged`. Types are looked at before any value is: an extension type is nobody's.
+    """
+    path = regular(folder, name)
+    try:
+        with pq.ParquetFile(path) as file:
+            schema, rows = file.schema_arrow, file.metadata.num_rows
+            _check_columns(name, schema, types)
+            if rows > most:
+                raise Damaged(name, f"{rows} rows", f"at most {most} rows")
+            table = file.read()
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+        raise Damaged(
+            name, f"no whole Parquet file ({type(error).__name__})", "a Parquet file as it was released"
+        ) from None
+    for column in types:
+        if nulls := table.column(column).null_count:
+            raise Damaged(name, f"{nulls} missing values in {printable(column)}", "a value in every row")
+    return table
+
+
+def _check_columns(name: str, schema: pa.Schema, types: Mapping[str, pa.DataType]) -> None:
+    wanted = f"the columns {', '.join(f'{column} ({kind})' for column, kind in types.items())}"
+    if sorted(schema.names) != sorted(types):
+        raise Damaged(name, f"the columns {printable(', '.join(schema.names))}", wanted)
+    for column, kind in types.items():
+        if b"ARROW:extension:name" in (schema.field(column).metadata or {}):
+            raise Damaged(name, f"{printable(column)} of an extension type", wanted)
+        if (found := schema.field(column).type) != kind:
+            raise Damaged(name, f"{printable(column)} of type {printable(found)}", wanted)

@@ -1,0 +1,64 @@
+"""Table cells: the cross of grouping columns with all margins ("Total")."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from dpdist.core.records import TOTAL, Codes, Frame
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Cells of one table over a frame.
+
+    `labels` holds a text per grouping column for each cell; `membership` is the 0/1 matrix (cell, frame row).
+    """
+
+    by: tuple[str, ...]
+    labels: tuple[tuple[str, ...], ...]
+    membership: csr_array
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def per_record(self) -> int:
+        """Cells that one record falls into (the same for every record)."""
+        return int(self.membership[:, [0]].sum())
+
+
+def cross(frame: Frame, by: Sequence[str], margins: bool) -> Cells:
+    """All cells of `by` in the levels' declared order, each column's "Total" last; empty cells included."""
+    axes = [range(len(frame.levels[name]) + (1 if margins else 0)) for name in by]
+    labels, columns = [], []
+    for codes in product(*axes):
+        inside = np.ones(len(frame), dtype=bool)
+        label = []
+        for name, code in zip(by, codes, strict=True):
+            levels = frame.levels[name]
+            if code < len(levels):
+                inside &= frame.codes[name] == code
+                label.append(str(levels[code]))
+            else:
+                label.append(TOTAL)
+        labels.append(tuple(label))
+        columns.append(np.flatnonzero(inside))
+    indptr = np.concatenate([[0], np.cumsum([len(rows) for rows in columns])])
+    indices = np.concatenate(columns) if columns else np.empty(0, dtype=np.int64)
+    matrix = csr_array((np.ones(len(indices)), indices, indptr), shape=(len(labels), len(frame)))
+    return Cells(tuple(by), tuple(labels), matrix)
+
+
+def split_by(cells: Cells, groups: Codes) -> tuple[csr_array, Codes, Codes]:
+    """Cells split by a grouping of the frame rows: membership (pair, frame row), cell and group of each pair."""
+    coo = cells.membership.tocoo()
+    number = int(groups.max()) + 1 if len(groups) else 1
+    key = coo.row.astype(np.int64) * number + groups[coo.col]
+    distinct, pair = np.unique(key, return_inverse=True)
+    matrix = csr_array((np.ones(len(pair)), (pair, coo.col)), shape=(len(distinct), cells.membership.shape[1]))
+    return matrix, (distinct // number).astype(np.int32), (distinct % number).astype(np.int32)

@@ -1,0 +1,92 @@
+"""Running a mechanism's rounds: answer its requests until it returns; how a pass visits the blocks is the caller's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from functools import reduce
+from typing import Any, TypeVar
+
+import numpy as np
+
+from dpdist.core.keys import Key
+from dpdist.core.records import Floats, Records
+from dpdist.engine.protocol import BlockRecorder, Carry, Noise, Pass, Sample
+from dpdist.models.protocol import StratumModel
+from dpdist.sampling.protocol import Sampler
+
+T = TypeVar("T")
+
+_COMBINE = {"sum": np.add, "max": np.maximum}
+
+
+def drive(
+    rounds: Generator[Pass | Sample | Noise, Any, T],
+    model: StratumModel,
+    sampler: Sampler,
+    key: Key,
+    stratum: str,
+    visit: Callable[[Pass], Floats],
+    noise: Callable[[Noise], Floats],
+) -> T:
+    """Drive the generator to its end: `visit` gives a pass's total, draws come from keyed streams, noise from `noise`.
+
+    Draws of the same (stage, set) use the same stream in every round: common random numbers.
+    """
+    reply: object = None
+    while True:
+        try:
+            request = rounds.send(reply)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        if isinstance(request, Pass):
+            reply = visit(request)
+        elif isinstance(request, Noise):
+            reply = noise(request)
+        else:
+            rng = key.generator(request.stage, stratum, set=request.set)
+            reply = (sampler.one if request.set else sampler.many)(request.model or model, request.posterior, rng)
+
+
+def visit_blocks(
+    request: Pass, blocks: Sequence[Records], carries: Sequence[Carry], recorders: Sequence[BlockRecorder]
+) -> Floats:
+    """A pass over blocks in memory: partials combined in block order."""
+    visited = zip(blocks, carries, recorders, strict=True)
+    return combine(request, [request.kernel(records, carry, recorder) for records, carry, recorder in visited])
+
+
+def combine(request: Pass, partials: Sequence[Floats]) -> Floats:
+    """Partials put together in block order."""
+    if request.combine == "concat":
+        return np.concatenate(partials)
+    return reduce(_COMBINE[request.combine], partials)
+
+
+def run_rounds(
+    rounds: Generator[Pass | Sample | Noise, Any, T],
+    model: StratumModel,
+    sampler: Sampler,
+    key: Key,
+    stratum: str,
+    blocks: Sequence[Records],
+    recorders: Sequence[BlockRecorder],
+    noise: Callable[[Noise], Floats] | None = None,
+) -> T:
+    """What rounds over blocks in memory return; each block's carry stays with the block between rounds.
+
+    Without `noise` it is drawn, not kept: for what is neither resumed nor released.
+    """
+    carries: list[Carry] = [{} for _ in blocks]
+
+    def visit(request: Pass) -> Floats:
+        return visit_blocks(request, blocks, carries, recorders)
+
+    return drive(rounds, model, sampler, key, stratum, visit, noise or fresh_noise)
+
+
+def fresh_noise(request: Noise) -> Floats:
+    """OpenDP's noise, drawn now."""
+    from dpdist.privacy.noise import whole_gaussian, whole_laplace
+
+    return (whole_gaussian if request.law == "gaussian" else whole_laplace)(request.scale, request.size)

@@ -1,0 +1,1 @@
+"""Design-based statistics: estimators, variances, domains, raking; pure functions of sums."""

@@ -1,0 +1,182 @@
+"""Direct survey-weighted estimates from the confidential records, streamed block by block (confidential side only)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy.sparse import csr_array
+
+from dpdist.core.records import Codes, Floats, Frame, Records
+from dpdist.core.table_cells import Cells
+from dpdist.estimation.estimators import (
+    STATISTICS,
+    Estimate,
+    Figures,
+    Sums,
+    clustered_counts_and_means,
+    counts_and_means,
+    group_sums,
+    record_sums,
+    stratum_sizes,
+)
+from dpdist.estimation.variance import Replication, Stage, Stages, df_in_cells, met_units
+from dpdist.job import Lonely
+
+UNIT_ROUNDOFF = np.finfo(np.float64).eps / 2.0
+
+
+class Design(NamedTuple):
+    """What the file tells of its design beside the frame; arrays are empty where a job declares nothing of the kind.
+
+    `population`: units of every design stratum's population; `psu_population`: records in that of every PSU, by
+    (design stratum, psu code).
+    """
+
+    lonely: Lonely = "error"
+    population: Floats = np.empty(0)
+    psu_population: pd.Series[float] | None = None
+    psus: Floats = np.empty(0)
+    """PSUs of every design stratum; empty: those of the records at hand."""
+
+    def stage(self, size: Floats) -> Stage:
+        return Stage.of(size, self.population if len(self.population) else None, self.lonely)
+
+
+class Replicated(NamedTuple):
+    """Sums of replicate weights and of their products with the outcome per frame row, (row, replicate)."""
+
+    a: Floats
+    b: Floats
+    rule: Replication
+    df: float
+
+
+class Totals(NamedTuple):
+    """Sums and extremes per frame row, arrays (row,), and PSU totals (frame, psu, records, a … bb) if PSUs are declared."""
+
+    sums: Sums
+    weight: tuple[Floats, Floats]
+    product: tuple[Floats, Floats]
+    psu: pd.DataFrame | None
+
+
+def totals(blocks: Iterable[Records], frame: Frame, clustered: bool) -> Totals:
+    """One pass over the records."""
+    rows = len(frame)
+    sums = Sums(*(np.zeros(rows) for _ in range(5)))
+    low_w, high_w, low_p, high_p = (np.full(rows, v) for v in (np.inf, -np.inf, np.inf, -np.inf))
+    clusters: list[pd.DataFrame] = []
+    for block in blocks:
+        product = block.weight * block.outcome
+        sums = sums.plus(record_sums(block.frame, block.weight, block.outcome, rows))
+        np.minimum.at(low_w, block.frame, block.weight)
+        np.maximum.at(high_w, block.frame, block.weight)
+        np.minimum.at(low_p, block.frame, product)
+        np.maximum.at(high_p, block.frame, product)
+        if clustered:
+            part = pd.DataFrame({"frame": block.frame, "psu": block.psu, "records": 1, "a": block.weight, "b": product})
+            part = part.assign(aa=part.a**2, ab=part.a * part.b, bb=part.b**2)
+            clusters.append(part.groupby(["frame", "psu"], as_index=False).sum())
+    psu = pd.concat(clusters).groupby(["frame", "psu"], as_index=False).sum() if clustered else None
+    return Totals(sums, (low_w, high_w), (low_p, high_p), psu)
+
+
+def direct(
+    found: Totals, frame: Frame, cells: Cells, design: Design | None = None, replicated: Replicated | None = None
+) -> Figures:
+    """Weighted counts, means and totals per cell with linearised variances, or with those of the replicates.
+
+    A variance that cannot be told from rounding is 0: the design fixes the figure (calibrated strata, a constant outcome).
+    """
+    figures = _figures(found, frame, cells, Design() if design is None else design, replicated)
+    noise = _rounding(found.sums, frame, cells, figures[1].value)
+    count, mean, total = (
+        each._replace(variance=np.where(each.variance <= most, 0.0, each.variance))
+        for each, most in zip(figures, noise, strict=True)
+    )
+    return count, mean, total
+
+
+def errors_given_sizes(found: Totals, frame: Frame, cells: Cells, design: Design) -> Floats:
+    """Standard errors (statistic, cell) of counts, means and totals given every base cell's number of records.
+
+    These numbers are public and released, so a release need not estimate them. Base cells are taken as strata: frame rows,
+    which lie within design strata and keep their sampling fractions. One of a single record adds nothing. NaN where the
+    design has PSUs: the numbers then vary with the PSUs drawn, and no variance given them follows from strata.
+    """
+    if found.psu is not None:
+        return np.full((len(STATISTICS), len(cells)), np.nan)
+    finest = replace(frame, design_strata=tuple(frame.codes))
+    size = stratum_sizes(finest)
+    fraction = np.empty(len(size))
+    fraction[finest.design_stratum] = design.stage(stratum_sizes(frame)).fraction[frame.design_stratum]
+    figures = counts_and_means(found.sums, finest, cells, Stage(size, fraction, "certainty"))
+    most = _rounding(found.sums, frame, cells, figures[1].value)
+    return np.sqrt([np.where(each.variance <= m, 0.0, each.variance) for each, m in zip(figures, most, strict=True)])
+
+
+def _rounding(sums: Sums, frame: Frame, cells: Cells, mean: Floats) -> tuple[Floats, Floats, Floats]:
+    """The most that rounding makes of a variance that is 0: of counts, means and totals, (cell,).
+
+    A variance is a difference of squares, Σt² − (Σt)²/n. A sum of n terms has a relative error of at most n·u, u the unit
+    roundoff (Higham 2002, §4.2); products, quotients and factors of at most 2 add a few u more. So the difference errs by
+    at most 8(n + 7)u Σt², with t² ≤ (|b| + |R|a)²/W² for a mean R. PSU totals and replicates round less than that.
+    """
+    a, aa, bb = (cells.membership @ values for values in (sums.a, sums.aa, sums.bb))
+    share = 8.0 * UNIT_ROUNDOFF * (cells.membership @ frame.count.astype(np.float64) + 7.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        spread = (np.sqrt(bb) + np.abs(mean) * np.sqrt(aa)) / a
+    return share * aa, share * spread**2, share * bb
+
+
+def _figures(found: Totals, frame: Frame, cells: Cells, design: Design, replicated: Replicated | None) -> Figures:
+    if replicated is not None:
+        return _replicated(found.sums, replicated, cells)
+    if found.psu is None:
+        return counts_and_means(found.sums, frame, cells, design.stage(stratum_sizes(frame)))
+    psu, stages = _stages(found.psu, frame, design)
+    sums = Sums(*(found.psu[name].to_numpy(dtype=float) for name in Sums._fields))
+    return clustered_counts_and_means(found.psu["frame"].to_numpy(), psu, sums, stages, frame, cells)
+
+
+def degrees_of_freedom(
+    found: Totals, frame: Frame, cells: Cells, design: Design, replicated: Replicated | None = None
+) -> Floats:
+    """PSUs minus strata met in every cell (cell,), or the replicates' own."""
+    records = cells.membership @ frame.count.astype(float)
+    if replicated is not None:
+        return df_in_cells(replicated.df, records)
+    if found.psu is not None:
+        psu, stages = _stages(found.psu, frame, design)
+        return met_units(csr_array(cells.membership.tocsc()[:, found.psu["frame"].to_numpy()]), psu, stages)
+    met = cells.membership.tocoo()
+    strata = np.unique(met.row.astype(np.int64) * len(frame) + frame.design_stratum[met.col]) // max(len(frame), 1)
+    return np.asarray(records - np.bincount(strata, minlength=len(cells)))
+
+
+def _stages(psu: pd.DataFrame, frame: Frame, design: Design) -> tuple[Codes, Stages]:
+    """PSUs numbered through the strata, (row of `psu`,), and the stages they were sampled in."""
+    stratum = frame.design_stratum[psu["frame"].to_numpy()]
+    labels, code = np.unique(np.column_stack([stratum, psu["psu"].to_numpy()]), axis=0, return_inverse=True)
+    numbers: Codes = np.asarray(code.reshape(-1), dtype=np.int32)
+    here = group_sums(labels[:, 0], np.ones(len(labels)), int(labels[:, 0].max()) + 1)
+    first = design.stage(design.psus if len(design.psus) else here)
+    second = None
+    if design.psu_population is not None:
+        records: Floats = group_sums(code, psu["records"].to_numpy(dtype=float), len(labels))
+        sizes = design.psu_population.loc[list(map(tuple, labels))]
+        second = Stage.of(records, np.asarray(sizes, dtype=np.float64))
+    return numbers, Stages(labels[:, 0].astype(np.int32), first, second)
+
+
+def _replicated(sums: Sums, replicated: Replicated, cells: Cells) -> Figures:
+    a, b = (cells.membership @ values for values in (sums.a, sums.b))
+    again_a, again_b = ((cells.membership @ values).T for values in (replicated.a, replicated.b))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean, again = b / a, again_b / again_a
+        variance = replicated.rule.variance
+        return (Estimate(a, variance(a, again_a)), Estimate(mean, variance(mean, again)), Estimate(b, variance(b, again_b)))

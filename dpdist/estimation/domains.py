@@ -1,0 +1,188 @@
+"""Counts, totals, means, ratios, proportions and quantiles of a designed sample, in many domains at once.
+
+A statistic is linearised (`variances`), or made again under every replicate weight where the sample has them. A quantile is
+the smallest value with at least a share p of the weight at or below it; its error is Woodruff's: the interval of the share
+there, read off the distribution function, over two t quantiles (R's `svyquantile` with its defaults).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+from scipy.sparse import csr_array
+
+from dpdist.core.records import Codes, Floats, Ints
+from dpdist.estimation.estimators import Interval, t_interval
+from dpdist.estimation.variance import (
+    Replication,
+    Stage,
+    Stages,
+    Variable,
+    crossed_products,
+    df_in_cells,
+    linearised,
+    met_units,
+    replicate_df,
+)
+from dpdist.job import Lonely, ReplicateWeights
+
+WOODRUFF = 0.95
+ROUNDING = 1e-12
+
+
+class Estimates(NamedTuple):
+    """Figures of every domain, arrays (domain,); NaN where a domain has none."""
+
+    value: Floats
+    standard_error: Floats
+    df: Floats
+
+    @property
+    def cv(self) -> Floats:
+        """Coefficient of variation, |SE / estimate|."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.abs(self.standard_error / self.value)
+
+    def margin(self, level: float = 0.9) -> Floats:
+        """Margin of error: half the width of a t interval."""
+        return (self.interval(level).upper - self.interval(level).lower) / 2.0
+
+    def interval(self, level: float = 0.9) -> Interval:
+        return t_interval(self.value, self.standard_error**2, np.where(self.df > 0, self.df, np.nan), level)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Records with their design; arrays (record,), `replicates` (record, replicate)."""
+
+    weight: Floats
+    psu: Codes
+    stages: Stages
+    replicates: Floats | None = None
+    replication: Replication | None = None
+    replicate_df: float = np.inf
+
+    @classmethod
+    def of(
+        cls,
+        weight: Floats,
+        stratum: Ints | Codes | None = None,
+        psu: Ints | Codes | None = None,
+        population: Floats | None = None,
+        psu_population: Floats | None = None,
+        lonely: Lonely = "error",
+    ) -> Sample:
+        """Codes of strata and PSUs (numbered anew within strata); PSUs in the population of the record's stratum, and
+        records in that of its PSU, each (record,)."""
+        n = len(weight)
+        stratum = np.zeros(n, dtype=np.int64) if stratum is None else np.unique(stratum, return_inverse=True)[1]
+        unit = np.arange(n) if psu is None else np.unique(psu, return_inverse=True)[1]
+        _, first, code = np.unique(stratum * n + unit, return_index=True, return_inverse=True)
+        of_psu = stratum[first].astype(np.int32)
+        leaders = first[np.unique(of_psu, return_index=True)[1]]
+        size = np.bincount(of_psu)
+        one = Stage.of(size, None if population is None else population[leaders], lonely)
+        two = None if psu_population is None else Stage.of(np.bincount(code), psu_population[first])
+        return cls(weight, code.astype(np.int32), Stages(of_psu, one, two))
+
+    @classmethod
+    def replicated(cls, weight: Floats, replicates: Floats, said: ReplicateWeights) -> Sample:
+        """With replicate weights, which carry the design; `replicates` is (record, replicate)."""
+        n = len(weight)
+        stages = Stages(np.zeros(n, dtype=np.int32), Stage.of(np.array([n])))
+        df = said.df or replicate_df(crossed_products(replicates))
+        return cls(weight, np.arange(n, dtype=np.int32), stages, replicates, replication(said), df)
+
+    def part(self, rows: Ints | Codes) -> Sample:
+        """A domain's records under the whole sample's design."""
+        replicates = None if self.replicates is None else self.replicates[rows]
+        return replace(self, weight=self.weight[rows], psu=self.psu[rows], replicates=replicates)
+
+    def df(self, domains: csr_array) -> Floats:
+        if self.replicates is not None:
+            return df_in_cells(self.replicate_df, np.diff(domains.indptr).astype(np.float64))
+        return met_units(domains, self.psu, self.stages)
+
+
+def replication(said: ReplicateWeights) -> Replication:
+    factors = np.ones(said.number) if said.factors is None else np.array(said.factors)
+    return Replication(said.overall, factors, said.centre == "mean")
+
+
+def count(sample: Sample, domains: csr_array) -> Estimates:
+    """Σ w; `domains` is the 0/1 matrix (domain, record) here and below."""
+    return total(sample, domains, np.ones(len(sample.weight)))
+
+
+def total(sample: Sample, domains: csr_array, outcome: Floats) -> Estimates:
+    """Σ w y."""
+    ones, zeros = np.ones(domains.shape[0]), np.zeros(domains.shape[0])
+    value = domains @ (sample.weight * outcome)
+    if sample.replicates is not None and sample.replication is not None:
+        again = (domains @ (sample.replicates * outcome[:, None])).T
+        return _estimates(sample, domains, value, sample.replication.variance(value, again))
+    variable = Variable.of_records(np.zeros(len(outcome)), sample.weight * outcome)
+    return _estimates(sample, domains, value, linearised(variable, zeros, ones, domains, sample.psu, sample.stages))
+
+
+def mean(sample: Sample, domains: csr_array, outcome: Floats) -> Estimates:
+    """Σ w y / Σ w."""
+    return ratio(sample, domains, outcome, np.ones(len(outcome)))
+
+
+def proportion(sample: Sample, domains: csr_array, holds: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Estimates:
+    """Weighted share of records for which something holds."""
+    return mean(sample, domains, holds.astype(np.float64))
+
+
+def ratio(sample: Sample, domains: csr_array, numerator: Floats, denominator: Floats) -> Estimates:
+    """Σ w y / Σ w z."""
+    top, bottom = domains @ (sample.weight * numerator), domains @ (sample.weight * denominator)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = top / bottom
+        if sample.replicates is not None and sample.replication is not None:
+            parts = (domains @ (sample.replicates * values[:, None]) for values in (numerator, denominator))
+            again = (next(parts) / next(parts)).T
+            return _estimates(sample, domains, value, sample.replication.variance(value, again))
+    variable = Variable.of_records(sample.weight * denominator, sample.weight * numerator)
+    return _estimates(sample, domains, value, linearised(variable, value, bottom, domains, sample.psu, sample.stages))
+
+
+def quantile(sample: Sample, domains: csr_array, outcome: Floats, share: float) -> Estimates:
+    """Woodruff's quantiles; the error is NaN where the interval of the share leaves [0, 1]."""
+    found = []
+    for k in range(domains.shape[0]):
+        rows = domains.indices[domains.indptr[k] : domains.indptr[k + 1]]
+        rows = rows[np.argsort(outcome[rows], kind="stable")]
+        found.append(_quantile(sample.part(rows), outcome[rows], share))
+    return Estimates(*(np.array(column) for column in zip(*found, strict=True)))
+
+
+def _quantile(sample: Sample, outcome: Floats, share: float) -> tuple[float, float, float]:
+    """Quantile, standard error and df of one domain, its outcomes sorted."""
+    value = _at(outcome, sample.weight, share)
+    alone = csr_array(np.ones((1, len(outcome))))
+    below = proportion(sample, alone, outcome <= value)
+    df = float(below.df[0])
+    critical = float(stats.t.ppf(0.5 + WOODRUFF / 2.0, df)) if df > 0 else np.nan
+    low, high = (float(below.value[0] + sign * critical * below.standard_error[0]) for sign in (-1.0, 1.0))
+    if not (low >= 0.0 and high <= 1.0):
+        return value, np.nan, df
+    return value, (_at(outcome, sample.weight, high) - _at(outcome, sample.weight, low)) / (2.0 * critical), df
+
+
+def _at(outcome: Floats, weight: Floats, share: float) -> float:
+    """The smallest of sorted outcomes with a share of the weight at or below it."""
+    used = weight > 0
+    if not used.any():
+        return float("nan")
+    reached = np.cumsum(weight[used])
+    at = int(np.searchsorted(reached, share * reached[-1] * (1.0 - ROUNDING)))
+    return float(outcome[used][min(at, len(reached) - 1)])
+
+
+def _estimates(sample: Sample, domains: csr_array, value: Floats, variance: Floats) -> Estimates:
+    return Estimates(value, np.sqrt(np.where(np.isfinite(value), variance, np.nan)), sample.df(domains))

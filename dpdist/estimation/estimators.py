@@ -1,0 +1,147 @@
+"""Survey estimators as pure kernels over sums per frame row; the same for records, synthetic records and models.
+
+Totals and ratio means with Taylor-linearised variances (`variances`): those of Σ u, with u = w for a count and
+u = w(y − R)/Ŵ for a mean R.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import scipy
+from scipy.sparse import csr_array
+
+from dpdist.core.records import Codes, Floats, Frame, Ints
+from dpdist.core.table_cells import Cells, split_by
+from dpdist.estimation.variance import Stage, Stages, Variable, linearised, stratified
+from dpdist.job import StatisticName
+
+
+class Sums(NamedTuple):
+    """Sums over PSUs of their totals a = Σw and b = Σwy within a frame row, every array of shape (row,).
+
+    Where no PSU is declared a record is its own PSU, and the sums need one pass and no memory of records.
+    """
+
+    a: Floats
+    b: Floats
+    aa: Floats
+    ab: Floats
+    bb: Floats
+
+    def plus(self, other: Sums) -> Sums:
+        return Sums(*(x + y for x, y in zip(self, other, strict=True)))
+
+
+class Estimate(NamedTuple):
+    """Point estimates and variances, shape (cell,)."""
+
+    value: Floats
+    variance: Floats
+
+
+Figures = tuple[Estimate, Estimate, Estimate]
+"""What a table may hold: Σw, Σwy/Σw and Σwy, which jobs call by these names."""
+STATISTICS: tuple[StatisticName, ...] = ("count", "mean", "total")
+
+
+def record_sums(frame_row: Codes, weight: Floats, outcome: Floats, rows: int) -> Sums:
+    """Sums for records that are their own PSUs."""
+    product = weight * outcome
+
+    squares = (weight * weight, weight * product, product * product)
+    return Sums(*(group_sums(frame_row, values, rows) for values in (weight, product, *squares)))
+
+
+def group_sums(group: Codes | Ints, values: Floats, groups: int) -> Floats:
+    """Σ values per group, shape (group,)."""
+    return np.asarray(np.bincount(group, weights=values, minlength=groups), dtype=np.float64)
+
+
+def counts_and_means(sums: Sums, frame: Frame, cells: Cells, stage: Stage | None = None) -> Figures:
+    """Weighted counts, means and totals per cell; PSU = record; design strata from the frame, told more of by `stage`."""
+    pairs, cell, design_stratum = split_by(cells, frame.design_stratum)
+    stage = Stage.of(stratum_sizes(frame)) if stage is None else stage
+    pair = Sums(*(pairs @ values for values in sums))
+
+    def over_cells(values: Floats) -> Floats:
+        return group_sums(cell, values, len(cells))
+
+    count = over_cells(pair.a)
+    count_variance = stratified(pair.a, pair.aa, cell, design_stratum, stage, len(cells))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = over_cells(pair.b) / count
+        ratio, scale = mean[cell], count[cell]
+        total = (pair.b - ratio * pair.a) / scale
+        squares = (pair.bb - 2.0 * ratio * pair.ab + ratio**2 * pair.aa) / scale**2
+    mean_variance = np.where(count > 0, stratified(total, squares, cell, design_stratum, stage, len(cells)), np.nan)
+    product_variance = stratified(pair.b, pair.bb, cell, design_stratum, stage, len(cells))
+    return (Estimate(count, count_variance), Estimate(mean, mean_variance), Estimate(over_cells(pair.b), product_variance))
+
+
+def stratum_sizes(frame: Frame) -> Floats:
+    """Sample records per design stratum, shape (design stratum,)."""
+    return group_sums(frame.design_stratum, frame.count.astype(np.float64), int(frame.design_stratum.max()) + 1)
+
+
+def clustered_counts_and_means(
+    frame_row: Codes, psu: Codes, sums: Sums, stages: Stages, frame: Frame, cells: Cells
+) -> Figures:
+    """The same with PSUs, numbered through strata: `sums` are over the records of every (frame row × PSU met,)."""
+    membership = csr_array(cells.membership.tocsc()[:, frame_row])
+    count, total = (membership @ values for values in (sums.a, sums.b))
+    zeros, ones = np.zeros(len(cells)), np.ones(len(cells))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = total / count
+    nothing = np.zeros(len(sums.a))
+    counted = Variable(nothing, sums.a, nothing, nothing, sums.aa)
+    averaged = Variable(sums.a, sums.b, sums.aa, sums.ab, sums.bb)
+    added = Variable(nothing, sums.b, nothing, nothing, sums.bb)
+    return (
+        Estimate(count, linearised(counted, zeros, ones, membership, psu, stages)),
+        Estimate(mean, np.where(count > 0, linearised(averaged, mean, count, membership, psu, stages), np.nan)),
+        Estimate(total, linearised(added, zeros, ones, membership, psu, stages)),
+    )
+
+
+class Interval(NamedTuple):
+    """Estimate, standard error, degrees of freedom and a symmetric t interval, shape (cell,)."""
+
+    value: Floats
+    standard_error: Floats
+    df: Floats
+    lower: Floats
+    upper: Floats
+
+
+def t_interval(value: Floats, variance: Floats, df: Floats, level: float = 0.9) -> Interval:
+    error = np.sqrt(variance)
+    reach = scipy.stats.t.ppf(0.5 + level / 2.0, df) * error
+    return Interval(value, error, df, value - reach, value + reach)
+
+
+def positive_interval(value: Floats, variance: Floats, df: Floats, level: float = 0.9) -> Interval:
+    """A t interval on the log scale, for a figure that cannot be negative: skewed as its law is. Where it reaches further
+    than the figure itself, so that the log scale tells nothing, the symmetric one from 0 upwards."""
+    plain = t_interval(value, variance, df, level)
+    reach = plain.upper - value
+    clear = reach < value
+    factor = np.exp(np.divide(reach, value, out=np.zeros_like(reach), where=clear))
+    lower = np.where(clear, value / factor, np.maximum(plain.lower, 0.0))
+    return plain._replace(lower=lower, upper=np.where(clear, value * factor, np.maximum(plain.upper, 0.0)))
+
+
+def combine_sets(values: Floats, variances: Floats, df_within: float) -> Interval:
+    """Combine m synthetic sets, arrays of shape (set, cell): T = B/m + W, df = (m−1)(1 + W/(B/m))² (MODIPS; METHODS §6).
+
+    With m = 1 there is no between-set variance: T = W alone, too small; its df is the design's.
+    """
+    sets = len(values)
+    within = variances.mean(axis=0)
+    if sets == 1:
+        return t_interval(values[0], within, np.full(values.shape[1], df_within))
+    between = values.var(axis=0, ddof=1) / sets
+    with np.errstate(divide="ignore", invalid="ignore"):
+        df = np.where(between > 0, (sets - 1) * (1.0 + within / between) ** 2, np.inf)
+    return t_interval(values.mean(axis=0), between + within, df)

@@ -1,0 +1,86 @@
+"""The public frame as an Arrow table and back: levels as text, order kept in the schema's metadata."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pydantic import ValidationError
+
+from dpdist.core.public_files import Damaged, first_problem, read_columns, regular
+from dpdist.core.records import Frame, Level
+from dpdist.job import Job
+
+MOST = 2**53
+"""Records of a file: their numbers are exact in float64."""
+
+
+def frame_table(frame: Frame) -> pa.Table:
+    """One row per combination: its levels, and `count`."""
+    columns: dict[str, pa.Array] = {}
+    for name, codes in frame.codes.items():
+        levels = frame.levels[name]
+        columns[name] = pa.array([levels[code] for code in codes], type=pa.infer_type(list(levels)))
+    columns["count"] = pa.array(frame.count)
+    said = {
+        "levels": {name: list(levels) for name, levels in frame.levels.items()},
+        "strata": frame.strata,
+        "design_strata": frame.design_strata,
+    }
+    return pa.table(columns).replace_schema_metadata({"dpdist.frame": json.dumps(said)})
+
+
+def frame_from_table(table: pa.Table) -> Frame:
+    said = json.loads(table.schema.metadata[b"dpdist.frame"])
+    levels: dict[str, tuple[Level, ...]] = {name: tuple(values) for name, values in said["levels"].items()}
+    codes = {name: _codes(table.column(name).to_pylist(), known) for name, known in levels.items()}
+    count = table.column("count").to_numpy().astype(np.int64)
+    return Frame(codes, levels, count, tuple(said["strata"]), tuple(said["design_strata"]))
+
+
+def read_job(folder: Path, name: str) -> Job:
+    """The job of a release. Raises `Damaged`."""
+    try:
+        return Job.model_validate_json(regular(folder, name).read_bytes())
+    except ValidationError as error:
+        raise Damaged(name, first_problem(error), "a job as it was published") from None
+
+
+def read_frame(folder: Path, name: str, job: Job) -> Frame:
+    """The frame of a release of this job: its columns and levels, rows once and by stratum, numbers of records.
+
+    Raises `Damaged`.
+    """
+    levels = {column: tuple(job.columns[column].levels or ()) for column in job.categories}
+    types = {column: pa.infer_type(list(known)) for column, known in levels.items()} | {"count": pa.int64()}
+    table = read_columns(folder, name, types, prod(map(len, levels.values())))
+    try:
+        frame = frame_from_table(table)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        raise Damaged(name, "other levels, or no list of them", "the levels that job.json declares") from None
+    _check_frame(name, frame, levels, job)
+    return frame
+
+
+def _check_frame(name: str, frame: Frame, levels: dict[str, tuple[Level, ...]], job: Job) -> None:
+    if frame.levels != levels or frame.strata not in (job.strata, ()) or frame.design_strata != job.survey.design_strata:
+        raise Damaged(name, "other levels or strata than the job's", "the levels and strata that job.json declares")
+    if not len(frame):
+        raise Damaged(name, "no combination", "a combination or more")
+    if wrong := int((frame.count < 0).sum()):
+        raise Damaged(name, f"{wrong} negative numbers of records", "0 or more records in a combination")
+    if sum(frame.count.tolist()) > MOST:
+        raise Damaged(name, f"more than {MOST} records", f"at most {MOST} records")
+    if frame.codes and len(np.unique(np.column_stack(list(frame.codes.values())), axis=0)) < len(frame):
+        raise Damaged(name, "a combination stands twice", "every combination once")
+    if (np.diff(frame.stratum) < 0).any():
+        raise Damaged(name, "rows in another order", "rows by stratum")
+
+
+def _codes(values: Sequence[Level], levels: Sequence[Level]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    position = {level: code for code, level in enumerate(levels)}
+    return np.array([position[value] for value in values], dtype=np.int32)

@@ -1,0 +1,86 @@
+"""Points of a reference that a release carries to the next one: a table of levels, weights and outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dpdist.core.public_files import Damaged, printable, read_columns
+from dpdist.core.records import Floats, Level
+from dpdist.job import Job
+
+REFERENCE_FILE = "reference.parquet"
+CELL = "cell "
+"""Beginning of the names of a cell's columns."""
+POINTS = 400
+"""Of every cell and outcome, at most."""
+LEAST, LARGEST = 2.0**-53, 2.0**53
+"""Weights, and numbers of records, that are taken for such: sums of them stay far from the ends of float64."""
+
+
+def points_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """The points of all cells; every row a cell and variable: levels under `cell`, variable, standing, points."""
+    sizes = [len(row["points"]) for row in rows]
+    columns: dict[str, pa.Array] = {}
+    for name in rows[0]["cell"]:
+        columns[CELL + name] = pa.array(np.repeat(np.array([row["cell"][name] for row in rows], dtype=object), sizes))
+    columns["variable"] = pa.array(np.repeat(np.array([row["variable"] for row in rows], dtype=object), sizes), pa.string())
+    columns["standing"] = pa.array(np.repeat([float(row["standing"]) for row in rows], sizes))
+    values = np.concatenate([np.asarray(row["points"], dtype=np.float64).reshape(-1, 2) for row in rows])
+    columns |= {"weight": pa.array(values[:, 0].copy()), "outcome": pa.array(values[:, 1].copy())}
+    return pa.table(columns)
+
+
+def read_points(folder: Path, name: str, job: Job) -> pa.Table:
+    """The points under a job's public domains. Raises `Damaged`.
+
+    Limits of clipping are fixed on them: so weights are positive, outcomes within the public bounds, all numbers finite.
+    """
+    levels: dict[str, list[Level]] = {CELL + column: list(job.columns[column].levels or ()) for column in job.cell_columns}
+    types = {column: pa.infer_type(known) for column, known in levels.items()}
+    types |= {"variable": pa.string(), **dict.fromkeys(("standing", "weight", "outcome"), pa.float64())}
+    most = prod(len(known) for known in levels.values()) * len(job.model.outcomes) * POINTS
+    table = read_columns(folder, name, types, most)
+    if not len(table):
+        raise Damaged(name, "no points", "points of every cell")
+    known_values = levels | {"variable": list(job.model.outcomes)}
+    for column, known in known_values.items():
+        for value in pc.unique(table.column(column)).to_pylist():
+            if value not in known:
+                allowed = f"one of {', '.join(str(each) for each in known)}"
+                raise Damaged(name, f"the {printable(column)} '{printable(value)}'", printable(allowed, 200))
+    for column in ("weight", "standing"):
+        _check_within(name, column, table.column(column).to_numpy(), LEAST, LARGEST)
+    variable, outcome = table.column("variable").to_numpy(), table.column("outcome").to_numpy()
+    for each, domain in job.outcome_columns.items():
+        _check_within(name, f"outcome of {each}", outcome[variable == each], *(domain.bounds or (0.0, 1.0)))
+    _check_cells(name, table, list(levels), len(job.model.outcomes))
+    return table
+
+
+def _check_within(name: str, what: str, values: Floats, low: float, top: float) -> None:
+    """NaN is within nothing."""
+    if wrong := int((~((values >= low) & (values <= top))).sum()):
+        raise Damaged(
+            name, f"{wrong} values of {what} outside its domain", f"finite numbers from {low:,.10g} to {top:,.10g}"
+        )
+
+
+def _check_cells(name: str, table: pa.Table, cells: list[str], outcomes: int) -> None:
+    """Every cell has points of every outcome, not too many, and one number of records behind them."""
+    rows = pd.DataFrame({column: table.column(column).to_numpy(zero_copy_only=False) for column in table.column_names})
+    sizes = rows.groupby([*cells, "variable"]).size()
+    if sizes.max() > POINTS:
+        raise Damaged(name, f"{sizes.max()} points of one cell and outcome", f"at most {POINTS}")
+    held = rows.groupby(cells)["variable"].nunique() if cells else pd.Series([rows["variable"].nunique()])
+    if missing := int((held < outcomes).sum()):
+        raise Damaged(name, f"{missing} cells without points of some outcome", "points of every outcome in every cell")
+    if (rows.groupby([*cells, "variable"])["standing"].nunique() > 1).any():
+        raise Damaged(name, "several values of standing in one cell", "one number of records behind a cell's points")

@@ -1,0 +1,118 @@
+"""An audit of a finished release, confidential: what leaving out a record of each stratum would have changed, by rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pandas as pd
+from threadpoolctl import threadpool_limits
+
+from dpdist.core.confidential import Confidential
+from dpdist.core.errors import WorkspaceError
+from dpdist.core.files import private
+from dpdist.core.keys import Key
+from dpdist.core.progress import Listener, silent, stage
+from dpdist.core.records import Floats, Ints
+from dpdist.evaluation.audit import keep_audit, leave_one_out
+from dpdist.job import WeightRule, Weights
+from dpdist.mechanisms.promises import target_of
+from dpdist.mechanisms.pseudo_posterior.tilted import Weighings, settled
+from dpdist.models.lognormal.model import Lognormal
+from dpdist.models.protocol import Improper
+from dpdist.privacy.weight_search import NotReached, search, search_of
+from dpdist.runtime.fit_address import Fit, open_fit
+from dpdist.storage.tables import read_rows, read_table
+from dpdist.storage.workspace import Workspace
+
+LARGEST = 2**27
+"""Records × draws of a stratum that an audit takes: its log likelihoods are held in memory, 1 GiB."""
+AUDITED = ("weighted", "weighted_e")
+SUMMARY = ("rule", "strata", "left_out", "records", "exceeded", "largest_share")
+_NOTHING = pd.DataFrame({"stratum": [], "loss": np.empty(0), "epsilon_local": np.empty(0), "exceeds": np.empty(0, bool)})
+
+
+def audit(
+    workspace: str | Path, records: int = 8, all_rules: bool = False, listener: Listener = silent
+) -> Confidential[pd.DataFrame]:
+    """Leave `records` records of every stratum out, one at a time, and weight the others anew, as the release did.
+
+    Half of them are those with the largest unweighted bounds, half are drawn at random. Writes
+    confidential/evaluation/audit-<rule>.parquet for the release's own weight rule, or for every rule, and returns a row a
+    rule: rule, strata, left_out (strata too large to hold, or where the rule misses its target with or without a record),
+    records, exceeded (losses over 2Δ), largest_share (of 2Δ). Raises `WorkspaceError` where the release is not a tilted
+    posterior of the lognormal model, the one whose densities have a closed form.
+    """
+    with Workspace.opened(workspace) as space, private():
+        return _audited(space, records, all_rules, listener)
+
+
+def _audited(space: Workspace, records: int, all_rules: bool, listener: Listener) -> Confidential[pd.DataFrame]:
+    workspace, bounds = space.place, space.confidential / "bounds.parquet"
+    needed = (space.public / "manifest.json", space.confidential / "strata.parquet", bounds, space.key)
+    if not all(space.store.take(path) for path in needed):
+        missing = "no finished release with its confidential folder"
+        raise WorkspaceError(str(workspace), missing, "run its job to the end first")
+    strata = read_table(space.confidential / "strata.parquet").to_pandas()
+    fits = {name: open_fit(space, Key.read(space.key), name) for name in strata["fit"].unique()}
+    job = next(iter(fits.values())).job
+    if job.model.family != "lognormal" or job.mechanism.name not in AUDITED:
+        here = f"a release of {job.mechanism.name} with the family {job.model.family}"
+        raise WorkspaceError(str(workspace), here, f"audits know {' and '.join(AUDITED)} with the family lognormal")
+    rules: list[WeightRule] = [job.mechanism.weights.rule]
+    if all_rules:
+        rules = [rule for rule in get_args(WeightRule) if rule != "none"]
+    rows = list[tuple[object, ...]]()
+    with threadpool_limits(1), stage(listener, "audit", len(rules) * len(strata)) as tick:
+        for rule in rules:
+            tables, left_out = list[pd.DataFrame](), 0
+            for number, (label, name) in enumerate(zip(strata["stratum"], strata["fit"], strict=True)):
+                largest = pd.read_parquet(bounds, columns=["unweighted_record_bound"], filters=[("stratum", "==", label)])
+                which = _chosen(largest.to_numpy()[:, 0], records, fits[name].key.generator("audit", label))
+                try:
+                    tables.append(
+                        _of_stratum(fits[name], number, search_for(fits[name], number, rule), which).assign(stratum=label)
+                    )
+                except (Improper, NotReached, _TooLarge):
+                    left_out += 1
+                tick(1)
+            found = pd.concat(tables, ignore_index=True) if tables else _NOTHING
+            space.store.keep([keep_audit(space.evaluation, rule, Confidential(found))])
+            share = float((found["loss"] / found["epsilon_local"]).max())
+            rows.append((rule, len(tables), left_out, len(found), int(found["exceeds"].sum()), share))
+    return Confidential(pd.DataFrame(rows, columns=list(SUMMARY)))
+
+
+def search_for(fit: Fit, stratum: int, rule: WeightRule) -> Callable[[], Weighings]:
+    """What weighted a stratum of the release (a search, or its reference); or another rule's search at the same target."""
+    job = fit.job
+    if rule == job.mechanism.weights.rule:
+        if (frozen := fit.learned(stratum).frozen if job.frozen else None) is not None:
+            return lambda: settled(frozen)
+        return lambda: search_of(job.mechanism, target_of(job))
+    return lambda: search(Weights(rule=rule), target_of(job))
+
+
+class _TooLarge(Exception):
+    """More records × draws than an audit holds in memory."""
+
+
+def _of_stratum(fit: Fit, stratum: int, steps: Callable[[], Weighings], which: Ints) -> pd.DataFrame:
+    blocks, model = fit.layout.blocks, fit.model(stratum)
+    numbers = blocks.of_stratum(stratum)
+    first, last = blocks.edges[numbers.start], blocks.edges[numbers.stop]
+    if (last - first) * fit.layout.draws > LARGEST:
+        raise _TooLarge
+    assert isinstance(model, Lognormal)
+    records, label = read_rows(fit.space.records, first, last), fit.frame.stratum_labels[stratum]
+    found = leave_one_out(model, records, steps, which.tolist(), fit.layout.draws, fit.key, label)
+    return found.disclose_to_custodian()
+
+
+def _chosen(largest: Floats, records: int, rng: np.random.Generator) -> Ints:
+    """Positions: half with the largest bounds, the others at random."""
+    order = np.argsort(-largest, kind="stable")
+    riskiest, others = order[: (records + 1) // 2], order[(records + 1) // 2 :]
+    return np.concatenate([riskiest, rng.permutation(others)[: records // 2]])

@@ -1,0 +1,221 @@
+"""Calibration: a mechanism's constants tuned on a public reference period, to a target ε and a measure of utility.
+
+The papers' advice for periodic releases ([G]): what is tuned on the confidential file is not paid for; what was tuned on an
+earlier, public period, and frozen, costs nothing (METHODS §2). The mechanism is run on the reference as on a current file;
+where the job fixes something on a reference, that is learned on one half and the mechanism run on the other. All candidates
+see the same random numbers, which are public.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from dpdist.core.errors import DataError, JobError, Problem
+from dpdist.core.files import write_text
+from dpdist.core.keys import Key
+from dpdist.core.progress import Listener, silent, stage
+from dpdist.core.records import Floats, Frame, Records
+from dpdist.engine.in_memory import noise_of
+from dpdist.engine.rounds import run_rounds
+from dpdist.evaluation.tuning import REFUSED, Trials, knobs_of, search
+from dpdist.evaluation.utility import distances
+from dpdist.job import Calibration, Job, Measure, Mechanism
+from dpdist.job.loading import calibration_text
+from dpdist.mechanisms.models import MODELS
+from dpdist.mechanisms.on_reference import standing
+from dpdist.mechanisms.promises import target_of
+from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.models.protocol import Draws, Improper, Presampled, StratumModel, Synthesizer
+from dpdist.privacy.weight_search import NotReached
+from dpdist.runtime.reference import Unwatched, learned_from
+from dpdist.sampling import Sampler, Unconverged, check, completed, prepare, reference_sampler, sampler_of
+from dpdist.survey.prepare import place, take_census
+from dpdist.survey.same_file import content
+from dpdist.survey.source import open_source
+
+HEADROOM = Fraction(9, 10)
+"""Of Δ*: what constants of weights may leave of a bound on the reference; the rest is for later files."""
+PUBLIC = Key(b"dpdist calibrate: public numbers")
+
+
+@dataclass(frozen=True)
+class Stratum:
+    """Records of a stratum that the mechanism is run on, and those that it may learn from; the model of the former."""
+
+    label: str
+    model: StratumModel
+    records: Records
+    earlier: Records
+
+
+def calibrate(
+    job: Job,
+    out: str | Path,
+    reference: str | Path | None = None,
+    measure: Measure = "max_ecdf",
+    replicates: int = 4,
+    listener: Listener = silent,
+    period: str | None = None,
+) -> Calibration:
+    """Tune the job's mechanism on its reference and write what was found; the input is never opened.
+
+    `reference` and its `period` serve a job that fixes nothing on a reference, or stand in for the job's own. Raises
+    `JobError` where nothing can be tuned or nothing meets the target, `DataError` for a reference that does not fit.
+    """
+    knobs = knobs_of(job)
+    if len(job.model.outcomes) > 1:
+        found = f"utility is measured on one outcome, and {len(job.model.outcomes)} are named"
+        raise JobError(job.dataset, [Problem("model.outcome", found, "one outcome", "calibrate a job of one outcome")])
+    if not knobs:
+        found = f"'{job.mechanism.name}' has no constants that could be tuned"
+        if job.mechanism.name == "centred":
+            found = "'centred' has a planned drift between periods, and halves of one file do not drift"
+        allowed = "weighted with a weight rule, weighted_e, censor_w or perturbed_histogram"
+        raise JobError(job.dataset, [Problem("mechanism", found, allowed, "run the job as it is")])
+    period, path = _reference(job, reference, period)
+    _check_out(job, Path(out))
+    source = open_source(job, path)
+    with tempfile.TemporaryDirectory(prefix="dpdist-") as folder, threadpool_limits(1):
+        with stage(listener, "check records", source.rows) as tick:
+            census = take_census(job, source, tick)
+        records = place(job, source, census, Path(folder))
+        sampler = sampler_of(job, Path(folder))
+        frame = census.frame
+        plain = MODELS[job.model.family].build(job, frame, frame.rows_of(0))
+        check(job, plain)
+        prepare(job, plain, listener)
+        strata = [stratum(job, frame, records, k, sampler) for k in range(len(frame.stratum_labels))]
+        with stage(listener, "calibrate", None) as tick:
+            trials = Trials(
+                lambda m: loss(job.model_copy(update={"mechanism": m}), strata, sampler, measure, replicates), tick
+            )
+            best, least = search(job.mechanism, knobs, trials)
+    if not least < REFUSED:
+        found = "no constants bring every stratum of the reference under the target"
+        allowed = f"a bound of at most {target_of(with_headroom(job)):g}"
+        remedy = "raise the budget, pool strata, or take another mechanism or weight rule"
+        raise JobError(job.dataset, [Problem("mechanism", found, allowed, remedy)])
+    facts = {"sha256": source.fingerprint(), "content": content(job, source), "records": int(frame.count.sum())}
+    provenance = job.reference.provenance if job.reference is not None else None
+    own = {name: getattr(job, name) for name in Calibration.model_fields if name in Job.model_fields}
+    made = Calibration.model_validate(
+        own
+        | {"period": period, "mechanism": best, "referring": job.reference is not None, "bound": target_of(job)}
+        | {"measure": measure, "loss": round(least, 6), "tried": len(trials.known)}
+        | {"reference": facts | {"provenance": provenance}}
+    )
+    write_text(Path(out), calibration_text(made))
+    return made
+
+
+def _reference(job: Job, path: str | Path | None, period: str | None) -> tuple[str, str | Path]:
+    """Period and path of what is tuned on. Raises `JobError` where there is none, or it is the job's own period."""
+    said = job.reference
+    chosen = path if path is not None else said.path if said is not None else None
+    remedy = "give reference: {path: …, period: …} in the job, or --reference FILE --period PERIOD"
+    if chosen is None:
+        raise JobError(job.dataset, [Problem("reference", "no reference", "a public file of an earlier period", remedy)])
+    period = period or (said.period if said is not None else None)
+    if period is None or period == job.period:
+        found = "the reference's period is not stated" if period is None else "the reference is of the job's own period"
+        raise JobError(job.dataset, [Problem("reference.period", found, f"a period other than {job.period}", remedy)])
+    return period, chosen
+
+
+def _check_out(job: Job, out: Path) -> None:
+    """Tuning takes a while: whether its result can be written is asked before. Raises `JobError`."""
+    if out.is_dir() or not out.parent.is_dir():
+        found = "it is a folder" if out.is_dir() else "its folder does not exist"
+        raise JobError(job.dataset, [Problem(f"--out {out}", found, "a file in a folder that exists", "name another")])
+
+
+def stratum(job: Job, frame: Frame, records: Records, number: int, sampler: Sampler) -> Stratum:
+    """Records of a stratum, whole, or in halves where the job fixes something on a reference."""
+    rows = frame.rows_of(number)
+    start, stop = np.searchsorted(records.frame, [rows.start, rows.stop])
+    own = records.part(int(start), int(stop))
+    ran, earlier = own, own
+    if job.reference is not None:
+        ran, earlier = (own.take(np.arange(half, len(own), 2)) for half in (0, 1))
+    model = MODELS[job.model.family].build(job, frame, rows)
+    if min(len(ran), len(earlier)) <= model.identified + 1:
+        found, allowed = f"{len(own)} records, too few for p = {model.identified} predictors", "more, in either half"
+        problem = Problem(
+            f"stratum {frame.stratum_labels[number]}", found, allowed, "pool strata, or take a larger reference"
+        )
+        raise DataError("reference", [problem])
+    return Stratum(frame.stratum_labels[number], completed(model, sampler), ran, earlier)
+
+
+def with_mechanism(job: Job, mechanism: Mechanism) -> Job:
+    """The job with other constants."""
+    return job.model_copy(update={"mechanism": mechanism})
+
+
+def with_headroom(job: Job) -> Job:
+    """The job as it is run on the reference: where a bound is only observed, it must be below Δ* by more than chance."""
+    if job.mechanism.name not in ("weighted", "weighted_e"):
+        return job
+    budget = job.budget.model_copy(update={"epsilon": HEADROOM * job.budget.epsilon})
+    return job.model_copy(update={"budget": budget})
+
+
+def loss(job: Job, strata: list[Stratum], sampler: Sampler, measure: Measure, replicates: int) -> float:
+    """Mean loss over strata (by records), replicates and sets; infinite where the mechanism refuses a stratum.
+
+    What is learned on a half is learned as by a run, at the whole Δ*; the other half's bound must leave headroom.
+    """
+    found, tried = [], with_headroom(job)
+    for own in strata:
+        key = PUBLIC.child(own.label)
+        try:
+            learned = None
+            if job.reference is not None:
+                taught = reference_sampler(job, sampler)
+                size = len(own.records)
+                learned = learned_from(job, own.model, taught, key.child("reference"), own.label, own.earlier, size)
+            model = standing(own.model, learned)
+            for replicate in range(replicates):
+                drawn = key.child(str(replicate))
+                rounds = MECHANISMS[job.mechanism.name].protect(tried, model, Unwatched(), learned)
+                blocks, recorders, noise = [own.records], [Unwatched()], noise_of(drawn)
+                released = run_rounds(rounds, model, sampler, drawn, own.label, blocks, recorders, noise)
+                for number, theta in enumerate(released.parameters, start=1):
+                    made = synthetic(model, theta, own.records, drawn.generator("synthesis", set=number))
+                    found.append((len(own.records), MEASURES[measure](own.records, *made)))
+        except (Improper, NotReached, Unconverged):
+            return REFUSED
+    records, losses = np.array(found, dtype=float).T
+    return float(np.average(losses, weights=records))
+
+
+def synthetic(model: StratumModel, theta: Draws, records: Records, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """Outcome and weight of synthetic records."""
+    if isinstance(model, Presampled):
+        return model.presampled(theta)
+    assert isinstance(model, Synthesizer)
+    return model.simulate(theta, records.frame, rng)
+
+
+def _mean(outcome: Floats, weight: Floats) -> float:
+    return float(np.average(outcome, weights=weight))
+
+
+def _relative(made: float, own: float) -> float:
+    return abs(made - own) / abs(own) if own else abs(made)
+
+
+MEASURES: dict[Measure, Callable[[Records, Floats, Floats], float]] = {
+    "max_ecdf": lambda own, outcome, weight: distances(own.outcome, outcome).max_ecdf,
+    "avg_ecdf": lambda own, outcome, weight: distances(own.outcome, outcome).avg_ecdf,
+    "mean": lambda own, outcome, weight: _relative(_mean(outcome, weight), _mean(own.outcome, own.weight)),
+    "median": lambda own, outcome, weight: _relative(float(np.median(outcome)), float(np.median(own.outcome))),
+}
+"""What a calibration makes small: distances of distribution functions, relative errors of weighted mean and median."""

@@ -1,0 +1,229 @@
+"""Comparators that are fitted: FBS and FBP ([T]; METHODS §5) at the release's own ε. Confidential, nothing is released.
+
+Each is what a release of the `weighted` mechanism under the lognormal model would have published: one fit in each of the
+job's strata, on the columns of its tables as predictors, the same search, draws, synthesis and estimators, with keys apart
+from the release's. Their guarantee is asymptotic, and stands beside a strict one for comparison only. Both share one fit.
+
+The law has no zeros: records whose outcome is 0 are left out of the fit, and stand in the table with the mean weight of the
+other records of their frame row, their number taken as public. Records are visited block by block, and what rounds leave of
+them lies on disk: memory is that of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.core.keys import Key
+from dpdist.core.records import Codes, Floats, Frame, Records
+from dpdist.core.table_cells import Cells
+from dpdist.engine.protocol import Carry, Pass, Released
+from dpdist.engine.rounds import combine, drive, fresh_noise
+from dpdist.estimation.raking import NotMet, factors, margins_of
+from dpdist.job import Comparator, Job, StatisticName, budget_text
+from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.models.protocol import Improper
+from dpdist.privacy.weight_search import NotReached
+from dpdist.publish.released import Release, promised
+from dpdist.publish.standard_errors import cell_estimates
+from dpdist.publish.synthesis import synthetic_sums
+from dpdist.publish.tables import expectations
+from dpdist.runtime.blocks import block_rows
+from dpdist.runtime.reference import Unwatched
+from dpdist.sampling import facts, sampler_of
+from dpdist.storage.tables import each_part
+
+FITTED: tuple[Comparator, ...] = ("fbs", "fbp")
+SETS = 3
+"""Synthetic sets of a comparator where the release itself has one alone."""
+ESTIMATORS = ("parameters", "records")
+ZEROS = "no record with an outcome above 0, which the lognormal law needs"
+BEYOND = "its fit's figures are larger than numbers hold: outcomes or weights are too far apart"
+UNRAKED = "no weights of the fit meet all totals of rake"
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Sums Σw and Σwy of every frame row by comparator and estimator, (2, set, row), NaN where there is no fit.
+
+    `missing` says of every frame row why, "" where there is one; `note` is what holds of all.
+    """
+
+    sums: Mapping[tuple[str, str], Floats]
+    missing: NDArray[np.object_]
+    note: str
+
+    def figures(self, how: str, estimator: str, cells: Cells) -> dict[StatisticName, Floats]:
+        weight, product = self.sums[how, estimator]
+        found = cell_estimates(cells, np.ones(weight.shape[1]), weight, product)
+        count, mean, total = (each.mean(axis=0) for each in found)
+        return {"count": count, "mean": mean, "total": total}
+
+    def notes(self, cells: Cells) -> list[str]:
+        """Of every cell: the guarantee, or why its figures are missing."""
+        inside = cells.membership
+        rows = (inside.indices[a:b] for a, b in zip(inside.indptr, inside.indptr[1:], strict=False))
+        why = (sorted(set(self.missing[own]) - {""}) for own in rows)
+        return [f"missing: {'; '.join(each)}" if each else self.note for each in why]
+
+
+@dataclass(frozen=True)
+class Visits:
+    """Passes over the records of a stratum whose outcome is above 0, block by block; carries lie in a folder of its own."""
+
+    path: Path
+    rows: range
+    """Its records in the file."""
+    size: int
+    """Records of a block."""
+    row: Codes
+    """Of every row of the current frame, the row of the fit's."""
+    folder: Path
+    held: dict[int, list[str]] = field(default_factory=dict)
+    """Names of what is carried of a block: rows of its file."""
+
+    def __call__(self, request: Pass) -> Floats:
+        total: Floats | None = None
+        for number, records in self.blocks():
+            carry = self._carry(number)
+            partial = request.kernel(records, carry, Unwatched())
+            self._keep(number, carry)
+            total = partial if total is None else combine(request, [total, partial])
+        assert total is not None
+        return total
+
+    def blocks(self) -> Iterator[tuple[int, Records]]:
+        for number, every in enumerate(each_part(self.path, self.rows.start, self.rows.stop, self.size)):
+            records = every.take(every.outcome > 0)
+            if len(records):
+                yield number, replace(records, frame=self.row[records.frame])
+
+    def _carry(self, number: int) -> Carry:
+        names = self.held.get(number, [])
+        return dict(zip(names, np.load(self._file(number)), strict=True)) if names else {}
+
+    def _keep(self, number: int, carry: Carry) -> None:
+        self._file(number).unlink(missing_ok=True)  # to write over a file may wait for the disk
+        np.save(self._file(number), np.array(list(carry.values())), allow_pickle=False)
+        self.held[number] = list(carry)
+
+    def _file(self, number: int) -> Path:
+        return self.folder / f"{number}.npy"
+
+
+def comparator(job: Job, how: Comparator) -> Job:
+    """The release that a comparator is of. Sizes, secret under add_remove, are public to it: then it is zero_out's."""
+    columns = dict.fromkeys([*job.model.predictors, *job.cell_columns])
+    predictors = [name for name in columns if name not in job.strata]
+    said: dict[str, Any] = job.model_dump(mode="json")
+    adjacency = "zero_out" if job.sizes_secret else job.budget.adjacency
+    return Job.model_validate(
+        said
+        | {
+            "model": {"family": "lognormal", "outcome": job.model.outcomes[0], "predictors": predictors, "synthesis": how},
+            "mechanism": {"name": "weighted"},
+            "budget": {"epsilon": said["budget"]["epsilon"], "adjacency": adjacency},
+            "synthetic_sets": job.synthetic_sets if job.synthetic_sets > 1 else SETS,
+            "sampler": {},
+            **dict.fromkeys(("reference", "calibration")),
+            **dict.fromkeys(("rake", "compare"), ()),
+        }
+    )
+
+
+def fitted(
+    job: Job, frame: Frame, path: Path, key: Key, scratch: Path, tick: Callable[[int], None] = lambda strata: None
+) -> Fitted:
+    """Those of the job's comparators that are fitted, from the records at `path`, in frame order."""
+    wanted = [how for how in job.compare if how in FITTED]
+    own, positive = comparator(job, wanted[0]), np.zeros(len(frame), dtype=np.int64)
+    for records in each_part(path, 0, int(frame.count.sum()), block_rows(own.sampler.draws)):
+        positive += np.bincount(records.frame[records.outcome > 0], minlength=len(frame))
+    missing = np.where((frame.count > 0) & (positive == 0), ZEROS, "").astype(object)
+    sets = _sets(own, frame, positive, path, key.child("strata"), scratch, missing, tick)
+    known = (positive > 0) & (missing == "")
+    sums: dict[tuple[str, str], Floats] = {
+        (how, e): np.full((2, own.synthetic_sets, len(frame)), np.nan) for how in wanted for e in ESTIMATORS
+    }
+    share = frame.count[known] / positive[known]
+    for how in wanted if known.any() else ():
+        said = comparator(job, how)
+        promise = promised(MECHANISMS[said.mechanism.name].promise(said), facts(said))
+        release = Release(said, promise, _rows(frame, known, positive), sets, key.child("publish"))
+        with np.errstate(all="ignore"):
+            expected, drawn, n = expectations(release), synthetic_sums(release), positive[known].astype(float)
+        assert expected is not None
+        pairs = {"parameters": [(n * w, n * wy) for w, wy in expected], "records": [(each.a, each.b) for each in drawn]}
+        for estimator, values in pairs.items():
+            weight, product = np.array(values).swapaxes(0, 1)
+            sums[how, estimator][:, :, known] = weight * share, product
+    beyond = known & ~np.all([np.isfinite(each).all(axis=(0, 1)) for each in sums.values()], axis=0)
+    missing[beyond] = BEYOND
+    for each in sums.values():
+        each[:, :, beyond], each[:, :, frame.count == 0] = np.nan, 0.0
+    return Fitted(_raked(job, frame, sums, missing), missing, _note(own, bool((positive < frame.count).any())))
+
+
+def _sets(
+    job: Job,
+    frame: Frame,
+    positive: NDArray[np.int64],
+    path: Path,
+    key: Key,
+    scratch: Path,
+    missing: NDArray[np.object_],
+    tick: Callable[[int], None],
+) -> tuple[dict[str, Mapping[str, Any]], ...]:
+    """Described θ of every synthetic set and stratum; `missing` is told of strata that have none."""
+    fits, row = _rows(frame, positive > 0, positive), (np.cumsum(positive > 0) - 1).astype(np.int32)
+    edges = np.concatenate([[0], np.cumsum(frame.count)])
+    sets: tuple[dict[str, Mapping[str, Any]], ...] = tuple({} for _ in range(job.synthetic_sets))
+    for stratum, label in enumerate(fits.stratum_labels if len(fits) else ()):
+        rows = frame.rows_of(frame.stratum_labels.index(label))
+        own_records = range(int(edges[rows.start]), int(edges[rows.stop]))
+        folder = scratch / str(stratum)
+        folder.mkdir()
+        model = builder_of(job).build(job, fits, fits.rows_of(stratum))
+        rounds = MECHANISMS[job.mechanism.name].protect(job, model, Unwatched())
+        try:
+            visit = Visits(path, own_records, block_rows(job.sampler.draws), row, folder)
+            sampler = sampler_of(job, folder)
+            released: Released = drive(rounds, model, sampler, key, label, visit, fresh_noise)
+            for own, theta in zip(sets, released.parameters, strict=True):
+                own[label] = model.describe(theta)
+        except (Improper, NotReached) as failure:
+            missing[rows] = np.where(frame.count[rows] > 0, f"stratum {label}: {failure}", "")
+        tick(1)
+    return sets
+
+
+def _rows(frame: Frame, which: NDArray[np.bool_], count: NDArray[np.int64]) -> Frame:
+    """Some rows of a frame, with other counts."""
+    codes = {name: values[which] for name, values in frame.codes.items()}
+    return Frame(codes, frame.levels, count[which], frame.strata, frame.design_strata)
+
+
+def _raked(
+    job: Job, frame: Frame, sums: dict[tuple[str, str], Floats], missing: NDArray[np.object_]
+) -> Mapping[tuple[str, str], Floats]:
+    """Brought to the job's public totals; `missing` is told where they cannot be met."""
+    if not job.rake:
+        return sums
+    try:
+        rake = margins_of(job, frame)
+        return {name: each * factors(np.nan_to_num(each[0]), rake) for name, each in sums.items()}
+    except NotMet:
+        missing[frame.count > 0] = UNRAKED
+        return {name: np.where(frame.count > 0, np.nan, each) for name, each in sums.items()}
+
+
+def _note(job: Job, zeros: bool) -> str:
+    budget = f"ε = {budget_text(job.budget.epsilon)} over {job.synthetic_sets} sets, {job.budget.adjacency}"
+    left = "; records of 0 are left out of the fit, their number taken as public" if zeros else ""
+    return f"asymptotic, {budget}{left}"

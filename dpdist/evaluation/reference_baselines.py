@@ -1,0 +1,58 @@
+"""Comparators of a strict table that need its reference (METHODS §7b): confidential, keyed noise, nothing is released.
+
+`laplace_finest`: noisy sums of the finest cells as `laplace_strict` has them, weights clipped at a high quantile of the
+reference's, outcomes at their public bounds. `reference_only`: the current file's public sizes with the reference's means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from dpdist.core.keys import Key
+from dpdist.core.records import Codes, Floats, Frame, Records
+from dpdist.core.table_cells import Cells
+from dpdist.estimation.estimators import group_sums
+from dpdist.job import Job, StatisticName
+from dpdist.mechanisms.laplace_cells.sensitivity import CellBounds, noise_scale
+
+QUANTILE = 0.99
+REFERRED = ("laplace_finest", "reference_only")
+
+
+class Referred(NamedTuple):
+    """Σw and Σwy of every finest cell as each comparator has them, (cell, 2); `row` is one frame row of every cell."""
+
+    row: Codes
+    finest: Floats
+    reference: Floats
+
+    def figures(self, how: str, cells: Cells) -> dict[StatisticName, Floats]:
+        sums = self.finest if how == "laplace_finest" else self.reference
+        inside = cells.membership.tocsc()[:, self.row]
+        count, total = (inside @ sums[:, k] for k in range(2))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return {"count": count, "mean": total / count, "total": total}
+
+
+def referred(job: Job, frame: Frame, current: Iterable[Records], reference: Iterable[Records], key: Key) -> Referred:
+    """Both comparators from the records of both files, which stand under the rows of one frame."""
+    group, labels = frame.group(job.cell_columns)
+    cells, row = len(labels), np.unique(group, return_index=True)[1].astype(np.int32)
+    held, weights = np.zeros((cells, 3)), []
+    for records in reference:
+        columns = (np.ones(len(records)), records.weight, records.weight * records.outcome)
+        held += np.column_stack([group_sums(group[records.frame], column, cells) for column in columns])
+        weights.append(records.weight)
+    size = group_sums(group, frame.count.astype(np.float64), cells)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        known = (size / held[:, 0])[:, None] * held[:, 1:]
+    bounds = CellBounds(float(np.quantile(np.concatenate(weights), QUANTILE)), *(job.outcome.bounds or (0.0, 1.0)))
+    pairs = np.zeros((cells, 2))
+    for records in current:
+        units = bounds.pairs(records.weight, records.outcome)
+        pairs += np.column_stack([group_sums(group[records.frame], column, cells) for column in units.T])
+    noise = key.generator("compare laplace_finest", "all").laplace(0.0, float(noise_scale(job.budget.epsilon)), pairs.shape)
+    return Referred(row, bounds.sums(pairs + noise), known)

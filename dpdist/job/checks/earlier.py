@@ -1,0 +1,126 @@
+"""What an earlier period gives: a reference, a calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dpdist.job import CELLWISE, NEEDING, REFERRING, Fit, Job, Mechanism
+from dpdist.job.checks.contradiction import Contradiction
+from dpdist.job.families import parametric
+
+
+def reference(job: Job) -> Iterator[Contradiction]:
+    """A reference where the mechanism needs one, and none where nothing would be fixed on it."""
+    name, said, unsaid = job.mechanism.name, job.reference, Mechanism(name="centred")
+    if name in NEEDING and said is None:
+        why = "centres likelihoods at a fit" if name == "centred" else "clips where the records tell"
+        yield Contradiction(("reference",), f"'{name}' {why} of a public file", "add reference: {path: …}")
+    scored = job.model.family == "scores"
+    if scored and said is None:
+        why = "'scores' places values in the distributions of a public file"
+        yield Contradiction(("reference",), why, "add reference: {path: …}, or take family: lognormal")
+    if said is None and any(how in job.compare for how in ("laplace_finest", "reference_only")):
+        yield Contradiction(
+            ("compare",),
+            "laplace_finest and reference_only need a reference",
+            "add reference: {path: …}, or leave them out",
+        )
+    if not job.mechanism.shrinkage and name not in CELLWISE:
+        yield Contradiction(
+            ("mechanism", "shrinkage"), f"'{name}' shrinks nothing", f"leave it out, or take {' or '.join(CELLWISE)}"
+        )
+    if said is not None and name not in REFERRING and not (scored and name == "unweighted"):
+        yield Contradiction(
+            ("reference",), f"'{name}' fixes nothing on a reference", f"leave it out, or take {' or '.join(REFERRING)}"
+        )
+    elif said is not None and name == "weighted" and job.mechanism.weights.rule == "none" and not scored:
+        yield Contradiction(("reference",), "without privacy weights nothing is fixed on a reference", "leave it out")
+    if said is not None and not any((said.path, said.simulate, said.release, said.histogram)):
+        yield Contradiction(("reference", "path"), "no file is named", "add path, an earlier period's file that is public")
+    yield from release_or_histogram(job)
+    if said is not None and said.period == job.period:
+        yield Contradiction(
+            ("reference", "period"), f"it is of period {said.period}, the job's own", "take an earlier period's file"
+        )
+    if job.mechanism.drift != unsaid.drift and name != "centred":
+        yield Contradiction(
+            ("mechanism", "drift"), f"'{name}' plans no drift from a reference", "leave it out, or take centred"
+        )
+    if job.mechanism.aim != unsaid.aim and (said is None or name != "weighted"):
+        yield Contradiction(
+            ("mechanism", "aim"), "only weights that are tuned on a reference aim below the target", "leave it out"
+        )
+
+
+def fit(job: Job) -> Iterator[Contradiction]:
+    """What is demanded of a fit that is measured."""
+    if job.fit == Fit():
+        return
+    said = job.reference
+    if said is None or (said.path is None and said.simulate is None):
+        found = "a family's fit is measured on the records of a reference, and the job names none"
+        yield Contradiction(("fit",), found, "add reference: {path: …}, or leave fit out")
+    elif not parametric(job.model.family):
+        found = f"'{job.model.family}' is no parametric law that could be fitted to the reference without a Markov chain"
+        yield Contradiction(("fit",), found, "leave fit out")
+
+
+def release_or_histogram(job: Job) -> Iterator[Contradiction]:
+    """What an earlier release or the current file's histograms can stand in for, and what they need."""
+    said, name = job.reference, job.mechanism.name
+    if said is None or said.path is not None:
+        return
+    if name != "reference_tables" and (said.release, said.histogram) != (None, None):
+        yield Contradiction(("reference",), f"'{name}' is fixed on records", "name a public file under reference.path")
+    if said.release is not None and said.period is not None:
+        yield Contradiction(("reference", "period"), "an earlier release tells its own period", "leave it out")
+    if said.histogram is None:
+        return
+    if said.histogram.epsilon >= job.budget.epsilon:
+        found = "the histograms take the release's whole budget, which budget.epsilon states"
+        yield Contradiction(("reference", "histogram", "epsilon"), found, "spend a part of it, a third as a rule")
+    if said.release is None:
+        yield from _histogram_alone(job)
+    elif job.survey.weight is None and all(column.two_valued for column in job.outcome_columns.values()):
+        found = "without a weight, an outcome of two values has no shape that could be brought up to date"
+        yield Contradiction(("reference", "histogram"), found, "leave it out")
+
+
+def _histogram_alone(job: Job) -> Iterator[Contradiction]:
+    """What bins need that no earlier release tells."""
+    if job.reference is not None and job.reference.period is not None:
+        yield Contradiction(("reference", "period"), "histograms are of the current file", "leave it out")
+    if any(how in job.compare for how in ("laplace_finest", "reference_only")):
+        yield Contradiction(
+            ("compare",), "laplace_finest and reference_only need a file or an earlier release", "leave them out"
+        )
+    weight = job.survey.weight
+    bounds = job.columns[weight].bounds if weight in job.columns else (0.0, 1.0)
+    if weight is not None and (weight not in job.columns or bounds is None or bounds[0] < 0):
+        found = "histograms need public bounds of the weight, from 0 or above"
+        yield Contradiction(("columns", weight), found, f"add {weight}: {{bounds: [1, …], outside: clip}} to columns")
+
+
+def calibration(job: Job) -> Iterator[Contradiction]:
+    """A calibration is of this job's data, model, mechanism and budget, and of another period."""
+    said = job.calibration
+    if said is None:
+        return
+    for name in ("dataset", "columns", "universe", "survey", "strata", "model", "budget", "synthetic_sets"):
+        if getattr(said, name) != getattr(job, name):
+            yield Contradiction(
+                ("calibration",), f"it was made for another {name}", "calibrate this job on a reference period"
+            )
+    if said.mechanism.name != job.mechanism.name or said.mechanism.weights.rule != job.mechanism.weights.rule:
+        yield Contradiction(
+            ("calibration",), "it was made for another mechanism or weight rule", "calibrate this job on a reference period"
+        )
+    if said.referring != (job.reference is not None):
+        with_or_without = "with" if said.referring else "without"
+        yield Contradiction(
+            ("calibration",), f"it was made {with_or_without} a reference", "give the job the same, or calibrate it anew"
+        )
+    if said.period == job.period:
+        yield Contradiction(
+            ("calibration",), f"it was tuned on period {said.period}, the job's own", "tune on an earlier period"
+        )

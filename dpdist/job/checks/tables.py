@@ -1,0 +1,114 @@
+"""What is published: tables, promises, totals to meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from itertools import product
+
+from dpdist.job import Job
+from dpdist.job.checks.contradiction import Contradiction, listed
+from dpdist.job.families import FAMILIES
+
+
+def table_statistics(job: Job) -> Iterator[Contradiction]:
+    names, outcomes = [table.name for table in job.tables], job.model.outcomes
+    for i, table in enumerate(job.tables):
+        if names.index(table.name) != i:
+            yield Contradiction(("tables", i, "name"), f"table '{table.name}' is named twice", "rename one")
+        for j, statistic in enumerate(table.statistics):
+            if statistic.name != "count" and statistic.variable not in outcomes:
+                remedy = "write " + " or ".join(f"{{{statistic.name}: {outcome}}}" for outcome in outcomes)
+                yield Contradiction(
+                    ("tables", i, "statistics", j), f"a {statistic.name} is of the modelled outcome", remedy
+                )
+            if statistic in table.statistics[:j]:
+                yield Contradiction(("tables", i, "statistics", j), f"'{statistic.text}' is named twice", "delete one")
+            if statistic.name == "count" and statistic.variable is not None:
+                yield Contradiction(("tables", i, "statistics", j), "a count has no variable", "write count")
+
+
+def modelled(job: Job) -> Iterator[Contradiction]:
+    """Tables are by columns that the model distinguishes: of others it knows the average alone."""
+    if not job.fits_likelihood:
+        return
+    family = job.model.family
+    ways = "strata or model.predictors" if FAMILIES[family].predictors else "strata"
+    remedy = f"add it to {ways}, leave it out, or take mechanism: {{name: reference_tables}} with family: reference_cells"
+    for i, table in enumerate(job.tables):
+        for j, name in enumerate(table.by):
+            if name in job.columns and job.columns[name].levels and name not in job.modelled_columns:
+                found = f"the model does not distinguish '{name}': all its levels would have the same figures"
+                yield Contradiction(("tables", i, "by", j), found, remedy, listed(job.modelled_columns) or "no column")
+
+
+def promises(job: Job) -> Iterator[Contradiction]:
+    """What is to be promised or published can be."""
+    anywhere = job.budget.exchange == "anywhere"
+    if anywhere and job.budget.adjacency != "substitution":
+        found = f"{job.budget.adjacency} exchanges no record"
+        yield Contradiction(("budget", "exchange"), found, "leave it out, or take adjacency: substitution")
+    elif job.sizes_secret and job.mechanism.name == "reference_tables":
+        yield from _secret_sizes(job)
+    elif anywhere:
+        found = f"'{job.mechanism.name}' publishes exact sample counts, which show a record that moves whatever the noise"
+        yield Contradiction(("budget", "exchange"), found, "take reference_tables, or leave it out")
+    elif job.sizes_secret:
+        found = f"'{job.mechanism.name}' publishes stratum sizes and predictors, so add_remove cannot be promised"
+        yield Contradiction(("budget", "adjacency"), found, "use zero_out or substitution")
+    if job.model.population_weights == "proportional":
+        if job.model.synthesis != "fbp":
+            yield Contradiction(
+                ("model", "population_weights"), "only synthesis: fbp uses population weights", "leave it out"
+            )
+        elif job.survey.population is None:
+            yield Contradiction(
+                ("model", "population_weights"), "proportional needs a public population size", "add survey.population"
+            )
+
+
+def _secret_sizes(job: Job) -> Iterator[Contradiction]:
+    """Under add_remove, or an exchange anywhere, nothing public may tell how many records there are, or where."""
+    why = "add_remove" if job.budget.adjacency == "add_remove" else "exchange: anywhere"
+    for path in (("strata",), ("survey", "design_strata")):
+        if job.strata if path == ("strata",) else job.survey.design_strata:
+            yield Contradiction(
+                path, f"{why} keeps sizes secret, and these are public ones", "leave it out, or take zero_out"
+            )
+    if job.rake:
+        yield Contradiction(
+            ("rake",), "raking goes by the public number of records in a cell", "leave it out, or take zero_out"
+        )
+    if job.reference is not None and job.reference.histogram is not None:
+        found = "groups of cells for histograms follow from public sizes"
+        yield Contradiction(
+            ("reference", "histogram"), found, "leave them out and name a file or an earlier release, or take zero_out"
+        )
+
+
+def raked_totals(job: Job) -> Iterator[Contradiction]:
+    """Raked totals are one a combination of levels, and those of several margins have one sum."""
+    if job.model.synthetic_weights == "expected" and (job.model.family, job.model.synthesis) != ("lognormal", "fbs"):
+        yield Contradiction(
+            ("model", "synthetic_weights"), "only 'lognormal' with synthesis: fbs draws weights", "leave it out"
+        )
+    if job.rake and job.survey.weight is None:
+        yield Contradiction(("rake",), "without a weight column there are no weights to rake", "leave rake out")
+    for i, rake in enumerate(job.rake):
+        if any(name not in job.columns or job.columns[name].levels is None for name in rake.by):
+            continue
+        labels = [" / ".join(map(str, levels)) for levels in product(*(job.columns[n].levels or () for n in rake.by))]
+        for label in rake.totals:
+            if label not in labels:
+                near = get_close_matches(label, labels, n=1)
+                hint = f"did you mean '{near[0]}'?" if near else f"write {labels[0]}, …"
+                yield Contradiction(
+                    ("rake", i, "totals", label), f"'{label}' is no combination of levels of {', '.join(rake.by)}", hint
+                )
+        if missing := [label for label in labels if label not in rake.totals]:
+            found = f"{len(missing)} of {len(labels)} combinations have no total, the first '{missing[0]}'"
+            yield Contradiction(("rake", i, "totals"), found, "give the public total of every combination")
+        first, own = (sum(each.totals.values()) for each in (job.rake[0], rake))
+        if abs(own - first) > 1e-6 * first:
+            found = f"the totals sum to {own:.10g}, those of {', '.join(job.rake[0].by)} to {first:.10g}"
+            yield Contradiction(("rake", i, "totals"), found, "give totals of one population")

@@ -1,0 +1,91 @@
+"""Families of models in public terms: what outcomes they take, whether they model the weight."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.core.records import Floats
+from dpdist.job import SAMPLERS, Family
+
+
+@dataclass(frozen=True)
+class Support:
+    """Values that an outcome can take: an interval, its ends left out if `open`, whole numbers only if `whole`."""
+
+    text: str
+    low: float = -np.inf
+    high: float = np.inf
+    open: bool = False
+    whole: bool = False
+
+    def inside(self, values: Floats) -> NDArray[np.bool_]:
+        """True where a value lies in the interval, shape (record,)."""
+        if self.open:
+            return (values > self.low) & (values < self.high)
+        return (values >= self.low) & (values <= self.high)
+
+
+@dataclass(frozen=True)
+class FamilyFacts:
+    """`weight`: whether the model has the sampling weight as a component, always, never or if the job names one.
+
+    `density` says of what f_i is the density, for the statement; `law` names the parametric law that records are taken to
+    have, where there is one that a real file may not have.
+    """
+
+    density: str
+    support: Support
+    weight: bool | None
+    predictors: bool
+    law: str = ""
+
+
+POSITIVE = Support("values above 0", low=0.0, open=True)
+UNIT = Support("values above 0 and below 1", low=0.0, high=1.0, open=True)
+COUNT = Support("whole numbers of at least 0", low=0.0, whole=True)
+BINARY = Support("0 or 1", low=0.0, high=1.0, whole=True)
+
+
+def families_for(values: Collection[float]) -> str:
+    """Families that can take these values, as a text: those for few values first."""
+    fit = [(name, facts.support) for name, facts in FAMILIES.items() if all(facts.support.inside(np.array(list(values))))]
+    return ", ".join(name for name, _ in sorted(fit, key=lambda each: not np.isfinite(each[1].high)))
+
+
+FAMILIES: dict[Family, FamilyFacts] = {
+    "lognormal": FamilyFacts("normal density of (log {outcome}, log {weight})", POSITIVE, True, True, "lognormal"),
+    "beta": FamilyFacts("beta density of {outcome}", UNIT, False, False, "beta"),
+    "beta_regression": FamilyFacts("beta density of {outcome}", UNIT, False, True, "beta"),
+    "poisson": FamilyFacts("Poisson probability of {outcome}", COUNT, False, False, "Poisson"),
+    "negative_binomial": FamilyFacts(
+        "negative binomial probability of {outcome}", COUNT, False, False, "negative binomial"
+    ),
+    "poisson_regression": FamilyFacts("Poisson probability of {outcome}", COUNT, False, True, "Poisson"),
+    "bernoulli": FamilyFacts("probability of {outcome}", BINARY, False, False),
+    "scores": FamilyFacts(
+        "normal density of the scores of {weight} and, given it, of {outcome} under the reference's distributions, "
+        "relative to the reference's own",
+        *(Support("numbers"), True, True),
+    ),
+    "histogram": FamilyFacts("noisy histogram of {outcome} in equal bins", Support("numbers"), False, False),
+    "cell_sums": FamilyFacts(
+        "noisy sums of {weight} and of its product with {outcome} in every finest cell", Support("numbers"), None, False
+    ),
+    "noisy_tables": FamilyFacts(
+        "noisy weighted counts, means and totals of {outcome} of whole tables", Support("numbers"), None, False
+    ),
+    "reference_cells": FamilyFacts(
+        "noisy sums of {weight} and of its product with {outcome}, clipped where a reference tells, in every finest cell",
+        *(Support("numbers"), None, False),
+    ),
+    "user": FamilyFacts("log_lik of the user's program", Support("numbers"), None, True, "user's"),
+}
+
+
+def parametric(family: Family) -> bool:
+    """True if the family is a parametric law with a posterior that needs no Markov chain: its fit to a file is quick."""
+    return bool(FAMILIES[family].law) and any(name != "stan" for name in SAMPLERS[family])

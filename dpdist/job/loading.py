@@ -1,0 +1,131 @@
+"""Reading a job: its file, and the Stan program and the calibration that it names."""
+
+from __future__ import annotations
+
+import hashlib
+from difflib import get_close_matches
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from dpdist.core.errors import JobError, Problem, ProblemsError
+from dpdist.job import Calibration, Job
+from dpdist.job.checks import Contradiction, contradictions
+from dpdist.job.validation import validated
+from dpdist.job.yaml_lines import Lines, dotted, mapping, place, read_yaml, written
+
+NOT_A_MAPPING = Problem("job", "not a mapping of keys", "dataset:, columns:, …", "see README for a job file")
+
+
+def find_job(name: str | Path) -> Path:
+    """A job file's path; a name without a folder is also looked up among the jobs shipped with dpdist."""
+    return find_shipped(name, "", JobError)
+
+
+def find_shipped(name: str | Path, folder: str, error: type[ProblemsError]) -> Path:
+    """The path of a YAML file; a name without a folder is also looked up in jobs/`folder`, as shipped with dpdist."""
+    path = Path(name)
+    if path.is_file() or (path.exists() and path.name != str(name)):
+        return path
+    jobs = Path(str(resources.files("dpdist") / "jobs"))
+    if not jobs.is_dir():  # a source checkout: jobs/ lies beside the package
+        jobs = Path(__file__).parents[2] / "jobs"
+    shipped = jobs / folder
+    candidates = [shipped / path.name, shipped / f"{path.name}.yaml"]
+    if path.name == str(name):
+        for candidate in candidates:
+            if candidate.is_file():
+                return candidate
+    known = sorted(p.stem for p in shipped.glob("*.yaml"))
+    raise error(
+        str(name),
+        [
+            Problem(
+                "file",
+                "no such file",
+                f"a YAML file, or one of the shipped ones: {', '.join(known)}",
+                f"did you mean '{near[0]}'?" if (near := get_close_matches(path.stem, known, n=1)) else "check the path",
+            )
+        ],
+    )
+
+
+def load_job(name: str | Path) -> Job:
+    """Read and validate a job file. Raises `JobError` with line, path, what is allowed and the remedy."""
+    path = find_job(name)
+    return parse_job(read_yaml(path, JobError), str(path), path.parent)
+
+
+def parse_job(text: str, source: str = "job", folder: Path = Path()) -> Job:
+    """Validate a job given as YAML text; files that it names lie in `folder`."""
+    said, lines = mapping(text, source, JobError, NOT_A_MAPPING)
+    said = _with_calibration(_with_program(said, folder, source, lines), folder, source, lines)
+    job = validated(Job, said, source, lines, JobError)
+    if against := contradictions(job):
+        raise JobError(source, [_problem(each, lines) for each in against])
+    return job
+
+
+def _with_program(said: dict[str, Any], folder: Path, source: str, lines: Lines) -> dict[str, Any]:
+    """What was said, the name of a Stan program replaced by name and text."""
+    model = said.get("model")
+    if not isinstance(model, dict) or not isinstance(name := model.get("program"), str):
+        return said
+    at, path = place(("model", "program"), lines), folder / name
+    allowed = "the path of a Stan program (.stan) within the job file's folder"
+    try:
+        if path.suffix != ".stan" or not path.resolve().is_relative_to(folder.resolve()):
+            found = f"'{name}' is no Stan program within the job file's folder"
+            raise JobError(source, [Problem("model.program", found, allowed, "put the program beside the job", 1, at)])
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        found = f"'{name}' cannot be read ({type(error).__name__})"
+        raise JobError(source, [Problem("model.program", found, allowed, "correct the path", 1, at)]) from None
+    return said | {"model": model | {"program": {"name": path.name, "text": text}}}
+
+
+def _with_calibration(said: dict[str, Any], folder: Path, source: str, lines: Lines) -> dict[str, Any]:
+    """What was said, the path of a calibration replaced by what stands there, and its constants in the mechanism."""
+    named, mechanism = said.get("calibration"), said.get("mechanism")
+    if named is None or not isinstance(mechanism, dict):
+        return said
+    if not isinstance(named, dict) or set(named) != {"path"} or not isinstance(path := named["path"], str):
+        at, allowed = place(("calibration",), lines), "{path: …}, a file that `dpdist calibrate` wrote"
+        raise JobError(source, [Problem("calibration", "no path, or more than a path", allowed, "name the file", 1, at)])
+    found = load_calibration(folder / path)
+    weights = mechanism.get("weights")
+    own = [name for name in mechanism if name not in ("name", "weights", "fallback")]
+    own += [f"weights.{name}" for name in (weights if isinstance(weights, dict) else {}) if name != "rule"]
+    if own:
+        at, allowed = place(("mechanism",), lines), "name, weight rule and fallback; constants are the calibration's"
+        problem = Problem("mechanism", f"it states {', '.join(own)} beside a calibration", allowed, "leave it out", 1, at)
+        raise JobError(source, [problem])
+    rule = weights.get("rule") if isinstance(weights, dict) else weights
+    tuned = found.mechanism.model_dump(mode="json")
+    same = mechanism.get("name") == found.mechanism.name and rule in (None, found.mechanism.weights.rule)
+    kept = {"fallback": mechanism["fallback"]} if "fallback" in mechanism else {}
+    return said | {"calibration": found.model_dump(mode="json"), "mechanism": tuned | kept if same else mechanism}
+
+
+def load_calibration(path: Path) -> Calibration:
+    """A file that `dpdist calibrate` wrote. Raises `JobError`."""
+    text, otherwise = (
+        read_yaml(path, JobError),
+        Problem("file", "no calibration", "a file of `dpdist calibrate`", "name one"),
+    )
+    said, lines = mapping(text, str(path), JobError, otherwise)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return validated(Calibration, said | {"sha256": digest}, str(path), lines, JobError)
+
+
+def calibration_text(calibration: Calibration) -> str:
+    """A calibration as YAML."""
+    said = calibration.model_dump(mode="json", exclude={"sha256"})
+    head = (
+        "# Tuned on a reference period by `dpdist calibrate`; later jobs name it under calibration: {path: …}, unchanged.\n"
+    )
+    return head + written(said)
+
+
+def _problem(said: Contradiction, lines: Lines) -> Problem:
+    return Problem(dotted(said.where), said.found, said.allowed, said.remedy, 1, place(said.where, lines))

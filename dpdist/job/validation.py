@@ -1,0 +1,140 @@
+"""What a file says as a frozen object of a schema, or every problem in it: where, what is allowed, the nearest name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from dpdist.core.errors import Problem, ProblemsError
+from dpdist.job.yaml_lines import Lines, Where, dotted, place
+
+Schema = TypeVar("Schema", bound=BaseModel)
+
+
+def validated(
+    schema: type[Schema], said: dict[str, Any], source: str, lines: Lines, refusal: type[ProblemsError]
+) -> Schema:
+    """What was said as a frozen object; raises `refusal` with every problem, its line and what is allowed."""
+    try:
+        return schema.model_validate(said)
+    except ValidationError as error:
+        causes = _causes(error.errors(include_url=False), schema)
+        raise refusal(source, [_problem(e, lines, schema) for e in causes]) from None
+
+
+def _causes(errors: Sequence[ErrorDetails], schema: type[BaseModel]) -> list[ErrorDetails]:
+    """Errors without their consequences: a typing error makes its key missing and the list around it too short."""
+    misspelt = set[Where]()
+    for error in errors:
+        if error["type"] == "extra_forbidden" and (near := _nearest(error["loc"], schema)):
+            misspelt.add((*error["loc"][:-1], near))
+    return [
+        error
+        for error in errors
+        if not (error["type"] == "missing" and tuple(error["loc"]) in misspelt)
+        and not (error["type"] == "too_short" and any(_under(other["loc"], error["loc"]) for other in errors))
+    ]
+
+
+def _under(path: Where, above: Where) -> bool:
+    return len(path) > len(above) and path[: len(above)] == above
+
+
+def _nearest(path: Where, schema: type[BaseModel]) -> str | None:
+    near = get_close_matches(str(path[-1]), sorted(_known_keys(path[:-1], schema)), n=1, cutoff=0.5)
+    return near[0] if near else None
+
+
+def _problem(error: ErrorDetails, lines: Lines, schema: type[BaseModel]) -> Problem:
+    path = tuple(part for part in error["loc"] if part != "[key]")
+    at = place(path, lines)
+    if error["type"] == "extra_forbidden":
+        near_key = _nearest(path, schema)
+        remedy = f"did you mean '{near_key}'?" if near_key else "delete the key"
+        return Problem(dotted(path), "unknown key", ", ".join(sorted(_known_keys(path[:-1], schema))), remedy, 1, at)
+    if error["type"] == "missing":
+        return Problem(dotted(path), "missing key", "it must be given", f"add '{path[-1]}'", 1, at)
+    message = error["msg"].removeprefix("Value error, ")
+    expected = error.get("ctx", {}).get("expected")
+    if expected and isinstance(error["input"], str):
+        options = [option.strip("' ") for option in str(expected).replace(" or ", ", ").split(", ")]
+        near = get_close_matches(error["input"], options, n=1, cutoff=0.4)
+        remedy = f"did you mean '{near[0]}'?" if near else "use one of these"
+        return Problem(dotted(path), f"'{error['input']}' is not known", str(expected), remedy, 1, at)
+    if error["type"] == "none_required":
+        return Problem(dotted(path), "not supported by the model and mechanism of this job", "null", "leave it out", 1, at)
+    found = (
+        "inconsistent" if isinstance(error["input"], dict) and error["type"] == "value_error" else _shown(error["input"])
+    )
+    allowed, remedy = _in_words(error["type"], error.get("ctx", {}), message)
+    return Problem(dotted(path), found, allowed, remedy, 1, at)
+
+
+def _shown(value: Any) -> str:
+    """What a file says, short."""
+    if value in ([], (), {}):
+        return "an empty list" if value != {} else "nothing"
+    return f"{value!r:.80}"
+
+
+_WORDS = {
+    "greater_than": ("a number above {gt}", "write a larger number"),
+    "greater_than_equal": ("a number of at least {ge}", "write a larger number"),
+    "less_than": ("a number below {lt}", "write a smaller number"),
+    "less_than_equal": ("a number of at most {le}", "write a smaller number"),
+    "too_short": ("a list of {min_length} or more", "add to it"),
+    "too_long": ("a list of {max_length} at most", "shorten it"),
+    "string_too_short": ("a text of {min_length} or more characters", "lengthen it"),
+    "string_too_long": ("a text of at most {max_length} characters", "shorten it"),
+    "string_pattern_mismatch": ("letters, digits, _, . and -, the first a letter or a digit", "rename it"),
+    "finite_number": ("a finite number", "write a number"),
+    "literal_error": ("{expected}", "use one of these"),
+}
+_KINDS = {
+    "int": ("a whole number", "write one"),
+    "float": ("a number", "write one"),
+    "string": ("a text", "write it in quotes"),
+    "bool": ("true or false", "write one of them"),
+    "tuple": ("a list, as in [one, another]", "write it in brackets"),
+    "dict": ("keys with values, as in {key: value}", "write them"),
+    "model": ("keys with values, as in {key: value}", "see README for a job file"),
+    "byte": ("a size with its unit, as in 2GiB", "write one"),
+}
+
+
+def _in_words(kind: str, facts: Mapping[str, Any], message: str) -> tuple[str, str]:
+    """What is allowed and the remedy, in words of a job file; those of checks of its own are as they are."""
+    if kind in _WORDS:
+        allowed, remedy = _WORDS[kind]
+        shown = {name: f"{value:,.10g}" if isinstance(value, int | float) else value for name, value in facts.items()}
+        return allowed.format(**shown), remedy
+    return _KINDS.get(kind.partition("_")[0], (message, "correct the value"))
+
+
+def _known_keys(path: Where, schema: type[BaseModel]) -> set[str]:
+    """Names of the fields at a path of a schema, found by walking its annotations."""
+    annotation: Any = schema
+    for part in path:
+        said = _plain(annotation)
+        if _is_model(said):
+            annotation = said.model_fields[str(part)].annotation if part in said.model_fields else None
+        else:
+            annotation = next((argument for argument in reversed(get_args(said)) if argument is not Ellipsis), None)
+    model = _plain(annotation)
+    return set(model.model_fields) if _is_model(model) else set()
+
+
+def _plain(annotation: Any) -> Any:
+    """An annotation without its metadata and without `| None`."""
+    while get_origin(annotation) in (Annotated, Union, UnionType):
+        annotation = get_args(annotation)[0]
+    return annotation
+
+
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)

@@ -1,0 +1,174 @@
+"""YAML with the line of everything that it says.
+
+Refused: a key given twice, a value that contains itself, control characters, and what would take long to read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dpdist.core.errors import Problem, ProblemsError
+from dpdist.core.printable import escaped
+
+Where = tuple[str | int, ...]
+"""Keys and positions that lead to a value."""
+Lines = Mapping[Where, int]
+
+
+DEEPEST = 50
+"""Lists and mappings within each other."""
+MOST_VALUES = 50_000
+"""Values of a file, those of an alias counted wherever it stands."""
+
+
+class _TooDeepError(yaml.MarkedYAMLError):
+    """Lists and mappings are nested too deep to be read."""
+
+    def __init__(self, mark: Any) -> None:
+        super().__init__(problem=f"more than {DEEPEST} lists and mappings within each other", problem_mark=mark)
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML in which a date, and a number to base 60 as in 190:20:30, are the text that was written; nested little."""
+
+    depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self.depth += 1
+        if self.depth > DEEPEST:
+            raise _TooDeepError(self.get_mark())
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+    def fetch_flow_collection_start(self, token: Any) -> None:
+        """Within [ and { the scanner looks ahead, in a time that grows with the square of the depth."""
+        if self.flow_level > DEEPEST:
+            raise _TooDeepError(self.get_mark())
+        super().fetch_flow_collection_start(token)
+
+
+_SEXAGESIMAL = r"(?!.*:)"
+_TAG = "tag:yaml.org,2002:"
+_Loader.yaml_implicit_resolvers = {
+    first: [
+        (tag, re.compile(_SEXAGESIMAL + pattern.pattern, re.VERBOSE) if tag in (f"{_TAG}int", f"{_TAG}float") else pattern)
+        for tag, pattern in resolvers
+        if tag != f"{_TAG}timestamp"
+    ]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def read_yaml(path: Path, error: type[ProblemsError]) -> str:
+    """The text of a file; raises `error` where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as cause:
+        found = f"cannot be read ({type(cause).__name__})"
+        raise error(str(path), [Problem("file", found, "a UTF-8 YAML file", "check the path")]) from None
+
+
+def mapping(text: str, source: str, refusal: type[ProblemsError], otherwise: Problem) -> tuple[dict[str, Any], Lines]:
+    """What YAML text says, and the line of every path in it; `otherwise` is the problem where it is no mapping."""
+    try:
+        node = yaml.compose(text, Loader=_Loader)
+        if node is not None and (problem := _unreadable(node)) is not None:
+            raise refusal(source, [problem])
+        said = yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        remedy = "write them one below the other" if isinstance(error, _TooDeepError) else "check indentation and quotes"
+        raise refusal(source, [_not_yaml(error.problem or "not YAML", remedy, line)]) from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        found = f"a character that YAML does not allow, #x{int(error.character):02x}"
+        raise refusal(source, [_not_yaml(found, "delete it", line)]) from None
+    except ValueError:  # of a number with thousands of digits, as Python reads it
+        raise refusal(source, [_not_yaml("a value that cannot be read", "write it in quotes", 1)]) from None
+    if not isinstance(said, dict) or node is None:
+        raise refusal(source, [otherwise])
+    lines = dict(_lines(node, ()))
+    twice = [
+        Problem(dotted(p), "given twice", "each key once", "delete one", 1, (f"line {n}",))
+        for p, n in _duplicates(node, ())
+    ]
+    if twice:
+        raise refusal(source, twice)
+    return said, lines
+
+
+def written(said: Mapping[str, Any]) -> str:
+    """As YAML, in the order given."""
+    return yaml.safe_dump(said, sort_keys=False, allow_unicode=True, width=120)
+
+
+def dotted(where: Where) -> str:
+    """As it is told of, on one line: of the whole file, the job."""
+    return ".".join(str(part).replace("\n", "\\n") for part in where) or "job"
+
+
+def place(where: Where, lines: Lines) -> tuple[str, ...]:
+    """The line of a value, or of the nearest one above it."""
+    while where and where not in lines:
+        where = where[:-1]
+    return (f"line {lines[where]}",) if where in lines else ()
+
+
+def _not_yaml(found: str, remedy: str, line: int) -> Problem:
+    return Problem("YAML", found, "valid YAML", remedy, 1, (f"line {line}",))
+
+
+def _unreadable(node: yaml.Node) -> Problem | None:
+    """Control characters, aliases that make a value part of itself, or more of it than can be read."""
+    size: dict[int, int] = {}
+    problems: list[Problem] = []
+
+    def visit(node: yaml.Node) -> int:
+        """The number of values, each node walked once."""
+        line = int(node.start_mark.line) + 1
+        if id(node) not in size:
+            size[id(node)] = -1
+            if isinstance(node, yaml.ScalarNode) and escaped(node.value) != node.value:
+                found = f"a control character in '{escaped(node.value):.80}'"
+                problems.append(_not_yaml(found, "delete it", line))
+            pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+            inner = node.value if isinstance(node, yaml.SequenceNode) else [part for pair in pairs for part in pair]
+            size[id(node)] = 1 + sum(map(visit, inner))
+        elif size[id(node)] < 0:
+            problems.append(_not_yaml("a value that contains itself", "put the anchor elsewhere", line))
+        return size[id(node)]
+
+    if visit(node) > MOST_VALUES:
+        problems.append(_not_yaml(f"more than {MOST_VALUES:,} values, with those of aliases", "use fewer aliases", 1))
+    return problems[0] if problems else None
+
+
+def _lines(node: yaml.Node, where: Where) -> Iterator[tuple[Where, int]]:
+    yield where, node.start_mark.line + 1
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            for inner, line in _lines(value, (*where, key.value)):
+                yield inner, key.start_mark.line + 1 if inner == (*where, key.value) else line
+    elif isinstance(node, yaml.SequenceNode):
+        for i, value in enumerate(node.value):
+            yield from _lines(value, (*where, i))
+
+
+def _duplicates(node: yaml.Node, where: Where) -> Iterator[tuple[Where, int]]:
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            here = (*where, key.value)
+            if key.value in seen:
+                yield here, key.start_mark.line + 1
+            seen.add(key.value)
+            yield from _duplicates(value, here)
+    elif isinstance(node, yaml.SequenceNode):
+        for i, value in enumerate(node.value):
+            yield from _duplicates(value, (*where, i))

@@ -1,0 +1,1 @@
+"""Noisy sums of base cells under public bounds, margins added (METHODS §7)."""

@@ -1,0 +1,93 @@
+"""Noisy sums of every finest cell of a release's tables: what a strict Laplace table releases (privacy.cell_sums).
+
+Post-processing: a cell's mean weight is set into the public bounds of the weight and its mean outcome into those of the
+outcome; margins are sums of cells, so that a table adds up. A synthetic record has its cell's mean weight and mean outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from dpdist.core.records import Codes, Floats, Frame, Records
+from dpdist.job import Job
+from dpdist.mechanisms.laplace_cells.sensitivity import CellBounds, noise_scale
+from dpdist.models.design import design
+from dpdist.models.outcome import OutcomeModel
+from dpdist.models.protocol import Draws, Extremes, Parameter
+
+
+@dataclass(frozen=True)
+class CellSums(OutcomeModel):
+    """Cells of one stratum; statistics are (cell, 2): sums of records' pairs in whole units."""
+
+    labels: tuple[str, ...]
+    count: Floats
+    """Sample records of every cell, public."""
+    bounds: CellBounds
+    least_weight: float
+    scale: Fraction
+    """Of the noise that a set's sums are released with, in units."""
+
+    @classmethod
+    def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> CellSums:
+        columns = tuple(dict.fromkeys(name for table in job.tables for name in table.by if name not in frame.strata))
+        cells, (low, high) = design(frame, columns, rows), job.outcome.bounds or (0.0, 1.0)
+        first = [int(np.flatnonzero(cells.pattern == cell)[0]) + rows.start for cell in range(len(cells.matrix))]
+        labels = tuple(" / ".join(str(frame.levels[c][frame.codes[c][row]]) for c in columns) or "all" for row in first)
+        count = np.bincount(cells.pattern, weights=frame.count[rows]).astype(np.float64)
+        declared = job.columns[job.survey.weight].bounds if job.survey.weight else None
+        least, most = declared or (1.0, 1.0)
+        return cls(cells, (low, high), labels, count, CellBounds(most, low, high), least, noise_scale(job.epsilon_per_set))
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        return (Parameter("sums", (("cell", self.labels), ("sum", ("weight", "centred product")))),)
+
+    def statistics(self, records: Records, alpha: Floats) -> Floats:
+        pairs = alpha[:, None] * self.bounds.pairs(records.weight, records.outcome)
+        cell, cells = self.pattern(records.frame), len(self.labels)
+        return np.column_stack([np.bincount(cell, weights=column, minlength=cells) for column in pairs.T])
+
+    def means(self, theta: Draws) -> tuple[Floats, Floats]:
+        """Mean weight and mean outcome of every cell within their public bounds, (draw, cell)."""
+        sums = self.bounds.sums(theta["sums"])
+        weight = np.clip(sums[..., 0] / self.count, self.least_weight, self.bounds.weight)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            outcome = np.where(sums[..., 0] > 0, sums[..., 1] / sums[..., 0], self.bounds.centre)
+        return weight, np.clip(outcome, *self.outcome_bounds)
+
+    def expect(self, theta: Draws) -> tuple[Floats, Floats]:
+        """E(w|x) and E(wy|x) of every frame row, (draw, row)."""
+        weight, outcome = (values[:, self.design.pattern] for values in self.means(theta))
+        return weight, weight * outcome
+
+    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        weight, outcome = (values[0][self.pattern(frame_row)] for values in self.means(theta))
+        return outcome, weight
+
+    def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
+        """The released sums themselves: how records vary within a cell was not released."""
+        return Draws({"sums": np.repeat(theta["sums"], draws, axis=0)})
+
+    def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
+        """The released sums with noise of the same law: for standard errors, not for release."""
+        noise = rng.laplace(0.0, float(self.scale), (draws, *theta["sums"].shape[1:]))
+        return Draws({"sums": theta["sums"] + noise})
+
+    def log_lik(self, draws: Draws, records: Records) -> Floats:
+        """Sums have no density of a record."""
+        return np.full((len(draws), len(records)), np.nan)
+
+    def extremes(self, draws: Draws, records: Records) -> Extremes:
+        return Extremes(np.full(len(records), np.inf), np.full(len(records), -np.inf))
+
+    def describe(self, theta: Draws) -> Mapping[str, Any]:
+        return {
+            **super().describe(theta),
+            "noise": f"discrete Laplace, scale {self.scale}, in units of 2^-20 of the bounds",
+        }

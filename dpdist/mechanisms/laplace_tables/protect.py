@@ -1,0 +1,79 @@
+"""Every figure of every table under noise of its own: what is promised, and the passes over records (METHODS §7)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from dpdist.core.confidential import Confidential
+from dpdist.core.digests import digest
+from dpdist.core.records import Floats, Records
+from dpdist.engine.protocol import BlockRecorder, Carry, Noise, Pass, Released, Rounds, StratumRecorder
+from dpdist.job import Job, budget_text
+from dpdist.mechanisms.counting import Count
+from dpdist.mechanisms.laplace_tables.release import FINE_SCALE, FINER, NoisyTables
+from dpdist.mechanisms.laplace_tables.sensitivity import sensitivities
+from dpdist.mechanisms.on_reference import Learned
+from dpdist.mechanisms.promises import promise_of
+from dpdist.mechanisms.wording import COMPOSED, FULL, LOCAL, MOVES_TWICE, SHARED
+from dpdist.models.protocol import StratumModel
+from dpdist.privacy.guarantees import NoGuarantee, Promise, Strict
+
+
+@dataclass(frozen=True)
+class LaplaceTables:
+    """Noisy figures of whole tables, margins noised as cells are ([T]; METHODS §7).
+
+    With the file's own sensitivities, as on the slides, nothing is promised; `laplace_composed` with public bounds is
+    strict: the budget is split over the cells that a record enters.
+    """
+
+    scope: Literal["file"] = "file"
+
+    def promise(self, job: Job) -> Promise:
+        if job.local:
+            how = FULL if job.mechanism.name == "laplace" else SHARED
+            none = promise_of(job, NoGuarantee(), LOCAL.format(budget_text(job.budget.epsilon)), how)
+            return replace(none, composition="none: nothing is promised that could compose")
+        same_x = Strict(job.budget.adjacency, job.epsilon_per_set, exchange=Fraction(1))
+        strict = promise_of(job, same_x, COMPOSED, MOVES_TWICE)
+        return replace(strict, composition="sequential over the cells, of all tables and margins, that a record falls into")
+
+    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:
+        assert isinstance(model, NoisyTables)
+        return noisy_tables(model, recorder)
+
+
+class Extremes(NamedTuple):
+    """Kernel: the largest of w, −w, wy and −wy in every frame row, (row, 4); −∞ without a record."""
+
+    rows: int
+
+    def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
+        found, product = np.full((self.rows, 4), -np.inf), records.weight * records.outcome
+        for column, values in enumerate((records.weight, -records.weight, product, -product)):
+            np.maximum.at(found[:, column], records.frame, values)
+        return found
+
+
+def noisy_tables(model: NoisyTables, recorder: StratumRecorder) -> Rounds:
+    """Every figure of every table under noise of its own (METHODS §7); local sensitivities stay confidential."""
+    sums = yield Pass(Count(model), "sum")
+    local = None
+    if model.bounds is None:
+        high_w, low_w, high_p, low_p = (yield Pass(Extremes(len(sums)), "max")).T
+        local = [sensitivities(sums[:, 0], (-low_w, high_w), (-low_p, high_p), table.cells) for table in model.tables]
+    # sums that are not whole are rounded as blocks fall, and nothing is promised of them
+    query, exact = digest(model), digest(sums) if local is None else ""
+    noise = yield Noise(model.scale, model.size, 1, "laplace", query, exact)
+    if local is not None:
+        # whole multiples of Δ/UNIT would tell Δ: differences of figures that should agree have it as their divisor
+        fine = yield Noise(FINE_SCALE, model.size, 2, "laplace", query, exact)
+        noise = noise + fine / FINER
+    told = {"database_bound": None, "epsilon_local": None, "epsilon_local_range": None}
+    found = {f"{name} of {t.name}": each[name] for t, each in zip(model.tables, local or (), strict=False) for name in each}
+    recorder.summary(Confidential({**told, "diagnostics": {"figures": float(model.size), **found}}))
+    return Released((model.noisy(sums, noise, local),))

@@ -1,0 +1,167 @@
+"""Noisy figures of whole tables, margins noised as cells are: what `laplace` and `laplace_composed` release.
+
+Cells without a sample record are known to be empty. Figures made consistent agree over all tables: least squares on the
+finest cells, counts and totals apart, means their ratios. No synthetic records: figures noised one by one tell none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from dpdist.core.records import Floats, Frame, Records
+from dpdist.core.table_cells import Cells, cross
+from dpdist.job import Job, StatisticName
+from dpdist.mechanisms.laplace_cells.sensitivity import UNIT, CellBounds
+from dpdist.mechanisms.laplace_tables.sensitivity import finest, local_scale, outcome_needed, public_scale, ratios, stacked
+from dpdist.models.design import design
+from dpdist.models.outcome import OutcomeModel
+from dpdist.models.protocol import Draws, Extremes, Parameter
+
+FINER = 2**32
+"""Of local sensitivities Δ: figures lie on a lattice of Δ/(UNIT · FINER), no wider than float64 is at Δ."""
+FINE_SCALE = Fraction(2**36)
+"""Of the second noise, in lattice steps: 16/UNIT of Δ, which hides the first one's lattice (uniform to 1e-4 on it)."""
+
+
+def _largest_weight(job: Job) -> float:
+    """The weight's public upper bound; a record without a weight counts as one."""
+    declared = job.columns[job.survey.weight].bounds if job.survey.weight else None
+    return (declared or (0.0, 1.0))[1]
+
+
+@dataclass(frozen=True)
+class NoisyTable:
+    """A table's cells and the statistics that are noised in it; of public sensitivity, its two sums."""
+
+    name: str
+    cells: Cells
+    statistics: tuple[StatisticName, ...]
+    occupied: Floats
+    """1 for a cell with sample records, else 0: public."""
+
+    @property
+    def parameter(self) -> Parameter:
+        labels = tuple(" / ".join(label) or "all" for label in self.cells.labels)
+        return Parameter(f"table {self.name}", (("cell", labels), ("statistic", self.statistics)))
+
+
+@dataclass(frozen=True)
+class NoisyTables(OutcomeModel):
+    """The tables of a job; its one stratum is the file. Statistics are (row, 2): Σw and Σwy, or sums of pairs in units."""
+
+    tables: tuple[NoisyTable, ...]
+    count: Floats
+    """Sample records of every frame row, public."""
+    bounds: CellBounds | None
+    """Public ones; None where noise has the scale of the file's own sensitivities."""
+    consistency: bool
+    scale: Fraction
+    """Of the noise on a figure, in 1/UNIT of its sensitivity, or in units."""
+
+    @classmethod
+    def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> NoisyTables:
+        (low, high), local = job.outcome.bounds or (0.0, 1.0), job.local
+        count, found = frame.count.astype(np.float64), []
+        sums: tuple[StatisticName, ...] = ("count", "total") if outcome_needed(job.tables) else ("count",)
+        for said in job.tables:
+            cells = cross(frame, said.by, said.margins)
+            own = tuple(dict.fromkeys(statistic.name for statistic in said.statistics)) if local else sums
+            found.append(NoisyTable(said.name, cells, own, (cells.membership @ count > 0).astype(np.float64)))
+        bounds = None if local else CellBounds(_largest_weight(job), low, high)
+        scale = local_scale(job, frame) if local else public_scale(job, frame)
+        consistency = job.mechanism.consistency == "least_squares"
+        return cls(design(frame, (), rows), (low, high), tuple(found), count, bounds, consistency, scale)
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        return tuple(table.parameter for table in self.tables)
+
+    @property
+    def size(self) -> int:
+        """Figures under noise."""
+        return sum(parameter.size for parameter in self.parameters)
+
+    def statistics(self, records: Records, alpha: Floats) -> Floats:
+        if self.bounds is None:
+            columns = np.column_stack([records.weight, records.weight * records.outcome])
+        else:
+            columns = self.bounds.pairs(records.weight, records.outcome)
+        rows = len(self.count)
+        return np.column_stack([np.bincount(records.frame, alpha * column, minlength=rows) for column in columns.T])
+
+    def noisy(self, sums: Floats, noise: Floats, sensitivity: Sequence[Mapping[StatisticName, float]] | None) -> Draws:
+        """What is released: every figure under its own noise; `sensitivity` by table where it is local."""
+        values, start = {}, 0
+        for number, table in enumerate(self.tables):
+            parameter = table.parameter
+            own, start = noise[start : start + parameter.size].reshape(parameter.shape), start + parameter.size
+            count, total = (table.cells.membership @ sums).T
+            if sensitivity is None:
+                figures = np.column_stack([count, total][: len(table.statistics)]) + own
+            else:
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    exact = {"count": count, "mean": total / count, "total": total}
+                step = np.array([sensitivity[number][name] for name in table.statistics]) / UNIT
+                figures = np.column_stack([exact[name] for name in table.statistics]) + own * step
+            known = np.array([np.nan if name == "mean" else 0.0 for name in table.statistics])
+            values[parameter.name] = np.where(table.occupied[:, None] > 0, figures, known)[None]
+        return Draws(values)
+
+    def figures(self, theta: Draws, name: str) -> dict[StatisticName, Floats]:
+        """Published figures of a table, (draw, cell) each: made consistent if the job says so; means of sums."""
+        (table,) = (table for table in self.tables if table.name == name)
+        found = self._noised(theta, table)
+        if self.consistency:
+            membership = table.cells.membership
+            adding = [name for name in found if name != "mean"]
+            found |= {name: (membership @ self.finest(theta, name).T).T for name in adding}
+        if self.bounds is None:
+            return ratios(found) if self.consistency else found
+        empty: Floats = np.full_like(found["count"], np.nan)
+        return found | {"mean": self.bounds.mean(found["count"], found["total"]) if "total" in found else empty}
+
+    def finest(self, theta: Draws, name: StatisticName) -> Floats:
+        """Counts or totals of every frame row that lie nearest to the noisy ones of all tables, (draw, row)."""
+        having = [table for table in self.tables if name in table.statistics]
+        noisy = np.concatenate([self._noised(theta, table)[name] for table in having], axis=1)
+        membership = stacked([table.cells for table in having])
+        return np.array([finest(one, membership) for one in noisy])
+
+    def expect(self, theta: Draws) -> tuple[Floats, Floats]:
+        """E(w|x) and E(wy|x) of every frame row after `finest`, (draw, row); 0 for an outcome that no table needs."""
+        weight = self.finest(theta, "count") / self.count
+        known = "total" in self.tables[0].statistics
+        return weight, self.finest(theta, "total") / self.count if known else np.zeros_like(weight)
+
+    def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
+        """The released sums with noise of the same law: for standard errors, not for release."""
+        again = {}
+        for table in self.tables:
+            values = theta[table.parameter.name]
+            noise = rng.laplace(0.0, float(self.scale), (draws, *values.shape[1:]))
+            again[table.parameter.name] = values + noise * table.occupied[:, None]
+        return Draws(again)
+
+    def _noised(self, theta: Draws, table: NoisyTable) -> dict[StatisticName, Floats]:
+        """Noisy figures in the file's units, (draw, cell) each."""
+        values = theta[table.parameter.name]
+        if self.bounds is not None:
+            pairs = values if values.shape[-1] == 2 else np.concatenate([values, np.zeros_like(values)], axis=-1)
+            values = self.bounds.sums(pairs)
+        return {name: values[..., k] for k, name in enumerate(table.statistics)}
+
+    def log_lik(self, draws: Draws, records: Records) -> Floats:
+        """Sums have no density of a record."""
+        return np.full((len(draws), len(records)), np.nan)
+
+    def extremes(self, draws: Draws, records: Records) -> Extremes:
+        return Extremes(np.full(len(records), np.inf), np.full(len(records), -np.inf))
+
+    def describe(self, theta: Draws) -> Mapping[str, Any]:
+        of = "the sensitivity that the file itself has, on a lattice of 2^-52" if self.bounds is None else "the bounds"
+        return {**super().describe(theta), "noise": f"discrete Laplace, scale {self.scale}, in units of 2^-20 of {of}"}

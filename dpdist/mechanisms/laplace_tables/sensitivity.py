@@ -1,0 +1,119 @@
+"""Laplace noise on the figures of whole tables, margins noised as cells are ([T]; METHODS §7).
+
+Local: the sensitivities of the file at hand, count max w − min w, total max wy − min wy, mean (max wy − min wy) / (Σw −
+(max w − min w)), the largest over a table's cells. They tell of the records themselves: no guarantee.
+
+Public: a record enters every cell that it falls into, over all tables, by its pair of `privacy.cell_sums`, of L1
+sensitivity 2 (1 where no table needs the outcome), so K cells have 2K, to zero_out and to an exchange within the cells
+alike. A record that moves leaves and enters at most K cells, at up to 2ε. Means are ratios of noisy totals and counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+import numpy as np
+from scipy.sparse import csr_array, vstack
+from scipy.sparse.linalg import lsmr
+
+from dpdist.core.records import Floats, Frame
+from dpdist.core.table_cells import Cells, cross
+from dpdist.job import Job, StatisticName, Table
+from dpdist.mechanisms.laplace_cells.sensitivity import SENSITIVITY, UNIT
+
+OUT_OF_STEPS = 7
+"""What `lsmr` says where it stops before it converged."""
+
+Extremes = tuple[Floats, Floats]
+"""Smallest and largest value per frame row; +∞ and −∞ where it has no record."""
+
+
+def sensitivities(weight_sum: Floats, weight: Extremes, product: Extremes, cells: Cells) -> dict[StatisticName, float]:
+    """Local sensitivities of a count, a mean and a total, from what every frame row's records have."""
+    low_w, high_w = _over_cells(weight, cells)
+    low_p, high_p = _over_cells(product, cells)
+    occupied = high_w >= low_w
+    weight_range = (high_w - low_w)[occupied]
+    total = (cells.membership @ weight_sum)[occupied]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = (high_p - low_p)[occupied] / (total - weight_range)
+    return {
+        "count": float(weight_range.max()),
+        "mean": float(mean[np.isfinite(mean)].max(initial=0.0)),
+        "total": float((high_p - low_p)[occupied].max()),
+    }
+
+
+def figures_met(frame: Frame, tables: Sequence[Table]) -> int:
+    """Figures of all tables that one record enters."""
+    return sum(cross(frame, table.by, table.margins).per_record * len(table.statistics) for table in tables)
+
+
+def local_scale(job: Job, frame: Frame) -> Fraction:
+    """Scale of the noise on a figure, in 1/UNIT of its sensitivity: all of ε in every figure, or shared by those met."""
+    share = figures_met(frame, job.tables) if job.mechanism.name == "laplace_composed" else 1
+    return Fraction(share * UNIT) / job.budget.epsilon
+
+
+def public_scale(job: Job, frame: Frame) -> Fraction:
+    """Scale of the noise on a cell's sums of pairs, in their units."""
+    met = sum(cross(frame, table.by, table.margins).per_record for table in job.tables)
+    return Fraction(met * (SENSITIVITY if outcome_needed(job.tables) else 1) * UNIT) / job.budget.epsilon
+
+
+def outcome_needed(tables: Sequence[Table]) -> bool:
+    """True if some table has more than counts."""
+    return any(statistic.name != "count" for table in tables for statistic in table.statistics)
+
+
+def consistent(noisy: Floats, membership: csr_array) -> Floats:
+    """The additive figures nearest to noisy ones in least squares, (cell,): margins are sums of their cells.
+
+    `membership` is (cell, frame row). All have noise of one variance: the best linear unbiased estimate (Hay, Rastogi,
+    Miklau & Suciu 2010).
+    """
+    return np.asarray(membership @ finest(noisy, membership))
+
+
+def finest(noisy: Floats, membership: csr_array) -> Floats:
+    """The frame rows' figures, (row,), whose sums lie nearest to noisy ones; rows that no cell tells apart are equal.
+
+    Unweighted: with local sensitivities tables have noise of different scales, and the fit does not follow them, which
+    are confidential.
+    """
+    if not noisy.any():
+        return np.zeros(membership.shape[1])
+    # crossed margins have few different singular values, so that this ends after about as many steps
+    steps = 10 * min(membership.shape) + 100
+    found, stopped, *_ = lsmr(membership, noisy, atol=1e-15, btol=1e-15, conlim=0.0, maxiter=steps)
+    if stopped == OUT_OF_STEPS:
+        raise ArithmeticError(f"least squares over {membership.shape[0]} cells did not converge in {steps} steps")
+    return np.asarray(found)
+
+
+def agreeing(noisy: Mapping[StatisticName, Floats], cells: Cells) -> dict[StatisticName, Floats]:
+    """Noisy figures of one table made consistent: counts and totals add up, means are their ratios if it has both."""
+    return ratios({k: v if k == "mean" else consistent(v, cells.membership) for k, v in noisy.items()})
+
+
+def ratios(figures: Mapping[StatisticName, Floats]) -> dict[StatisticName, Floats]:
+    """Means replaced by total over count where a table has all three."""
+    found = dict(figures)
+    if {"count", "mean", "total"} <= set(found):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found["mean"] = found["total"] / found["count"]
+    return found
+
+
+def stacked(tables: Sequence[Cells]) -> csr_array:
+    """The cells of several tables under each other, (cell, frame row)."""
+    return csr_array(vstack([cells.membership for cells in tables]))
+
+
+def _over_cells(per_row: Extremes, cells: Cells) -> Extremes:
+    coo = cells.membership.tocoo()
+    low, high = np.full(len(cells), np.inf), np.full(len(cells), -np.inf)
+    np.minimum.at(low, coo.row, per_row[0][coo.col])
+    np.maximum.at(high, coo.row, per_row[1][coo.col])
+    return low, high

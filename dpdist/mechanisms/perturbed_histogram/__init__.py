@@ -1,0 +1,1 @@
+"""Noisy counts of equal bins over public bounds ([G], Supplement 1)."""

@@ -1,0 +1,94 @@
+"""Perturbed histogram ([G], Supplement 1): noisy counts of equal bins over public bounds, uniform within a bin.
+
+Counts below 0 become 0; where none is left above 0, all bins are equally likely. The number of bins is the job's, or
+⌈ln n⌉ of the mean number n of records a stratum, which is public; never chosen from the outcomes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from dpdist.core.keys import open_uniforms
+from dpdist.core.records import Codes, Floats, Frame, Ints, Records
+from dpdist.job import Job
+from dpdist.models.design import design
+from dpdist.models.outcome import OutcomeModel
+from dpdist.models.protocol import Draws, Extremes, Parameter
+from dpdist.privacy.guarantees import count_scale
+
+
+@dataclass(frozen=True)
+class Histogram(OutcomeModel):
+    """Bins of one stratum; statistics are (1, bin): Σα of the records in each bin."""
+
+    bins: int
+    scale: Fraction
+    """Of the noise that a set's counts are released with."""
+
+    @classmethod
+    def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Histogram:
+        assert job.outcome.bounds is not None
+        bins = job.mechanism.bins or max(1, int(np.ceil(np.log(frame.stratum_count.mean()))))
+        scale = count_scale(job.epsilon_per_set, job.budget.adjacency)
+        return cls(design(frame, (), rows), job.outcome.bounds, bins, scale)
+
+    @property
+    def edges(self) -> Floats:
+        return np.linspace(*self.outcome_bounds, self.bins + 1)
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        names = tuple(f"from {low:.10g} to {high:.10g}" for low, high in zip(self.edges, self.edges[1:], strict=False))
+        return (Parameter("counts", (("bin", names),)),)
+
+    def statistics(self, records: Records, alpha: Floats) -> Floats:
+        return np.bincount(self.bin(records.outcome), weights=alpha, minlength=self.bins).astype(np.float64)[None, :]
+
+    def bin(self, outcome: Floats) -> Ints:
+        """Bin of every outcome, from 0; the upper bound lies in the last one."""
+        return np.clip(np.searchsorted(self.edges, outcome, side="right") - 1, 0, self.bins - 1)
+
+    def shares(self, counts: Floats) -> Floats:
+        """Probabilities of the bins from noisy counts, (draw, bin)."""
+        positive = np.maximum(counts, 0.0)
+        total = positive.sum(axis=1, keepdims=True)
+        even = np.full_like(positive, 1.0 / self.bins)
+        return np.asarray(np.divide(positive, total, out=even, where=total > 0.0))
+
+    def log_lik(self, draws: Draws, records: Records) -> Floats:
+        """Log density, (draw, record); −∞ in an empty bin."""
+        with np.errstate(divide="ignore"):
+            density = np.log(self.shares(draws["counts"]) / np.diff(self.edges))
+        return np.asarray(density[:, self.bin(records.outcome)])
+
+    def extremes(self, draws: Draws, records: Records) -> Extremes:
+        values = self.log_lik(draws, records)
+        return Extremes(values.max(axis=0), values.min(axis=0))
+
+    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        """A bin by its probability, then uniform within it; weights 1."""
+        uniforms, cumulated = open_uniforms(rng, (len(frame_row), 2)), np.cumsum(self.shares(theta["counts"])[0])
+        own = np.minimum(np.searchsorted(cumulated, uniforms[:, 0] * cumulated[-1], side="right"), self.bins - 1)
+        return self.edges[own] + uniforms[:, 1] * np.diff(self.edges)[own], np.ones(len(frame_row))
+
+    def expect(self, theta: Draws) -> tuple[Floats, Floats]:
+        """E w = 1 and E y, (draw, row)."""
+        middle = (self.edges[1:] + self.edges[:-1]) / 2.0
+        return self.per_row((self.shares(theta["counts"]) @ middle)[:, None])
+
+    def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
+        """Counts of other samples of as many records from the released histogram, without noise."""
+        return Draws({"counts": rng.multinomial(records, self.shares(theta["counts"])[0], draws).astype(float)})
+
+    def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
+        """The released histogram's expected counts with noise of the same law: for standard errors, not for release."""
+        expected = records * self.shares(theta["counts"])
+        return Draws({"counts": expected + rng.laplace(0.0, float(self.scale), (draws, self.bins))})
+
+    def describe(self, theta: Draws) -> Mapping[str, Any]:
+        return {**super().describe(theta), "noise": f"discrete Laplace, scale {self.scale}"}

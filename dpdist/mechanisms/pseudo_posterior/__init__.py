@@ -1,0 +1,1 @@
+"""Draws of a tilted or clamped posterior ([T], [V], [G]; METHODS §3, §4)."""

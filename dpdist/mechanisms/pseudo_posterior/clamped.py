@@ -1,0 +1,97 @@
+"""The clamped form: draw θ from π(θ) ∏ exp(clamp(α_i(f_i(θ) − g_i), ±M)) ([G] eq. 3.5–3.6; METHODS §4, §4b).
+
+Every record's factor lies in [e^−M, e^M] whatever the data are, so M enforces what privacy weights only aim at. Rounds of
+one stratum: α (and whatever fits it takes) → the records with α and g → S draws, for confidential by-products → θ_1..θ_m.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dpdist.core.confidential import Confidential
+from dpdist.core.records import Floats, Records
+from dpdist.engine.protocol import BlockRecorder, Carry, Pass, Rounds, Sample, StratumRecorder
+from dpdist.mechanisms.pseudo_posterior.tilted import Byproducts, Fit, Weighing, release, weigh
+from dpdist.models.protocol import Clamped, Draws, StratumModel
+from dpdist.privacy.weights import Ones, product
+
+
+class Gather(NamedTuple):
+    """Kernel: the records of the posterior, as rows (frame row, outcome, weight, α, offset), to be concatenated.
+
+    The offset is log p(record | θ_ref), or 0 without a θ_ref and where that is not finite: a function of the record alone.
+    """
+
+    model: StratumModel
+    step: Weighing
+    reference: Draws | None = None
+
+    def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
+        alpha = weigh(self.model, self.step, records, carry)
+        offset = np.zeros(len(records))
+        if self.reference is not None:
+            offset = np.nan_to_num(self.model.log_lik(self.reference, records)[0], nan=0.0, posinf=0.0, neginf=0.0)
+        carry["offset"] = offset
+        return np.column_stack([records.frame, records.outcome, records.weight, alpha, offset])
+
+
+class Censor(NamedTuple):
+    """Kernel: bounds under the present draws. Partial (1, 3), to be concatenated: records with |α(f − g)| > M in any draw,
+    largest |clamp(α(f − g))|, largest range of it."""
+
+    model: StratumModel
+    draws: Draws
+    clamp: float
+
+    def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
+        extremes = self.model.extremes(self.draws, records)
+        carry["bound"] = extremes.bound
+        high, low = (product(carry["alpha"], f - carry["offset"]) for f in (extremes.highest, extremes.lowest))
+        censored = int(((high > self.clamp) | (low < -self.clamp)).sum())
+        high, low = np.clip(high, -self.clamp, self.clamp), np.clip(low, -self.clamp, self.clamp)
+        carry["clamped"] = np.maximum(high, -low)
+        return np.array([[censored, carry["clamped"].max(initial=0.0), (high - low).max(initial=0.0)]])
+
+
+def protect(
+    model: StratumModel,
+    clamp: float,
+    sets: int,
+    recorder: StratumRecorder,
+    step: Weighing | None = None,
+    earlier: tuple[Fit, ...] = (),
+    reference: Draws | None = None,
+) -> Rounds:
+    """The clamped posterior over one stratum; `step` gives α from the last of the `earlier` fits, without it α = 1.
+
+    `reference`: one draw θ_ref, fixed before the records were seen, at which log likelihoods are centred.
+    """
+    rows = yield Pass(Gather(model, Ones() if step is None else step, reference), "concat")
+    posterior = Clamped(rows, clamp)
+    theta = yield Sample(posterior, "posterior")
+    partials = yield Pass(Censor(model, theta, clamp), "concat")
+    total, _ = yield Pass(Byproducts(model, theta), "sum")
+    for name, fit in zip(("unweighted", "weighting"), (*earlier[:1], *earlier[-1:]), strict=False):
+        recorder.posterior(name, Confidential(fit.draws))
+    recorder.posterior("final", Confidential(theta))
+    bound = float(partials[:, 1].max())
+    diagnostics = {
+        **({"unweighted_database_bound": earlier[0].summary.database_bound} if earlier else {}),
+        "privacy_weight_total": float(total),
+        "records_censored": float(partials[:, 0].sum()),
+        "fits": float(len(earlier) + 1),
+        **theta.diagnostics,
+    }
+    recorder.summary(
+        Confidential(
+            {
+                "database_bound": bound,
+                "epsilon_local": 2.0 * bound,
+                "epsilon_local_range": float(partials[:, 2].max()),
+                "diagnostics": diagnostics,
+            }
+        )
+    )
+    return (yield from release(posterior, sets))

@@ -1,0 +1,137 @@
+"""Presets of the first form: draws of a tilted posterior, with what each promises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from dpdist.engine.protocol import Rounds, StratumRecorder
+from dpdist.job import Job
+from dpdist.mechanisms.on_reference import Learned
+from dpdist.mechanisms.promises import exactness, promise_of, referred, strict, target_of
+from dpdist.mechanisms.pseudo_posterior import clamped, tilted
+from dpdist.mechanisms.wording import (
+    CENTRED,
+    CLAMPED,
+    EXCEEDS,
+    FALLBACK_SHOWS,
+    FROZEN,
+    OBSERVED,
+    ON_THIS_FILE,
+    REFUSAL_SHOWS,
+    REWEIGHTED_EXCEEDS,
+    SCORED,
+    WEIGHTS_MOVE,
+)
+from dpdist.models.protocol import StratumModel
+from dpdist.privacy.guarantees import Asymptotic, NoGuarantee, Promise
+from dpdist.privacy.weight_search import Search, fixed, search
+from dpdist.privacy.weights import Constant, Kept, Reweight
+
+
+def cautioned(job: Job, promise: Promise) -> Promise:
+    """With what the weight rule is known to exceed, where weights are computed from the confidential file."""
+    weights = job.mechanism.weights
+    exceeds = [] if job.frozen else [EXCEEDS[weights.rule]]
+    exceeds += [REWEIGHTED_EXCEEDS] if weights.reweight is not None and not job.frozen else []
+    return replace(promise, cautions=(*exceeds, *promise.cautions))
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """Pseudo posterior with privacy weights tuned to Δ ≤ Δ* on the file itself: asymptotic ([T], [V]).
+
+    Without weights it is the posterior itself, and promises nothing. Studies let a bound pass that is over Δ* (not
+    `enforced`), as the papers do: nothing is promised then.
+    """
+
+    enforced: bool = True
+    scope: Literal["stratum"] = "stratum"
+
+    def promise(self, job: Job) -> Promise:
+        weights = job.mechanism.weights
+        if weights.rule == "none" or not self.enforced:
+            return promise_of(job, NoGuarantee())
+        said = [OBSERVED, *((FROZEN, *referred(job)) if job.frozen else (ON_THIS_FILE,))]
+        said += [SCORED] if job.model.family == "scores" else []
+        said.append(REFUSAL_SHOWS if job.mechanism.fallback == "refuse" else FALLBACK_SHOWS)
+        return cautioned(job, promise_of(job, Asymptotic(job.budget.adjacency, job.epsilon_per_set), *said))
+
+    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:
+        target = self.promise(job).target
+        bound = float("inf") if target is None else target
+        frozen = learned.frozen if learned is not None else None
+        steps = self.search(job) if frozen is None else tilted.settled(frozen)
+        return tilted.protect(model, steps, bound, job.synthetic_sets, recorder)
+
+    def search(self, job: Job) -> Search:
+        enforced = self.enforced and job.mechanism.weights.rule != "none"
+        return search(job.mechanism.weights, target_of(job) if enforced else float("inf"))
+
+
+@dataclass(frozen=True)
+class WeightedE(Weighted):
+    """Weighted-e [G]: weights by the rule's constants, and 0 where α F > Δ*: asymptotic.
+
+    [G] lets the final fit's bound be over Δ*; a release does not.
+    """
+
+    def search(self, job: Job) -> Search:
+        return fixed(job.mechanism.weights, target_of(job))
+
+
+@dataclass(frozen=True)
+class CensorUW:
+    """Censor_uw [G]: the likelihood clamped, α = 1: strict."""
+
+    scope: Literal["stratum"] = "stratum"
+
+    def promise(self, job: Job) -> Promise:
+        return promise_of(job, strict(job), CLAMPED, exactness(job))
+
+    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:
+        return clamped.protect(model, target_of(job), job.synthetic_sets, recorder)
+
+
+@dataclass(frozen=True)
+class Centred:
+    """The centred clamp (METHODS §4b): u = clamp(a(f − f at θ_ref), ±M), θ_ref and a fixed in advance: strict.
+
+    θ_ref from the current file has no bound at all. Needs a proper prior.
+    """
+
+    scope: Literal["stratum"] = "stratum"
+
+    def promise(self, job: Job) -> Promise:
+        return promise_of(job, strict(job), CLAMPED, CENTRED, *referred(job), exactness(job))
+
+    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:
+        assert learned is not None
+        constant, sets = Constant(learned.power), job.synthetic_sets
+        return clamped.protect(model, target_of(job), sets, recorder, constant, reference=learned.theta)
+
+
+@dataclass(frozen=True)
+class CensorW:
+    """Censor_w [G]: the likelihood with *re-weighted* privacy weights (METHODS §4), clamped.
+
+    With a reference α is a fixed function of a record: strict. Without one it is learned on the confidential file: fit 0 →
+    F → α → fit 1 → Δ_i → α^w → clamped fit; asymptotic.
+    """
+
+    scope: Literal["stratum"] = "stratum"
+
+    def promise(self, job: Job) -> Promise:
+        if job.frozen:
+            return promise_of(job, strict(job), CLAMPED, FROZEN, *referred(job), exactness(job))
+        said = (CLAMPED, WEIGHTS_MOVE, REFUSAL_SHOWS if job.mechanism.fallback == "refuse" else FALLBACK_SHOWS)
+        return cautioned(job, promise_of(job, Asymptotic(job.budget.adjacency, job.epsilon_per_set), *said))
+
+    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:
+        weights, sets = job.mechanism.weights, job.synthetic_sets
+        if learned is not None:
+            return (yield from clamped.protect(model, target_of(job), sets, recorder, learned.frozen))
+        kept, _ = yield from tilted.fits(model, fixed(weights))
+        bound = kept[-1].summary.database_bound
+        step = Kept() if weights.reweight is None else Reweight(weights.reweight, bound)
+        return (yield from clamped.protect(model, target_of(job), sets, recorder, step, tuple(kept)))

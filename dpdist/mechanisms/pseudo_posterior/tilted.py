@@ -1,0 +1,222 @@
+"""The tilted posterior: draw θ from π(θ) ∏ p(record_i | θ)^α_i, with weights α that bring every record's bound under Δ*.
+
+Rounds of one stratum ([T] steps 1–5; METHODS §3): statistics → θ draws → F; then, until Δ ≤ Δ*: α → statistics(α) → θ draws
+→ F(α). The released θ_1..θ_m are further exact draws from the last posterior, with a key of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpdist.core.confidential import Confidential
+from dpdist.core.records import Floats, Records
+from dpdist.engine.protocol import (
+    BlockRecorder,
+    Carry,
+    Columns,
+    Pass,
+    Released,
+    Rounds,
+    Sample,
+    StratumRecorder,
+)
+from dpdist.models.protocol import Clamped, Draws, StratumModel
+from dpdist.privacy.weight_search import NotReached
+from dpdist.privacy.weights import (
+    Cluster,
+    Constant,
+    Counted,
+    Ones,
+    Step,
+    Summary,
+    Truncated,
+    among,
+    at,
+    innermost,
+    itself,
+    product,
+)
+
+
+class Frozen(NamedTuple):
+    """Privacy weights fixed on a reference: rules' values at a record, under fits of the reference alone.
+
+    `unweighted`: draws, with α = 1, under which F is taken; `steps`: each with the draws of the fit that it follows.
+    """
+
+    unweighted: Draws
+    steps: tuple[tuple[Step, Draws], ...]
+
+    def weigh(self, model: StratumModel, records: Records) -> tuple[Floats, Floats]:
+        """F and α, (record,)."""
+        unweighted = model.extremes(self.unweighted, records).bound
+        alpha = np.ones(len(records))
+        for step, draws in self.steps:
+            bound = unweighted if draws is self.unweighted else model.extremes(draws, records).bound
+            alpha = at(step, records.outcome)(unweighted, alpha, bound)
+        return unweighted, alpha
+
+
+Weighing = Step | Frozen
+Weighings = Generator[Weighing, Summary, None]
+
+
+def weigh(model: StratumModel, step: Weighing, records: Records, carry: Carry) -> Floats:
+    """New α from the carry, and into it; an α that needs no earlier fit begins a carry."""
+    if isinstance(step, Frozen):
+        carry.clear()
+        carry["unweighted"], carry["alpha"] = step.weigh(model, records)
+    elif isinstance(step, Ones | Constant):
+        carry.clear()
+        carry["alpha"] = step(*3 * (np.ones(len(records)),))
+    else:
+        carry["alpha"] = at(step, records.outcome)(carry["unweighted"], carry["alpha"], carry["bound"])
+    return carry["alpha"]
+
+
+class Outcomes(NamedTuple):
+    """Kernel: the outcomes, to be concatenated."""
+
+    def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
+        return records.outcome.copy()  # a column of a block keeps all of it
+
+
+class Weigh(NamedTuple):
+    """Kernel: new α from the carry, statistics of records as they count by it. Partial: the statistics."""
+
+    model: StratumModel
+    step: Weighing
+    counted: Counted = itself
+
+    def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
+        return self.model.statistics(records, self.counted(weigh(self.model, self.step, records, carry)))
+
+
+class Bound(NamedTuple):
+    """Kernel: F(α) under the present draws. Partial: (Δ, max F, −min F, largest range), to be combined by max."""
+
+    model: StratumModel
+    draws: Draws
+
+    def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
+        extremes = self.model.extremes(self.draws, records)
+        carry["bound"] = extremes.bound
+        unweighted = carry.setdefault("unweighted", extremes.bound)
+        finite = unweighted[np.isfinite(unweighted)]
+        weighted, ranges = (product(carry["alpha"], size) for size in (extremes.bound, extremes.range))
+        largest = finite.max(initial=0.0)
+        return np.array([weighted.max(initial=0.0), largest, -finite.min(initial=np.inf), ranges.max(initial=0.0)])
+
+
+class Byproducts(NamedTuple):
+    """Kernel: hands the block's weights, bounds and log likelihood under the final draws to the recorder.
+
+    Partial: (Σα, records that the last step truncated). Without an unweighted fit its bounds are NaN.
+    """
+
+    model: StratumModel
+    draws: Draws
+    step: Weighing | None = None
+
+    def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
+        alpha, unweighted = carry["alpha"], carry.get("unweighted", np.full(len(records), np.nan))
+        columns: Columns = {
+            "record": records.record,
+            "sampling_weight": records.weight,
+            "unweighted_record_bound": unweighted,
+            "privacy_weight": alpha,
+            "record_bound": carry["bound"],
+            "weighted_record_bound": carry.get("clamped", product(alpha, carry["bound"])),
+        }
+        recorder.bounds(Confidential(columns))
+        if recorder.wants_log_lik:
+            recorder.log_lik(Confidential(self.model.log_lik(self.draws, records)))
+        last = self.step.steps[-1][0] if isinstance(self.step, Frozen) else self.step
+        step = at(last, records.outcome) if last is not None else None
+        truncated = step.truncated(unweighted) if isinstance(step, Truncated) else 0
+        return np.array([alpha.sum(), truncated])
+
+
+class Fit(NamedTuple):
+    """A fit under the weights of a step: its statistics, draws and bounds."""
+
+    step: Weighing
+    statistics: Floats
+    draws: Draws
+    summary: Summary
+    range_bound: float
+
+
+def fits(
+    model: StratumModel, steps: Weighings, counted: Counted = itself
+) -> Generator[Pass | Sample, Any, tuple[list[Fit], int]]:
+    """Run a weight search, one fit a step; returns the first, the last three fits and the number of fits.
+
+    `counted` tells what a record counts in a fit by its privacy weight.
+    """
+    step = next(steps)
+    kept: list[Fit] = []
+    number, outcomes = 0, None
+    while True:
+        if not isinstance(step, Frozen) and isinstance(innermost(step), Cluster):
+            if outcomes is None:
+                outcomes = np.sort((yield Pass(Outcomes(), "concat")))
+            step = among(step, outcomes)
+        statistics = yield Pass(Weigh(model, step, counted), model.combine)
+        theta = yield Sample(statistics, "posterior")
+        bound, largest, negative_smallest, range_bound = yield Pass(Bound(model, theta), "max")
+        summary = Summary(float(bound), float(largest), -float(negative_smallest))
+        kept = [*kept[:1], *kept[1:][-2:], Fit(step, statistics, theta, summary, float(range_bound))]
+        number += 1
+        try:
+            step = steps.send(summary)
+        except StopIteration:
+            return kept, number
+
+
+def settled(frozen: Frozen) -> Weighings:
+    """No search: one fit with weights that are fixed."""
+    yield frozen
+
+
+def protect(model: StratumModel, steps: Weighings, target: float, sets: int, recorder: StratumRecorder) -> Rounds:
+    """The tilted posterior over one stratum, its weights by a search; raises `Improper` or `NotReached`."""
+    kept, number = yield from fits(model, steps)
+    first, final = kept[0], kept[-1]
+    if not final.summary.database_bound <= target:
+        raise NotReached("the bound of the final fit is over the target")
+    total, truncated = yield Pass(Byproducts(model, final.draws, final.step), "sum")
+    recorder.posterior("unweighted", Confidential(first.draws))
+    recorder.posterior("weighting", Confidential(kept[-2].draws if number > 1 else first.draws))
+    recorder.posterior("final", Confidential(final.draws))
+    bound = final.summary.database_bound
+    diagnostics = {
+        "unweighted_database_bound": first.summary.database_bound,
+        "privacy_weight_total": float(total),
+        "records_censored": float(truncated),
+        "fits": float(number),
+        **final.draws.diagnostics,
+    }
+    recorder.summary(
+        Confidential(
+            {
+                "database_bound": bound,
+                "epsilon_local": 2.0 * bound,
+                "epsilon_local_range": final.range_bound,
+                "diagnostics": diagnostics,
+            }
+        )
+    )
+    return (yield from release(final.statistics, sets))
+
+
+def release(posterior: Floats | Clamped, sets: int) -> Rounds:
+    """One draw a set, apart from those that bounds are taken over."""
+    released = []
+    for number in range(1, sets + 1):
+        theta = yield Sample(posterior, "release", number)
+        released.append(theta)
+    return Released(tuple(released))

@@ -1,0 +1,168 @@
+"""Where to clip a cell: μ, U and R of the least predicted error, from the reference and public sizes (METHODS §7b)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dpdist.core.records import Floats
+from dpdist.mechanisms.reference_tables.clipping import FLAT, Cell
+
+QUANTILES = np.array([0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.94, 0.97, 0.985])
+TAIL = 6
+BEYOND = np.array([1.3, 2.0])
+"""Limits that are tried: quantiles of the reference, TAIL values in equal ratios from the last of them to its largest, and
+that times these."""
+
+LEAST = 1e-3
+"""Least limit, in the largest value: below it quantiles may be rounding."""
+
+NODES, NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
+NODE_WEIGHTS = NODE_WEIGHTS / NODE_WEIGHTS.sum()
+"""Gauss–Hermite quadrature of a standard normal error, out to 4.5 deviations."""
+
+
+class Noise(NamedTuple):
+    """Variances, in records, of the noise on Σ(1 − v) and on Σvc."""
+
+    weight: float
+    product: float
+
+
+class Chosen(NamedTuple):
+    """Limits of one cell: μ and R by outcome, and U."""
+
+    centre: tuple[float, ...]
+    cap: float
+    reach: tuple[float, ...]
+
+
+def choose(cells: Sequence[Cell], n: int, noise: Noise) -> Chosen:
+    """Limits of a cell of n current records; `cells` tell of it for every outcome.
+
+    The predicted error is a sum over the statistics, in direct variances: tails of both files, noise, planned drift.
+    """
+    first, weighted = cells[0], cells[0].weighted
+    caps = _candidates(first.weight) if weighted else np.array([1.0])
+    windows = [_windows(cell) for cell in cells]
+    best, limits = np.inf, _chosen(float(caps[-1]), [each[-1] for each in windows])
+    moved = [cell.drifted() for cell in cells]
+    for cap in caps:
+        slope = _slope(first, cap)
+        if slope <= FLAT:
+            continue
+        total = _of_count(first, moved[0][0], float(cap), n, noise)
+        chosen = []
+        for cell, (_, wider), own in zip(cells, moved, windows, strict=True):
+            if total >= best:
+                break
+            errors = _of_mean(cell, wider, float(cap), own, n, noise)
+            total += float(errors.min())
+            chosen.append(own[errors.argmin()])
+        if total < best:
+            best, limits = total, _chosen(float(cap), chosen)
+    return limits
+
+
+def _chosen(cap: float, windows: Sequence[Floats]) -> Chosen:
+    return Chosen(tuple(float(centre) for centre, _ in windows), cap, tuple(float(reach) for _, reach in windows))
+
+
+def _slope(cell: Cell, cap: float) -> float:
+    """d mean v / d log s."""
+    return float((np.minimum(cell.weight, cap) / cap * (cell.weight < cap)).mean()) if cell.weighted else np.inf
+
+
+def _files(cell: Cell, n: int) -> float:
+    """Variance of a mean over both files, in those of a record: one file's, where the cell is the current file's own."""
+    return 0.0 if cell.blur is not None else 1.0 / n + 1.0 / cell.records
+
+
+def _of_count(cell: Cell, heavier: Floats, cap: float, n: int, noise: Noise) -> float:
+    if not cell.weighted:
+        return 0.0
+    lost = _of_scale(cell, cap, n, noise)
+    if cell.blur is not None:
+        at, slope = cell.blur.weight, _slope(cell, cap)
+        tail = at / cell.mean_weight - np.minimum(at, cap) / cap / slope
+        lost += float(tail @ cell.blur.of_weight @ tail)
+    drift = cell.solve_weight(float((np.minimum(heavier, cap) / cap).mean()), cap)
+    direct = (float((cell.weight / cell.mean_weight).var()) + 1.0) / n
+    return (lost + drift**2) / direct
+
+
+def _of_scale(cell: Cell, cap: float, n: int, noise: Noise) -> float:
+    """Mean squared error of log s that sampling of both files and noise on Σ(1 − v) bring.
+
+    A sample whose mean v lies δ higher has weights that are b δ higher, b their regression on v; what is solved for is
+    s(δ), the real inverse. Near its end mean v hardly rises with s: where a cap cuts the largest weights off, a sample of
+    a little more mass there has a mean v that no s, or only a large one, gives.
+    """
+    share, v = cell.weight / cell.mean_weight - 1.0, np.minimum(cell.weight, cap) / cap
+    of_v, files = float(v.var()), _files(cell, n)
+    regression = float(((v - v.mean()) * share).mean()) / of_v if of_v > FLAT**2 else 0.0
+    sampling, of_noise = of_v * files, noise.weight / n**2
+    part, moves = sampling / (sampling + of_noise), NODES * (sampling + of_noise) ** 0.5
+    missed = cell.solve_weights(v.mean() + moves, cap) - regression * part * moves
+    apart = float((share - regression * (v - v.mean())).var()) * files + regression**2 * sampling * (1.0 - part)
+    return float(NODE_WEIGHTS @ missed**2) + apart
+
+
+def _of_mean(cell: Cell, wider: Floats, cap: float, windows: Floats, n: int, noise: Noise) -> Floats:
+    """Errors by window, (window,)."""
+    direct = cell.direct_influence()[:, 1]
+    variance = max(float(direct.var()) / n, 1e-12 / n, 1e-12 * (cell.top - cell.low) ** 2)
+    centre, reach = windows[:, :1], windows[:, 1:]
+    v, slope = np.minimum(cell.weight, cap) / cap, _slope(cell, cap)
+    within = cell.within(centre, reach)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        c = np.clip((cell.outcome[None] - centre) / reach, -1.0, 1.0)
+        c_moved = np.clip((wider[None] - centre) / reach, -1.0, 1.0)
+        steep = (within * (v * cell.rate)).mean(axis=1) / reach[:, 0]
+        gain = cell.mean_rate / steep
+        across = (c * (v * (cell.weight < cap))).mean(axis=1) / slope
+        q = c * v
+        found = gain[:, None] * (q - q.mean(axis=1, keepdims=True) - across[:, None] * (v - v.mean()))
+        lost = (direct[None] - found).var(axis=1) * _files(cell, n)
+        lost += (gain / n) ** 2 * (noise.product + noise.weight * across**2)
+        if cell.blur is not None:
+            clipped = np.clip((cell.blur.outcome[None] - centre) / reach, -1.0, 1.0)
+            tail = cell.blur.outcome[None] - cell.mean - gain[:, None] * v.mean() * clipped
+            lost += np.einsum("rb,bc,rc->r", tail, cell.blur.of_outcome, tail)
+        changed = float(np.average(wider, weights=cell.weight)) - cell.mean
+        total = (lost + (gain * ((c_moved - c) * v).mean(axis=1) - changed) ** 2) / variance
+    return np.where(np.isfinite(total), total, np.inf)
+
+
+def _windows(cell: Cell) -> Floats:
+    """μ and R that are tried, (window, 2), by R: from μ − R to μ + R.
+
+    Noise on Σvc counts by R. So a window reaches from the mean to the limit that is tried on one side, and on the other no
+    farther than outcomes do: below a mean of wages, say, of which the half is 0 and the rest has a long tail, most of as
+    wide a reach would hold none. Windows as wide on both sides are tried beside these: at the end of a window that stops at
+    the least outcome those of a minimum wage tell no fall. Outcomes that differ by rounding may leave a window no width:
+    nothing can be clipped there, and it is not tried.
+    """
+    whole = np.array([[(cell.low + cell.top) / 2.0, (cell.top - cell.low) / 2.0]])
+    if len(np.unique(cell.outcome)) <= 2:
+        return whole
+    mean, sides = cell.mean, np.array([cell.mean - cell.outcome.min(), cell.outcome.max() - cell.mean])
+    reaches = _candidates(np.abs(cell.outcome - mean))
+    both = np.repeat(reaches[:, None], 2, axis=1)
+    held = np.concatenate([np.minimum(both, sides * np.maximum(1.0, both / sides.max())), both])
+    low, top = np.maximum(mean - held[:, 0], cell.low), np.minimum(mean + held[:, 1], cell.top)
+    found = np.unique(np.column_stack([(top - low) / 2.0, (low + top) / 2.0]), axis=0)[:, ::-1]
+    wide = found[found[:, 1] > 0.0]
+    return wide if len(wide) else whole
+
+
+def _candidates(values: Floats) -> Floats:
+    largest = float(values.max())
+    if largest <= 0.0:
+        return np.array([1.0])
+    quantiles = np.quantile(values, QUANTILES)
+    tail = np.geomspace(max(quantiles[-1], largest * LEAST), largest, TAIL)
+    found = np.concatenate([quantiles, tail, largest * BEYOND])
+    return np.unique(found[found >= largest * LEAST])

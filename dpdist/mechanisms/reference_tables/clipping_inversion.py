@@ -1,0 +1,156 @@
+"""From noisy clipped statistics to estimates: undo the clip, shrink what noise alone moved, and standard errors.
+
+Post-processing of the released sums with the reference. Cell c has (log s_c, log g_c); noise moves its estimate by a
+known variance ν², sampling of both files by a known σ², drift by an unknown one, A, common to cells. The estimate is
+shrunk to the cells' precision-weighted mean by (A + σ²)/(A + σ² + ν²): towards what the current file's own statistics
+would have told without noise, not towards the reference; a cell whose outcomes fell by its statistic's curve (`falling`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from dpdist.core.records import Floats
+from dpdist.mechanisms.reference_tables.clipping import FARTHEST, FLAT, Cell, Slopes
+from dpdist.mechanisms.reference_tables.clipping_intervals import Noise
+from dpdist.mechanisms.reference_tables.drift_test import DRIFTED, departures, shape_bias
+from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
+from dpdist.mechanisms.reference_tables.shrinkage import STRAIGHT, posterior
+
+LEAST = 1e-12
+
+
+class Unclipped(NamedTuple):
+    """Per cell: (mean weight, mean outcome), and covariances of (log mean weight, mean outcome) from sampling and noise;
+    deviations of what cells have in common, the error of the mean that they are shrunk to and noise in histograms that
+    they share; their (log s, log g); A of both; how far (log s, log g) as solved are from 0, in deviations of sampling and
+    noise."""
+
+    estimate: Floats
+    sampling: Floats
+    noise: Floats
+    common: Floats
+    scale: Floats
+    drift: Floats
+    departure: Floats
+
+
+def unclip(
+    cells: Sequence[Cell], limits: Limits, sums: Floats, count: Floats, noise_of: Noise, shrinkage: bool
+) -> Unclipped:
+    """`sums` (cell, 2) in units and `limits` of one outcome, `count` (cell,)."""
+    found, sampling, noise, told, of_records = [], [], [], [], []
+    of_sums = np.diag(noise_of)
+    for cell, own, total, n in zip(cells, zip(*limits, strict=True), sums / UNIT, count, strict=True):
+        slopes = cell.slopes(own)
+        found.append(cell.solve(1.0 - total[0] / n, total[1] / n, own))
+        of_records.append(slopes.influence.var(axis=0) / n)
+        sampling.append(of_records[-1] + (0.0 if cell.blur is not None else slopes.influence.var(axis=0) / cell.records))
+        bent = cell.under(found[-1][0], 0.0 if cell.two_valued else found[-1][1]).slopes(own)
+        noise.append(_of_noise([slopes, bent], of_sums / n**2, np.array([FARTHEST, cell.farthest])))
+        told.append(slopes)
+    raw, own_noise = np.array(found), np.array(noise)
+    departure = departures(raw, np.array(sampling), np.diagonal(own_noise, axis1=1, axis2=2))
+    kept, moved, spread, together = np.ones_like(raw), raw, np.zeros(2), np.zeros_like(raw)
+    if shrinkage and len(cells) > 2:
+        parts = [shrunk(raw[:, k], np.array(sampling)[:, k], own_noise[:, k, k]) for k in range(2)]
+        kept, moved = (np.column_stack([part[i] for part in parts]) for i in range(2))
+        spread = np.array([part.drift for part in parts])
+        for k, cell in enumerate(cells):
+            if cell.scaled and kept[k, 1] < STRAIGHT and raw[k, 1] < parts[1].mean:
+                of_means = np.diag(of_sums) / count[k] ** 2
+                curve = partial(_product, cell, raw[k, 0], tuple(each[k] for each in limits), of_means)
+                before = max(spread[1] + sampling[k][1], LEAST)
+                moved[k, 1], after = posterior(curve, sums[k, 1] / UNIT / count[k], parts[1].mean, before)
+                kept[k, 1], own_noise[k] = _kept(before, after, own_noise[k])
+        alone = np.array(
+            [np.zeros(2) if cell.blur is not None else own for cell, own in zip(cells, of_records, strict=True)]
+        )
+        together = _together(kept, np.array(sampling), np.diagonal(own_noise, axis1=1, axis2=2), alone, spread)
+    estimate: list[tuple[float, float]] = []
+    covariances: tuple[list[Floats], list[Floats]] = ([], [])
+    own_limits = list(zip(*limits, strict=True))
+    for k, cell in enumerate(cells):
+        rates = np.diag([1.0, cell.mean_rate]) @ np.diag(kept[k])
+        influence = told[k].influence @ rates.T
+        tail = cell.direct_influence() - influence
+        if cell.blur is None:
+            own_sampling = influence.T @ influence / len(influence) / count[k] + tail.T @ tail / len(tail) / cell.records
+        else:
+            direct = cell.direct_influence()
+            own_sampling = direct.T @ direct / len(direct) / count[k]
+        left = np.diag([1.0, cell.mean_rate**2]) * ((1.0 - kept[k]) ** 2 * spread)
+        drifted = np.abs(departure[k]) > DRIFTED
+        biased = np.diag(shape_bias(cell, (raw[k, 0], raw[k, 1]), own_limits[k]) ** 2) if drifted.any() else 0.0
+        covariances[0].append(own_sampling + left + biased)
+        covariances[1].append(rates @ own_noise[k] @ rates.T)
+        estimate.append((cell.mean_weight * np.exp(moved[k, 0]), cell.mean_at(moved[k, 1])))
+    rate = np.array([[1.0, cell.mean_rate] for cell in cells])
+    blurred = np.array([cell.blurred(own) for cell, own in zip(cells, own_limits, strict=True)])
+    common = np.sqrt((together * rate) ** 2 + blurred)
+    of_sampling, of_noise = (np.array(each) for each in covariances)
+    return Unclipped(np.array(estimate), of_sampling, of_noise, common, moved, spread, departure)
+
+
+def _product(cell: Cell, s: float, limits: tuple[float, float, float], of_means: Floats, g: float) -> tuple[float, float]:
+    """Mean vc under a scale of outcomes at the s found, and the deviation of its noise, with what s brings along."""
+    centre, cap, reach = limits
+    v = np.minimum(cell.weight * np.exp(s), cap) / cap
+    product, moving = v * np.clip((cell.moved(g) - centre) / reach, -1.0, 1.0), v < 1.0
+    along = float((product * moving).mean()) / max(float((v * moving).mean()), FLAT) if cell.weighted else 0.0
+    return float(product.mean()), float(np.sqrt(of_means[1] + along**2 * of_means[0]))
+
+
+def _kept(before: float, after: float, noise: Floats) -> tuple[float, Floats]:
+    """Weight of a cell's own value and covariance of (log s, log g), of which noise makes log g's variances `before` and
+    `after` its statistic was seen."""
+    kept = min(1.0, max(LEAST, 1.0 - after / before))
+    factor = np.diag([1.0, np.sqrt(after / kept / max(noise[1, 1], LEAST))])
+    return kept, np.asarray(factor @ noise @ factor)
+
+
+def _together(kept: Floats, sampling: Floats, noise: Floats, current: Floats, spread: Floats) -> Floats:
+    """Deviations of (log s, log g) that cells have in common, (cell, 2); `current`: the current file's part of `sampling`.
+
+    Every cell is shrunk to a mean that holds its own error as well, so that both errors go together. With V the mean's
+    variance, σ² = σ_now² + σ_ref² and D = A + σ² + ν², those of like cells have the covariance V (1 − k)(2σ_now² + ν²)/D
+    (σ_ref moves log s and the reference's mean weight against each other): their mean errs as if none had been shrunk.
+    """
+    whole = np.maximum(spread + sampling + noise, LEAST)
+    of_mean = 1.0 / (1.0 / whole).sum(axis=0)
+    return np.asarray(np.sqrt(of_mean * (1.0 - kept) * (2.0 * current + noise) / whole))
+
+
+def _of_noise(slopes: Sequence[Slopes], of_means: Floats, farthest: Floats) -> Floats:
+    """Covariance of (log s, log g), (2, 2), that noise on mean statistics brings: where these tell the least of either,
+    under the reference or under what was found. No deviation exceeds `farthest`, as no scale does."""
+    found = [each.inverse @ of_means @ each.inverse.T for each in slopes]
+    flattest = max(found, key=lambda own: float(own[1, 1]))
+    deviations = np.sqrt([max(own[0, 0] for own in found), flattest[1, 1]])
+    factor = np.diag(np.minimum(deviations, farthest) / np.sqrt(np.maximum(np.diag(flattest), LEAST)))
+    return np.asarray(factor @ flattest @ factor)
+
+
+class Shrunk(NamedTuple):
+    """Weights of cells' own values, shrunken values, what they are shrunk to, and A."""
+
+    kept: Floats
+    values: Floats
+    mean: float
+    drift: float
+
+
+def shrunk(values: Floats, sampling: Floats, noise: Floats) -> Shrunk:
+    """A by moments (DerSimonian & Laird)."""
+    known = np.maximum(sampling + noise, LEAST)
+    weight = 1.0 / known
+    share, excess = weight / weight.sum(), values - np.average(values, weights=weight)
+    room = float((weight * (1.0 - share)).sum())
+    drift = max(0.0, (float((weight * excess**2).sum()) - (len(values) - 1)) / room) if room > LEAST * weight.sum() else 0.0
+    mean = float(np.average(values, weights=1.0 / (drift + known)))
+    kept = (drift + known - noise) / (drift + known)
+    return Shrunk(kept, mean + kept * (values - mean), mean, drift)

@@ -1,0 +1,113 @@
+"""Cells that noise would drown stand together: one sum for all of them (METHODS §7b).
+
+Noise of scale b, in records, is about 6b/√n direct errors of a cell of n records. METHODS merges where that is more than
+one; shrinkage serves cells better until it is about three, and so cells of fewer than FEWEST b² reference records are
+merged here; at half of b² both err about as much. Which are follows from the reference. A unit's statistics tell one
+scale of weights and one of outcomes; otherwise its cells keep their reference's own shapes and means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+from dpdist.core.records import Codes, Floats, Ints
+from dpdist.mechanisms.reference_tables.borrowing import alike
+from dpdist.mechanisms.reference_tables.clipping import Cell
+from dpdist.mechanisms.reference_tables.clipping_inversion import LEAST, Unclipped
+from dpdist.mechanisms.reference_tables.sensitivity import UNIT
+
+FEWEST = 4.0
+"""Reference records, in squares of the noise's scale, below which a cell is merged."""
+POINTS = 2_000
+
+
+class Spread(NamedTuple):
+    """Per cell: (mean weight, mean outcome); covariances of (log mean weight, mean outcome) from sampling and noise, which
+    the cells of a unit share, and from what a cell has alone: its reference's sampling, and drift apart from its unit;
+    deviations of what all cells have in common."""
+
+    estimate: Floats
+    sampling: Floats
+    noise: Floats
+    alone: Floats
+    common: Floats
+
+
+def fewest(scales: tuple[Fraction, Fraction]) -> float:
+    """Reference records that keep a cell from being merged, by the scales of the noise, in units."""
+    return FEWEST * (float(max(scales)) / UNIT) ** 2
+
+
+def united(cells: Sequence[Cell], codes: Codes, few: float) -> Ints:
+    """Unit of every cell, (cell,), in the order of first cells; a cell of `few` reference records or more is its own.
+
+    Small cells are taken together, the smallest first, until they are enough: those that are alike, then what is left of
+    all. Where histograms stand in for a reference, cells share these already.
+    """
+    records, first = np.array([cell.records for cell in cells]), np.arange(len(cells))
+    small, group = (records < few) & [cell.blur is None for cell in cells], alike(cells, codes)
+    for scaled in (False, True):
+        kind = small & (np.array([cell.scaled for cell in cells]) == scaled)
+        units, left = list[list[int]](), list[list[int]]()
+        for number in np.unique(group[kind]):
+            for unit in _gathered([[k] for k in np.flatnonzero(kind & (group == number)).tolist()], records, few):
+                (units if records[unit].sum() >= few else left).append(unit)
+        for unit in units + _gathered(left, records, few):
+            first[unit] = min(unit)
+    return np.asarray(np.unique(first, return_inverse=True)[1])
+
+
+def _gathered(parts: list[list[int]], records: Ints, few: float) -> list[list[int]]:
+    """Parts put together, the smallest first, until they have `few` records; the last may have more, or all have fewer."""
+    units: list[list[int]] = []
+    for part in sorted(parts, key=lambda own: int(records[own].sum())):
+        if units and records[units[-1]].sum() < few:
+            units[-1] += part
+        else:
+            units.append(list(part))
+    if len(units) > 1 and records[units[-1]].sum() < few:
+        units[-2:] = [units[-2] + units[-1]]
+    return units
+
+
+def pooled(cells: Sequence[Cell], share: Floats) -> Cell:
+    """Cells as one, each by points in proportion to its share of the records, (cell,)."""
+    if len(cells) == 1:
+        return cells[0]
+    weights, outcomes = [], []
+    for cell, part in zip(cells, share / share.sum(), strict=True):
+        size = max(1, round(POINTS * part))
+        order = np.lexsort((cell.weight, cell.outcome))
+        taken = order[((np.arange(size) + 0.5) / size * len(order)).astype(np.int64)]
+        weights.append(cell.weight[taken] * (cell.mean_weight / cell.weight[taken].mean()))
+        outcomes.append(cell.outcome[taken])
+    both = np.concatenate(weights), np.concatenate(outcomes)
+    records, scaled = sum(cell.records for cell in cells), all(cell.scaled for cell in cells)
+    return replace(cells[0], weight=both[0], outcome=both[1], records=records, scaled=scaled)
+
+
+def spread(found: Unclipped, cells: Sequence[Cell], units: Sequence[Cell], unit: Ints) -> Spread:
+    """What units' statistics tell of their cells; a cell that stands alone has its unit's figures."""
+    alone = np.bincount(unit)[unit] == 1
+    rows = []
+    for cell, own, number in zip(cells, alone, unit, strict=True):
+        whole, (s, g) = units[number], found.scale[number]
+        if own:
+            errors = found.sampling[number], found.noise[number], np.zeros((2, 2)), found.common[number]
+            rows.append((found.estimate[number], *errors))
+            continue
+        like = replace(cell, scaled=whole.scaled)
+        share = like.movable[int(g > 0)] / max(whole.movable[int(g > 0)], LEAST)
+        rate = np.diag([1.0, like.mean_rate / max(whole.mean_rate, LEAST) if like.scaled else share])
+        g = g if like.scaled else share * g * whole.unit / like.unit
+        direct = like.direct_influence()
+        apart = direct.T @ direct / len(direct) / cell.records + np.diag(found.drift * [1.0, like.mean_rate**2])
+        estimate = np.array([like.mean_weight * np.exp(s), like.mean_at(g)])
+        shared = rate @ found.sampling[number] @ rate, rate @ found.noise[number] @ rate
+        rows.append((estimate, *shared, apart, rate @ found.common[number]))
+    return Spread(*(np.array(column) for column in zip(*rows, strict=True)))

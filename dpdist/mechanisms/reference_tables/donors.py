@@ -1,0 +1,98 @@
+"""Donors: records of a reference by cell, whose weights and outcomes synthetic records take together (METHODS §7b).
+
+A donor is a whole tuple (weight, outcomes), as in a hot deck. What the reference holds stays: how weights go with outcomes,
+zeros, a top-code, round figures. All of it is public, as the reference is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dpdist.core.records import Codes, Floats, Ints
+
+MOST = 10_000
+"""Donors of a cell at most: of more records as many are kept, evenly by outcome."""
+FEWEST = 20
+"""With fewer donors a cell takes those of a wider group."""
+OUTCOME = "outcome "
+"""Beginning of the names of the outcomes' columns."""
+
+
+@dataclass(frozen=True, eq=False)
+class Donors:
+    """Donors in order of their cell, and within it of outcomes and weight.
+
+    `cell` (record,) is a cell's number in the stratum, `weight` (record,) above 0, `outcomes` (record, outcome).
+    """
+
+    cell: Ints
+    weight: Floats
+    outcomes: Floats
+
+    @classmethod
+    def of(cls, cell: Codes, weight: Floats, outcomes: Floats) -> Self:
+        """Of a reference's records: those with a weight, at most MOST of a cell."""
+        order = np.lexsort((weight, *outcomes.T[::-1], cell))
+        order = order[weight[order] > 0]
+        _, start, size = np.unique(cell[order], return_index=True, return_counts=True)
+        kept = [begin + _evenly(0.5, min(n, MOST), n) for begin, n in zip(start, size, strict=True)]
+        order = order[np.concatenate(kept)] if kept else order
+        return cls(cell[order].astype(np.int64), weight[order], outcomes[order])
+
+    def __len__(self) -> int:
+        return len(self.cell)
+
+    def of_cell(self, cell: int, codes: Codes) -> Ints:
+        """Positions of a cell's donors, in order of outcomes and weight.
+
+        With fewer than FEWEST it takes those of all cells alike in its first columns, as many columns as leave enough.
+        `codes` (cell, column) are the levels of the table's columns.
+        """
+        for shared in range(codes.shape[1], -1, -1):
+            if shared == codes.shape[1]:
+                own = np.arange(*np.searchsorted(self.cell, [cell, cell + 1]))
+            else:
+                own = np.flatnonzero((codes[self.cell, :shared] == codes[cell, :shared]).all(axis=1))
+                own = own[np.lexsort((self.weight[own], *self.outcomes[own].T[::-1]))]
+            if len(own) >= FEWEST:
+                break
+        return own
+
+    def drawn(self, cell: int, codes: Codes, count: int, rng: np.random.Generator) -> Ints:
+        """Positions of `count` donors for a cell: every k-th of them from a random start, in random order.
+
+        Such a systematic sample in order of the outcome has the donors' distribution but for a record at any point.
+        """
+        own = self.of_cell(cell, codes)
+        return np.asarray(rng.permutation(own[_evenly(rng.random(), count, len(own))]))
+
+
+def _evenly(start: float, count: int, size: int) -> Ints:
+    """`count` positions among `size`, evenly spaced from a start in [0, 1)."""
+    return np.asarray(np.minimum((start + np.arange(count)) * size / count, size - 1), dtype=np.int64)
+
+
+def donors_table(donors: Mapping[str, Donors], outcomes: Sequence[str]) -> pa.Table:
+    """Every stratum's donors, one row each; a cell's number is its place in the released parameters."""
+    labels = np.repeat(np.arange(len(donors), dtype=np.int32), [len(each) for each in donors.values()])
+    stratum = pa.DictionaryArray.from_arrays(pa.array(labels), pa.array(list(donors), pa.string()))
+    cell, weight = (np.concatenate([getattr(each, name) for each in donors.values()]) for name in ("cell", "weight"))
+    values = np.concatenate([each.outcomes for each in donors.values()])
+    columns = {OUTCOME + name: pa.array(values[:, k].copy()) for k, name in enumerate(outcomes)}
+    return pa.table({"stratum": stratum, "cell": cell, "weight": weight, **columns})
+
+
+def donors_from_table(table: pa.Table, outcomes: Sequence[str]) -> dict[str, Donors]:
+    """The inverse of `donors_table`."""
+    stratum = table.column("stratum").combine_chunks()
+    labels, codes = stratum.dictionary.to_pylist(), stratum.indices.to_numpy()
+    cell, weight = (table.column(name).to_numpy() for name in ("cell", "weight"))
+    values = np.column_stack([table.column(OUTCOME + name).to_numpy() for name in outcomes])
+    masks: list[NDArray[np.bool_]] = [codes == k for k in range(len(labels))]
+    return {label: Donors(cell[own], weight[own], values[own]) for label, own in zip(labels, masks, strict=True)}

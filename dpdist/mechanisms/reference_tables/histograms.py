@@ -1,0 +1,129 @@
+"""A reference from the current file itself: noisy histograms over public bins, for groups of cells of a public size.
+
+Weight and outcomes are taken as independent within a group; what they have in common below the limits is in the table's own
+sums. Counts are smoothed, which is post-processing, and spread over POINTS equal points.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from dpdist.core.records import Codes, Floats, Records
+from dpdist.job import Column, Job
+from dpdist.mechanisms.reference_tables.clipping import Blur, Cell
+from dpdist.mechanisms.reference_tables.histogram_bins import Bins, count_scale_of
+from dpdist.mechanisms.reference_tables.release import ReferenceCells, Told
+from dpdist.mechanisms.reference_tables.smoothing import smoothed
+
+POINTS = 1024
+LEAST = 300
+"""Records of a group, times a histogram's ε: smaller cells are pooled."""
+
+
+@dataclass(frozen=True)
+class Histograms:
+    """Counts (group, bin): the weight's bins, then every outcome's."""
+
+    model: ReferenceCells
+    group: Codes
+    """Of every cell, (cell,)."""
+    bins: tuple[Bins, ...]
+    scale: Fraction
+
+    @classmethod
+    def build(cls, job: Job, model: ReferenceCells) -> Histograms:
+        assert job.reference is not None
+        assert job.reference.histogram is not None
+        weight = job.columns[job.survey.weight].bounds if job.survey.weight is not None else None
+        bins = [] if weight is None else [Bins.within(*weight, atoms=False)]
+        bins += [Bins.within(*(column.bounds or (0.0, 1.0)), _whole(column)) for column in job.outcome_columns.values()]
+        epsilon = job.reference.histogram.epsilon
+        scale = count_scale_of(len(bins), epsilon, job.budget.adjacency)
+        group = grouped(model.codes, model.count, LEAST * len(bins) / float(epsilon))
+        return cls(model, group, tuple(bins), scale)
+
+    def statistics(self, records: Records, alpha: Floats) -> Floats:
+        values = (*((records.weight,) if self.model.weighted else ()), *records.outcomes)
+        group, groups = self.group[self.model.pattern(records.frame)], int(self.group.max()) + 1
+        found = []
+        for bins, column in zip(self.bins, values, strict=True):
+            size = len(bins.left)
+            key = group * np.int64(size) + bins.number(column)
+            found.append(np.bincount(key, weights=alpha, minlength=groups * size).reshape(groups, size))
+        return np.concatenate(found, axis=1)
+
+    def told(self, noisy: Floats) -> Told:
+        """Every outcome's cells, from noisy counts."""
+        size = np.bincount(self.group, weights=self.model.count)
+        edges = np.cumsum([len(bins.left) for bins in self.bins])[:-1]
+        groups = [self._of_group(np.split(row, edges), n) for row, n in zip(noisy, size, strict=True)]
+        return [[groups[group][outcome] for group in self.group] for outcome in range(len(self.model.outcomes))]
+
+    def _of_group(self, counts: list[Floats], n: float) -> list[Cell]:
+        variance = 2.0 * float(self.scale) ** 2
+        fitted = [smoothed(row, n, variance, bins) for bins, row in zip(self.bins, counts, strict=True)]
+        errors = [covariance for _, covariance in fitted]
+        spread = [
+            bins.at(*_even(share, order))
+            for bins, (share, _), order in zip(self.bins, fitted, _orders(len(self.bins)), strict=True)
+        ]
+        places = [bins.at(np.arange(len(bins.left)), np.full(len(bins.left), 0.5)) for bins in self.bins]
+        if not self.model.weighted:
+            spread, places = [np.ones(POINTS), *spread], [np.ones(1), *places]
+            errors = [np.zeros((1, 1)), *errors]
+        return [
+            Cell(
+                weight=spread[0],
+                outcome=spread[1 + k],
+                low=low,
+                top=top,
+                scaled=Cell.of(spread[0], spread[1 + k], (low, top)).scaled,
+                records=int(n),
+                weighted=self.model.weighted,
+                blur=Blur(places[0], errors[0], places[1 + k], errors[1 + k]),
+            )
+            for k, (low, top) in enumerate(self.model.bounds)
+        ]
+
+
+def _whole(column: Column) -> bool:
+    """True if the outcome can only be whole numbers, as the job says."""
+    return column.whole or (column.codes is not None and all(float(code).is_integer() for code in column.codes.values()))
+
+
+def grouped(codes: Codes, count: Floats, least: float) -> Codes:
+    """Groups of cells with at least `least` records, as fine as can be: small cells are pooled with those that share all
+    columns but the last, then all but the last two, …; what is left with the smallest group. Codes (cell, column)."""
+    group = np.arange(len(codes))
+    for depth in range(codes.shape[1] - 1, -1, -1):
+        small = np.flatnonzero(np.bincount(group, weights=count, minlength=len(codes))[group] < least)
+        for key in np.unique(codes[small, :depth], axis=0):
+            own = small[(codes[small, :depth] == key).all(axis=1)]
+            group[own] = own[0]
+    size = np.bincount(group, weights=count, minlength=len(codes))
+    used = np.unique(group)
+    if len(used) > 1 and size[used].min() < least:
+        smallest, next_one = used[np.argsort(size[used], kind="stable")[:2]]
+        group[group == smallest] = next_one
+    return np.unique(group, return_inverse=True)[1].astype(np.int32)
+
+
+def _even(counts: Floats, order: Floats) -> tuple[np.ndarray, Floats]:
+    """Bin, and share of the bin, of POINTS points at the quantiles `order` of a histogram."""
+    upper = np.cumsum(counts)
+    at = order * upper[-1]
+    number = np.minimum(np.searchsorted(upper, at, side="right"), len(counts) - 1)
+    number = np.minimum(number, np.flatnonzero(counts > 0)[-1])
+    return number, np.clip((at - (upper[number] - counts[number])) / counts[number], 0.0, 1.0)
+
+
+def _orders(number: int) -> list[Floats]:
+    """Quantiles that pair evenly with one another: ranks of a Kronecker sequence (Roberts 2018), each even in itself."""
+    golden = 2.0
+    for _ in range(60):
+        golden = (1.0 + golden) ** (1.0 / (number + 1))
+    sequence = np.arange(POINTS)[:, None] * golden ** -np.arange(1, number + 1) % 1.0
+    return list((np.argsort(np.argsort(sequence, axis=0), axis=0).T + 0.5) / POINTS)

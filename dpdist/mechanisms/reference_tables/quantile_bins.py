@@ -1,0 +1,90 @@
+"""Bins at orders of an earlier release's points, for histograms that bring its shapes up to date.
+
+The points are public, and so are edges; cells have edges of their own and share a group's counts. A record enters one bin
+of each of h histograms, in its own group only, whatever its values: counts and their noise are those of
+`histogram_bins`, h/ε and twice that under substitution, and so is the composition with the table that follows.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dpdist.core.records import Codes, Floats, Ints
+
+ORDERS = np.array([0.03, *(np.arange(1, 16) / 16), 0.97, 0.99])
+"""Of inner edges; bins below and above all points are the first and the last."""
+BEYOND = 2.0
+"""Where the outermost bins end, in outermost points; where values may be negative, in half the points' range from there."""
+
+
+class Orders(NamedTuple):
+    """Bins (left, right] of one variable in one cell: `edges` between them, `points` in order, public bounds."""
+
+    edges: Floats
+    points: Floats
+    low: float
+    top: float
+
+    @classmethod
+    def of(cls, values: Floats, low: float, top: float) -> Orders:
+        """From a cell's points and the variable's public bounds."""
+        points = np.sort(values)
+        inner = np.quantile(points, ORDERS, method="inverted_cdf")
+        return cls(np.concatenate([[np.nextafter(points[0], -np.inf)], inner, points[-1:]]), points, low, top)
+
+    @property
+    def share(self) -> Floats:
+        """Of the points in every bin, (bin,)."""
+        upper = np.searchsorted(self.points, self.edges, side="right") / len(self.points)
+        return np.diff(upper, prepend=0.0, append=1.0)
+
+    def under(self, shift: float, stretch: float) -> Orders:
+        """The same bins, and points of another scale and spread."""
+        return self._replace(points=np.sort(self.moved(self.points, shift, stretch)))
+
+    def moved(self, values: Floats, shift: float, stretch: float) -> Floats:
+        """Values of another scale and spread, as logarithms, about the points' median; on a log scale where nothing can be
+        negative: there zeros stay, and what lies at the upper bound. Else a shift is in halves of the points' range.
+        """
+        if (shift, stretch) == (0.0, 0.0):
+            return values
+        if self.low < 0.0:
+            middle, half = float(np.median(self.points)), float(self.points[-1] - self.points[0]) / 2.0
+            found = middle + shift * half + np.exp(stretch) * (values - middle)
+            return np.asarray(np.clip(found, self.low, self.top))
+        positive = self.points[self.points > 0]
+        middle = float(np.median(positive)) if len(positive) else 1.0
+        found = middle * np.exp(shift) * (values / middle) ** np.exp(stretch)
+        return np.asarray(np.where(values >= self.top, values, np.clip(found, self.low, self.top)))
+
+    def relocated(self, values: Floats, share: Floats) -> Floats:
+        """The values that these ones' orders have under other shares of the bins (bin,); at the points' own, themselves."""
+        rank = np.argsort(np.argsort(values, kind="stable"), kind="stable")
+        order, upper = (rank + 0.5) / len(values), np.cumsum(share)
+        bins = np.minimum(np.searchsorted(upper, order), len(share) - 1)
+        found = np.empty(len(values))
+        for number in np.unique(bins).tolist():
+            own = bins == number
+            part = 1.0 - (upper[number] - order[own]) / share[number]
+            found[own] = self._within(number, np.clip(part, 0.0, 1.0))
+        return found
+
+    def _within(self, number: int, part: Floats) -> Floats:
+        """Values at parts of one bin, in (0, 1): between its points, or even where it has none."""
+        own = self.points[np.searchsorted(self.edges, self.points, side="left") == number]
+        if len(own):
+            return np.asarray(np.interp(part * len(own) - 0.5, np.arange(len(own)), own))
+        first, last = self.edges[0], self.edges[-1]
+        outer = [first / BEYOND, last * BEYOND] if self.low >= 0 else [1.5 * first - last / 2, 1.5 * last - first / 2]
+        left, right = np.concatenate([outer[:1], self.edges, outer[1:]])[[number, number + 1]]
+        return np.asarray(np.clip(left + part * (right - left), self.low, self.top))
+
+
+def numbers(edges: Floats, cell: Codes | Ints, values: Floats) -> Ints:
+    """Bin of every record by the edges of its cell, `edges` (cell, edge)."""
+    found = np.zeros(len(values), dtype=np.int64)
+    for column in edges.T:
+        found += values > column[cell]
+    return found

@@ -1,0 +1,308 @@
+"""Reference tables (METHODS §7b): clipped sums of every finest cell, unclipped with the help of a reference.
+
+The released parameters are the noisy sums, the limits they were clipped at, what follows from both (a mean weight and mean
+outcomes of every cell with covariances), and the reference as it then stands: its points moved to these means, for the next
+period. Margins are sums of cells. Synthetic records are drawn from the points and made to agree
+(dpdist.publish.reference_records).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpdist.core.records import Codes, Floats, Frame, Ints, Records
+from dpdist.estimation.weighted_points import POINTS
+from dpdist.job import Job
+from dpdist.mechanisms.reference_tables.borrowing import complete
+from dpdist.mechanisms.reference_tables.clipping import Cell
+from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
+from dpdist.mechanisms.reference_tables.clipping_inversion import unclip
+from dpdist.mechanisms.reference_tables.collapsing import fewest, pooled, spread, united
+from dpdist.mechanisms.reference_tables.saturation import set_into, spans, weight_bounds
+from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits, noise_scales
+from dpdist.models.described import recall_draws
+from dpdist.models.design import design
+from dpdist.models.outcome import OutcomeModel
+from dpdist.models.protocol import Draws, Extremes, Parameter
+
+
+class Sized(NamedTuple):
+    """Sums (1 − v, vc of every outcome), in units, of `size` records in every cell; variance of the noise on log size."""
+
+    sums: Floats
+    size: Floats
+    variance: Floats
+
+
+Told = list[list[Cell]]
+"""What a reference tells: every outcome's cells."""
+
+
+@dataclass(frozen=True)
+class ReferenceCells(OutcomeModel):
+    """Cells of one stratum; statistics are (cell, 1 + outcome), in whole units, once `limits` are known."""
+
+    labels: tuple[str, ...]
+    outcomes: tuple[str, ...]
+    bounds: tuple[tuple[float, float], ...]
+    """Public, of every outcome."""
+    codes: Codes
+    """Levels of the tables' columns, (cell, column)."""
+    count: Floats
+    """Sample records of every cell, public."""
+    scales: tuple[Fraction, Fraction]
+    """Of the noise on Σ(1 − v) and on every other sum, in units."""
+    weighted: bool
+    shrinkage: bool
+    simplex: bool = False
+    """Sizes are secret: statistics are (1 − v, v(1 + c)/2 of every outcome, v(1 − c)/2 of every outcome)."""
+    limits: Limits | None = None
+    unit: Ints | None = None
+    """Of every cell, (cell,): cells of one unit have one sum."""
+    weight_bounds: tuple[float, float] | None = None
+    """Public, where histograms fix the limits: then noisy sums are looked through for what they do not identify."""
+
+    @classmethod
+    def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> ReferenceCells:
+        columns = tuple(name for name in job.cell_columns if name not in frame.strata)
+        cells = design(frame, columns, rows)
+        first = [int(np.flatnonzero(cells.pattern == cell)[0]) + rows.start for cell in range(len(cells.matrix))]
+        labels = tuple(" / ".join(str(frame.levels[c][frame.codes[c][row]]) for c in columns) or "all" for row in first)
+        codes = np.array([[frame.codes[c][row] for c in columns] for row in first], dtype=np.int32).reshape(len(first), -1)
+        count = np.bincount(cells.pattern, weights=frame.count[rows]).astype(np.float64)
+        bounds = tuple(column.bounds or (0.0, 1.0) for column in job.outcome_columns.values())
+        scales = noise_scales(job.epsilon_of_tables, job.budget.adjacency, len(bounds))
+        weighted = job.survey.weight is not None
+        return cls(
+            *(cells, bounds[0], labels, job.model.outcomes, bounds, codes, count, scales, weighted),
+            *(job.mechanism.shrinkage, job.sizes_secret),
+            weight_bounds=weight_bounds(job),
+        )
+
+    @property
+    def first(self) -> list[int]:
+        """The first frame row of every cell, counted within the stratum."""
+        return [int(row) for row in np.unique(self.design.pattern, return_index=True)[1]]
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        cell, several = ("cell", self.labels), len(self.outcomes) > 1
+        each = [f" {name}" if several else "" for name in self.outcomes]
+        pairs = tuple(name + one for one in each for name in ("both", "outcome"))
+        sums = ("v(1 + c)/2", "v(1 - c)/2") if self.simplex else ("vc",)
+        return (
+            Parameter("sums", (cell, ("sum", ("1 - v", *(sum_name + one for sum_name in sums for one in each))))),
+            Parameter(
+                "limits", (cell, ("limit", (*(f"centre{one}" for one in each), "cap", *(f"reach{one}" for one in each))))
+            ),
+            Parameter("means", (cell, ("mean", ("weight", *(self.outcomes if several else ("outcome",)))))),
+            Parameter("sampling", (cell, ("covariance", ("weight", *pairs)))),
+            Parameter("noise", (cell, ("covariance", ("weight", *pairs)))),
+            Parameter("alone", (cell, ("covariance", ("weight", *pairs)))),
+            Parameter("common", (cell, ("mean", ("weight", *(self.outcomes if several else ("outcome",)))))),
+            Parameter("unit", (cell,)),
+            Parameter("departure", (cell, ("scale", ("weight", *(self.outcomes if several else ("outcome",)))))),
+            *(() if self.weight_bounds is None else (self._spans,)),
+        )
+
+    @property
+    def _spans(self) -> Parameter:
+        """Least and most of a mean that the sums do not identify; null where they do."""
+        names = ("weight", *(self.outcomes if len(self.outcomes) > 1 else ("outcome",)))
+        return Parameter(
+            "spans", (("cell", self.labels), ("end", tuple(f"{e} {n}" for n in names for e in ("least", "most"))))
+        )
+
+    @property
+    def noise(self) -> Noise:
+        """Variances of the noise on Σ(1 − v) and on Σvc, in records."""
+        first, other = (2.0 * (float(scale) / UNIT) ** 2 for scale in self.scales)
+        return Noise(first, 2.0 * other if self.simplex else other)
+
+    def sized(self, sums: Floats, count: Floats) -> Sized:
+        """Sums of units as under public sizes, `count`, and the sizes: where these are secret, the noisy sums' own."""
+        if not self.simplex:
+            return Sized(sums, count, np.zeros_like(count))
+        above, below = np.split(sums[:, 1:], 2, axis=1)
+        left, held = np.maximum(sums[:, 0], 0.0), np.maximum((above + below).mean(axis=1), UNIT / 1000.0)
+        size = np.maximum(np.rint((left + held) / UNIT), 1.0)
+        variance = self.noise.weight, self.noise.product / len(self.outcomes)
+        return Sized(np.column_stack([left, above - below]), (left + held) / UNIT, sum(variance) / size**2)
+
+    def told(self, reference: Sequence[Records], standing: Floats | None = None) -> Told:
+        """Every cell of the reference's records, which are given for every outcome; `standing` (cell,) is how many the
+        records stand for, where they are points of others."""
+        found = []
+        for records, bounds in zip(reference, self.bounds, strict=True):
+            cell = self.pattern(records.frame)
+            order = np.argsort(cell, kind="stable")
+            own = np.split(order, np.searchsorted(cell[order], np.arange(1, len(self.labels))))
+            cells = [Cell.of(records.weight[k], records.outcome[k], bounds, self.weighted) for k in own]
+            if standing is not None:
+                cells = [replace(each, records=max(1, int(n))) for each, n in zip(cells, standing, strict=True)]
+            found.append(complete(cells, self.codes))
+        return found
+
+    def units(self, told: Told) -> Ints:
+        """Unit of every cell, (cell,), from the reference and the noise."""
+        return united(told[0], self.codes, fewest(self.scales))
+
+    def _sizes(self, told: Told) -> Floats:
+        """Public sizes; where these are secret, the reference's own."""
+        return np.array([cell.records for cell in told[0]], dtype=np.float64) if self.simplex else self.count
+
+    def _whole(self, told: Told, unit: Ints) -> Told:
+        """Every outcome's units, as cells."""
+        sizes, members = self._sizes(told), [np.flatnonzero(unit == number) for number in range(unit.max() + 1)]
+        return [[pooled([cells[k] for k in own], sizes[own]) for own in members] for cells in told]
+
+    def limited(self, told: Told) -> Limits:
+        """μ, U and R of every cell: its unit's."""
+        unit = self.units(told)
+        sizes = np.bincount(unit, weights=self._sizes(told))
+        whole = zip(zip(*self._whole(told, unit), strict=True), sizes, strict=True)
+        chosen = [choose(cells, int(n), self.noise) for cells, n in whole]
+        found = (np.array([getattr(each, name) for each in chosen], dtype=np.float64) for name in Limits._fields)
+        return Limits(*(each[unit] for each in found))
+
+    def within(self, limits: Limits, unit: Ints) -> ReferenceCells:
+        """With the limits and the units that a reference fixed."""
+        return replace(self, limits=limits, unit=unit)
+
+    def statistics(self, records: Records, alpha: Floats) -> Floats:
+        assert self.limits is not None
+        assert self.unit is not None
+        cell, units = self.pattern(records.frame), int(self.unit.max()) + 1
+        body = self.limits.simplex if self.simplex else self.limits.cone
+        rows = alpha[:, None] * body(cell, records.weight, np.column_stack(records.outcomes))
+        return np.column_stack([np.bincount(self.unit[cell], weights=column, minlength=units) for column in rows.T])
+
+    def unclipped(self, sums: Floats, told: Told) -> Draws:
+        """What is released, from noisy sums of units and the reference."""
+        assert self.limits is not None
+        assert self.unit is not None
+        unit, whole = self.unit, self._whole(told, self.unit)
+        sized = self.sized(sums, np.bincount(unit, weights=self.count).astype(np.float64))
+        centre, cap, reach = (each[np.unique(unit, return_index=True)[1]] for each in self.limits)
+        found, departure, unknown = [], [], list[tuple[Floats, Floats]]()
+        for k, (cells, units) in enumerate(zip(told, whole, strict=True)):
+            limits, own = Limits(centre[:, k], cap, reach[:, k]), sized.sums[:, [0, 1 + k]]
+            each = unclip(units, limits, own, sized.size, self.noise, self.shrinkage)
+            found.append(spread(each, cells, units, unit))
+            departure.append(each.departure[unit])
+            if self.weight_bounds is not None:
+                unknown.append(spans(units, limits, own, sized.size, self.noise, self.weight_bounds))
+        ends = [unknown[0][0], *(of_mean for _, of_mean in unknown)] if unknown else []
+        weight, *means = [found[0].estimate[:, 0], *(each.estimate[:, 1] for each in found)]
+        if ends:
+            weight, *means = (set_into(value, own) for value, own in zip((weight, *means), ends, strict=True))
+        carried = [
+            [cell.transported(w, m, POINTS) for cell, w, m in zip(cells, weight, mean, strict=True)]
+            for cells, mean in zip(told, means, strict=True)
+        ]
+        values = {
+            "sums": sums[unit],
+            "unit": unit.astype(np.float64),
+            "limits": np.column_stack(self.limits),
+            "means": np.column_stack([weight, *means]),
+            "departure": np.column_stack([departure[0][:, 0], *(each[:, 1] for each in departure)]),
+        }
+        values |= {name: _covariances([getattr(each, name) for each in found]) for name in ("sampling", "noise", "alone")}
+        if ends:
+            values["spans"] = np.column_stack(ends)
+        values["common"] = np.column_stack([found[0].common[:, 0], *(each.common[:, 1] for each in found)])
+        if self.simplex:
+            share = self._sizes(told) / np.bincount(unit, weights=self._sizes(told))[unit]
+            values["size"] = np.maximum(np.rint(sized.size[unit] * share), 1.0)
+            values["noise"][:, 0] += sized.variance[unit]
+        values |= {"standing": np.array([cell.standing for cell in told[0]], dtype=np.float64)}
+        values |= {"points": np.array([[_padded(*pair) for pair in cells] for cells in carried])}
+        return Draws({name: value[None] for name, value in values.items()})
+
+    def expect(self, theta: Draws, outcome: int = 0) -> tuple[Floats, Floats]:
+        """E(w|x) and E(wy|x) of every frame row, (draw, row)."""
+        means = theta["means"][:, self.design.pattern]
+        return means[..., 0], means[..., 0] * means[..., 1 + outcome]
+
+    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        means = theta["means"][0, self.pattern(frame_row)]
+        return means[:, 1:] if len(self.outcomes) > 1 else means[:, 1], means[:, 0]
+
+    def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
+        """Means under other samples of both files, without noise."""
+        together = self._errors(theta, "sampling", theta["unit"][0].astype(np.int64), draws, rng)
+        if not theta["alone"].any():
+            return self._moved(theta, together)
+        alone = self._errors(theta, "alone", np.arange(len(self.labels)), draws, rng)
+        return self._moved(theta, [one + other for one, other in zip(together, alone, strict=True)])
+
+    def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
+        """Means under other noise: for standard errors, not for release."""
+        unit = theta["unit"][0].astype(np.int64)
+        errors = self._errors(theta, "noise", unit, draws, rng)
+        if theta["common"].any():
+            loadings = theta["common"][0].T
+            errors = [own + each * rng.standard_normal((draws, 1)) for own, each in zip(errors, loadings, strict=True)]
+        return self._moved(theta, errors)
+
+    def _errors(self, theta: Draws, name: str, unit: Ints, draws: int, rng: np.random.Generator) -> list[Floats]:
+        """Errors of log mean weights, then of every outcome's means, (draw, cell) each; a unit's cells move together.
+
+        Outcomes vary with the weight, each by its own covariance; how they vary with one another enters no table.
+        """
+        of_weight, *pairs = np.split(theta[name][0], np.arange(1, 1 + 2 * len(self.outcomes)), axis=1)
+        sd, units = np.sqrt(of_weight[:, 0]), int(unit.max()) + 1
+        shift = rng.standard_normal((draws, units))[:, unit]
+        errors = [sd * shift]
+        for k in range(len(self.outcomes)):
+            both, own = pairs[2 * k][:, 0], pairs[2 * k + 1][:, 0]
+            slope = np.divide(both, sd, out=np.zeros_like(sd), where=sd > 0)
+            left = np.sqrt(np.maximum(own - slope**2, 0.0))
+            errors.append(slope * shift + left * rng.standard_normal((draws, units))[:, unit])
+        return errors
+
+    def _moved(self, theta: Draws, errors: Sequence[Floats]) -> Draws:
+        weight = theta["means"][..., 0] * np.exp(np.clip(errors[0], -5.0, 5.0))
+        outcomes = [theta["means"][..., 1 + k] + error for k, error in enumerate(errors[1:])]
+        return Draws({"means": np.stack([weight, *outcomes], axis=-1)})
+
+    def log_lik(self, draws: Draws, records: Records) -> Floats:
+        """Sums have no density of a record."""
+        return np.full((len(draws), len(records)), np.nan)
+
+    def extremes(self, draws: Draws, records: Records) -> Extremes:
+        return Extremes(np.full(len(records), np.inf), np.full(len(records), -np.inf))
+
+    def recall(self, described: Mapping[str, Any]) -> Draws:
+        """A released job does not name an earlier release, beside which there are no spans: what is there tells."""
+        return recall_draws([each for each in self.parameters if each.name in described], described)
+
+    def describe(self, theta: Draws) -> Mapping[str, Any]:
+        first, other = self.scales
+        scale = f"scale {first}" + (f" on 1 - v and {other} on vc" if other != first else "")
+        said = {"standing": theta["standing"][0].tolist(), "points": _unpadded(theta["points"][0])}
+        if self.simplex:
+            said["size"] = theta["size"][0].tolist()
+        return {**super().describe(theta), **said, "noise_law": f"discrete Laplace, {scale}, in units of 2^-20"}
+
+
+def _padded(weight: Floats, outcome: Floats) -> Floats:
+    """(POINTS, 2), NaN beyond the points."""
+    padded = np.full((POINTS, 2), np.nan)
+    padded[: len(weight)] = np.column_stack([weight, outcome])
+    return padded
+
+
+def _unpadded(points: Floats) -> list[list[list[list[float]]]]:
+    """Lists by outcome, cell and point."""
+    return [[pair[~np.isnan(pair[:, 0])].tolist() for pair in cells] for cells in points]
+
+
+def _covariances(found: Sequence[Floats]) -> Floats:
+    """Variance of the weight, then of every outcome its covariance with the weight and its variance, (cell, …)."""
+    return np.column_stack([found[0][:, 0, 0], *(column for each in found for column in (each[:, 0, 1], each[:, 1, 1]))])

@@ -1,0 +1,136 @@
+"""What clipped sums of a cell do not tell: seen in the noisy sums themselves, so that seeing it costs nothing.
+
+Histograms fix limits by a group's shape. Where all weights of a cell lie beyond its cap, its mean v is 1 whatever they are.
+Where they are far below, its mean v is noise. Outcomes at the end of their window tell as little. A scale that is solved
+there is the shape's word alone, or the end of the search. Such a cell departs from its shape by more than chance allows.
+It gets a range in place of an estimate. One end is the clipped mean less its noise, or plus it. The other is what the shape
+tells where most of the figure was observed, and else the public bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dpdist.core.records import Floats
+from dpdist.job import Job
+from dpdist.mechanisms.reference_tables.clipping import FARTHEST, Cell
+from dpdist.mechanisms.reference_tables.clipping_intervals import Noise
+from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
+
+ALARM = 1e-3
+"""Chance, by either sum, that Laplace noise carries a cell that has its group's shape so far one way."""
+SAMPLING = 4.0
+"""Deviations of the cell's sample that a departure must exceed besides noise."""
+UNSEEN = 0.5
+"""Share of a figure beyond the limits, told by the shape alone, above which the figure is not identified."""
+PLAIN = 0.1
+"""Reach of noise on a mean v up to which a mean at its end within that reach needs no departure to tell of the cap."""
+END = 1e-6
+
+Span = tuple[float, float]
+NOWHERE: Span = (np.nan, np.nan)
+
+
+class Found(NamedTuple):
+    """A cell's noisy mean statistics, their noise's reach, and the scales that were solved from them."""
+
+    v: float
+    q: float
+    reach_v: float
+    reach_q: float
+    s: float
+    limits: tuple[float, float, float]
+
+
+def weight_bounds(job: Job) -> Span | None:
+    """Public bounds of the weight (1 without one) in a job that has histograms alone in place of a reference."""
+    if job.reference is None or job.reference.histogram is None or job.refreshes:
+        return None
+    return (job.columns[job.survey.weight].bounds if job.survey.weight is not None else None) or (1.0, 1.0)
+
+
+def set_into(values: Floats, ends: Floats) -> Floats:
+    """Values within their ranges, (cell, 2), where they have one."""
+    return np.where(np.isfinite(ends[:, 0]), np.clip(values, ends[:, 0], ends[:, 1]), values)
+
+
+def spans(
+    cells: Sequence[Cell], limits: Limits, sums: Floats, count: Floats, noise: Noise, weight_bounds: Span
+) -> tuple[Floats, Floats]:
+    """Ranges of mean weights and of mean outcomes, (cell, 2) each, NaN where they are identified; `limits` and `sums`
+    (cell, 2), in units, of one outcome."""
+    scales = [float(np.log(0.5 / ALARM) * np.sqrt(variance / 2.0)) for variance in noise]
+    weights, outcomes = [], []
+    for cell, own, total, n in zip(cells, zip(*limits, strict=True), sums / UNIT, count, strict=True):
+        v, q = 1.0 - total[0] / n, total[1] / n
+        s = cell.solve_weight(v, own[1]) if cell.weighted else 0.0
+        found = Found(float(v), float(q), scales[0] / n, scales[1] / n, s, own)
+        weights.append(_of_weight(cell, found, float(n), weight_bounds))
+        outcomes.append(_of_outcome(cell, found, float(n)))
+    return np.array(weights), np.array(outcomes)
+
+
+def _of_weight(cell: Cell, found: Found, n: float, bounds: Span) -> Span:
+    cap = found.limits[1]
+    if not cell.weighted:
+        return NOWHERE
+    clipped = np.minimum(cell.weight, cap) / cap
+    least_departure = found.reach_v + SAMPLING * float(clipped.std()) / n**0.5
+    departure = found.v - float(clipped.mean())
+    above = min(1.0, found.v + found.reach_v)
+    s_above = cell.solve_weight(above, cap)
+    heavy = departure > least_departure and _unseen_weight(cell, s_above, cap) > UNSEEN
+    heavy = cap < bounds[1] and (heavy or 1.0 - found.v <= found.reach_v <= PLAIN)
+    light = departure < -least_departure and _at_end(cell.solve_weight(found.v - found.reach_v, cap))
+    if not (heavy or light):
+        return NOWHERE
+    least = min(max(bounds[0], cap * (found.v - found.reach_v)), bounds[1])
+    told = cell.mean_weight * np.exp(s_above)
+    most = above * bounds[1] if heavy else max(told, cap * above)
+    return least, max(least, min(most, bounds[1]))
+
+
+def _unseen_weight(cell: Cell, s: float, cap: float) -> float:
+    """Share of the weights beyond the cap under a scale; all of them at the end of the search."""
+    weight = cell.weight * np.exp(s)
+    return 1.0 if _at_end(s) else 1.0 - float(np.minimum(weight, cap).sum() / weight.sum())
+
+
+def _at_end(scale: float) -> bool:
+    return abs(scale) >= FARTHEST - END
+
+
+def _of_outcome(cell: Cell, found: Found, n: float) -> Span:
+    centre, cap, reach = found.limits
+    if cell.weighted and found.v <= found.reach_v:
+        at_shape = float((np.minimum(cell.weight, cap) / cap).mean())
+        return (cell.low, cell.top) if at_shape > 2.0 * found.reach_v else NOWHERE
+    if cell.two_valued:
+        return NOWHERE
+    weight = np.minimum(cell.weight * np.exp(found.s), cap) / cap
+    product = weight * np.clip((cell.outcome - centre) / reach, -1.0, 1.0)
+    departure = found.q - float(product.mean())
+    room = found.reach_q + found.reach_v * abs(found.q) / found.v
+    if abs(departure) <= room + SAMPLING * float(product.std()) / n**0.5:
+        return NOWHERE
+    ends = [cell.solve_outcome(found.s, found.q + by, found.limits) for by in (-room, room)]
+    high = departure > 0 and centre + reach < cell.top and _unseen_outcome(cell, ends[1], found) > UNSEEN
+    low = departure < 0 and centre - reach > cell.low and _at_end(ends[0])
+    if not (high or low):
+        return NOWHERE
+    seen = [centre + reach * min(1.0, max(-1.0, (found.q + by) / found.v)) for by in (-room, room)]
+    least, most = cell.low if low else seen[0], cell.top if high else max(seen[1], cell.mean_at(ends[1]))
+    return min(max(least, cell.low), cell.top), min(max(most, cell.low), cell.top)
+
+
+def _unseen_outcome(cell: Cell, g: float, found: Found) -> float:
+    """Share of a mean that lies beyond the window under a scale, above its lower end; 1 at the end of the search."""
+    if _at_end(g):
+        return 1.0
+    centre, _, reach = found.limits
+    least = max(cell.low, centre - reach)
+    seen = np.average(np.clip(cell.moved(g), centre - reach, centre + reach), weights=cell.weight)
+    return 1.0 - float(seen - least) / max(cell.mean_at(g) - least, END * reach)

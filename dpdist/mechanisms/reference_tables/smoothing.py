@@ -1,0 +1,74 @@
+"""A noisy histogram made smooth: post-processing that fills in tails which noise hides.
+
+Shares p = softmax(θ) are fitted to noisy counts, whose errors have variance s² + n p_b and are taken as logistic (Laplace's
+noise has tails too), under a prior in which third differences of log p over neighbouring bins are small; how small is
+what is likeliest under these counts: the more noise there is, the nearer the shape is to a lognormal law on log-spaced
+bins. Bins of a single value are left to themselves. The covariance of the shares is the Laplace approximation's.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.linalg import block_diag
+from scipy.special import softmax
+
+from dpdist.core.records import Floats
+from dpdist.mechanisms.reference_tables.histogram_bins import Bins
+
+ROUGHNESS = (0.002, 0.01)
+"""Prior deviations of a third difference of log p that are tried."""
+WIDTH = 10.0
+"""Prior deviation of log p about its mean."""
+STEPS = 60
+CLOSE = 1e-6
+
+
+def smoothed(noisy: Floats, total: float, variance: float, bins: Bins) -> tuple[Floats, Floats]:
+    """Shares (bin,) and their covariance (bin, bin), from noisy counts of `total` records; `variance` is the noise's."""
+    tried = [_fit(noisy, total, variance, _penalty(bins, roughness)) for roughness in ROUGHNESS]
+    _, share, covariance = max(tried, key=lambda found: found[0])
+    return share, covariance
+
+
+def _fit(noisy: Floats, total: float, variance: float, penalty: Floats) -> tuple[float, Floats, Floats]:
+    """Log evidence (but for a constant), shares and covariance."""
+    theta = np.log(np.maximum(noisy, 1.0 + np.sqrt(variance) / 10.0))
+    theta, scale = theta - theta.mean(), _scale(variance, noisy)
+
+    def loss(theta: Floats, scale: Floats) -> float:
+        misfit = np.log(scale) + 2.0 * np.logaddexp(0.0, -np.abs(noisy - total * softmax(theta)) / scale)
+        misfit += np.abs(noisy - total * softmax(theta)) / scale
+        return float(misfit.sum() + 0.5 * theta @ penalty @ theta)
+
+    for _ in range(STEPS):
+        p = softmax(theta)
+        slope, residual = total * (np.diag(p) - np.outer(p, p)), noisy - total * p
+        pull = np.tanh(residual / (2.0 * scale)) / scale
+        held = penalty + slope @ (slope / (3.0 * scale**2)[:, None])
+        step, length = np.linalg.solve(held, slope @ pull - penalty @ theta), 1.0
+        while loss(theta + length * step, scale) > loss(theta, scale) and length > CLOSE:
+            length /= 2.0
+        theta = theta + length * step
+        scale = _scale(variance, total * softmax(theta))
+        if np.abs(step).max() < CLOSE**0.5:
+            break
+    evidence = 0.5 * np.linalg.slogdet(penalty)[1] - 0.5 * np.linalg.slogdet(held)[1] - loss(theta, scale)
+    share = slope / total
+    return float(evidence), softmax(theta), share @ np.linalg.inv(held) @ share
+
+
+def _scale(variance: float, count: Floats) -> Floats:
+    """Of a logistic law, (bin,)."""
+    return np.asarray(np.sqrt(3.0 * (variance + np.maximum(count, 0.0))) / np.pi)
+
+
+def _penalty(bins: Bins, roughness: float) -> Floats:
+    """Precision of the prior of θ, (bin, bin)."""
+    wide = bins.left < bins.right
+    ends = np.flatnonzero(np.diff(wide.astype(int))) + 1
+    blocks = []
+    for own in np.split(wide, ends):
+        size = len(own)
+        rough = np.diff(np.eye(size), n=3, axis=0) if own.all() and size > 3 else np.zeros((1, size))
+        blocks.append(rough.T @ rough / roughness**2)
+    return np.asarray(block_diag(*blocks)) + np.eye(len(wide)) / WIDTH**2

@@ -1,0 +1,176 @@
+"""An earlier release's shapes brought up to date by noisy histograms of the current file (METHODS §7b).
+
+Bins are orders of the carried points, cell by cell, so that cells of one group share a histogram: it tells how the current
+file's distribution lies relative to the carried one (Handcock and Morris 1999). First one scale and one spread are fitted
+to a group's noisy shares, so that tails beyond what bins can tell move with the rest. Then the shares q that the points so
+moved have are a Dirichlet prior: A, a share's variance about q over q, is what the noisy shares x differ by beyond noise
+(variance s²) and sampling, by moments; x moves q by A q/(A q + q/n + s²) of the way, and points take the values that their
+orders have under the new shares. Ranks, and with them what weight and outcome have in common, stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from dpdist.core.records import Codes, Floats, Records
+from dpdist.job import Job
+from dpdist.mechanisms.reference_tables.clipping import Cell
+from dpdist.mechanisms.reference_tables.histogram_bins import count_scale_of
+from dpdist.mechanisms.reference_tables.histograms import LEAST, grouped
+from dpdist.mechanisms.reference_tables.quantile_bins import Orders, numbers
+from dpdist.mechanisms.reference_tables.release import ReferenceCells, Told
+
+STEPS = (0.2, 0.1, 0.05, 0.02, 0.01, 0.005)
+"""Of log scale and log spread, in which their fit is sought."""
+FARTHEST = 1.0
+"""Largest change of either."""
+
+
+class Shares(NamedTuple):
+    """Of one group's bins before and after, (bin,), and what these stand on.
+
+    `way` is the mean share of the way from the one to noisy shares, `drift` is A, sampling of the carried shape included,
+    and `noise` the error that noisy shares brought.
+    """
+
+    before: Floats
+    after: Floats
+    way: float
+    drift: float
+    noise: float
+
+    def records(self, before: float) -> int:
+        """How many records a shape stands on that stood on `before`, by its shares' error about the population's."""
+        return max(1, round(1.0 / ((1.0 - self.way) ** 2 * max(1.0 / before, self.drift) + self.noise)))
+
+
+class Moved(NamedTuple):
+    """What a group's noisy shares do to its points: log scale and log spread, then the bins' shares."""
+
+    shift: float
+    stretch: float
+    shares: Shares
+
+
+@dataclass(frozen=True)
+class Refresh:
+    """Counts (group, bin) of the weight, then of every outcome that has a shape, all by orders of `carried`."""
+
+    model: ReferenceCells
+    carried: Told
+    group: Codes
+    """Of every cell, (cell,)."""
+    shaped: tuple[int, ...]
+    """Outcomes of more than two values."""
+    orders: tuple[tuple[Orders, ...], ...]
+    """By histogram and cell."""
+    scale: Fraction
+
+    @classmethod
+    def build(cls, job: Job, model: ReferenceCells, carried: Told) -> Refresh:
+        """`carried` follows from an earlier release: it is public, and so are the bins."""
+        assert job.reference is not None
+        assert job.reference.histogram is not None
+        shaped = tuple(k for k, column in enumerate(job.outcome_columns.values()) if not column.two_valued)
+        orders = [tuple(Orders.of(cell.weight, 0.0, np.inf) for cell in carried[0])] if model.weighted else []
+        orders += [tuple(Orders.of(cell.outcome, cell.low, cell.top) for cell in carried[k]) for k in shaped]
+        epsilon = job.reference.histogram.epsilon
+        scale = count_scale_of(len(orders), epsilon, job.budget.adjacency)
+        group = grouped(model.codes, model.count, LEAST * len(orders) / float(epsilon))
+        return cls(model, carried, group, shaped, tuple(orders), scale)
+
+    def statistics(self, records: Records, alpha: Floats) -> Floats:
+        values = [records.weight] if self.model.weighted else []
+        values += [records.outcomes[k] for k in self.shaped]
+        cell, groups = self.model.pattern(records.frame), int(self.group.max()) + 1
+        found = []
+        for orders, column in zip(self.orders, values, strict=True):
+            edges = np.array([each.edges for each in orders])
+            size = edges.shape[1] + 1
+            key = self.group[cell] * np.int64(size) + numbers(edges, cell, column)
+            found.append(np.bincount(key, weights=alpha, minlength=groups * size).reshape(groups, size))
+        return np.concatenate(found, axis=1)
+
+    def told(self, noisy: Floats) -> Told:
+        """Every outcome's cells, from noisy counts."""
+        parts = np.split(noisy, len(self.orders), axis=1)
+        moved = [
+            [self._moved(orders, k, row) for k, row in enumerate(counts)]
+            for orders, counts in zip(self.orders, parts, strict=True)
+        ]
+        of_weight = moved.pop(0) if self.model.weighted else None
+        by_outcome = dict(zip(self.shaped, moved, strict=True))
+        return [
+            [self._cell(k, number, cell, of_weight, by_outcome.get(k)) for number, cell in enumerate(cells)]
+            for k, cells in enumerate(self.carried)
+        ]
+
+    def _moved(self, orders: Sequence[Orders], group: int, counts: Floats) -> Moved:
+        """One group's, for one histogram."""
+        cells = np.flatnonzero(self.group == group)
+        size = self.model.count[cells]
+        n, variance = float(size.sum()), 2.0 * float(self.scale) ** 2
+
+        def share(shift: float, stretch: float) -> Floats:
+            found = [orders[cell].under(shift, stretch).share for cell in cells.tolist()]
+            return np.asarray(np.average(found, axis=0, weights=size))
+
+        known = variance / n**2 + np.maximum(share(0.0, 0.0), 1.0 / n) / n
+        at = nearest(lambda *tried: float(((counts / n - share(*tried)) ** 2 / known).sum()))
+        return Moved(*at, towards(share(*at), counts, n, variance))
+
+    def _cell(
+        self, outcome: int, number: int, cell: Cell, of_weight: list[Moved] | None, of_outcome: list[Moved] | None
+    ) -> Cell:
+        weight, values, group = cell.weight, cell.outcome, self.group[number]
+        records = float(cell.records)
+        if of_weight is not None:
+            weight = _relocated(self.orders[0][number], weight, of_weight[group])
+            records = of_weight[group].shares.records(cell.records)
+        if of_outcome is not None:
+            values = _relocated(
+                self.orders[self.model.weighted + self.shaped.index(outcome)][number], values, of_outcome[group]
+            )
+            records = of_outcome[group].shares.records(cell.records)
+        return replace(cell, weight=weight, outcome=values, records=int(records))
+
+
+def _relocated(orders: Orders, values: Floats, moved: Moved) -> Floats:
+    """A cell's values: its shares change as its group's do."""
+    fitted, (_, _, group) = orders.under(moved.shift, moved.stretch), moved
+    own = fitted.share
+    share = group.after * np.divide(own, group.before, out=np.ones_like(own), where=group.before > 0)
+    return fitted.relocated(orders.moved(values, moved.shift, moved.stretch), share / share.sum())
+
+
+def nearest(loss: Callable[[float, float], float]) -> tuple[float, float]:
+    """The log scale and log spread of the least loss, sought in STEPS from none: none where nothing is nearer."""
+    at, best = (0.0, 0.0), loss(0.0, 0.0)
+    for step in STEPS:
+        nearer = True
+        while nearer:
+            nearer = False
+            for moves in product((-step, 0.0, step), repeat=2):
+                tried = (at[0] + moves[0], at[1] + moves[1])
+                if max(map(abs, tried)) <= FARTHEST and (found := loss(*tried)) < best:
+                    at, best, nearer = tried, found, True
+    return at
+
+
+def towards(before: Floats, noisy: Floats, n: float, variance: float) -> Shares:
+    """Shares between `before` and noisy counts of n records, whose noise has `variance`."""
+    told, noise = noisy / n, variance / n**2
+    room = 1.0 - float((before**2).sum())
+    excess = float(((told - before) ** 2).sum()) - len(told) * noise - room / n
+    drift = max(0.0, excess / max(room, 1.0 / n))
+    likely = np.maximum(before, 1.0 / n)
+    rate = drift * likely / (drift * likely + likely / n + noise)
+    share = np.maximum(before + rate * (told - before), 0.0)
+    error = float((rate**2 * (likely / n + noise)).sum())
+    return Shares(before, share / share.sum(), float(before @ rate), drift, error)

@@ -1,0 +1,27 @@
+"""Named mechanisms: what a job may name."""
+
+from __future__ import annotations
+
+from dpdist.engine.protocol import Mechanism
+from dpdist.job import MechanismName
+from dpdist.mechanisms.laplace_cells.protect import LaplaceStrict
+from dpdist.mechanisms.laplace_tables.protect import LaplaceTables
+from dpdist.mechanisms.perturbed_histogram.protect import PerturbedHistogram
+from dpdist.mechanisms.pseudo_posterior.presets import CensorUW, CensorW, Centred, Weighted, WeightedE
+from dpdist.mechanisms.reference_tables.protect import ReferenceTables
+from dpdist.mechanisms.sanitized_lognormal.protect import SanitizedStatistics
+
+MECHANISMS: dict[MechanismName, Mechanism] = {
+    "weighted": Weighted(),
+    "unweighted": Weighted(),
+    "weighted_e": WeightedE(),
+    "censor_w": CensorW(),
+    "censor_uw": CensorUW(),
+    "centred": Centred(),
+    "perturbed_histogram": PerturbedHistogram(),
+    "laplace": LaplaceTables(),
+    "laplace_composed": LaplaceTables(),
+    "laplace_strict": LaplaceStrict(),
+    "reference_tables": ReferenceTables(),
+    "sanitized_statistics": SanitizedStatistics(),
+}

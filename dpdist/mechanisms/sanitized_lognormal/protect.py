@@ -1,0 +1,62 @@
+"""Whitened, winsorised sums under noise: what is promised, and the one pass over records (METHODS §8)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from dpdist.core.confidential import Confidential
+from dpdist.core.digests import digest
+from dpdist.engine.protocol import Noise, Pass, Released, Rounds, Sample, StratumRecorder
+from dpdist.job import Job
+from dpdist.mechanisms.counting import Count
+from dpdist.mechanisms.on_reference import Learned
+from dpdist.mechanisms.promises import parallel, promise_of, referred
+from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
+from dpdist.mechanisms.sanitized_lognormal.sensitivity import EXCHANGE
+from dpdist.mechanisms.wording import LOGNORMAL_SHAPE, MOVES_EXCHANGED, SANITIZED, SANITIZED_GAUSSIAN, SETS_ARE_FREE
+from dpdist.models.protocol import StratumModel
+from dpdist.privacy.guarantees import Concentrated, Promise, Strict
+
+
+@dataclass(frozen=True)
+class SanitizedStatistics:
+    """Sums of whitened, winsorised records and squares (METHODS §8): strict, with δ = 0; any number of sets at one cost.
+
+    Under Gaussian noise strict zCDP, and ε with a δ.
+    """
+
+    scope: Literal["stratum"] = "stratum"
+
+    def promise(self, job: Job) -> Promise:
+        budget, gaussian = job.budget, job.mechanism.noise == "gaussian"
+        once: Strict | Concentrated = Strict(budget.adjacency, budget.epsilon)
+        if gaussian:
+            assert budget.delta is not None
+            once = Concentrated(budget.adjacency, budget.epsilon, budget.concentrated, budget.delta, EXCHANGE)
+        shown = SANITIZED_GAUSSIAN if gaussian else SANITIZED
+        said = promise_of(job, once, shown, MOVES_EXCHANGED, LOGNORMAL_SHAPE, *referred(job))
+        return replace(said, total=once, composition=SETS_ARE_FREE.format(job.synthetic_sets) + parallel(job))
+
+    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:
+        assert isinstance(model, SanitizedLognormal)
+        assert learned is not None
+        return sanitized_statistics(model, learned, float(job.budget.epsilon), job.synthetic_sets, recorder)
+
+
+def sanitized_statistics(
+    model: SanitizedLognormal, learned: Learned, epsilon: float, sets: int, recorder: StratumRecorder
+) -> Rounds:
+    """Whitened, winsorised sums under noise; fit and synthetic sets are post-processing (METHODS §8)."""
+    assert learned.whitened is not None
+    model = model.within(learned.whitened)
+    statistics = yield Pass(Count(model), "sum")
+    sums = model.released(statistics)
+    noise = yield Noise(model.scale, sums.size, 1, model.noise, digest(model), digest(sums))
+    released = []
+    for number in range(1, sets + 1):
+        theta = yield Sample(sums + noise, "release", number, model)
+        released.append(theta)
+    told = {"database_bound": None, "epsilon_local": epsilon, "epsilon_local_range": None}
+    recorder.summary(Confidential({**told, "diagnostics": {"cells": float(len(statistics))}}))
+    return Released(tuple(released))

@@ -1,0 +1,214 @@
+"""Sanitised lognormal statistics (METHODS §8): FBS and FBP from noisy winsorised moments, with the help of a reference.
+
+The cells are all combinations of predictors and table columns in the stratum; log y and log w are normal in each, under a
+mean of the cell's own and one covariance. The released parameters of a set are the noisy sums, the public part of the
+reference, the fit with the law of its errors, and a draw from that law. Tables from parameters take the fit, synthetic
+records the draw: sets cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from dpdist.core.records import Codes, Floats, Frame, Records
+from dpdist.job import Job, NoiseName
+from dpdist.mechanisms.reference_tables.sensitivity import UNIT, noise_scale
+from dpdist.mechanisms.sanitized_lognormal.sensitivity import REACH, SHARE, gaussian_scale, moments, noise_variances
+from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import (
+    Fitted,
+    Whitened,
+    fit,
+    limited,
+    noise_errors,
+    sampling_errors,
+    told_by,
+)
+from dpdist.models.design import Design, design
+from dpdist.models.lognormal.conjugate import of
+from dpdist.models.lognormal.model import Lognormal
+from dpdist.models.lognormal.prior import conjugate_prior
+from dpdist.models.outcome import OutcomeModel
+from dpdist.models.protocol import Draws, Extremes, Parameter
+
+SUMS = ("p1", "p2")
+SCATTER = ("1 - |p|^2", "p1^2 - p2^2", "2 p1 p2")
+
+
+class CellLognormal(Lognormal):
+    """Lognormal law with a mean of its own for every cell: its coefficients are these means."""
+
+    def _means(self, draws: Draws) -> Floats:
+        return draws["coefficients"]
+
+
+@dataclass(frozen=True)
+class SanitizedLognormal(OutcomeModel):
+    """Cells of one stratum; statistics are (cell, 5), in whole units, once the reference is `told`."""
+
+    labels: tuple[str, ...]
+    count: Floats
+    """Sample records of every cell, public."""
+    scale: Fraction
+    """Of the noise on a sum, in units."""
+    shrinkage: bool
+    law: CellLognormal
+    noise: NoiseName
+    told: Whitened | None = None
+
+    @classmethod
+    def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> SanitizedLognormal:
+        named = dict.fromkeys([*(() if frame.strata else job.strata), *job.model.predictors, *job.cell_columns])
+        columns = tuple(name for name in named if name not in frame.strata)
+        cells = design(frame, columns, rows)
+        first = [int(np.flatnonzero(cells.pattern == cell)[0]) + rows.start for cell in range(len(cells.matrix))]
+        labels = tuple(" / ".join(str(frame.levels[c][frame.codes[c][row]]) for c in columns) or "all" for row in first)
+        count = np.bincount(cells.pattern, weights=frame.count[rows]).astype(np.float64)
+        plain = Lognormal.build(job, frame, rows)
+        of_cells = Design(labels, tuple(range(len(labels))), np.empty((len(labels), 0)), cells.pattern, cells.first)
+        law = CellLognormal(
+            of_cells,
+            conjugate_prior(job, plain.design, True),
+            *(plain.components, plain.synthesis, plain.fixed_weight, plain.outcome_bounds, plain.expected),
+        )
+        said, noise = job.budget, job.mechanism.noise
+        scale = noise_scale(said.epsilon, said.adjacency)
+        if noise == "gaussian":
+            scale = gaussian_scale(said.concentrated, said.adjacency)
+        return cls(cells, plain.outcome_bounds, labels, count, scale, job.mechanism.shrinkage, law, noise)
+
+    @property
+    def identified(self) -> int:
+        return len(self.labels)
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        cell, logs = ("cell", self.labels), tuple(f"log {name}" for name in self.law.components)
+        component, other, axis = ("component", logs), ("other_component", logs), ("axis", ("1", "2"))
+        entry, errs = ("entry", ("11", "12", "22")), ("error", ("kept", "share", "prior", "sampling", "noise"))
+        return (
+            Parameter("sums", (cell, ("sum", SUMS))),
+            Parameter("scatter", (("scatter_sum", SCATTER),)),
+            Parameter("reference", (cell, component), "natural logarithm"),
+            Parameter("whitening", (axis, component)),
+            Parameter("means", (cell, component), "natural logarithm"),
+            Parameter("covariance", (component, other), "natural logarithm"),
+            Parameter("drawn_means", (cell, component), "natural logarithm"),
+            Parameter("drawn_covariance", (component, other), "natural logarithm"),
+            Parameter("shift", (cell, axis)),
+            Parameter("stretch", (axis, ("other_axis", ("1", "2")))),
+            Parameter("errors", (cell, errs, axis)),
+            Parameter("rate", (axis, ("other_axis", ("1", "2")))),
+            Parameter("tail", (axis, ("other_axis", ("1", "2")))),
+            Parameter("scatter_sampling", (entry, ("other_entry", entry[1]))),
+            Parameter("scatter_noise", (entry, ("other_entry", entry[1]))),
+        )
+
+    def learned(self, records: Records) -> Whitened:
+        """What the reference's records fix. Raises `Improper`."""
+        cell = self.pattern(records.frame).astype(np.int64)
+        return told_by(cell, records.outcome, records.weight, len(self.labels))
+
+    def fitted_to(self, records: Records) -> Draws:
+        """The law of a reference's records, without noise, as `expect` takes it. Raises `Improper`."""
+        whitening = self.learned(records).whitening
+        root = np.linalg.inv(whitening.matrix)
+        return Draws({"means": whitening.centre[None], "covariance": (root @ root.T)[None]})
+
+    def within(self, told: Whitened) -> SanitizedLognormal:
+        return replace(self, told=told)
+
+    def statistics(self, records: Records, alpha: Floats) -> Floats:
+        assert self.told is not None
+        cell, cells = self.pattern(records.frame), len(self.labels)
+        units = alpha[:, None] * self.told.whitening.units(cell, records.outcome, records.weight, noise=self.noise)
+        return np.column_stack([np.bincount(cell, weights=column, minlength=cells) for column in units.T])
+
+    @staticmethod
+    def released(statistics: Floats) -> Floats:
+        """The sums that are released, (2 cells + 3,): a location a cell, the scatter of all."""
+        return np.concatenate([statistics[:, :2].reshape(-1), statistics[:, 2:].sum(axis=0)])
+
+    def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
+        """Parameters of synthetic sets from noisy `released` sums: the fit in all of them, and a draw in each."""
+        assert self.told is not None
+        told, noise = self.told, noise_variances(self.scale, self.noise)
+        found = fit(told, moments(statistics, float(self.count.sum()), self.noise), self.count, noise, self.shrinkage)
+        whole = {
+            "sums": statistics[:-3].reshape(-1, 2),
+            "scatter": statistics[-3:],
+            "reference": told.whitening.centre,
+            "whitening": told.whitening.matrix,
+            "shift": found.shift,
+            "stretch": found.stretch,
+            "errors": np.stack([found.kept, found.share, found.prior, found.sampling, found.noise], axis=1),
+            "rate": found.rate,
+            "tail": found.tail,
+            "scatter_sampling": found.scatter_sampling,
+            "scatter_noise": found.scatter_noise,
+        }
+        values = {name: np.repeat(value[None], draws, axis=0) for name, value in whole.items()}
+        fitted = Draws({name: value[:1] for name, value in values.items()})
+        centre, drawn = self._laws(fitted, found.shift[None], found.stretch[None]), self._varied(fitted, draws, rng)
+        values |= {"means": np.repeat(centre["coefficients"], draws, axis=0)}
+        values |= {"covariance": np.repeat(centre["covariance"], draws, axis=0)}
+        values |= {"drawn_means": drawn["coefficients"], "drawn_covariance": drawn["covariance"]}
+        return Draws({parameter.name: values[parameter.name] for parameter in self.parameters})
+
+    def expect(self, theta: Draws) -> tuple[Floats, Floats]:
+        """E(w|x) and E(wy|x) of every frame row under the fit, (draw, row)."""
+        return self.law.expect(of(theta["means"], theta["covariance"]))
+
+    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        return self.law.simulate(of(theta["drawn_means"], theta["drawn_covariance"]), frame_row, rng)
+
+    def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
+        """The fit under other samples of both files, without noise: for standard errors, not for release."""
+        return self._about(theta, *sampling_errors(_fitted(theta), draws, rng))
+
+    def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
+        """The fit under other noise, which is common to all sets."""
+        return self._about(theta, *noise_errors(_fitted(theta), draws, rng))
+
+    def log_lik(self, draws: Draws, records: Records) -> Floats:
+        """Sums have no density of a record."""
+        return np.full((len(draws), len(records)), np.nan)
+
+    def extremes(self, draws: Draws, records: Records) -> Extremes:
+        return Extremes(np.full(len(records), np.inf), np.full(len(records), -np.inf))
+
+    def describe(self, theta: Draws) -> Mapping[str, Any]:
+        root, law = ("√", "Gaussian, σ =") if self.noise == "gaussian" else ("", "Laplace, scale")
+        shares = f"location weighed by {root}{SHARE}, scatter by {root}{1 - SHARE}"
+        weighed = f"{shares}; p of records within {REACH:g} reference deviations"
+        law = f"discrete {law} {self.scale}, in units of 1/{UNIT}"
+        return {**super().describe(theta), "statistics": weighed, "noise_law": law}
+
+    def _varied(self, theta: Draws, draws: int, rng: np.random.Generator) -> Draws:
+        """Laws from that of all of the fit's errors."""
+        found = _fitted(theta)
+        both = sampling_errors(found, draws, rng), noise_errors(found, draws, rng)
+        moved, bent = (one + other for one, other in zip(*both, strict=True))
+        return self._laws(theta, found.shift + moved, found.stretch + bent)
+
+    def _about(self, theta: Draws, moved: Floats, bent: Floats) -> Draws:
+        varied = self._laws(theta, theta["shift"][0] + moved, theta["stretch"][0] + bent)
+        return Draws({"means": varied["coefficients"], "covariance": varied["covariance"]})
+
+    def _laws(self, theta: Draws, shift: Floats, stretch: Floats) -> Draws:
+        """Means of cells and covariances of logs, from shifts (draw, cell, 2) and stretches (draw, 2, 2)."""
+        root = np.linalg.inv(theta["whitening"][0])
+        means = theta["reference"][0] + REACH * shift @ root.T
+        bent = root @ limited(stretch)
+        return of(means, bent @ bent.swapaxes(-1, -2))
+
+
+def _fitted(theta: Draws) -> Fitted:
+    """The fit and the law of its errors, as released."""
+    names = ("rate", "tail", "scatter_sampling", "scatter_noise")
+    law = theta["errors"][0].transpose(1, 0, 2)
+    return Fitted(theta["shift"][0], theta["stretch"][0], *law, *(theta[name][0] for name in names))

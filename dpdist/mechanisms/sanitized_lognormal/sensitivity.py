@@ -1,0 +1,117 @@
+"""Whitened, winsorised sums of disjoint cells: what `sanitized_statistics` adds noise to (METHODS §8).
+
+A record of a cell has r = A(z − μ), z = (log y, log w), with μ of its cell and A from the reference alone. It enters by
+p = r/C, shortened to |p| ≤ 1. Location, by cell: (p₁, p₂)/√2, whose L1 norm is at most |p| ≤ 1 (attained at p₁ = p₂).
+Scatter, pooled: (1 − |p|², (p₁² − p₂²)/√2, 2p₁p₂/√2). With p = |p|(cos t, sin t) the last two are |p|²(cos 2t, sin 2t)/√2,
+of L1 norm at most |p|², so that all three have at most 1 (attained at p = 0, and at |p| = 1, t = π/8).
+
+SHARE of the one and 1 − SHARE of the other: norm ≤ 1. A record is in one cell, and one that is switched off leaves zeros
+everywhere: zero_out moves all sums by at most 1 in all, and Laplace noise of scale 1/ε on each of them gives ε. Exchanging
+a record's (y, w) is two such moves: at most 2 (attained in either part, by p and −p and by p = 0 and t = π/8), scale 2/ε
+for substitution. Sums of a record that changes cells move by no more, but public counts show it. Everything is rounded
+towards zero to multiples of 1/UNIT, which no norm grows by, and discrete noise on exact sums of whole numbers leaves
+nothing of floating point.
+
+Gaussian noise goes by the L2 norm: location ap, a² = SHARE, and scatter b(1 − |p|², p₁² − p₂², 2p₁p₂), b² = 1 − SHARE.
+With u = |p|² the squared norm is a²u + b²((1 − u)² + u²), convex in u, so at most a² + b² = 1 (attained at |p| = 1): the
+L2 sensitivity under zero_out; whole numbers' squared norm is whole, so that rounding error below cannot pass it.
+Exchanging p for q of the same cell, |p| = r ≥ |q| = s, c the cosine between them, moves the squared distance
+F = a²(r² + s² − 2rsc) + b²(2r⁴ + 2s⁴ − 4r²s²c²), concave in c. Where rs ≥ a²/4b² its largest value, at c = −a²/(4b²rs),
+is a²(r² + s²) + 2b²(r⁴ + s⁴) + a⁴/4b², which grows with r and s; elsewhere, at c = −1, (r + s)²(a² + 2b²(r − s)²), which
+grows with both too, as a² ≥ b²: ∂F/∂s = 2(r + s)(a² − 4b²s(r − s)) ≥ 2(r + s)(a² − b²r²). So F is largest at r = s = 1:
+((a² + 4b²)/2b)² = (7/4)², attained at c = −3/4; from one cell to another it is at most 2a² + 4b² = 5/2. Rounding moves the
+at most seven sums by less than 1 each, so by less than 3: 7/4·UNIT + 3 for substitution. Discrete Gaussian noise of
+σ² = Δ²/2ρ on whole numbers of L2 sensitivity Δ is ρ-zCDP (Canonne, Kamath & Steinke 2020, theorem 14).
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import isqrt
+from typing import NamedTuple
+
+import numpy as np
+
+from dpdist.core.records import Codes, Floats, Ints
+from dpdist.job import Adjacency, NoiseName
+from dpdist.mechanisms.reference_tables.sensitivity import UNIT
+
+REACH = 2.5
+"""C: a record's largest distance from its cell's reference mean, in reference standard deviations."""
+SHARE = Fraction(3, 4)
+"""Of the budget for the cells' location; the rest is for the pooled scatter, whose few sums need less."""
+ROOT_2 = float(np.sqrt(2.0))
+SENSITIVITY_2: dict[Adjacency, Fraction] = {"zero_out": Fraction(UNIT), "substitution": Fraction(7 * UNIT, 4) + 3}
+"""L2 distance, in units, of neighbours' sums under Gaussian noise."""
+EXCHANGE = Fraction(30_626, 10_000)
+"""ρ against exchanging a record, over ρ under zero_out: (7/4 + 3/UNIT)², rounded up, where two zero-outs would be 4."""
+FAR = 1e6
+"""Logarithms farther than this from a cell's mean are set to it: an outcome or weight of 0 has a place too."""
+
+
+class Whitening(NamedTuple):
+    """μ of every cell (cell, 2) and A (2, 2): fixed without a look at the current file."""
+
+    centre: Floats
+    matrix: Floats
+
+    def winsorised(self, cell: Codes | Ints, outcome: Floats, weight: Floats) -> Floats:
+        """p of every record, (record, 2)."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            z = np.log(np.column_stack([outcome, weight])) - self.centre[cell]
+        p = np.nan_to_num(np.clip(z, -FAR, FAR)) @ self.matrix.T / REACH
+        return p / np.maximum(1.0, np.hypot(p[:, 0], p[:, 1]))[:, None]
+
+    def units(
+        self,
+        cell: Codes | Ints,
+        outcome: Floats,
+        weight: Floats,
+        share: float = float(SHARE),
+        noise: NoiseName = "laplace",
+    ) -> Floats:
+        """(location, scatter) of every record in whole units, (record, 5)."""
+        return np.asarray(np.trunc(UNIT * statistics(self.winsorised(cell, outcome, weight), share, noise)))
+
+
+def statistics(p: Floats, share: float = float(SHARE), noise: NoiseName = "laplace") -> Floats:
+    """Location and scatter of winsorised records in their shares, (record, 5): within the body that the noise needs."""
+    one, two = p.T
+    if noise == "gaussian":
+        scatter = np.column_stack([1.0 - one**2 - two**2, one**2 - two**2, 2.0 * one * two])
+        return np.column_stack([np.sqrt(share) * p, np.sqrt(1.0 - share) * scatter])
+    scatter = np.column_stack([1.0 - one**2 - two**2, (one**2 - two**2) / ROOT_2, ROOT_2 * one * two])
+    return np.column_stack([share * p / ROOT_2, (1.0 - share) * scatter])
+
+
+class Moments(NamedTuple):
+    """Σp of every cell (cell, 2), and Σ(|p|², p₁² − p₂², 2p₁p₂) over all records, (3,)."""
+
+    location: Floats
+    scatter: Floats
+
+
+def moments(sums: Floats, records: float, noise: NoiseName = "laplace") -> Moments:
+    """From sums in units, a location a cell and the scatter last, (2 cells + 3,)."""
+    share, values, all_of_them = float(SHARE), sums / UNIT, np.array([records, 0.0, 0.0])
+    if noise == "gaussian":
+        scatter = values[-3:] / np.sqrt(1.0 - share) * np.array([-1.0, 1.0, 1.0])
+        return Moments(values[:-3].reshape(-1, 2) / np.sqrt(share), scatter + all_of_them)
+    scatter = values[-3:] / (1.0 - share) * np.array([-1.0, ROOT_2, ROOT_2]) + all_of_them
+    return Moments(values[:-3].reshape(-1, 2) * ROOT_2 / share, scatter)
+
+
+def noise_variances(scale: Fraction, noise: NoiseName = "laplace") -> tuple[float, Floats]:
+    """Of an entry of the moments' location, and of every one of their scatter, under noise of a scale in units: b of the
+    Laplace law, σ of the Gaussian."""
+    share, square = float(SHARE), (float(scale) / UNIT) ** 2
+    if noise == "gaussian":
+        return square / share, np.ones(3) * square / (1.0 - share)
+    variance = 2.0 * square
+    return 2.0 * variance / share**2, np.array([1.0, 2.0, 2.0]) * variance / (1.0 - share) ** 2
+
+
+def gaussian_scale(rho: Fraction, adjacency: Adjacency) -> Fraction:
+    """σ in units for ρ-zCDP, Δ/√(2ρ), rounded up to a thousandth."""
+    square = SENSITIVITY_2[adjacency] ** 2 / (2 * rho) * 10**6
+    return Fraction(isqrt(square.numerator // square.denominator) + 1, 1000)

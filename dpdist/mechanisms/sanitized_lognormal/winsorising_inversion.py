@@ -1,0 +1,176 @@
+"""From noisy winsorised sums to means and a covariance: shrink what noise moved, undo the winsorising, and the errors.
+
+Post-processing of the released sums with the reference. All here is in units of C reference deviations, whitened: the
+current file is thought of as the reference's residuals x stretched by T (symmetric, common to the cells) and shifted by
+δ of a cell. A cell's own mean errs by sampling σ² and noise ν²; about the cells' common shift the true ones spread by
+drift A and the reference's own error ρ². A cell keeps k = (A + ρ² + σ²)/(A + ρ² + σ² + ν²) of its distance from the common
+shift: towards what the current file would have told without noise. Then δ and T are those under which the reference's
+residuals have these winsorised moments.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dpdist.core.records import Floats, Ints
+from dpdist.mechanisms.reference_tables.clipping_inversion import shrunk
+from dpdist.mechanisms.sanitized_lognormal.sensitivity import REACH, Moments, Whitening
+from dpdist.models.protocol import Improper
+
+KEPT = 2_000
+"""Residuals of a reference that stand for all of them."""
+FARTHEST = 3.0 / REACH
+"""Largest shift of a cell, in every direction: three reference deviations."""
+STRETCH = (0.5, 2.0)
+"""Public range of T's eigenvalues: those of the covariance lie within a quarter and four times the reference's."""
+ROUNDS, STEP, DONE = 60, 1e-2, 1e-10
+CONSTANT = "log outcome or log weight is the same in every cell's reference records, or one is a line in the other"
+
+
+class Whitened(NamedTuple):
+    """What the reference fixes: the whitening, whitened residuals (residual, 2) of mean 0 and covariance 1/C², and its
+    records per cell (cell,)."""
+
+    whitening: Whitening
+    residuals: Floats
+    records: Ints
+
+
+class Fitted(NamedTuple):
+    """δ (cell, 2), T (2, 2) and the law of their errors: see `sampling_errors` and `noise_errors`."""
+
+    shift: Floats
+    stretch: Floats
+    kept: Floats
+    share: Floats
+    prior: Floats
+    sampling: Floats
+    noise: Floats
+    rate: Floats
+    tail: Floats
+    scatter_sampling: Floats
+    scatter_noise: Floats
+
+
+def told_by(cell: Ints, outcome: Floats, weight: Floats, cells: int) -> Whitened:
+    """Of a reference's records. Raises `Improper` where their logarithms have no covariance within cells."""
+    z, count = np.log(np.column_stack([outcome, weight])), np.bincount(cell, minlength=cells)
+    centre = np.column_stack([np.bincount(cell, weights=column, minlength=cells) for column in z.T]) / count[:, None]
+    residual = z - centre[cell]
+    scatter = residual.T @ residual / max(1, len(z) - cells)
+    deviation = np.sqrt(np.diag(scatter))
+    if not (deviation > 1e-6).all() or abs(scatter[0, 1]) > (1.0 - 1e-9) * deviation.prod():
+        raise Improper(CONSTANT)
+    some = residual[np.linspace(0, len(residual) - 1, min(KEPT, len(residual))).astype(np.int64)]
+    some = some - some.mean(axis=0)
+    own = np.linalg.cholesky(some.T @ some / len(some) + 1e-12 * np.diag(np.diag(scatter)))
+    whitened = np.linalg.solve(own, some.T).T / REACH
+    return Whitened(Whitening(centre, np.linalg.inv(np.linalg.cholesky(scatter))), whitened, count)
+
+
+def fit(told: Whitened, found: Moments, count: Floats, noise: tuple[float, Floats], shrinkage: bool) -> Fitted:
+    """`count` are the current file's public sizes (cell,), `noise` the variances of the moments' noise."""
+    n, x = float(count.sum()), told.residuals
+    within = _winsorised(x)
+    sampling, earlier = (within.var(axis=0) / size[:, None] for size in (count, told.records))
+    noisy = np.repeat(noise[0] / count[:, None] ** 2, 2, axis=1)
+    location = found.location / count[:, None]
+    kept, moved, spread = np.ones_like(location), location, np.zeros(2)
+    if shrinkage and len(count) > 2:
+        parts = [shrunk(location[:, k], (sampling + earlier)[:, k], noisy[:, k]) for k in range(2)]
+        kept, moved = (np.column_stack([part[i] for part in parts]) for i in range(2))
+        spread = np.array([part.drift for part in parts])
+    prior = spread + earlier
+    precision = 1.0 / (prior + sampling + noisy)
+    share = precision / precision.sum(axis=0)
+    one, two = (count / n) @ (prior - kept**2 / precision)
+    scatter = found.scatter / n - np.array([one + two, one - two, 0.0])
+    rate, bend = _slopes(x)
+    shift, stretch = _solve(x, np.clip(moved, -1.0, 1.0), scatter, count / n, rate, bend)
+    influence = (_terms(within) - _terms(within).mean(axis=0)) @ bend.T
+    direct = np.column_stack([x[:, 0] ** 2, x[:, 0] * x[:, 1], x[:, 1] ** 2]) * REACH**2 / 2.0
+    records = float(told.records.sum())
+    beyond = np.cov((direct - direct.mean(axis=0) - influence).T) / records
+    sampled, noised = np.cov(influence.T) / n + beyond, bend @ np.diag(noise[1] / n**2) @ bend.T
+    tail = np.cov((x - (within - within.mean(axis=0)) @ rate.T).T) / records
+    return Fitted(shift, stretch, kept, share, prior, sampling, noisy, rate, tail, sampled, noised)
+
+
+def sampling_errors(found: Fitted, draws: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """Errors of δ (draw, cell, 2) and T (draw, 2, 2): other samples of both files, another drift."""
+    shape = (draws, *found.shift.shape)
+    true = np.sqrt(found.prior) * rng.standard_normal(shape)
+    error = _kept(found, true + np.sqrt(found.sampling) * rng.standard_normal(shape)) - true
+    tail = rng.standard_normal((draws, 1, 2)) @ _root(found.tail).T
+    entries = rng.standard_normal((draws, 3)) @ _root(found.scatter_sampling).T
+    return error @ found.rate.T + tail, _symmetric(entries)
+
+
+def noise_errors(found: Fitted, draws: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """The same from other noise."""
+    error = _kept(found, np.sqrt(found.noise) * rng.standard_normal((draws, *found.shift.shape)))
+    entries = rng.standard_normal((draws, 3)) @ _root(found.scatter_noise).T
+    return error @ found.rate.T, _symmetric(entries)
+
+
+def _kept(found: Fitted, told: Floats) -> Floats:
+    """What becomes of changes of the cells' own means, (draw, cell, 2)."""
+    common = (found.share * told).sum(axis=1, keepdims=True)
+    return np.asarray(common + found.kept * (told - common))
+
+
+def limited(stretch: Floats) -> Floats:
+    """T (…, 2, 2) with its eigenvalues in their public range."""
+    values, vectors = np.linalg.eigh(stretch)
+    return np.asarray((vectors * np.clip(values, *STRETCH)[..., None, :]) @ vectors.swapaxes(-1, -2))
+
+
+def _solve(
+    x: Floats, location: Floats, scatter: Floats, share: Floats, rate: Floats, bend: Floats
+) -> tuple[Floats, Floats]:
+    """δ and T under which x has these winsorised moments; the nearest in their ranges where there are none."""
+    shift, stretch = np.zeros_like(location), np.eye(2)
+    for _ in range(ROUNDS):
+        moved = x @ stretch
+        left, met = location.copy(), np.zeros(3)
+        for k, own in enumerate(shift):
+            within = _winsorised(moved + own)
+            left[k] -= within.mean(axis=0)
+            met += share[k] * _terms(within).mean(axis=0)
+        before, shift = shift, np.clip(shift + left @ rate.T, -FARTHEST, FARTHEST)
+        old, stretch = stretch, limited(stretch + _symmetric(bend @ (scatter - met)))
+        if max(np.abs(shift - before).max(), np.abs(stretch - old).max()) < DONE:
+            break
+    return shift, stretch
+
+
+def _slopes(x: Floats) -> tuple[Floats, Floats]:
+    """What errors of the mean winsorised location (2, 2) and scatter (3, 3) do to δ and T's entries, at the reference."""
+    steps = STEP * np.eye(2)
+    location = [(_winsorised(x + e) - _winsorised(x - e)).mean(axis=0) / (2.0 * STEP) for e in steps]
+    entries = [_symmetric(STEP * e) for e in np.eye(3)]
+    ends = [[_terms(_winsorised(x @ (np.eye(2) + sign * e))).mean(axis=0) for sign in (1.0, -1.0)] for e in entries]
+    scatter = [(high - low) / (2.0 * STEP) for high, low in ends]
+    return np.linalg.inv(np.array(location).T), np.linalg.inv(np.array(scatter).T)
+
+
+def _winsorised(x: Floats) -> Floats:
+    return np.asarray(x / np.maximum(1.0, np.hypot(x[:, 0], x[:, 1]))[:, None])
+
+
+def _terms(p: Floats) -> Floats:
+    """(|p|², p₁² − p₂², 2p₁p₂) of every record."""
+    one, two = p[:, 0] ** 2, p[:, 1] ** 2
+    return np.column_stack([one + two, one - two, 2.0 * p[:, 0] * p[:, 1]])
+
+
+def _symmetric(entries: Floats) -> Floats:
+    """[[a, b], [b, d]] of entries (…, 3)."""
+    return np.asarray(entries[..., [0, 1, 1, 2]].reshape(*entries.shape[:-1], 2, 2))
+
+
+def _root(covariance: Floats) -> Floats:
+    values, vectors = np.linalg.eigh(covariance)
+    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))

@@ -1,0 +1,81 @@
+"""Cells of one stratum, and what stands together: units that share a fit, groups that share a distribution (METHODS §5b).
+
+Both follow from public sizes alone. A cell that is too small for itself joins those that differ from it in the last
+predictor, then in the last two, and so on: the predictors that matter most come first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpdist.core.records import Codes, Floats, Frame, Ints
+
+UNIT = 500
+"""Sample records below which a cell has no fit of its own."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """`codes` (cell, predictor); `pattern` gives the cell of the stratum's frame rows, the first of which is `first`.
+
+    `labels` are all combinations of predictors in the frame, `kept` the positions of this stratum's among them.
+    """
+
+    codes: Codes
+    pattern: Codes
+    first: int
+    count: Ints
+    labels: tuple[str, ...]
+    kept: Ints
+
+    @classmethod
+    def of(cls, frame: Frame, columns: Sequence[str], rows: slice) -> Cells:
+        every = np.column_stack([np.zeros(len(frame), dtype=np.int32), *(frame.codes[name] for name in columns)])
+        known, number = np.unique(every, axis=0, return_inverse=True)
+        kept, pattern = np.unique(number.reshape(-1)[rows], return_inverse=True)
+        count = np.bincount(pattern, weights=frame.count[rows]).astype(np.int64)
+        labels = tuple(" / ".join(str(frame.levels[n][c]) for n, c in zip(columns, row[1:], strict=True)) for row in known)
+        return cls(known[kept], pattern.astype(np.int32), rows.start, count, tuple(name or "all" for name in labels), kept)
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def cell(self, frame_row: Codes) -> Codes:
+        return self.pattern[frame_row - self.first]
+
+    def units(self, share: Floats) -> tuple[Ints, Ints]:
+        """Units of the outcome's regression (cell,) and of the weight's law (cell, part): UNIT records each, but for a
+        stratum that has fewer; `share` (cell,) is that of part 1. A small part joins its cell's other part first."""
+        size = self.count[:, None] * np.column_stack([1.0 - share, share])
+        parts = np.tile(np.arange(2, dtype=self.codes.dtype), len(self))
+        codes = np.column_stack([np.repeat(self.codes, 2, axis=0), parts])
+        return grouped(self.codes, size[:, 1], UNIT), grouped(codes, size.reshape(-1), UNIT).reshape(-1, 2)
+
+    def wider(self, columns: int) -> Ints:
+        """Group of every cell by all predictors but the last `columns`."""
+        return np.unique(self.codes[:, : self.codes.shape[1] - columns], axis=0, return_inverse=True)[1].reshape(-1)
+
+    @property
+    def depth(self) -> int:
+        """Predictors that can be left out."""
+        return int(self.codes.shape[1]) - 1
+
+
+def grouped(codes: Codes, count: Ints | Floats, least: int) -> Ints:
+    """Group of every cell: alone, or with the other small ones that share the most predictors; too few of these even so
+    join the smallest group that shares as many."""
+    found, number = np.full(len(codes), -1, dtype=np.int64), 0
+    for shared in range(codes.shape[1], 0, -1):
+        prefix = np.unique(codes[:, :shared], axis=0, return_inverse=True)[1].reshape(-1)
+        for each in np.unique(prefix[found < 0]).tolist():
+            inside = prefix == each
+            free, taken = inside & (found < 0), inside & (found >= 0)
+            if count[free].sum() >= least or (shared == 1 and not taken.any()):
+                found[free], number = number, number + 1
+            elif taken.any():
+                groups, group = np.unique(found[taken], return_inverse=True)
+                found[free] = groups[np.bincount(group, weights=count[taken]).argmin()]
+    return np.unique(found, return_inverse=True)[1].reshape(-1)

@@ -1,0 +1,93 @@
+"""Expectations of the score model, and the part of their error that a reference's own sampling brings (METHODS §5b).
+
+Scores are taken in narrow bins; within a bin w and y have their means under the reference's own law, which is exact where
+the current law is the reference's and off by the square of a bin's width elsewhere.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import ndtr
+
+from dpdist.core.records import Floats, Ints, Records
+from dpdist.models.copula.law import Kind
+from dpdist.models.copula.normal_scores import Scored
+from dpdist.models.copula.reference_summary import Facts, Law
+from dpdist.models.copula.spline import basis
+from dpdist.models.numerics.tiles import by_pattern
+
+BINS = np.concatenate([[-9.0], np.linspace(-4.0, 4.0, 49), [9.0]])
+DRAWS = 64
+"""At a time: their bins by bins are some megabytes."""
+
+
+def expectations(facts: Facts, law: Law, kind: Kind, bounds: tuple[float, float]) -> tuple[Floats, Floats]:
+    """E(w) and E(wy) of every cell, (draw, cell)."""
+    draws, cells = law.share.shape
+    weight, product = np.empty((draws, cells)), np.empty((draws, cells))
+    means = [marginal.averages(BINS) for marginal in facts.marginals]
+    for cell in range(cells):
+        zero, one = (means[k] for k in facts.of_weight[cell])
+        outcome = np.clip(means[facts.of_outcome[cell]], *bounds) if kind != "binary" else None
+        for low in range(0, draws, DRAWS):
+            own = slice(low, low + DRAWS)
+            share = law.share[own, cell]
+            chances = [_chances(law.mean[own, cell, part], law.sd[own, cell, part]) for part in range(2)]
+            ones = chances[1] * one
+            weight[own, cell] = share * ones.sum(axis=1) + (1.0 - share) * (chances[0] @ zero)
+            if outcome is None:
+                product[own, cell] = share * ones.sum(axis=1)
+            else:
+                located = law.slopes[own, cell] @ basis(CENTRES).T
+                product[own, cell] = share * (ones * _mean(outcome, located, law.residual[own, cell])).sum(axis=1)
+    return weight, product
+
+
+def _centres() -> Floats:
+    """Mean score of every bin under the standard normal law."""
+    density = np.exp(-(BINS**2) / 2.0) / np.sqrt(2.0 * np.pi)
+    return np.asarray(-np.diff(density) / np.diff(ndtr(BINS)))
+
+
+CENTRES = _centres()
+
+
+def _chances(mean: Floats, sd: Floats) -> Floats:
+    """Chance of every bin, (draw, bin), what lies beyond the outermost in them."""
+    below = ndtr((BINS[1:-1] - mean[:, None]) / sd[:, None])
+    return np.diff(below, prepend=0.0, append=1.0, axis=1)
+
+
+def _mean(values: Floats, located: Floats, sd: Floats) -> Floats:
+    """Mean of an outcome with a mean `values` (bin,) in every bin, under N(located, sd²), (draw, …)."""
+    below = ndtr((BINS[1:-1] - located[..., None]) / sd[:, None, None])
+    return np.asarray(values[-1] - below @ np.diff(values))
+
+
+def borrowed(facts: Facts, law: Law, scored: Scored, records: Records, share: Floats) -> Floats:
+    """Covariance of (E w, E wy) of every cell, (cell, 2, 2), that the reference's sampling brings.
+
+    An efficient estimate's influence is the direct one's, projected on the functions of a record that the fit sums up; the
+    fit tells that part from the current records. What it cannot tell, the rest, comes from the reference's own records. A
+    cell that is `share` (cell,) of its unit takes that share of its fit from itself. `records` are of the current law.
+    """
+    pairs = np.column_stack([records.weight, records.weight * records.outcome])
+    found = np.zeros((len(share), 2, 2))
+    for own, cell in by_pattern(scored.cell):
+        z_w, z_y, part = scored.weight[own], scored.outcome[own], scored.part[own].astype(np.float64)
+        splines = basis(z_w)
+        residual = part * (z_y - splines @ law.slopes[0, cell])
+        told = [(1.0 - part) * z_w, (1.0 - part) * z_w**2, part * z_w, part * z_w**2, residual**2]
+        functions = np.column_stack([np.ones(len(own)), part, *told, residual[:, None] * splines])
+        coefficients = np.linalg.lstsq(functions, pairs[own], rcond=1e-8)[0]
+        coefficients[2:] *= share[cell]
+        left = pairs[own] - functions @ coefficients
+        left -= left.mean(axis=0)
+        behind = facts.marginals[facts.of_weight[cell, 1]].records
+        found[cell] = left.T @ left / len(own) / max(float(facts.records[cell]), float(behind))
+    return found
+
+
+def shares(count: Ints, unit: Ints) -> Floats:
+    """Of every cell's records in its unit's, (cell,)."""
+    return np.asarray(count / np.bincount(unit, weights=count)[unit])

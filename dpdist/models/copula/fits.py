@@ -1,0 +1,122 @@
+"""From a score model's statistics to the posterior of its law: sums by cell, conjugate fits by unit (METHODS §5b)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.core.keys import open_uniforms
+from dpdist.core.records import Floats, Ints
+from dpdist.models.copula.law import Kind
+from dpdist.models.copula.normal_scores import Scored
+from dpdist.models.copula.reference_summary import Facts, Law
+from dpdist.models.copula.spline import (
+    BASIS,
+    INTERVALS,
+    TERMS,
+    WORTH,
+    Conjugate,
+    mean_moments,
+    products,
+    spline_moments,
+    together,
+)
+from dpdist.models.numerics.chi import chi_quantiles
+from dpdist.models.numerics.tiles import by_pattern
+
+T = TypeVar("T", np.float64, np.int64)
+INSIDE = (2.0**-1000, 1.0 - 2.0**-53)
+"""Shares are kept where both logarithms are finite."""
+LEADING = 3
+"""Statistics of a cell's part 0: Σα, Σα z_w, Σα z_w². Those of part 1 follow, by interval."""
+
+
+def sums(scored: Scored, alpha: Floats, cells: int) -> Floats:
+    """Σα products of scores per cell: of part 0 (1, z_w, z_w²), of part 1 all six by interval."""
+    terms, size = products(scored.outcome, scored.weight), cells * (1 + INTERVALS)
+    found = [np.bincount(scored.pattern, weights=alpha * term, minlength=size) for term in terms]
+    return _flat(np.array(found, dtype=np.float64).T.reshape(cells, 1 + INTERVALS, TERMS))
+
+
+def scatter(scored: Scored, alpha: Floats, cells: int) -> Floats:
+    """Covariance of these sums over samples with the same x and weights, (cell, statistic, statistic)."""
+    pattern, terms = scored.pattern, products(scored.outcome, scored.weight)
+    slots = (1 + INTERVALS) * TERMS
+    found = np.zeros((cells, slots, slots))
+    for own, cell in by_pattern((pattern // (1 + INTERVALS)).astype(np.int32)):
+        wide = np.zeros((len(own), 1 + INTERVALS, TERMS))
+        wide[np.arange(len(own)), pattern[own] % (1 + INTERVALS)] = (alpha[own] * terms[:, own]).T
+        flat = wide.reshape(len(own), slots)
+        centred = flat - flat.mean(axis=0)
+        found[cell] = centred.T @ centred * (len(own) / max(1, len(own) - 1))
+    kept = _flat(np.arange(slots, dtype=np.int64).reshape(1 + INTERVALS, TERMS))
+    return found[:, kept[:, None], kept]
+
+
+def _flat(wide: NDArray[T]) -> NDArray[T]:
+    """(…, 1 + INTERVALS, TERMS) → (…, statistic): of part 0 what its weights tell."""
+    return np.concatenate([wide[..., 0, [0, 2, 5]], wide[..., 1:, :].reshape(*wide.shape[:-2], INTERVALS * TERMS)], axis=-1)
+
+
+class Fitted(NamedTuple):
+    """Posteriors of the weight's laws and of the outcome's regressions, (…, unit) each; parameters of the Beta posterior of
+    P(part 1), (…, cell) each; the units of cells, and of their parts."""
+
+    weight: Conjugate
+    outcome: Conjugate
+    ones: Floats
+    zeros: Floats
+    of_outcome: Ints
+    of_weight: Ints
+
+    @classmethod
+    def of(cls, statistics: Floats, facts: Facts, units: tuple[Ints, Ints]) -> Fitted:
+        """From one set of statistics, (cell, statistic), or from many."""
+        of_outcome, of_weight = units
+        ones = statistics[..., LEADING:].reshape(*statistics.shape[:-1], INTERVALS, TERMS)
+        parts = np.stack([statistics[..., :LEADING], ones.sum(axis=-2)[..., [0, 2, 5]]], axis=-2)
+        flat = together(parts.reshape(*parts.shape[:-3], -1, LEADING), of_weight.reshape(-1), parts.ndim - 3)
+        weight = Conjugate.of(mean_moments(*np.moveaxis(flat, -1, 0)), facts.weight.of_units(of_weight))
+        moments = spline_moments(together(ones, of_outcome, ones.ndim - 3))
+        outcome = Conjugate.of(moments, facts.outcome.of_units(of_outcome))
+        return cls(weight, outcome, *_shares(parts[..., 0], facts.share), of_outcome, of_weight)
+
+    def centre(self) -> Law:
+        """Posterior means of p, μ and β, and SS/ν."""
+        return Law(
+            np.minimum(self.ones / (self.ones + self.zeros), INSIDE[1]),
+            self.weight.location[..., 0][..., self.of_weight],
+            np.sqrt(self.weight.variance)[..., self.of_weight],
+            self.outcome.location[..., self.of_outcome, :],
+            np.sqrt(self.outcome.variance)[..., self.of_outcome],
+        )
+
+    def draw(self, kind: Kind, draws: int, rng: np.random.Generator) -> Law:
+        """Exact draws by inverse distribution functions: the same uniforms serve every round."""
+        cells = len(self.of_outcome)
+        sizes = [2 * cells, 2 * (int(self.of_weight.max()) + 1), (1 + BASIS) * (int(self.of_outcome.max()) + 1)]
+        uniforms = open_uniforms(rng, (draws, sum(sizes)))
+        for_weight, for_outcome = np.split(uniforms, np.cumsum(sizes)[:-1], axis=1)[1:]
+        share = np.ones((draws, cells))
+        if kind != "positive":
+            for k in range(cells):
+                shapes = (self.ones[k], self.zeros[k])
+                gammas = [chi_quantiles(2.0 * a, uniforms[:, 2 * k + j]) ** 2 for j, a in enumerate(shapes)]
+                share[:, k] = gammas[0] / (gammas[0] + gammas[1])
+        sd, mean = self.weight.draw(for_weight)
+        residual, slopes = self.outcome.draw(for_outcome)
+        return Law(
+            np.clip(share, *INSIDE),
+            *(mean[:, self.of_weight, 0], sd[:, self.of_weight]),
+            *(slopes[:, self.of_outcome], residual[:, self.of_outcome]),
+        )
+
+
+def _shares(sizes: Floats, share: Floats) -> tuple[Floats, Floats]:
+    """Parameters of the Beta posterior of P(part 1) from Σα of both parts, (…, cell, part); its prior, at the reference's
+    share, is worth WORTH records of the rarer part."""
+    one = share / np.minimum(share, 1.0 - share)
+    other = one * (1.0 / share - 1.0)
+    return sizes[..., 1] + WORTH * one, sizes[..., 0] + WORTH * other

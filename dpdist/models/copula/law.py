@@ -1,0 +1,63 @@
+"""The law of scores given parameters, and its log density as a table of coefficients (METHODS §5b)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from dpdist.core.records import Floats
+from dpdist.models.copula.reference_summary import Facts, Law
+from dpdist.models.copula.spline import CONSTANT, REACH, SLOPE
+from dpdist.models.numerics.tiles import Table
+
+Kind = Literal["positive", "hurdle", "binary"]
+PARTS: dict[Kind, tuple[str, ...]] = {"positive": ("all",), "hurdle": ("zero", "not zero"), "binary": ("0", "1")}
+
+
+def told(facts: Facts) -> Law:
+    """One draw: the reference's own fit."""
+    mean, sd = facts.weight.location[..., 0], np.sqrt(facts.weight.variance)
+    one = (facts.share, mean, sd, facts.outcome.location, np.sqrt(facts.outcome.variance))
+    return Law(*(values[None] for values in one))
+
+
+def relative(law: Law, reference: Law, cell: int, place: int, kind: Kind) -> Table:
+    """Coefficients of f: the log density under a law less that under the reference's own fit."""
+    own, other = (table_of(each, cell, place, kind) for each in (law, reference))
+    return Table(own.values - other.values, own.magnitude + other.magnitude)
+
+
+def table_of(law: Law, cell: int, place: int, kind: Kind) -> Table:
+    """Coefficients of (1, z_y, z_w, z_y², z_y z_w, z_w²) in a log density, and their sizes before any terms cancel.
+
+    Of a cell's part 0 (`place` 0) or of part 1 in interval `place` − 1, where b(z_w)'β = s + t z_w, up to constants:
+    log p − log τ − (z_w − μ)²/2τ² − log σ − (z_y − s − t z_w)²/2σ².
+    """
+    part = int(place > 0)
+    mean, sd = law.mean[:, cell, part], law.sd[:, cell, part]
+    values, sizes = np.zeros((6, len(sd))), np.zeros((6, len(sd)))
+    location = mean / sd**2
+
+    def add(term: int, *parts: Floats) -> None:
+        values[term] += sum(parts)
+        sizes[term] += sum(np.abs(each) for each in parts)
+
+    add(0, -np.log(sd), -0.5 * mean * location)
+    add(2, location)
+    add(5, -0.5 / sd**2)
+    if kind != "positive":
+        add(0, np.log(law.share[:, cell] if part else 1.0 - law.share[:, cell]))
+    if part and kind != "binary":
+        slopes, sigma = law.slopes[:, cell], law.residual[:, cell]
+        precision, s, t = 1.0 / sigma**2, slopes @ CONSTANT[place - 1], slopes @ SLOPE[place - 1]
+        add(0, -np.log(sigma), -0.5 * s**2 * precision)
+        add(1, s * precision)
+        add(2, -s * t * precision)
+        add(3, -0.5 * precision)
+        add(4, t * precision)
+        add(5, -0.5 * t**2 * precision)
+        widest = np.abs(slopes).sum(axis=1) * REACH
+        sizes[:3] += precision * np.array([widest**2, widest, widest**2])
+        sizes[4:] += precision * np.array([widest, widest**2])
+    return Table(values, sizes.max(axis=1))

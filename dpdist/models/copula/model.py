@@ -1,0 +1,254 @@
+"""Weight and outcome by their scores under a reference's distributions, weight first (METHODS §5b).
+
+In cell c, z_w = Φ⁻¹F_c(w) ~ N(μ, τ²) and z_y = Φ⁻¹{F_c(y−) + U(F_c(y) − F_c(y−))} ~ N(b(z_w)'β, σ²), b a spline. Where an
+outcome can be 0 that comes first: part 1 of the cell's records has another value, P(part 1) = p; the weight's law and
+distribution are a part's own, and z_y is part 1's alone. A yes-or-no outcome has its parts and nothing more.
+
+f_i is the log density less that under the reference's own fit θ_ref: a fixed function of the record, which cancels from the
+posterior (METHODS §2, offsets). §5b subtracts log φ(z_w) + log φ(z_y), which leaves the dependence of y on w in f.
+Every interval between knots has a dot product of (1, z_y, z_w, z_y², z_y z_w, z_w²) with a table over draws (`spline`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from dpdist.core.keys import Key, open_uniforms, uniforms_of
+from dpdist.core.records import Codes, Floats, Frame, Ints, Records
+from dpdist.estimation.estimators import group_sums
+from dpdist.job import Column, Job
+from dpdist.models.copula import expectations, fits, normal_scores
+from dpdist.models.copula.bias_correction import PRIOR, misfit
+from dpdist.models.copula.cells import UNIT, Cells, grouped
+from dpdist.models.copula.fits import Fitted
+from dpdist.models.copula.law import PARTS, Kind, relative, told
+from dpdist.models.copula.normal_scores import Scored, part_of
+from dpdist.models.copula.reference_summary import Facts, Law, tell
+from dpdist.models.copula.spline import BASIS, INTERVALS, KNOTS, Prior, products
+from dpdist.models.described import describe_draws, recall_draws
+from dpdist.models.design import frame_strata_as_predictors
+from dpdist.models.numerics import fused
+from dpdist.models.numerics.tiles import by_pattern, tile_records
+from dpdist.models.protocol import Draws, Extremes, Parameter
+
+GROUPS = 20
+"""Of reference records, left out in turn to see how well a level is known."""
+ROUNDING = 32.0 * float(np.finfo(float).eps)
+"""Relative error allowed for a sum of six products whose coefficients are sums of up to six terms."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """One stratum's model; statistics are (cell, LEADING + INTERVALS·TERMS). Most of it needs the reference's `facts`."""
+
+    cells: Cells
+    kind: Kind
+    outcome_bounds: tuple[float, float]
+    facts: Facts | None = None
+
+    @classmethod
+    def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Scores:
+        """The model of one stratum; its prior is proper whatever the job says."""
+        predictors = (*frame_strata_as_predictors(job, frame), *job.model.predictors)
+        return cls(Cells.of(frame, predictors, rows), kind_of(job.outcome), job.outcome.bounds or (-np.inf, np.inf))
+
+    def within(self, facts: Facts) -> Scores:
+        return replace(self, facts=facts)
+
+    def told(self, records: Records, key: Key) -> Facts:
+        """What a reference's records tell, a prior that is their own fit among it."""
+        cell, part = self.cells.cell(records.frame), part_of(records.outcome, self.kind)
+        plain = tell(self.cells, cell, part, records.weight, records.outcome, self.kind == "binary", key)
+        own = self.within(plain)
+        fit = own._fitted(own.statistics(records, np.ones(len(records))))
+        return replace(
+            plain,
+            weight=Prior(fit.weight.location[fit.of_weight], fit.weight.variance[fit.of_weight]),
+            outcome=Prior(fit.outcome.location[fit.of_outcome], fit.outcome.variance[fit.of_outcome]),
+        )
+
+    def levelled(self, records: Records, prior: float = PRIOR) -> Facts:
+        """The same, with what fits of files like the reference, as large as the current one, lack to its weighted means
+        undone as far as is known: the law's own misfit, and what the prior still draws them to."""
+        scored, standing = self.scored(records), self._standing(records)
+        each = (records.weight, records.weight * records.outcome)
+        group = (GROUPS * uniforms_of(self.known.key, "level", records.record)).astype(np.int64)
+        statistics, sums = [], []
+        for k in range(GROUPS):
+            own = group == k
+            part = Scored(*(values[own] for values in scored))
+            statistics.append(fits.sums(part, standing[own], len(self.cells)))
+            sums.append(np.column_stack([group_sums(part.cell, values[own], len(self.cells)) for values in each]))
+        fitted = self._law(self.centre(_with_and_without(statistics)))
+        found = misfit(self.known, fitted, self.kind, self.outcome_bounds, _with_and_without(sums), prior)
+        return self.known.with_undone(found)
+
+    def undone(self, records: Records, alpha: Floats) -> Facts:
+        """The same, with what privacy weights do to the fit of the reference's records undone, too."""
+        standing = self._standing(records)
+        centred = (self.centre(self.statistics(records, weights)[None]) for weights in (standing, standing * alpha))
+        plain, weighted = (self._law(each).free() for each in centred)
+        return self.known.with_undone(plain.less(weighted))
+
+    def _standing(self, records: Records) -> Floats:
+        """How many of the current file's records a reference's stands for, by the public sizes of its cell, (record,)."""
+        cell = self.cells.cell(records.frame)
+        return (self.cells.count / np.maximum(1, np.bincount(cell, minlength=len(self.cells))))[cell]
+
+    @property
+    def known(self) -> Facts:
+        assert self.facts is not None, "the model stands on a reference"
+        return self.facts
+
+    @cached_property
+    def units(self) -> tuple[Ints, Ints]:
+        """Units of the outcome's regression (cell,) and of the weight's law (cell, part): what shares a fit."""
+        return self.cells.units(self.known.share)
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        cell, parts = ("cell", self.cells.labels), ("part", PARTS[self.kind])
+        slopes = ("term", ("(Intercept)", "score", *(f"score above {k:g}" for k in KNOTS)))
+        found = [] if self.kind == "positive" else [Parameter("share", (cell,))]
+        found += [Parameter("weight_mean", (cell, parts), "score"), Parameter("weight_sd", (cell, parts), "score")]
+        if self.kind != "binary":
+            found += [Parameter("slopes", (cell, slopes), "score"), Parameter("residual_sd", (cell,), "score")]
+        return tuple(found)
+
+    @property
+    def identified(self) -> int:
+        """At most: as many as a cell has, times the units that public sizes allow."""
+        return (BASIS + 6) * (int(grouped(self.cells.codes, self.cells.count, UNIT).max()) + 1)
+
+    @property
+    def improper(self) -> bool:
+        return False
+
+    @property
+    def combine(self) -> Literal["sum"]:
+        return "sum"
+
+    def scored(self, records: Records) -> Scored:
+        """Scores of records under the reference's distributions."""
+        return normal_scores.scored(self.known, records, self.cells.cell(records.frame), self.kind)
+
+    def statistics(self, records: Records, alpha: Floats) -> Floats:
+        """Σα products of scores per cell: of part 0 (1, z_w, z_w²), of part 1 all six by interval."""
+        on = alpha > 0
+        return fits.sums(self.scored(records.take(on)), alpha[on], len(self.cells))
+
+    def scatter(self, records: Records, alpha: Floats) -> Floats:
+        """Covariance of the statistics over samples with the same x and weights, (cell, statistic, statistic)."""
+        return fits.scatter(self.scored(records), alpha, len(self.cells))
+
+    def centre(self, statistics: Floats) -> Draws:
+        """Posterior means of p, μ and β, and SS/ν, for many sets of statistics, (set, cell, statistic)."""
+        return self.draws_of(self._fitted(statistics).centre())
+
+    def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
+        """Exact draws by inverse distribution functions: the same uniforms serve every round."""
+        return self.draws_of(self._fitted(statistics).draw(self.kind, draws, rng))
+
+    def log_lik(self, draws: Draws, records: Records) -> Floats:
+        """Log likelihood relative to the reference's, (draw, record)."""
+        out = np.empty((len(draws), len(records)))
+        for own, features, table, _ in self._factors(draws, records):
+            size = tile_records(len(draws))
+            for low in range(0, len(own), size):
+                out[:, own[low : low + size]] = table.T @ features[:, low : low + size]
+        return out
+
+    def extremes(self, draws: Draws, records: Records) -> Extremes:
+        """Fused product and reduction, widened by its own rounding error."""
+        highest, lowest = np.empty(len(records)), np.empty(len(records))
+        for own, features, table, slack in self._factors(draws, records):
+            high, low = fused.extremes(features, table)
+            highest[own], lowest[own] = high + slack, low - slack
+        return Extremes(highest, lowest)
+
+    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        """(y*, w*) from the sample law: part, weight, outcome; within the reference's range and the public bounds."""
+        uniforms = open_uniforms(rng, (len(frame_row), 3))
+        law = self._law(theta).moved(self.known.undone)
+        outcome, weight = normal_scores.placed(self.known, law, self.cells.cell(frame_row), self.kind, uniforms)
+        return np.clip(outcome, *self.outcome_bounds), weight
+
+    def expect(self, theta: Draws) -> tuple[Floats, Floats]:
+        """E(w|x) and E(wy|x) of every frame row, (draw, row), by the reference's distributions within narrow bins."""
+        law = self._law(theta).moved(self.known.undone)
+        weight, product = expectations.expectations(self.known, law, self.kind, self.outcome_bounds)
+        return weight[:, self.cells.pattern], product[:, self.cells.pattern]
+
+    def borrowed(self, theta: Draws, records: Records) -> Floats:
+        """Covariance of (E w, E wy) of every frame row that the reference's own sampling brings, (row, 2, 2)."""
+        share = expectations.shares(self.cells.count, self.units[0])
+        found = expectations.borrowed(self.known, self._law(theta), self.scored(records), records, share)
+        return found[self.cells.pattern]
+
+    def as_sampled(self) -> Scores:
+        return self
+
+    def describe(self, theta: Draws) -> Mapping[str, Any]:
+        return describe_draws(self.parameters, theta)
+
+    def recall(self, described: Mapping[str, Any]) -> Draws:
+        return recall_draws(self.parameters, described)
+
+    def draws_of(self, law: Law) -> Draws:
+        """Parameters of all cells of the frame; NaN for those of other strata."""
+        parts = slice(2 - len(PARTS[self.kind]), 2)
+        values = {"weight_mean": law.mean[:, :, parts], "weight_sd": law.sd[:, :, parts]}
+        if self.kind != "positive":
+            values = {"share": law.share, **values}
+        if self.kind != "binary":
+            values |= {"slopes": law.slopes, "residual_sd": law.residual}
+        return Draws({name: self._spread(value) for name, value in values.items()})
+
+    def _fitted(self, statistics: Floats) -> Fitted:
+        return Fitted.of(statistics, self.known, self.units)
+
+    def _spread(self, values: Floats) -> Floats:
+        whole = np.full((len(values), len(self.cells.labels), *values.shape[2:]), np.nan)
+        whole[:, self.cells.kept] = values
+        return whole
+
+    def _law(self, draws: Draws) -> Law:
+        """The stratum's own cells, every part of the model filled in."""
+        own = {name: values[:, self.cells.kept] for name, values in draws.values.items()}
+        size = (len(draws), len(self.cells))
+        mean, sd = np.zeros((*size, 2)), np.ones((*size, 2))
+        parts = slice(2 - len(PARTS[self.kind]), 2)
+        mean[:, :, parts], sd[:, :, parts] = own["weight_mean"], own["weight_sd"]
+        slopes = own.get("slopes", np.zeros((*size, BASIS)))
+        return Law(own.get("share", np.ones(size)), mean, sd, slopes, own.get("residual_sd", np.ones(size)))
+
+    def _factors(self, draws: Draws, records: Records) -> Iterator[tuple[Ints, Floats, Floats, Floats]]:
+        """Records of every cell, part and interval; their features (TERMS, record), the table (TERMS, draw), and a bound on
+        the error of a record's values, in proportion to the terms before any of them cancel."""
+        reference, law, scored = told(self.known), self._law(draws), self.scored(records)
+        terms = products(scored.outcome, scored.weight)
+        for own, number in by_pattern(scored.pattern.astype(np.int32)):
+            cell, place = divmod(number, 1 + INTERVALS)
+            table = relative(law, reference, cell, place, self.kind)
+            features = np.ascontiguousarray(terms[:, own])
+            yield own, features, table.values, ROUNDING * (table.magnitude @ np.abs(features))
+
+
+def _with_and_without(parts: Sequence[Floats]) -> Floats:
+    """Their sum, and the sum without each in turn, (1 + part, …)."""
+    total = np.sum(parts, axis=0)
+    return np.stack([total, *(total - part for part in parts)])
+
+
+def kind_of(outcome: Column) -> Kind:
+    """By the column's public domain: yes or no; an outcome that may be 0; one that may not, or whose zeros are dropped."""
+    low, high = outcome.bounds or (-np.inf, np.inf)
+    values = set((outcome.codes or {}).values())
+    if values == {0.0, 1.0} or ((low, high) == (0.0, 1.0) and outcome.whole):
+        return "binary"
+    return "hurdle" if low <= 0.0 <= high and outcome.zeros != "drop" else "positive"

@@ -1,0 +1,69 @@
+"""From values to scores under a reference's distributions, and from places back to values (METHODS §5b)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import ndtri
+
+from dpdist.core.keys import uniforms_of
+from dpdist.core.records import Codes, Floats, Ints, Records
+from dpdist.models.copula.law import Kind
+from dpdist.models.copula.reference_summary import Facts, Law
+from dpdist.models.copula.spline import INTERVALS, basis, intervals
+from dpdist.models.numerics.tiles import by_pattern
+
+
+class Scored(NamedTuple):
+    """Cell, part and scores of records, (record,) each; z_y is 0 where there is none."""
+
+    cell: Codes
+    part: Ints
+    weight: Floats
+    outcome: Floats
+
+    @property
+    def pattern(self) -> Ints:
+        """Cell, part and interval in one number."""
+        return self.cell * np.int64(1 + INTERVALS) + np.where(self.part == 0, 0, 1 + intervals(self.weight))
+
+
+def part_of(outcome: Floats, kind: Kind) -> Ints:
+    """Part of every record: 0 where the outcome is 0 and the kind has a part for that."""
+    return np.ones(len(outcome), dtype=np.int64) if kind == "positive" else (outcome != 0).astype(np.int64)
+
+
+def scored(facts: Facts, records: Records, cell: Codes, kind: Kind) -> Scored:
+    """Scores of records under the reference's distributions."""
+    part = part_of(records.outcome, kind)
+    z_w, z_y = np.zeros(len(records)), np.zeros(len(records))
+    places = uniforms_of(facts.key, "weight", records.record)
+    for own, number in by_pattern(facts.of_weight[cell, part].astype(np.int32)):
+        z_w[own] = facts.marginals[number].scores(records.weight[own], places[own])
+    if kind != "binary":
+        places = uniforms_of(facts.key, "outcome", records.record)
+        for own, number in _outcomes(facts, cell, part):
+            z_y[own] = facts.marginals[number].scores(records.outcome[own], places[own])
+    return Scored(cell, part, z_w, z_y)
+
+
+def placed(facts: Facts, law: Law, cell: Codes, kind: Kind, uniforms: Floats) -> tuple[Floats, Floats]:
+    """(y*, w*) at given uniforms of part, weight and outcome, (record, 3), within the reference's range."""
+    part = (uniforms[:, 0] > 1.0 - law.share[0, cell]).astype(np.int64)
+    z_w = law.mean[0, cell, part] + law.sd[0, cell, part] * ndtri(uniforms[:, 1])
+    weight, outcome = np.empty(len(cell)), part.astype(np.float64)
+    for own, number in by_pattern(facts.of_weight[cell, part].astype(np.int32)):
+        weight[own] = facts.marginals[number].values(z_w[own])
+    if kind != "binary":
+        located = (basis(z_w) * law.slopes[0, cell]).sum(axis=1)
+        z_y = located + law.residual[0, cell] * ndtri(uniforms[:, 2])
+        for own, number in _outcomes(facts, cell, part):
+            outcome[own] = facts.marginals[number].values(z_y[own])
+    return outcome, weight
+
+
+def _outcomes(facts: Facts, cell: Codes, part: Ints) -> list[tuple[Ints, int]]:
+    """Records of part 1 by the distribution of their outcomes."""
+    numbers = np.where(part == 1, facts.of_outcome[cell], -1).astype(np.int32)
+    return [(own, number) for own, number in by_pattern(numbers) if number >= 0]

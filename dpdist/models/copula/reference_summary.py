@@ -1,0 +1,182 @@
+"""What a reference tells of a stratum's cells, once for all: distributions, shares of zeros, priors. All of it is public.
+
+The weight's distribution is taken apart for records with and without an outcome of 0, where a model has both parts.
+Cells with fewer than LEAST reference records take the distribution of a wider group (`score_cells`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from scipy.special import expit, logit
+
+from dpdist.core.keys import Key
+from dpdist.core.records import Codes, Floats, Ints
+from dpdist.models.copula.cells import Cells
+from dpdist.models.copula.marginal import Marginal
+from dpdist.models.copula.spline import BASIS, Prior
+
+LEAST = 100
+"""Reference records below which a cell has no distribution of its own."""
+FEWEST = 2
+"""With fewer in the whole stratum, a part takes the other part's distribution of weights."""
+
+
+class Law(NamedTuple):
+    """Parameters by cell: p (draw, cell); μ and τ (draw, cell, part); β (draw, cell, BASIS) and σ (draw, cell)."""
+
+    share: Floats
+    mean: Floats
+    sd: Floats
+    slopes: Floats
+    residual: Floats
+
+    @classmethod
+    def nothing(cls, cells: int) -> Law:
+        """One draw, 0 everywhere: no change."""
+        return cls(*(np.zeros((1, cells, *further)) for further in ((), (2,), (2,), (BASIS,), ())))
+
+    def free(self) -> Law:
+        """On scales without ends: logit p, μ, log τ, β, log σ."""
+        return Law(logit(self.share), self.mean, np.log(self.sd), self.slopes, np.log(self.residual))
+
+    def less(self, other: Law) -> Law:
+        """Differences on these scales; none between ends, as of a share that is 1."""
+        pairs = zip(self, other, strict=True)
+        return Law(*(np.subtract(a, b, out=np.zeros_like(a), where=a != b) for a, b in pairs))
+
+    def moved(self, by: Law) -> Law:
+        """By differences on these scales."""
+        moved = Law(*(own + other for own, other in zip(self.free(), by, strict=True)))
+        return Law(expit(moved.share), moved.mean, np.exp(moved.sd), moved.slopes, np.exp(moved.residual))
+
+
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """`of_weight` (cell, part) and `of_outcome` (cell,) are positions in `marginals`; `share` (cell,) is that of part 1 and
+    `records` (cell,) the reference's; priors are per cell: of the weight's score (cell, part, 1), of the outcome's
+    (cell, BASIS). `key` gives every record its places at atoms: a function of its number, whatever it holds. `undone`, on
+    the scale of logit p, μ, log τ, β and log σ, is added to a fit: what fits of files like the reference lack to its
+    weighted means (`score_levels`), and such a fit without privacy weights less the one with them.
+    """
+
+    marginals: tuple[Marginal, ...]
+    of_weight: Ints
+    of_outcome: Ints
+    share: Floats
+    records: Floats
+    weight: Prior
+    outcome: Prior
+    key: Key
+    undone: Law
+
+    def with_undone(self, more: Law) -> Facts:
+        """The same, with more to be added to a fit."""
+        return replace(self, undone=Law(*(a + b for a, b in zip(self.undone, more, strict=True))))
+
+    @property
+    def nodes(self) -> Nodes:
+        """Every node of every marginal, in order."""
+        number = np.repeat(np.arange(len(self.marginals)), [len(each.value) for each in self.marginals])
+        return Nodes(number, *(np.concatenate([getattr(m, name) for m in self.marginals]) for name in Nodes._fields[1:]))
+
+    def describe(self) -> Mapping[str, Any]:
+        """All but the nodes, JSON-ready."""
+        arrays = {name: getattr(self, name).tolist() for name in ("of_weight", "of_outcome", "share", "records")}
+        priors = {f"{name}_prior": [part.tolist() for part in getattr(self, name)] for name in ("weight", "outcome")}
+        priors["undone"] = [part[0].tolist() for part in self.undone]
+        return {**arrays, **priors, "key": self.key.hex(), "marginal_records": [each.records for each in self.marginals]}
+
+    @classmethod
+    def recall(cls, said: Mapping[str, Any], nodes: Nodes) -> Facts:
+        """The inverse of `describe` and `nodes`."""
+        marginals = []
+        for k, records in enumerate(said["marginal_records"]):
+            own = nodes.marginal == k
+            marginals.append(Marginal(nodes.value[own], nodes.low[own], nodes.high[own], records))
+        return cls(
+            tuple(marginals),
+            *(np.array(said["of_weight"], dtype=np.int64), np.array(said["of_outcome"], dtype=np.int64)),
+            *(np.array(said["share"], dtype=np.float64), np.array(said["records"], dtype=np.float64)),
+            *(_prior(said["weight_prior"]), _prior(said["outcome_prior"])),
+            Key.from_hex(said["key"]),
+            Law(*(np.array([part], dtype=np.float64) for part in said["undone"])),
+        )
+
+
+def _prior(said: Any) -> Prior:
+    location, variance = said
+    return Prior(np.array(location, dtype=np.float64), np.array(variance, dtype=np.float64))
+
+
+class Nodes(NamedTuple):
+    """Number of the marginal, value, F(a−) and F(a) of nodes, (node,) each."""
+
+    marginal: Ints
+    value: Floats
+    low: Floats
+    high: Floats
+
+
+def tell(cells: Cells, cell: Codes, part: Ints, weight: Floats, outcome: Floats, binary: bool, key: Key) -> Facts:
+    """Distributions and shares of every cell; priors of independence, until there is a fit (`Scores.told`)."""
+    found: list[Marginal] = []
+    of_weight = np.zeros((len(cells), 2), dtype=np.int64)
+    of_outcome = np.zeros(len(cells), dtype=np.int64)
+    for p in (1, 0):
+        own = part == p
+        if own.sum() >= FEWEST:
+            of_weight[:, p] = _marginals(cells, cell[own], weight[own], lambda v: Marginal.of(v, continuous=True), found)
+    for p in (1, 0):
+        if (part == p).sum() < FEWEST:
+            of_weight[:, p] = of_weight[:, 1 - p]
+    if not binary:
+        own = part == 1 if (part == 1).any() else np.ones(len(part), dtype=bool)
+        of_outcome = _marginals(cells, cell[own], outcome[own], lambda v: Marginal.of(v, continuous=False), found)
+    size = np.bincount(cell, minlength=len(cells)).astype(np.float64)
+    ones = np.bincount(cell[part == 1], minlength=len(cells))
+    share = (ones + 0.5) / (size + 1.0)
+    priors = Prior.independence((len(cells), 2), 1), Prior.independence((len(cells),), BASIS)
+    return Facts(tuple(found), of_weight, of_outcome, share, size, *priors, key, Law.nothing(len(cells)))
+
+
+def _marginals(
+    cells: Cells, cell: Codes, values: Floats, make: Callable[[Floats], Marginal], found: list[Marginal]
+) -> Ints:
+    """Position in `found` of every cell's distribution: its own, or that of the narrowest group with LEAST records."""
+    position = np.full(len(cells), -1, dtype=np.int64)
+    for left_out in range(cells.depth + 1):
+        group = cells.wider(left_out) if left_out else np.arange(len(cells))
+        member = group[cell]
+        size = np.bincount(member, minlength=int(group.max()) + 1)
+        last = left_out == cells.depth
+        wanted = np.unique(group[(position < 0) & ((size[group] >= LEAST) | last)])
+        for k in wanted.tolist():
+            chosen = (position < 0) & (group == k)
+            position[chosen] = len(found)
+            found.append(make(values[member == k]))
+    return position
+
+
+def facts_table(facts: Mapping[str, Facts]) -> pa.Table:
+    """Every stratum's distributions, one row a node; what else is told stands in the schema's metadata."""
+    nodes = [each.nodes for each in facts.values()]
+    stratum = np.repeat(np.arange(len(nodes), dtype=np.int64), [len(each.value) for each in nodes])
+    columns = dict(zip(Nodes._fields, map(np.concatenate, zip(*nodes, strict=True)), strict=True))
+    said = {label: each.describe() for label, each in facts.items()}
+    return pa.table({"stratum": stratum, **columns}).replace_schema_metadata({"dpdist.reference": json.dumps(said)})
+
+
+def facts_from_table(table: pa.Table) -> dict[str, Facts]:
+    """The inverse of `facts_table`."""
+    said: dict[str, Mapping[str, Any]] = json.loads(table.schema.metadata[b"dpdist.reference"])
+    stratum, *columns = (table.column(name).to_numpy() for name in ("stratum", *Nodes._fields))
+    edges = np.searchsorted(stratum, np.arange(len(said) + 1)).tolist()
+    parts = [Nodes(*(column[low:high] for column in columns)) for low, high in pairwise(edges)]
+    return {label: Facts.recall(each, nodes) for (label, each), nodes in zip(said.items(), parts, strict=True)}

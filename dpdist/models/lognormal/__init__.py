@@ -1,0 +1,1 @@
+"""Outcomes and weight together, lognormal: FBS and FBP ([T]; METHODS §5)."""

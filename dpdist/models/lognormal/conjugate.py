@@ -1,0 +1,132 @@
+"""The conjugate posterior of a normal regression with several components: B and Σ given α-weighted sums (METHODS §5).
+
+K = X'AX + precision, B̂ = K⁻¹X'AZ, S = (Z−XB̂)'A(Z−XB̂) + scale, ν = Σα − p under the improper prior |Σ|^(−(D+1)/2);
+Σ ~ IW(ν, S), B | Σ ~ MN(B̂, K⁻¹, Σ), proper iff Σα > p + D − 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.linalg import LinAlgError
+from scipy.linalg import cholesky, solve_triangular
+from scipy.special import multigammaln, ndtri
+
+from dpdist.core.keys import open_uniforms
+from dpdist.core.records import Floats
+from dpdist.models.design import Design
+from dpdist.models.lognormal import normal
+from dpdist.models.lognormal.prior import ConjugatePrior
+from dpdist.models.numerics.chi import chi_quantiles
+from dpdist.models.protocol import Draws, Improper
+
+TOO_SMALL = "the privacy weights are so small that some draws of the covariance are numerically singular"
+SINGULAR = 1e-11
+"""A residual variance below this share of the raw second moment is rounding error: the component is constant."""
+
+
+@dataclass(frozen=True)
+class Conjugate:
+    """Statistics are (pattern, 1 + D + D(D+1)/2): Σα(1, z, zz') of every predictor pattern."""
+
+    design: Design
+    prior: ConjugatePrior
+
+    @property
+    def dimension(self) -> int:
+        """D: the components."""
+        return len(self.prior.scale)
+
+    @property
+    def identified(self) -> int:
+        """p: predictors that the patterns tell apart."""
+        return len(self.design.kept)
+
+    @property
+    def improper(self) -> bool:
+        return self.prior.records == 0
+
+    @property
+    def least(self) -> int:
+        """The posterior under the improper prior exists where Σα is greater: p + D − 1."""
+        return self.identified + self.dimension - 1
+
+    def centre(self, statistics: Floats) -> Draws:
+        """B̂ and S/ν of many sets of statistics at once, (set, pattern, statistic)."""
+        x, prior, d = self.design.matrix, self.prior, self.dimension
+        total = statistics[:, :, 0].sum(axis=1)
+        k = np.einsum("pi,sp,pj->sij", x, statistics[:, :, 0], x) + prior.precision
+        xz = np.einsum("pi,spd->sid", x, statistics[:, :, 1 : d + 1]) + prior.precision @ prior.location
+        raw = statistics[:, :, d + 1 :].sum(axis=1)
+        zz = raw[:, normal.unpacked(d)] + prior.location.T @ prior.precision @ prior.location
+        b_hat = np.linalg.solve(k, xz)
+        scale = zz - b_hat.transpose(0, 2, 1) @ xz + prior.scale
+        coefficients = np.full((len(statistics), len(self.design.names), d), np.nan)
+        coefficients[:, self.design.kept, :] = b_hat
+        return of(coefficients, scale / self._degrees(total)[:, None, None])
+
+    def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
+        """Exact draws by inverse distribution functions: the same uniforms serve every round (common random numbers).
+
+        Raises `Improper` also where a draw cannot be evaluated in double precision, which takes Σα barely over p + d.
+        """
+        p, d = self.identified, self.dimension
+        normals = d * (d - 1) // 2
+        root_k, b_hat, scale, nu = self.posterior(statistics)
+        uniforms = open_uniforms(rng, (draws, d + normals + p * d))
+        chi = np.array([chi_quantiles(nu - k, uniforms[:, k]) for k in range(d)])
+        if not chi.min() > 1e-30:
+            raise Improper(TOO_SMALL)
+        root = scale @ normal.inverse_bartlett(chi, ndtri(uniforms[:, d : d + normals]))
+        noise = ndtri(uniforms[:, d + normals :]).reshape(draws, p, d)
+        flat = solve_triangular(root_k, noise.transpose(1, 0, 2).reshape(p, -1), lower=True, trans="T")
+        spread = flat.reshape(p, draws, d).transpose(1, 0, 2)
+        coefficients = np.full((draws, len(self.design.names), d), np.nan)
+        coefficients[:, self.design.kept, :] = b_hat + spread @ root.transpose(0, 2, 1)
+        covariance = root @ root.transpose(0, 2, 1)
+        if not np.all(normal.independence(covariance) > SINGULAR):
+            raise Improper(TOO_SMALL)
+        return of(coefficients, covariance)
+
+    def log_evidence(self, statistics: Floats) -> float:
+        """log ∫ π(θ) ∏ p(record | θ)^α dθ, up to a constant of model and prior; raises `Improper`."""
+        root_k, _, root_s, nu = self.posterior(statistics)
+        d = self.dimension
+        log_k, log_s = (2.0 * float(np.log(np.diag(root)).sum()) for root in (root_k, root_s))
+        scatter = nu * d / 2.0 * np.log(2.0) + multigammaln(nu / 2.0, d) - nu / 2.0 * log_s
+        return float(scatter - d / 2.0 * log_k - d / 2.0 * np.log(2.0 * np.pi) * statistics[:, 0].sum())
+
+    def posterior(self, statistics: Floats) -> tuple[Floats, Floats, Floats, float]:
+        """Cholesky root of K, B̂ (predictor, component), Cholesky root of S, ν."""
+        x, prior, d = self.design.matrix, self.prior, self.dimension
+        total = float(statistics[:, 0].sum())
+        if self.improper and not total > self.least:
+            least = f"p + {d - 1} = {self.least}"
+            raise Improper(f"the privacy weights sum to no more than {least}, so the posterior is improper")
+        k = (x * statistics[:, [0]]).T @ x + prior.precision
+        xz = x.T @ statistics[:, 1 : d + 1] + prior.precision @ prior.location
+        raw = statistics[:, d + 1 :].sum(axis=0)
+        zz = raw[normal.unpacked(d)] + prior.location.T @ prior.precision @ prior.location
+        try:
+            root_k = cholesky(k, lower=True)
+            if np.any(np.diag(root_k) ** 2 <= SINGULAR * np.diag(k)):
+                raise LinAlgError("a pivot that is rounding error")
+            b_hat = solve_triangular(root_k, solve_triangular(root_k, xz, lower=True), lower=True, trans="T")
+            scale = zz - b_hat.T @ xz
+            if self.improper and np.any(np.diag(scale) <= SINGULAR * np.diag(zz)):
+                raise Improper("outcome or weight has no variation left within the predictors' groups")
+            root_s = cholesky((scale + scale.T) / 2.0 + prior.scale, lower=True)
+        except LinAlgError:
+            reason = "some predictor's group has no privacy weight left, or log weight is a line in log outcome"
+            raise Improper(reason) from None
+        return root_k, b_hat, root_s, float(self._degrees(np.array(total)))
+
+    def _degrees(self, total: Floats) -> Floats:
+        """ν = Σα − p under the improper prior, Σα + n₀ under the proper one."""
+        return total + self.prior.records - (self.identified if self.improper else 0)
+
+
+def of(coefficients: Floats, covariance: Floats) -> Draws:
+    """Draws of B (draw, predictor, component) and Σ (draw, component, component)."""
+    return Draws({"coefficients": coefficients, "covariance": covariance})

@@ -1,0 +1,252 @@
+"""FBS and FBP: outcomes and weight together, z = (log y, log w), z | x ~ N(B'x, Σ) in the sample ([T]; METHODS §5).
+
+With d outcomes z has D = d + 1 components, the weight's the last; its posterior under α-weighted records is `Conjugate`'s,
+proper iff Σα > p + d. f_i is the density of (log y, log w).
+
+FBP is the same fit un-tilted. The sample law of z is π·p(z|x)/E(π|x) with π = 1/w = exp(−z_w); so the population law is the
+sample's times exp(z_w), normalised, which for a normal law shifts the mean: μ_pop = μ_sample + Σe_w, in every outcome by
+its own covariance with log w. And 1/E_pop(π|x) = E_sample(w|x) = exp(μ_w + Σ_ww/2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from scipy.linalg import cholesky
+from scipy.special import ndtri
+
+from dpdist.core.keys import open_uniforms
+from dpdist.core.records import Codes, Floats, Frame, Ints, Records
+from dpdist.job import Job
+from dpdist.models.design import design, frame_strata_as_predictors
+from dpdist.models.lognormal import bivariate, normal
+from dpdist.models.lognormal.conjugate import Conjugate, of
+from dpdist.models.lognormal.laws import limited_lognormal_mean, sample_law
+from dpdist.models.lognormal.prior import conjugate_prior
+from dpdist.models.numerics import fused
+from dpdist.models.numerics.tiles import by_pattern
+from dpdist.models.protocol import Draws, Extremes, Parameter
+from dpdist.models.stan_records import clamped_records, no_records
+
+TILE_VALUES = 64_000
+"""Records × draws of a tile of the log likelihood: half a megabyte of float64 stays in the second-level cache."""
+
+
+@dataclass(frozen=True)
+class Lognormal(Conjugate):
+    """Lognormal model of (outcomes, weight) for one stratum; statistics are (pattern, 1 + D + D(D+1)/2): with one outcome
+    Σα(1, z₁, z₂, z₁², z₁z₂, z₂²)."""
+
+    components: tuple[str, ...]
+    synthesis: Literal["fbs", "fbp"]
+    fixed_weight: float | None
+    outcome_bounds: tuple[float, float]
+    expected: bool = False
+    """FBS records carry E(w|y*, x) instead of w*."""
+    other_bounds: tuple[tuple[float, float], ...] = ()
+    """Public bounds of the outcomes after the first."""
+
+    @classmethod
+    def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Lognormal:
+        """The model of one stratum; `proper` asks for the weak proper prior whatever the job's prior is."""
+        predictors = (*frame_strata_as_predictors(job, frame), *job.model.predictors)
+        matrix = design(frame, predictors, rows)
+        survey = job.survey
+        proportional = job.model.population_weights == "proportional" and survey.population is not None
+        return cls(
+            components=job.components,
+            design=matrix,
+            prior=conjugate_prior(job, matrix, proper or job.model.prior.name == "proper"),
+            synthesis=job.model.synthesis,
+            fixed_weight=(survey.population or 0) / float(frame.count.sum()) if proportional else None,
+            outcome_bounds=job.outcome.bounds or (0.0, np.inf),
+            expected=job.model.synthetic_weights == "expected",
+            other_bounds=tuple(column.bounds or (0.0, np.inf) for column in list(job.outcome_columns.values())[1:]),
+        )
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        component = ("component", tuple(f"log {name}" for name in self.components))
+        other = ("other_component", component[1])
+        logs = "natural logarithm"
+        return (
+            Parameter("coefficients", (("predictor", self.design.names), component), logs),
+            Parameter("covariance", (component, other), logs),
+        )
+
+    @property
+    def combine(self) -> Literal["sum"]:
+        return "sum"
+
+    def statistics(self, records: Records, alpha: Floats) -> Floats:
+        """Weighted sums per predictor pattern, shape (pattern, statistic)."""
+        pattern = self._pattern(records)
+        z = _logs(records)
+        weighted = [alpha * values for values in z]
+        columns = (alpha, *weighted, *(a * values for k, a in enumerate(weighted) for values in z[k:]))
+        patterns = len(self.design.matrix)
+        return np.column_stack([np.bincount(pattern, weights=c, minlength=patterns) for c in columns])
+
+    def scatter(self, records: Records, alpha: Floats) -> Floats:
+        """Covariance of the statistics over samples with the same x and weights, (pattern, statistic, statistic)."""
+        pattern, patterns = self._pattern(records), len(self.design.matrix)
+        terms = alpha[:, None] * normal.features(_logs(records)).T
+        found = np.zeros((patterns, terms.shape[1], terms.shape[1]))
+        for own, number in by_pattern(pattern):
+            centred = terms[own] - terms[own].mean(axis=0)
+            found[number] = centred.T @ centred * (len(own) / max(1, len(own) - 1))
+        return found
+
+    def log_lik(self, draws: Draws, records: Records) -> Floats:
+        """Log likelihood (draw, record)."""
+        out = np.empty((len(draws), len(records)))
+        for own, features, table, _ in self._factors(draws, records):
+            size = max(1, TILE_VALUES // len(draws))
+            for low in range(0, len(own), size):
+                out[:, own[low : low + size]] = table.T @ features[:, low : low + size]
+        return out
+
+    def extremes(self, draws: Draws, records: Records) -> Extremes:
+        """Fused product and reduction; widened by its own rounding error, so that bounds are never too small; where that is
+        not finite, neither are the extremes."""
+        highest, lowest = np.empty(len(records)), np.empty(len(records))
+        reduced = fused.extremes if self.dimension == 2 else normal.extremes
+        for own, features, table, slack in self._factors(draws, records):
+            high, low = reduced(features, table)
+            highest[own], lowest[own] = high + slack, low - slack
+        return Extremes(highest, lowest)
+
+    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        """FBS: (y*, w*) from the sample law. FBP: y* from the population law, weight 1/E(π|x) or N/n.
+
+        An outcome beyond its public bounds is set to the nearest bound, as the file's own top-codes are. One outcome is
+        (record,), several are (record, outcome).
+        """
+        d = self.dimension
+        mean: Floats = self._means(theta)[0][self.design.pattern[frame_row - self.design.first]]
+        sigma = theta["covariance"][0]
+        if self.synthesis == "fbs":
+            noise = ndtri(open_uniforms(rng, (len(frame_row), d)))
+            z = mean + noise @ cholesky(sigma, lower=True).T
+            y = np.exp(z[:, :-1])
+            w = self.expected_weight(theta, frame_row, y) if self.expected else np.exp(z[:, -1])
+            return self._limited(y), w
+        noise = ndtri(open_uniforms(rng, (len(frame_row), d - 1)))
+        root = np.sqrt(sigma[:1, :1]) if d == 2 else cholesky(sigma[:-1, :-1], lower=True)
+        y = np.exp(mean[:, :-1] + sigma[:-1, -1] + noise @ root.T)
+        modelled = np.exp(mean[:, -1] + sigma[-1, -1] / 2.0)
+        w = modelled if self.fixed_weight is None else np.full_like(modelled, self.fixed_weight)
+        return self._limited(y), w
+
+    def _limited(self, outcomes: Floats) -> Floats:
+        """Outcomes within their public bounds."""
+        if self.dimension == 2:
+            return np.clip(outcomes[:, 0], *self.outcome_bounds)
+        low, high = np.transpose([self.outcome_bounds, *self.other_bounds])
+        return np.asarray(np.clip(outcomes, low, high))
+
+    def expected_weight(self, theta: Draws, frame_row: Codes, outcome: Floats) -> Floats:
+        """E(w | y*, x) in the sample, (record,), for outcomes (record, outcome): less noise than w* in the same means."""
+        mean: Floats = self._means(theta)[0][self.design.pattern[frame_row - self.design.first]]
+        sigma, logs = theta["covariance"][0], np.log(outcome).reshape(len(frame_row), -1)
+        cross = sigma[:-1, -1]
+        slope = cross / sigma[0, 0] if self.dimension == 2 else np.linalg.solve(sigma[:-1, :-1], cross)
+        left = sigma[-1, -1] - slope @ cross
+        return np.asarray(np.exp(mean[:, -1] + (logs - mean[:, :-1]) @ slope + left / 2.0))
+
+    def expect(self, theta: Draws, outcome: int = 0) -> tuple[Floats, Floats]:
+        """E(w|x) and E(wy|x) with y limited to its public bounds; under FBP the same, for 1/E(π|x) = E(w|x) and
+        E_pop(y|x) = E(wy|x)/E(w|x). `outcome` is y's number among several."""
+        mean, j = self._means(theta), outcome
+        sigma = theta["covariance"][:, None, :, :]
+        weight = np.exp(mean[:, :, -1] + sigma[..., -1, -1] / 2.0)
+        bounds = (self.outcome_bounds, *self.other_bounds)[j]
+        typical = limited_lognormal_mean(mean[:, :, j] + sigma[..., j, -1], sigma[..., j, j], bounds)
+        if self.fixed_weight is not None:
+            weight = np.full_like(weight, self.fixed_weight)
+        weight, typical = weight[:, self.design.pattern], typical[:, self.design.pattern]
+        return weight, weight * typical
+
+    def untrimmed(self, theta: Draws, weighted: Draws, unweighted: Draws) -> Draws:
+        """B moved by the difference of the fits' B; Σ = LL' by L_u L_w⁻¹ of the fits' Σ, within a factor of 2."""
+        root, trimmed = (np.linalg.cholesky(each["covariance"][0]) for each in (unweighted, weighted))
+        left, size, right = np.linalg.svd(root @ np.linalg.inv(trimmed))
+        factor = left * np.clip(size, 0.5, 2.0) @ right
+        moved = theta["coefficients"] - weighted["coefficients"] + unweighted["coefficients"]
+        return of(moved, (factor @ theta["covariance"][0] @ factor.T)[None])
+
+    def as_sampled(self) -> Lognormal:
+        """The model of the observed sample: FBS, whatever the synthesis."""
+        return replace(self, synthesis="fbs", fixed_weight=None, expected=False)
+
+    def describe(self, theta: Draws) -> Mapping[str, Any]:
+        names = [f"log {c}" for c in self.components]
+        rows = [[None if np.isnan(v) else float(v) for v in row] for row in theta["coefficients"][0]]
+        return {
+            "prior": "proper" if self.prior.records else "improper",
+            "coefficients": {"predictor": list(self.design.names), "component": names, "values": rows},
+            "covariance": {"component": names, "values": theta["covariance"][0].tolist()},
+        }
+
+    def recall(self, described: Mapping[str, Any]) -> Draws:
+        rows = [[np.nan if v is None else v for v in row] for row in described["coefficients"]["values"]]
+        return of(np.array(rows, dtype=float)[None], np.array(described["covariance"]["values"], dtype=float)[None])
+
+    @property
+    def program(self) -> str:
+        """FBP's own program where the job synthesises by it; both have the same posterior."""
+        return "population" if self.synthesis == "fbp" else "lognormal"
+
+    def stan_data(self, statistics: Floats) -> Mapping[str, Any]:
+        """Data of either program."""
+        self.posterior(statistics)
+        assert self.dimension == 2  # more is refused when a job is read
+        prior, (patterns, kept) = self.prior, self.design.matrix.shape
+        raw = statistics[:, 3:].sum(axis=0)
+        return {
+            **{"P": patterns, "K": kept, "X": self.design.matrix.tolist()},
+            "total": statistics[:, 0].tolist(),
+            "sum_z": statistics[:, 1:3].tolist(),
+            "sum_zz": raw[normal.unpacked(2)].tolist(),
+            "prior_power": 3.0 + (0.0 if self.improper else prior.records + kept),
+            "prior_scale": prior.scale.tolist(),
+            "prior_location": prior.location.tolist(),
+            "prior_precision": prior.precision.tolist(),
+            **no_records("pattern", "log_outcome", "log_weight"),
+        }
+
+    def stan_records(self, records: Records, alpha: Floats, reference: Floats, clamp: float) -> Mapping[str, Any]:
+        """The program's data of records that enter by exp(clamp(α(f − reference), ±clamp)): they replace `no_records`."""
+        logs = {"log_outcome": np.log(records.outcome), "log_weight": np.log(records.weight)}
+        return clamped_records(alpha, reference, clamp, {"pattern": self._pattern(records), **logs})
+
+    def from_stan(self, drawn: Mapping[str, Floats]) -> Mapping[str, Floats]:
+        """B and Σ of the sample law; of program `population` by B_y = β − aΣ_yw, B_w = −κ_x − κ_yβ − aΣ_ww, Xa = 1."""
+        if self.synthesis == "fbp":
+            kept, covariance = sample_law(*(drawn[name] for name in ("beta", "kappa_x", "kappa_y", "sigma_y", "sigma_pi")))
+        else:
+            kept, covariance = drawn["coefficients"], drawn["covariance"]
+        coefficients = np.full((len(kept), len(self.design.names), 2), np.nan)
+        coefficients[:, self.design.kept, :] = kept
+        return {"coefficients": coefficients, "covariance": covariance}
+
+    def _factors(self, draws: Draws, records: Records) -> Iterator[tuple[Ints, Floats, Floats, Floats]]:
+        """Log likelihood per pattern as a product of two factors, as `bivariate.factors` and `normal.factors` have them."""
+        factors = bivariate.factors if self.dimension == 2 else normal.factors
+        return factors(self._means(draws), draws["covariance"], _logs(records), self._pattern(records))
+
+    def _pattern(self, records: Records) -> Codes:
+        return self.design.pattern[records.frame - self.design.first]
+
+    def _means(self, draws: Draws) -> Floats:
+        """μ(x) of every pattern, shape (draw, pattern, component)."""
+        kept: Floats = draws["coefficients"][:, self.design.kept, :]
+        return np.tensordot(self.design.matrix, kept, axes=(1, 1)).transpose(1, 0, 2)
+
+
+def _logs(records: Records) -> list[Floats]:
+    """z: the components' logarithms, (record,) each."""
+    return [np.log(values) for values in (*records.outcomes, records.weight)]

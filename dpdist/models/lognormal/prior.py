@@ -1,0 +1,39 @@
+"""Conjugate priors of a matrix-normal location and an inverse-Wishart covariance, fixed before any record is seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpdist.core.records import Floats
+from dpdist.job import Job
+from dpdist.models.design import Design
+
+
+@dataclass(frozen=True)
+class ConjugatePrior:
+    """B | Σ ~ MN(location, precision⁻¹, Σ), Σ ~ IW(records, scale); improper when records = 0."""
+
+    records: float
+    scale: Floats
+    location: Floats
+    precision: Floats
+
+
+def conjugate_prior(job: Job, matrix: Design, proper: bool) -> ConjugatePrior:
+    """The job's prior of one stratum's model, or the weak proper one.
+
+    The proper prior is worth `records` records with the stated sd of logs; its location weighs as much only where the job
+    states typical values of both columns, and next to nothing where it does not.
+    """
+    p, d = len(matrix.kept), len(job.components)
+    location, precision, said = np.zeros((p, d)), np.zeros((p, p)), job.model.prior
+    if not proper:
+        return ConjugatePrior(0.0, np.zeros((d, d)), location, precision)
+    known = [c in said.location for c in job.components]
+    for component, column in enumerate(job.components):
+        location[0, component] = np.log(said.location.get(column, 1.0))
+    np.fill_diagonal(precision, 1.0)
+    precision[0, 0] = said.records if all(known) else 1e-4
+    return ConjugatePrior(said.records, said.records * said.log_sd**2 * np.eye(d), location, precision)

@@ -1,0 +1,63 @@
+"""Largest and smallest value over draws of a product of two thin factors, without forming the product; compiled.
+
+Numba is imported, and the loop compiled or read from its cache, at the first call: only processes that fit pay for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+
+from dpdist.core.records import Floats
+
+BLOCK = 256
+"""Records at a time: their five features and two extremes stay in the first-level cache, whatever the number of draws."""
+
+
+def extremes(features: Floats, table: Floats) -> tuple[Floats, Floats]:
+    """max_s and min_s of Σ_k φ_k(i) T_k(s), each (record,), for φ (6, record), whose first row is ones, and T (6, draw).
+
+    Nothing is said of records for which a value is NaN.
+    """
+    highest, lowest = np.full(features.shape[1], -np.inf), np.full(features.shape[1], np.inf)
+    _compiled()(features, table, highest, lowest)
+    return highest, lowest
+
+
+def _scan(features: Floats, table: Floats, highest: Floats, lowest: Floats) -> None:
+    """Two draws at a time (the last one may come twice) over the records of a block, which fill the vector unit's lanes."""
+    records, last = features.shape[1], table.shape[1] - 1
+    for start in range(0, records, BLOCK):
+        stop = min(start + BLOCK, records)
+        u, v = features[1, start:stop], features[2, start:stop]
+        uu, uv, vv = features[3, start:stop], features[4, start:stop], features[5, start:stop]
+        high, low = highest[start:stop], lowest[start:stop]
+        for s in range(0, last + 1, 2):
+            t = min(s + 1, last)
+            a0, a1, a2, a3, a4, a5 = table[0, s], table[1, s], table[2, s], table[3, s], table[4, s], table[5, s]
+            b0, b1, b2, b3, b4, b5 = table[0, t], table[1, t], table[2, t], table[3, t], table[4, t], table[5, t]
+            for i in range(stop - start):
+                f = a0 + a1 * u[i] + a2 * v[i] + a3 * uu[i] + a4 * uv[i] + a5 * vv[i]
+                g = b0 + b1 * u[i] + b2 * v[i] + b3 * uu[i] + b4 * uv[i] + b5 * vv[i]
+                above = f if f > high[i] else high[i]
+                below = f if f < low[i] else low[i]
+                high[i] = g if g > above else above
+                low[i] = g if g < below else below
+
+
+@cache
+def _compiled() -> Callable[[Floats, Floats, Floats, Floats], object]:
+    """`_scan` in machine code, cached beside this file or in the user's cache folder, or not at all where neither can be
+    written to. `contract` lets a product and a sum be one operation with one rounding; nothing is reordered."""
+    from numba import njit
+
+    def scan(kept: bool) -> Callable[[Floats, Floats, Floats, Floats], object]:
+        signature = "void(f8[:,::1], f8[:,::1], f8[::1], f8[::1])"
+        return njit(signature, cache=kept, nogil=True, fastmath={"contract"})(_scan)
+
+    try:
+        return scan(kept=True)
+    except (RuntimeError, OSError):
+        return scan(kept=False)

@@ -1,0 +1,90 @@
+"""Log densities tile by tile: what models share that evaluate records × draws without holding them all.
+
+A density that is a dot product of features of the record and functions of the parameters is a GEMM per pattern.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from dpdist.core.records import Codes, Floats, Ints
+from dpdist.models.protocol import Extremes
+
+TILE_VALUES = 128_000
+"""Records × draws of a tile: 1 MB of float64 stays in the second-level cache."""
+ROUNDING = 16.0 * float(np.finfo(float).eps)
+"""Relative error allowed for a sum of up to six terms, each formed from logarithms and log gamma functions that err by a
+few units in the last place; it multiplies the sum of the terms' sizes."""
+
+
+class Tile(NamedTuple):
+    """Positions of some records, their log likelihood (record, draw) in an array that is reused, and per record the largest
+    sum over draws of the sizes of the terms added up, to which the rounding error is proportional."""
+
+    own: Ints
+    values: Floats
+    magnitude: Floats
+
+
+class Table(NamedTuple):
+    """Functions of the parameters that multiply the features, (feature, draw), and bounds of the sizes of the terms that
+    they were formed from, (feature,)."""
+
+    values: Floats
+    magnitude: Floats
+
+    @classmethod
+    def of(cls, *terms: Floats | float, formed_from: Floats | float = 0.0) -> Table:
+        """Rows that err by units in the last place; the first one was formed from terms as large as `formed_from`."""
+        values = np.vstack(np.broadcast_arrays(*terms))
+        magnitude = np.abs(values).max(axis=1)
+        magnitude[0] = max(magnitude[0], np.max(formed_from))
+        return cls(values, magnitude)
+
+
+def products(pattern: Codes, features: Floats, draws: int, table: Callable[[int], Table]) -> Iterator[Tile]:
+    """Tiles of features (record, feature) times the table of each record's pattern."""
+    size = tile_records(draws)
+    buffer = np.empty((min(size, len(pattern)), draws))
+    for own, number in by_pattern(pattern):
+        values, sizes = table(number)
+        magnitude = np.abs(features[own]) @ sizes
+        for low in range(0, len(own), size):
+            part = slice(low, low + size)
+            tile = buffer[: len(own[part])]
+            np.matmul(features[own[part]], values, out=tile)
+            yield Tile(own[part], tile, magnitude[part])
+
+
+def tile_records(draws: int) -> int:
+    return max(1, TILE_VALUES // draws)
+
+
+def by_pattern(pattern: Codes) -> Iterator[tuple[Ints, int]]:
+    """Positions of the records of each pattern, and the pattern."""
+    order = np.argsort(pattern, kind="stable")
+    edges = np.flatnonzero(np.diff(pattern[order])) + 1
+    for own in np.split(order, edges):
+        if len(own):
+            yield own, int(pattern[own[0]])
+
+
+def log_lik_of(tiles: Iterator[Tile], draws: int, records: int) -> Floats:
+    """Log likelihood (draw, record)."""
+    out = np.empty((draws, records))
+    for own, values, _ in tiles:
+        out[:, own] = values.T
+    return out
+
+
+def extremes_of(tiles: Iterator[Tile], records: int) -> Extremes:
+    """Extremes over draws, widened by the evaluation's rounding error, so that bounds are never too small."""
+    highest, lowest = np.empty(records), np.empty(records)
+    for own, values, magnitude in tiles:
+        slack = ROUNDING * magnitude
+        highest[own] = values.max(axis=1) + slack
+        lowest[own] = values.min(axis=1) - slack
+    return Extremes(highest, lowest)

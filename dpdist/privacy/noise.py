@@ -1,0 +1,49 @@
+"""Noise that reaches a release: OpenDP's samplers, which are safe in floating point and cannot be seeded (METHODS §10).
+
+Because a recomputed task would draw anew, noise is drawn once and kept before anything reads it (`storage.noise`).
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import opendp.prelude as dp
+
+from dpdist.core.records import Floats
+
+LARGEST_SCALE = Fraction(2**46)
+"""Of noise on whole statistics: sums of up to 2^52 and forty scales of noise are then exact in float64. Beyond it the low
+bits of a noisy sum would tell of the sum, and OpenDP's whole numbers would end."""
+
+
+def whole_laplace(scale: Fraction, size: int) -> Floats:
+    """Whole numbers η with P(η) ∝ e^(−|η|/b), (size,), for whole statistics: b = sensitivity/ε gives ε.
+
+    A sum of whole numbers is exact in float64, so nothing of a count shows in the low bits of a noisy one. The scale is
+    rounded up to float64.
+    """
+    _check(scale)
+    dp.enable_features("contrib")
+    space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l1_distance(T="i64")
+    measurement = dp.m.make_laplace(*space, scale=float(np.nextafter(float(scale), np.inf)))
+    return np.array(measurement([0] * size), dtype=np.float64)
+
+
+def whole_gaussian(scale: Fraction, size: int) -> Floats:
+    """Whole numbers η with P(η) ∝ e^(−η²/2σ²), (size,), for whole statistics: σ² = Δ²/2ρ gives ρ-zCDP.
+
+    Δ is their L2 sensitivity (Canonne, Kamath & Steinke 2020). σ is rounded up to float64.
+    """
+    _check(scale)
+    dp.enable_features("contrib")
+    space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T="i64")
+    measurement = dp.m.make_gaussian(*space, scale=float(np.nextafter(float(scale), np.inf)))
+    return np.array(measurement([0] * size), dtype=np.float64)
+
+
+def _check(scale: Fraction) -> None:
+    if scale <= 0:
+        raise ValueError("a noise scale must be greater than 0")
+    if scale > LARGEST_SCALE:
+        raise ValueError(f"a noise scale of more than 2^46 leaves no exact sums: {float(scale):.3g}")

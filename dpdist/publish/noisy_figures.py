@@ -1,0 +1,53 @@
+"""Tables that were released as figures: published as they are, or made consistent; no synthetic records stand behind them.
+
+Standard errors: where bounds are public, the noise simulated anew and the composition of the sample over cells. Where
+noise has the scale of the file's own sensitivities, which are confidential, there are none.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dpdist.core.records import Floats
+from dpdist.core.table_cells import Cells
+from dpdist.estimation.estimators import STATISTICS, Interval, Sums, counts_and_means, stratum_sizes, t_interval
+from dpdist.estimation.variance import Stage
+from dpdist.job import Table
+from dpdist.mechanisms.laplace_tables.release import NoisyTables
+from dpdist.publish.refit import DRAWS
+from dpdist.publish.released import Release
+from dpdist.publish.standard_errors import normal_variance
+
+
+def noised_intervals(release: Release, model: NoisyTables, said: Table, cells: Cells) -> list[Interval]:
+    """Counts, means and totals of a table, (cell,) each; NaN for what it does not have."""
+    theta, nothing = release.theta(model, 0, 0), np.full(len(cells), np.nan)
+    points = model.figures(theta, said.name)
+    variances = [nothing] * len(STATISTICS) if model.bounds is None else _variances(release, model, said, cells)
+    df = np.full(len(cells), np.inf)
+    return [
+        t_interval(points[name][0] if name in points else nothing, variance, df)
+        for name, variance in zip(STATISTICS, variances, strict=True)
+    ]
+
+
+def _composition(release: Release, cells: Cells, weight: Floats, outcome: Floats) -> Floats:
+    """Variances by the composition of the sample, (statistic, cell), of E(w|x) and E(wy|x) of the frame's rows."""
+    frame, n, a, b = release.frame, release.frame.count.astype(float), weight, outcome
+    stage = Stage.of(stratum_sizes(frame), lonely=release.job.survey.lonely_record)
+    found = counts_and_means(Sums(n * a, n * b, n * a * a, n * a * b, n * b * b), frame, cells, stage)
+    return np.array([each.variance for each in found])
+
+
+def _variances(release: Release, model: NoisyTables, said: Table, cells: Cells) -> list[Floats]:
+    """Noise makes E(w|x) differ between rows; what it adds to the composition, as new noise does, is taken off."""
+    theta = release.theta(model, 0, 0)
+    again = model.noised_again(theta, 0, DRAWS, release.seed.generator("precision noise"))
+    noise = model.figures(again, said.name)
+    once = _composition(release, cells, *(values[0] for values in model.expect(theta)))
+    twice = np.array([_composition(release, cells, a, b) for a, b in zip(*model.expect(again), strict=True)])
+    known = np.isfinite(twice)
+    added = np.where(known, twice, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1) - once
+    composed = np.maximum(0.0, once - added)
+    effect = release.job.survey.design_effect or 1.0
+    return [effect * each + normal_variance(noise[name]) for name, each in zip(STATISTICS, composed, strict=True)]

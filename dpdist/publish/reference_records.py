@@ -1,0 +1,96 @@
+"""Records beside reference tables: donors of the reference, at the released scale, made to agree with the released means.
+
+Values of all cells are first moved by one common scale, under which the reference has the table's grand mean: that is drift
+between periods. What is left in a cell is sampling and noise for the most part, and is taken out by tilting weights. All of
+it is post-processing of the released object, which holds the donors; one that was fixed on an earlier release, or on
+histograms, has points in their place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from dpdist.core.records import Codes, Floats, Ints
+from dpdist.estimation.weighted_points import CELL, POINTS
+from dpdist.mechanisms.reference_tables.calibration import agree
+from dpdist.mechanisms.reference_tables.donors import Donors
+from dpdist.mechanisms.reference_tables.release import ReferenceCells
+from dpdist.mechanisms.reference_tables.value_domains import Domain
+from dpdist.models.copula.model import kind_of
+from dpdist.models.protocol import Draws
+from dpdist.publish.released import Release
+
+
+class Drawn(NamedTuple):
+    """A stratum's cells, the donors at the common scale, and how every outcome's values may move."""
+
+    cells: ReferenceCells
+    donors: Donors
+    domains: tuple[Domain, ...]
+
+    @classmethod
+    def of(cls, release: Release, cells: ReferenceCells, stratum: int) -> Drawn:
+        donors = release.donors.get(release.frame.stratum_labels[stratum]) or _points(release, cells, stratum)
+        columns = release.job.outcome_columns.values()
+        domains = tuple(
+            Domain.of(values, bounds, column.whole or kind_of(column) == "binary")
+            for values, bounds, column in zip(donors.outcomes.T, cells.bounds, columns, strict=True)
+        )
+        means = release.theta(cells, stratum, 0)["means"][0]
+        return cls(cells, _at_the_common_scale(donors, cells.count * means[:, 0], means[:, 1:], domains), domains)
+
+    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        """Outcomes and weights that have their cells' released means."""
+        cell, means = self.cells.pattern(frame_row), theta["means"][0]
+        weight, outcomes = np.empty(len(frame_row)), np.empty((len(frame_row), len(self.domains)))
+        for k in np.unique(cell).tolist():
+            own = np.flatnonzero(cell == k)
+            drawn = self.donors.drawn(k, self.cells.codes, len(own), rng)
+            weight[own], outcomes[own] = agree(
+                *(self.donors.weight[drawn], self.donors.outcomes[drawn], means[k, 0], means[k, 1:]),
+                *(self.domains, self.cells.weighted),
+            )
+        return outcomes if outcomes.shape[1] > 1 else outcomes[:, 0], weight
+
+
+def _at_the_common_scale(donors: Donors, counts: Floats, means: Floats, domains: tuple[Domain, ...]) -> Donors:
+    """Outcomes moved, alike in all cells, until donors with the released counts (cell,) have the mean of the released
+    means (cell, outcome); atoms and round figures stay. An outcome that no scale brings there stays as it is."""
+    held = np.bincount(donors.cell, weights=donors.weight, minlength=len(counts))
+    present = held > 0
+    weight = donors.weight * np.divide(counts, held, out=np.zeros_like(held), where=present)[donors.cell]
+    aims = np.average(means[present], weights=counts[present], axis=0)
+    moved = []
+    for values, aim, domain in zip(donors.outcomes.T, aims, domains, strict=True):
+        scaled = domain.scaled(values, weight, float(aim))
+        moved.append(values if scaled is None else domain.rounded(scaled, values))
+    return replace(donors, outcomes=np.column_stack(moved))
+
+
+def _points(release: Release, cells: ReferenceCells, stratum: int) -> Donors:
+    """The points that a release carries, as donors of the stratum: those of several outcomes are joined by weight."""
+    assert release.points is not None
+    job, frame, start = release.job, release.frame, release.frame.rows_of(stratum).start
+    points = release.points.to_pandas()
+    number = {
+        tuple(str(frame.levels[name][frame.codes[name][start + first]]) for name in job.cell_columns): k
+        for k, first in enumerate(cells.first)
+    }
+    keys = list(zip(*(points[f"{CELL}{name}"].astype(str) for name in job.cell_columns), strict=True)) or [()] * len(points)
+    points["cell"] = [number.get(key, -1) for key in keys]
+    parts = []
+    for k, own in points[points["cell"] >= 0].groupby("cell"):
+        each = [_by_weight(own.loc[own["variable"] == name, ["weight", "outcome"]].to_numpy()) for name in cells.outcomes]
+        parts.append((np.full(POINTS, k), each[0][:, 0], np.column_stack([pairs[:, 1] for pairs in each])))
+    cell, weight, outcomes = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return Donors.of(cell, weight, outcomes)
+
+
+def _by_weight(pairs: Floats) -> Floats:
+    """POINTS of these pairs (weight, outcome), evenly in order of the weight."""
+    ordered = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
+    places: Ints = ((np.arange(POINTS) + 0.5) * len(ordered) / POINTS).astype(np.int64)
+    return np.asarray(ordered[places])

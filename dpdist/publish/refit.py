@@ -1,0 +1,183 @@
+"""The weight search re-run on a synthetic sample, which is post-processing: how a weighted fit's estimates would vary.
+
+A released θ comes from weights that trim tails: a sample drawn under it has thinner tails than the file had, and a search
+trims less of it. So the sample is drawn under the law of which the search, tried once on a sample from θ, would make θ: a
+step of indirect inference (Gouriéroux, Monfort & Renault 1993).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+
+from dpdist.core.keys import Key
+from dpdist.core.records import Codes, Floats, Records
+from dpdist.models.protocol import Draws, Exact, Expectation, Improper, StratumModel, Synthesizer, expected_of
+from dpdist.privacy.weight_search import NotReached, reference_counts, reference_search, search_of
+from dpdist.privacy.weights import Summary, among, at, itself
+from dpdist.publish.released import Release
+
+DRAWS = 400
+LARGEST = 4_000
+"""Records of a stratum that the search is re-run on; spreads of a larger stratum are scaled to its own size."""
+SMALLEST = 200
+"""Records of a frame row that are kept all the same."""
+SEARCH_DRAWS = 200
+"""Draws of a re-run search at most; F grows slowly with their number (1.71 at 100, 1.79 at 1,000: METHODS §1)."""
+
+Expected = tuple[Floats, Floats]
+"""E(w|x) and E(wy|x), (draw, row)."""
+
+
+@runtime_checkable
+class Recentred(StratumModel, Exact, Synthesizer, Expectation, Protocol):
+    """A model whose fit can be had in closed form for many redrawn samples at once."""
+
+    def scatter(self, records: Records, alpha: Floats) -> Floats:
+        """Covariance of the statistics over samples with the same x and weights, (pattern, statistic, statistic)."""
+        ...
+
+    def centre(self, statistics: Floats) -> Draws:
+        """Centres of the posteriors of many sets of statistics, (set, pattern, statistic)."""
+        ...
+
+    def as_sampled(self) -> Synthesizer:
+        """The model that simulates samples as they were observed."""
+        ...
+
+
+@runtime_checkable
+class Untrimmed(Protocol):
+    """A model that can undo, to first order, what privacy weights do to its fit."""
+
+    def untrimmed(self, theta: Draws, weighted: Draws, unweighted: Draws) -> Draws:
+        """θ moved as far as the weights moved one fit: from `weighted` to `unweighted`, fits to one sample."""
+        ...
+
+
+@runtime_checkable
+class Borrowing(Protocol):
+    """A model that takes part of its law from a reference, whose own sampling error estimates then have."""
+
+    def borrowed(self, theta: Draws, records: Records) -> Floats:
+        """Covariance of (E w, E wy) of every frame row that the reference brings, (row, 2, 2)."""
+        ...
+
+
+class Expectations(NamedTuple):
+    """On one synthetic sample: an outcome's expectations under centres of the weighted and of the unweighted fit, both
+    redrawn, under posterior draws of the weighted fit, and under the centres of both fits (1, row)."""
+
+    centres: Expected
+    plain: Expected
+    draws: Expected
+    weighted: Expected
+    unweighted: Expected
+
+
+class Fits(NamedTuple):
+    records: Records
+    alpha: Floats
+    statistics: Floats
+    """α-weighted."""
+    weighted: Draws
+    unweighted: Draws
+
+
+def rerun(release: Release, stratum: int) -> list[Expectations]:
+    """Of every outcome; NaN where a fit does not exist."""
+    model, own = release.model(stratum), release.frame.rows_of(stratum)
+    assert isinstance(model, Recentred)
+    key = release.seed.child(f"precision {release.frame.stratum_labels[stratum]}")
+    outcomes, (frame_row, shrink) = range(len(release.job.model.outcomes)), _subsample(release, own)
+    theta = release.theta(model, stratum, 0)
+    try:
+        fits = _fitted(release, model, theta, frame_row, key)
+        if isinstance(model, Untrimmed):
+            fits = _fitted(release, model, model.untrimmed(theta, fits.weighted, fits.unweighted), frame_row, key)
+        redrawn = model.centre(_redrawn(model, fits.records, fits.alpha, key.generator("centres")))
+        plain = model.centre(_redrawn(model, fits.records, np.ones(len(fits.alpha)), key.generator("centres")))
+        drawn = model.draw(fits.statistics, DRAWS, key.generator("draws"))
+    except (Improper, np.linalg.LinAlgError):
+        missing = np.full((1, own.stop - own.start), np.nan)
+        return [Expectations(*[(missing, missing)] * 5) for _ in outcomes]
+
+    def scaled(values: Expected, about: Expected) -> Expected:
+        weight, product = (b + (v - b) * shrink for v, b in zip(values, about, strict=True))
+        return weight, product
+
+    found = []
+    for j in outcomes:
+        weighted, unweighted = (expected_of(model, each, j) for each in (fits.weighted, fits.unweighted))
+        centres, plains, draws = (expected_of(model, each, j) for each in (redrawn, plain, drawn))
+        spread = scaled(centres, weighted), scaled(plains, unweighted), scaled(draws, weighted)
+        if isinstance(model, Borrowing):
+            covariance = model.borrowed(theta, fits.records)
+            first, second = (_with_borrowed(each, covariance, key.generator("reference")) for each in spread[:2])
+            spread = first, second, spread[2]
+            unweighted = weighted
+        found.append(Expectations(*spread, weighted, unweighted))
+    return found
+
+
+def _with_borrowed(drawn: Expected, covariance: Floats, rng: np.random.Generator) -> Expected:
+    """Draws with the reference's error added; rows of a cell, which have one covariance, err together."""
+    distinct, row = np.unique(covariance.reshape(-1, 4), axis=0, return_inverse=True)
+    values, vectors = np.linalg.eigh(distinct.reshape(-1, 2, 2))
+    root = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
+    error = np.einsum("cij,dcj->dci", root, rng.standard_normal((DRAWS, len(root), 2)))[:, row.reshape(-1)]
+    return drawn[0] + error[..., 0], drawn[1] + error[..., 1]
+
+
+def _fitted(release: Release, model: Recentred, law: Draws, frame_row: Codes, key: Key) -> Fits:
+    """A sample under a law, the weights that the job's search ends with there, and both fits. Laws share the randomness."""
+    outcome, weight = model.as_sampled().simulate(law, frame_row, key.generator("sample"))
+    number = np.arange(len(frame_row), dtype=np.int64)
+    first, others = (outcome, None) if outcome.ndim == 1 else (outcome[:, 0], outcome[:, 1:])
+    records = Records(number, frame_row, first, weight, np.full(len(frame_row), -1, dtype=np.int32), others)
+    alpha = _weights(release, model, records, key.child("search"))
+    statistics = model.statistics(records, alpha)
+    unweighted = model.centre(model.statistics(records, np.ones(len(records)))[None])
+    return Fits(records, alpha, statistics, model.centre(statistics[None]), unweighted)
+
+
+def _subsample(release: Release, own: slice) -> tuple[Codes, Floats]:
+    """Frame rows of the synthetic sample, and √(kept/own) records per frame row, by which its spreads are shrunk."""
+    count = release.frame.count[own]
+    share = min(1.0, LARGEST / float(count.sum()))
+    kept = np.maximum(np.minimum(count, SMALLEST), np.round(count * share)).astype(np.int64)
+    rows = np.repeat(np.arange(own.start, own.stop, dtype=np.int32), kept)
+    return rows, np.sqrt(kept / count)
+
+
+def _weights(release: Release, model: Recentred, records: Records, key: Key) -> Floats:
+    """Privacy weights of the synthetic sample that the job's search ends with, its last ones if it misses the target."""
+    mechanism, frozen = release.job.mechanism, release.job.frozen
+    steps = (reference_search if frozen else search_of)(mechanism, release.target)
+    counted = reference_counts(mechanism) if frozen else itself
+    step = next(steps)
+    alpha = bound = np.ones(len(records))
+    unweighted: Floats | None = None
+    while True:
+        told = at(among(step, np.sort(records.outcome)), records.outcome)
+        alpha = told(alpha if unweighted is None else unweighted, alpha, bound)
+        statistics = model.statistics(records, counted(alpha))
+        draws = model.draw(statistics, min(SEARCH_DRAWS, release.job.sampler.draws), key.generator("posterior"))
+        bound = model.extremes(draws, records).bound
+        unweighted = bound if unweighted is None else unweighted
+        summary = Summary(float((alpha * bound).max()), float(unweighted.max()), float(unweighted.min()))
+        try:
+            step = steps.send(summary)
+        except (StopIteration, NotReached):
+            return alpha
+
+
+def _redrawn(model: Recentred, records: Records, alpha: Floats, rng: np.random.Generator) -> Floats:
+    """The weighted statistics as they would vary over samples with the same x, (DRAWS, pattern, statistic)."""
+    statistics = model.statistics(records, alpha)
+    noise = rng.standard_normal((DRAWS, *statistics.shape))
+    for pattern, covariance in enumerate(model.scatter(records, alpha)):
+        values, vectors = np.linalg.eigh(covariance)
+        noise[:, pattern] = noise[:, pattern] @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
+    return statistics + noise

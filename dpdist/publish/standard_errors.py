@@ -1,0 +1,149 @@
+"""Standard errors of published tables, without a look at the confidential fit (METHODS §6; DESIGN decision 8).
+
+An estimate from θ_1..θ_m errs by four parts: the sample's composition over x (public: the Taylor variance of E(w|x) over
+the frame), the sampling error of the α-weighted fit's centre, the released draws' spread around it (over m), and the bias
+that the weights bring by trimming tails: T = V_x + V_c + V_α/m + bias². The last three come from `rerun`. V_c is the
+sandwich variance: the fit's statistics are sums over records, so they are redrawn from their normal limit. That holds the
+weights fixed, which a search on another sample would not; so V_c is at least the unweighted fit's, the least that an
+estimator can have under the model. An estimate from synthetic records adds their own noise given x, S/m.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from scipy.special import ndtri
+
+from dpdist.core.records import Floats
+from dpdist.core.table_cells import Cells
+from dpdist.estimation.estimators import Figures, Sums, counts_and_means, stratum_sizes
+from dpdist.estimation.raking import Margin, factors, margins_of, raked_counts_and_means
+from dpdist.estimation.variance import Stage
+from dpdist.job import CLAMPED
+from dpdist.models.protocol import Draws, Expectation, StratumModel, expected_of
+from dpdist.publish.refit import DRAWS, Expectations, Expected, Recentred, rerun
+from dpdist.publish.released import Release
+
+
+@runtime_checkable
+class Resampled(StratumModel, Expectation, Protocol):
+    """A model whose released parameters can be sampled anew, from records and from noise."""
+
+    def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
+        """Parameters of other samples, without noise."""
+        ...
+
+    def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
+        """The same sample's parameters under other noise."""
+        ...
+
+
+class Spread(NamedTuple):
+    """Draws of E(w|x) and E(wy|x) per frame row, (draw, row); NaN where a stratum's could not be had."""
+
+    weight: Floats
+    product: Floats
+
+
+class Spreads(NamedTuple):
+    """What `Expectations` of a rerun are, over all strata."""
+
+    centres: Spread
+    plain: Spread
+    draws: Spread
+    weighted: Spread
+    unweighted: Spread
+
+
+def spreads(release: Release, tick: Callable[[int], None]) -> list[Spreads] | None:
+    """Spreads of every outcome's expectations for every frame row, stratum by stratum; None where the model cannot tell
+    them. Those of a clamped fit, which has no sufficient statistics, no model can.
+    """
+    if release.job.mechanism.name in CLAMPED or not isinstance(release.model(0), Recentred | Resampled):
+        return None
+    rows, sizes = len(release.frame), (DRAWS, DRAWS, DRAWS, 1, 1)
+    found = [
+        Spreads(*(Spread(np.full((n, rows), np.nan), np.full((n, rows), np.nan)) for n in sizes))
+        for _ in release.job.model.outcomes
+    ]
+    for stratum in range(len(release.frame.stratum_labels)):
+        own = release.frame.rows_of(stratum)
+        with np.errstate(all="ignore"):
+            told = _simulated(release, stratum) or rerun(release, stratum)
+            for outcome, of_outcome in zip(found, told, strict=True):
+                for spread, expected in zip(outcome, of_outcome, strict=True):
+                    spread.weight[:, own], spread.product[:, own] = expected
+        tick(1)
+    rake = margins_of(release.job, release.frame)
+    return [Spreads(*(_raked(spread, release, rake) for spread in each)) for each in found] if rake else found
+
+
+def _raked(spread: Spread, release: Release, rake: Sequence[Margin]) -> Spread:
+    """Every draw raked by itself; those that are not known everywhere stay as they are."""
+    known = np.isfinite(spread.weight).all(axis=1)
+    factor = np.ones_like(spread.weight)
+    factor[known] = factors(release.frame.count * spread.weight[known], rake)
+    return Spread(spread.weight * factor, spread.product * factor)
+
+
+def composition(release: Release, cells: Cells, expected: Sequence[Expected]) -> Figures:
+    """Counts, means and totals of E(w|x) and E(wy|x), averaged over sets, with V_x: how they vary over samples' x."""
+    frame = release.frame
+    n = frame.count.astype(float)
+    a, b = (np.mean([pair[i] for pair in expected], axis=0) for i in range(2))
+    stage = Stage.of(stratum_sizes(frame), lonely=release.job.survey.lonely_record)
+    rake, sums = margins_of(release.job, frame), Sums(n * a, n * b, n * a * a, n * a * b, n * b * b)
+    return raked_counts_and_means(sums, frame, cells, rake, stage) if rake else counts_and_means(sums, frame, cells, stage)
+
+
+def variances(release: Release, cells: Cells, expected: Sequence[Expected], found: Spreads | None) -> list[Floats]:
+    """T of counts, means and totals per cell; `expected` holds E(w|x), E(wy|x) per frame row for every set.
+
+    Without spreads T = V_x + (1 + 1/m) B, with B the variance between the m released draws: the draws spread at least as
+    the centre of their fit does over samples. NaN where m = 1. A public design effect multiplies the sampling variances,
+    V_x and V_c (here B). Sets that follow from one noisy statistic have one noise.
+    """
+    effect, sets = release.job.survey.design_effect or 1.0, len(release.sets)
+    noises = 1 if release.job.mechanism.name == "sanitized_statistics" else sets
+    n, composed = release.frame.count.astype(float), composition(release, cells, expected)
+    if found is None:
+        per_set = cell_estimates(cells, n, *(np.array([pair[i] for pair in expected]) for i in range(2)))
+        between = [v.var(axis=0, ddof=1) if sets > 1 else np.full(len(cells), np.nan) for v in per_set]
+        return [effect * each.variance + (effect + 1.0 / sets) * b for each, b in zip(composed, between, strict=True)]
+    figures = [cell_estimates(cells, n, spread.weight, spread.product) for spread in found]
+    total = []
+    for k, each in enumerate(composed):
+        centres, plain, draws, weighted, unweighted = (figure[k] for figure in figures)
+        sampling = each.variance + np.maximum(normal_variance(centres), normal_variance(plain))
+        total.append(effect * sampling + normal_variance(draws) / noises + (weighted - unweighted)[0] ** 2)
+    return total
+
+
+def cell_estimates(cells: Cells, n: Floats, weight: Floats, product: Floats) -> tuple[Floats, Floats, Floats]:
+    """Counts Σ n E(w|x), means Σ n E(wy|x) / Σ n E(w|x) and totals Σ n E(wy|x) of every cell, (draw, cell)."""
+    with np.errstate(all="ignore"):
+        count = (cells.membership @ (n * weight).T).T
+        total = (cells.membership @ (n * product).T).T
+        return count, total / count, total
+
+
+def normal_variance(drawn: Floats) -> Floats:
+    """Variance of a normal law with the draws' central 90 % range: the expectations' own tails may have no variance."""
+    with np.errstate(all="ignore"):
+        low, high = np.quantile(drawn, [0.05, 0.95], axis=0)
+        return np.asarray(((high - low) / (2.0 * ndtri(0.95))) ** 2)
+
+
+def _simulated(release: Release, stratum: int) -> list[Expectations] | None:
+    """The same, by outcome, of a model that is sampled anew as it was released; None of another."""
+    model, label = release.model(stratum), release.frame.stratum_labels[stratum]
+    if not isinstance(model, Resampled):
+        return None
+    theta, n = release.theta(model, stratum, 0), int(release.frame.stratum_count[stratum])
+    key = release.seed.child(f"precision {label}")
+    redrawn = model.resampled(theta, n, DRAWS, key.generator("centres"))
+    drawn, outcomes = model.noised_again(theta, n, DRAWS, key.generator("draws")), range(len(release.job.model.outcomes))
+    laws = (redrawn, redrawn, drawn, theta, theta)
+    return [Expectations(*(expected_of(model, each, j) for each in laws)) for j in outcomes]

@@ -1,0 +1,175 @@
+"""The address of a fit: what a task needs to find everything else on disk. Tasks carry addresses and keys, never data."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from importlib.metadata import version
+from typing import Literal
+
+import numpy as np
+
+from dpdist.core.keys import Key
+from dpdist.core.records import Floats, Frame, Ints, Records
+from dpdist.engine.protocol import Noise, Rounds
+from dpdist.engine.rounds import fresh_noise
+from dpdist.estimation.frame_table import frame_from_table
+from dpdist.job import Job
+from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.on_reference import Learned, standing
+from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.models.protocol import StratumModel
+from dpdist.runtime.blocks import Layout
+from dpdist.sampling import Sampler, completed, sampler_of
+from dpdist.storage.byproducts import StratumStore
+from dpdist.storage.noise_once import drawn_once
+from dpdist.storage.tables import each_block, read_rows, read_table
+from dpdist.storage.workspace import REFERENCE, Workspace
+
+FitName = Literal["strata", "proper", "pooled"]
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a fit lives; `run` tells runs apart that use the same folder one after the other."""
+
+    place: str
+    run: str
+    name: FitName
+
+    def open(self) -> Fit:
+        """The fit, read once a process."""
+        return _open(self)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One fit of a job: over its strata, over some of them under the weak proper prior, or pooled."""
+
+    address: Address
+    space: Workspace
+    job: Job
+    frame: Frame
+    key: Key
+    layout: Layout
+
+    @cached_property
+    def strata(self) -> range:
+        return range(len(self.frame.stratum_labels))
+
+    @cached_property
+    def sampler(self) -> Sampler:
+        return sampler_of(self.job, self.space.fits)
+
+    def model(self, stratum: int) -> StratumModel:
+        build = builder_of(self.job).build
+        model = build(self.job, self.frame, self.frame.rows_of(stratum), proper=self.address.name == "proper")
+        return completed(model, self.sampler)
+
+    def fitted(self, stratum: int) -> StratumModel:
+        """The model with what it takes from the reference, once that is learned."""
+        return standing(self.model(stratum), self.learned(stratum) if self.job.refers else None)
+
+    def rounds(self, model: StratumModel, store: StratumStore) -> Rounds:
+        learned = self.learned(store.stratum) if self.job.refers else None
+        return MECHANISMS[self.job.mechanism.name].protect(self.job, model, store, learned)
+
+    def learned(self, stratum: int) -> Learned:
+        """What the reference fixed for a stratum."""
+        path = self.space.learned(self.address.name, stratum)
+        self.space.store.take(path)
+        found: Learned = pickle.loads(path.read_bytes())
+        return found
+
+    @cached_property
+    def reference_key(self) -> Key:
+        """Randomness that follows from the reference's content: what it fixes is the same in every run."""
+        identity = self.space.read_identity()
+        assert identity is not None
+        return Key.from_hex(identity.job[REFERENCE]).child(f"reference {self.address.name}")
+
+    @cached_property
+    def _reference_edges(self) -> Ints:
+        """First reference record of every stratum, (stratum + 1,)."""
+        sizes, stratum = np.zeros(len(self.strata), dtype=np.int64), self.frame.stratum
+        for records in each_block(self.space.reference):
+            sizes += np.bincount(stratum[records.frame], minlength=len(sizes))
+        return np.concatenate([[0], np.cumsum(sizes)])
+
+    def reference_records(self, stratum: int) -> Records:
+        start, stop = self._reference_edges[[stratum, stratum + 1]].tolist()
+        return read_rows(self.space.reference, start, stop)
+
+    def noise(self, stratum: int) -> Callable[[Noise], Floats]:
+        """A stratum's noise: what is kept, or drawn and kept now, for these sums and no others."""
+
+        def kept(request: Noise) -> Floats:
+            path = self.space.noise(self.address.name, stratum, request.set)
+            said = request._asdict() | {name: version(name) for name in ("dpdist", "opendp")}
+            facts = {name: str(value) for name, value in said.items() if name != "set"}
+            return drawn_once(self.space, path, facts, lambda: fresh_noise(request))
+
+        return kept
+
+    def records(self, blocks: range) -> list[Records]:
+        """Records of consecutive blocks."""
+        edges = self.layout.blocks.edges
+        first = edges[blocks.start]
+        records = read_rows(self.space.records, first, edges[blocks.stop])
+        return [records.part(edges[n] - first, edges[n + 1] - first) for n in blocks]
+
+    def store(self, stratum: int) -> StratumStore:
+        axis, log_lik = self.layout.axis, self.layout.log_lik
+        return StratumStore(self.space, self.address.name, stratum, axis, log_lik, self.model(stratum).parameters)
+
+    def block_start(self, stratum: int, block: int) -> int:
+        """First record of a block, counted within its stratum."""
+        edges = self.layout.blocks.edges
+        return edges[block] - edges[self.layout.blocks.first[stratum]]
+
+    def unit(self, stratum: int) -> str:
+        """Name of the stratum's mark."""
+        return self.space.part(self.address.name, stratum).name
+
+    def done(self, strata: Iterable[int]) -> set[int]:
+        """Strata whose mark stands and whose files are whole."""
+        units = {self.unit(k): k for k in strata}
+        return {units[unit] for unit in self.space.finished_of(units)}
+
+
+def stores(name: FitName) -> str:
+    """Name of the mark of the stores that a fit writes to."""
+    return "stores-pooled" if name == "pooled" else "stores-strata"
+
+
+def open_fit(space: Workspace, key: Key, name: FitName) -> Fit:
+    """The fit of a workspace whose records are stored."""
+    run = key.child("run").hex()[:16] + space.store.view
+    return Address(space.opened_for(run).place, run, name).open()
+
+
+def _job(space: Workspace) -> Job:
+    """The job that tasks read, which decides how much noise is drawn.
+
+    Raises `WorkspaceError` unless it is the one that the run began with, whatever its mark says.
+    """
+    job = Job.model_validate_json(space.job.read_text(encoding="utf-8"))
+    began = space.read_identity()
+    if began is None or job.identity != {name: said for name, said in began.job.items() if name != REFERENCE}:
+        raise space.damaged(space.job, "is not the job that the run began with")
+    return job
+
+
+@lru_cache(maxsize=3)
+def _open(address: Address) -> Fit:
+    space = Workspace.of_run(address.place, address.run)
+    space.take_units(["records", "reference", stores(address.name)])
+    space.store.take(space.key)
+    job = _job(space)
+    frame = frame_from_table(read_table(space.frame))
+    if address.name == "pooled":
+        frame = frame.pooled()
+    key = Key.from_hex(space.key.read_text(encoding="ascii")).child(address.name)
+    return Fit(address, space, job, frame, key, Layout.of(job, frame))

@@ -1,0 +1,217 @@
+"""Goodness of fit of a job's family on its reference: what the fitted law expects there, against direct estimates.
+
+Records and figures are those of a public file, so nothing is spent. The law is fitted without privacy weights and without
+noise: what it misses here is the family's misfit alone, and a release of a file alike is off by as much.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, diags_array
+
+from dpdist.core.errors import JobError, Problem
+from dpdist.core.keys import Key
+from dpdist.core.records import TOTAL, Floats, Frame, Records
+from dpdist.core.table_cells import Cells, cross
+from dpdist.engine.protocol import Pass, Sample
+from dpdist.engine.rounds import run_rounds
+from dpdist.estimation.direct import Design, Replicated, direct, errors_given_sizes, totals
+from dpdist.estimation.estimators import STATISTICS
+from dpdist.job import Job
+from dpdist.job.families import FAMILIES
+from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.pseudo_posterior.tilted import Weigh
+from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
+from dpdist.models import Lognormal
+from dpdist.models.protocol import Draws, Exact, Expectation, Improper, StratumModel, expected_of
+from dpdist.privacy.weights import Ones
+from dpdist.runtime.blocks import block_rows
+from dpdist.runtime.reference import Unrecorded
+from dpdist.sampling.exact import ExactSampler, GridSampler
+from dpdist.survey.prepare import Tick, design_of, place, replicate_sums
+from dpdist.survey.reference_file import ReferenceFile
+
+WITHIN = 2.0
+"""Direct standard errors within which an expectation is taken to fit."""
+LEAST = 10
+"""Records of a cell, below which its direct standard error is too uncertain to judge by."""
+DRAWS = 200
+PUBLIC_KEY = Key(bytes(32)).child("goodness of fit")
+"""Of draws from a public file's posterior, which need no secret: every plan and run has the same figures."""
+MEASURE = (
+    f"share of the reference's table cells, of {LEAST} records or more, whose expectation under the fitted law lies within "
+    f"{WITHIN:g} standard errors of the direct estimate, given the cells' sizes where the design has neither PSUs nor "
+    "replicate weights; the score is the smallest share of a statistic, and says nothing of the shape of records"
+)
+
+
+class Misfit(NamedTuple):
+    """Of a statistic: cells judged, the share within `WITHIN` standard errors, median and largest distance, and where."""
+
+    statistic: str
+    cells: int
+    within: float
+    median: float
+    largest: float
+    cell: str
+
+    def in_words(self) -> str:
+        off = f"median {self.median:.2g}, largest {self.largest:.2g} at {self.cell}"
+        return f"{self.within:.2f} of {self.cells:,} cells within {WITHIN:g} standard errors for {self.statistic} ({off})"
+
+
+@dataclass(frozen=True)
+class GoodnessOfFit:
+    """A parametric law on a reference, statistic by statistic; none where no cell can be judged."""
+
+    law: str
+    misfits: tuple[Misfit, ...]
+
+    @property
+    def score(self) -> float | None:
+        return min((each.within for each in self.misfits), default=None)
+
+    def in_words(self) -> str:
+        """The worst statistic's figures."""
+        if not self.misfits:
+            return f"not judged: no cell of the reference has {LEAST} records and a standard error"
+        return min(self.misfits, key=lambda each: (each.within, -each.median)).in_words()
+
+    def cautions(self, job: Job) -> Iterator[str]:
+        """What a plan and a statement warn of."""
+        if self.score is None:
+            yield f"fit of the {self.law} law on the reference: {self.in_words()}"
+        elif self.score < job.fit.warn_below:
+            yield (
+                f"the {self.law} law does not fit the reference: {self.in_words()}; tables and synthetic records will be "
+                "off likewise, and no standard error knows it: take reference_tables, or a family that fits"
+            )
+
+    def described(self) -> dict[str, Any]:
+        """JSON-ready, for the statement."""
+        shown = [
+            each._asdict() | {name: round(getattr(each, name), 4) for name in ("within", "median", "largest")}
+            for each in self.misfits
+        ]
+        score = None if self.score is None else round(self.score, 4)
+        return {"law": self.law, "measure": MEASURE, "score": score, "statistics": shown}
+
+
+def refuse_misfit(job: Job, found: GoodnessOfFit) -> None:
+    """Raises `JobError` with the figures, which are public, where the fit is below what the job demands."""
+    least = job.fit.refuse_below
+    if least is None or (found.score is not None and found.score >= least):
+        return
+    told = f"the {found.law} law on the reference: {found.in_words()}"
+    remedy = "take reference_tables, or a family that fits; or lower fit.refuse_below"
+    raise JobError(job.dataset, [Problem("fit.refuse_below", told, f"at least {least:g} for every statistic", remedy)])
+
+
+def goodness_of_fit(job: Job, reference: ReferenceFile, tick: Tick = lambda rows: None) -> GoodnessOfFit:
+    """Of the job's family, a `parametric` one, on its reference, in one more pass over that file."""
+    census = reference.census
+    design = design_of(job, census)._replace(lonely=job.survey.lonely_record)
+    again = [replicate_sums(job, reference.source, census.frame, j) for j in range(len(job.model.outcomes))]
+    with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
+        records = place(job, reference.source, census, Path(folder), tick)
+        return compared(job, census.frame, records, reference.row >= 0, design, again)
+
+
+def compared(
+    job: Job,
+    frame: Frame,
+    records: Records,
+    inside: NDArray[np.bool_],
+    design: Design,
+    replicated: Sequence[Replicated | None],
+) -> GoodnessOfFit:
+    """Records in the order of their frame; `inside` are the frame rows that the current file has too, (row,)."""
+    weight, products = _expected(job, frame, records)
+    inside = inside & np.isfinite(weight)
+    n, clustered = frame.count.astype(np.float64), job.survey.psu is not None
+    sizes: dict[str, list[tuple[float, str]]] = defaultdict(list)
+    for j, outcome in enumerate(job.model.outcomes):
+        found = totals(_blocks(records.about(j), job.sampler.total), frame, clustered)
+        sums = [np.where(inside, n * each, 0.0) for each in (weight, products[j])]
+        for table in job.tables:
+            cells = _within(cross(frame, table.by, table.margins), inside)
+            estimates = direct(found, frame, cells, design, replicated[j])
+            errors = errors_given_sizes(found, frame, cells, design)
+            if clustered or replicated[j] is not None:
+                errors = np.sqrt([each.variance for each in estimates])
+            off = _expectations(cells, sums) - [each.value for each in estimates]
+            judged = (cells.membership @ n >= LEAST) & (errors > 0)
+            for statistic in table.statistics:
+                k = STATISTICS.index(statistic.name)
+                if (statistic.variable or job.model.outcomes[0]) == outcome:
+                    for cell in np.flatnonzero(judged[k]):
+                        where = f"{table.name}: {' / '.join(cells.labels[cell]) or TOTAL}"
+                        sizes[statistic.text].append((abs(float(off[k, cell] / errors[k, cell])), where))
+    return GoodnessOfFit(FAMILIES[job.model.family].law, tuple(_misfit(name, each) for name, each in sizes.items()))
+
+
+def _expectations(cells: Cells, sums: Sequence[Floats]) -> Floats:
+    """Expected counts, means and totals of cells, (statistic, cell), from those of frame rows."""
+    count, total = (cells.membership @ each for each in sums)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.array([count, total / count, total])
+
+
+def _misfit(statistic: str, sizes: list[tuple[float, str]]) -> Misfit:
+    off = np.array([size for size, _ in sizes])
+    return Misfit(statistic, len(off), float((off <= WITHIN).mean()), float(np.median(off)), *max(sizes))
+
+
+def _expected(job: Job, frame: Frame, records: Records) -> tuple[Floats, Floats]:
+    """E(w|x) of every frame row, (row,), and E(wy|x) of every outcome, (outcome, row); NaN in strata without a fit."""
+    weight, products = np.full(len(frame), np.nan), np.full((len(job.model.outcomes), len(frame)), np.nan)
+    start = np.concatenate([[0], np.cumsum(frame.count)])
+    for stratum, label in enumerate(frame.stratum_labels):
+        own = frame.rows_of(stratum)
+        model = builder_of(job).build(job, frame, own)
+        model = model.as_sampled() if isinstance(model, Lognormal) else model
+        part = records.part(int(start[own.start]), int(start[own.stop]))
+        assert isinstance(model, Expectation)
+        try:
+            theta = _fitted(model, part, label, job.sampler.total)
+        except Improper:
+            continue
+        for j in range(len(products)):
+            each, product = expected_of(model, theta, j)
+            weight[own], products[j, own] = each.mean(axis=0), product.mean(axis=0)
+    return weight, products
+
+
+def _fitted(model: StratumModel, records: Records, label: str, draws: int) -> Draws:
+    """The law of the records: draws of its parameters, or its own. Raises `Improper`."""
+    if isinstance(model, SanitizedLognormal):
+        return model.fitted_to(records)
+    sampler = ExactSampler(DRAWS) if isinstance(model, Exact) else GridSampler(DRAWS)
+    blocks = _blocks(records, draws)
+    return run_rounds(_fit(model), model, sampler, PUBLIC_KEY, label, blocks, [Unrecorded()] * len(blocks))
+
+
+def _fit(model: StratumModel) -> Generator[Pass | Sample, Any, Draws]:
+    statistics = yield Pass(Weigh(model, Ones()), model.combine)
+    draws: Draws = yield Sample(statistics, "fit")
+    return draws
+
+
+def _blocks(records: Records, draws: int) -> list[Records]:
+    size = block_rows(draws)
+    return [records.part(start, min(start + size, len(records))) for start in range(0, len(records), size)]
+
+
+def _within(cells: Cells, inside: NDArray[np.bool_]) -> Cells:
+    """The cells over these frame rows alone."""
+    membership = csr_array(cells.membership @ diags_array(inside.astype(np.float64)))
+    membership.eliminate_zeros()
+    return replace(cells, membership=membership)

@@ -1,0 +1,197 @@
+"""A scheduler that somebody else runs: reached, or the cause named; its workers checked; lost and found."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from dpdist.core.errors import ClusterError, WorkspaceError
+from dpdist.job import Runtime
+from dpdist.runtime.tls import Credentials, reach
+from dpdist.storage.objects import Objects, is_url
+
+ALLOWED_DEATHS = 20
+"""Workers that may die under one task before it is given up: a killed worker is no fault of the task."""
+CLOSE_TIMEOUT = 5.0
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+_RETRY_INTERVAL = 0.5
+_START_WORKERS = "start workers with `dpdist cluster worker`"
+
+
+class Lost(Exception):
+    """The link to the scheduler is broken."""
+
+
+def lost_results() -> tuple[type[Exception], ...]:
+    """Exceptions of a future whose scheduler was lost, or of a client that is not connected."""
+    from distributed.client import FutureCancelledError, FuturesCancelledError
+    from distributed.comm.core import CommClosedError
+
+    return FutureCancelledError, FuturesCancelledError, CommClosedError
+
+
+def broken_links() -> tuple[type[Exception], ...]:
+    """What a client raises whose scheduler is gone, or that was closed."""
+    return (*lost_results(), OSError, ValueError, RuntimeError)
+
+
+def settings(start_timeout: float) -> dict[str, Any]:
+    """Dask's settings on every side of a cluster."""
+    return {
+        "distributed.nanny.pre-spawn-environ": {**_ONE_THREAD, "MALLOC_TRIM_THRESHOLD_": "65536"},
+        "distributed.comm.timeouts.connect": f"{start_timeout}s",
+        "distributed.scheduler.allowed-failures": ALLOWED_DEATHS,
+        "distributed.worker.memory.spill": False,
+        "distributed.worker.memory.target": False,
+        "distributed.worker.memory.pause": False,
+    }
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a scheduler is and how it is spoken to."""
+
+    address: str
+    security: Any
+    timeout: float
+
+    @classmethod
+    def of(cls, runtime: Runtime) -> Place:
+        """What the job says, or Dask's own configuration (`scheduler: config`)."""
+        import dask
+        from distributed import Security
+
+        address, timeout = str(runtime.scheduler), runtime.start_timeout
+        if address != "config":
+            security = Credentials(Path(runtime.tls).absolute()).security() if runtime.tls else Security()
+            return cls(address, security, timeout)
+        configured = dask.config.get("scheduler-address", None)
+        if not configured:
+            found = "runtime.scheduler is `config`, but Dask's configuration names no scheduler-address"
+            raise ClusterError(found, "set it, or DASK_SCHEDULER_ADDRESS, or name the address in runtime.scheduler", 2)
+        security = Credentials(Path(runtime.tls).absolute()).security() if runtime.tls else Security()
+        if not str(configured).startswith("tls://") and not runtime.allow_plain:
+            found = f"Dask's configuration names {configured}, which is not encrypted"
+            raise ClusterError(found, "use a tls:// address, or say runtime.allow_plain: true", 2)
+        return cls(str(configured), security, timeout)
+
+    def connect(self) -> Any:
+        """A client. Raises `ClusterError` that names the cause."""
+        import dask
+        from distributed import Client
+
+        reach(self.address, self.security, self.timeout)
+        with dask.config.set({"distributed.comm.timeouts.connect": f"{self.timeout}s"}):
+            try:
+                return Client(self.address, security=self.security, timeout=self.timeout)
+            except OSError as error:
+                found = f"the scheduler at {self.address} answered and was lost again ({type(error).__name__})"
+                raise ClusterError(found, "look at its log; the same command resumes") from None
+
+
+def workers_of(client: Any) -> dict[str, int]:
+    """Threads of each worker that is there, by address. Raises `Lost`."""
+    try:
+        return dict(client.nthreads())
+    except broken_links() as error:
+        raise Lost from error
+
+
+def check_workers(client: Any, timeout: float, needs: Mapping[str, float], shared: Path | str | None) -> None:
+    """Wait for a first worker; refuse workers on which tasks would wait for ever, fail, or write elsewhere."""
+    try:
+        client.wait_for_workers(1, timeout=timeout)
+    except TimeoutError:
+        found = f"the scheduler at {client.scheduler.address} has no workers after {timeout:g} s"
+        remedy = f"{_START_WORKERS}, or look at their logs: a worker with another authority's certificate is refused"
+        raise ClusterError(found, f"{remedy}; the same command resumes") from None
+    except broken_links():
+        raise _lost_at_the_start() from None
+    reached, info = _asked(client, timeout, shared)
+    for worker, facts in sorted(reached.items()):
+        _check_worker(worker, facts, needs, shared, info.get(worker, {}))
+
+
+def _asked(client: Any, timeout: float, shared: Path | str | None) -> tuple[dict[str, Any], Mapping[str, Any]]:
+    """Facts of the workers that answer, at least one: some may die at any time, or be cut off and not be given up yet."""
+    until = time.monotonic() + timeout
+    while True:
+        try:
+            said = client.run(_facts, str(shared) if shared else None, on_error="return")
+            info = client.scheduler_info()["workers"]
+        except broken_links():
+            raise _lost_at_the_start() from None
+        if any(isinstance(facts, ModuleNotFoundError) for facts in said.values()):
+            raise ClusterError("the workers have no dpdist", f"{_START_WORKERS} of the same version")
+        reached = {worker: facts for worker, facts in said.items() if not isinstance(facts, Exception)}
+        if reached:
+            return reached, info
+        if time.monotonic() > until:
+            found = f"the scheduler cannot reach the workers that have registered ({', '.join(sorted(said)[:3])})"
+            remedy = "look at the workers' --host and ports, and at network policies; the same command resumes"
+            raise ClusterError(found, remedy)
+        time.sleep(_RETRY_INTERVAL)
+
+
+def _lost_at_the_start() -> ClusterError:
+    found = "the scheduler was lost while its workers were asked for"
+    return ClusterError(found, "look at its log; the same command resumes")
+
+
+def _check_worker(
+    worker: str, facts: Mapping[str, Any], needs: Mapping[str, float], shared: Path | str | None, info: Mapping[str, Any]
+) -> None:
+    own = _facts(None)
+    for name in ("dpdist", "Python"):
+        if facts[name] != own[name]:
+            found = f"worker {worker} has {name} {facts[name]}, this driver {own[name]}"
+            raise ClusterError(found, "run driver, scheduler and workers from one image")
+    if facts["refused"]:
+        found = f"worker {worker} cannot use {shared}: {facts['refused']}"
+        raise ClusterError(found, "give the workers the same environment or mounted files with credentials as the driver")
+    if not facts["sees"]:
+        found = f"worker {worker} does not see {shared}, or may not write there"
+        raise ClusterError(found, "mount one shared folder at the same path on driver and workers, for the same user")
+    if info and info["nthreads"] != 1:
+        found = f"worker {worker} has {info['nthreads']} threads"
+        raise ClusterError(found, f"tasks need processes of one thread: {_START_WORKERS}")
+    for name, amount in needs.items():
+        if info and info["resources"].get(name, 0) < amount:
+            found = f"worker {worker} offers no resource '{name}'"
+            raise ClusterError(found, f"tasks that start subprocesses would wait for ever: {_START_WORKERS}")
+
+
+def _facts(shared: str | None) -> dict[str, Any]:
+    """Of a worker, told to the driver before any task runs."""
+    refused = None
+    if shared is not None and is_url(shared):
+        try:
+            Objects(shared, soon=True).check()
+        except WorkspaceError as error:
+            refused = error.found
+    sees = shared is None or is_url(shared) or os.access(shared, os.R_OK | os.W_OK | os.X_OK)
+    python = ".".join(platform.python_version_tuple()[:2])
+    return {"dpdist": version("dpdist"), "Python": python, "sees": sees, "refused": refused}
+
+
+def cut(client: Any, pending: set[Any]) -> None:
+    """Give up tasks, then restart the workers that hold one: in the other order another worker would take it over."""
+    keys = {future.key for future in pending}
+    with suppress(*broken_links()):
+        holding = [worker for worker, held in client.processing().items() if keys & set(held)]
+        client.cancel(list(pending), force=True)
+        if holding:
+            client.restart_workers(holding, timeout=CLOSE_TIMEOUT, raise_for_error=False)
+
+
+def close(client: Any) -> None:
+    """Leave the scheduler, also if it is gone."""
+    with suppress(*broken_links()):
+        client.close(timeout=CLOSE_TIMEOUT)

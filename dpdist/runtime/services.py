@@ -1,0 +1,120 @@
+"""The long-running sides of a cluster: a scheduler and workers, on encrypted links, with no dashboard.
+
+Over HTTP they show health and Prometheus figures, nothing of tasks; on loopback unless told otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from dpdist.core.errors import ClusterError
+from dpdist.runtime import scheduler as remote
+from dpdist.runtime.json_logs import log_as_json
+from dpdist.runtime.tls import Credentials, own_address, reach
+
+PORT = 8786
+HTTP = "127.0.0.1:0"
+_PRELOAD = ["dpdist.runtime.worker"]
+PATIENCE = 300.0
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_HTTP_ROUTES = {
+    f"distributed.{side}.http.routes": [f"distributed.http.{side}.prometheus", "distributed.http.health"]
+    for side in ("scheduler", "worker")
+}
+
+
+def serve_scheduler(host: str, port: int, tls: Path, http: str = HTTP, json_logs: bool = False) -> None:
+    """Run a scheduler until SIGTERM or SIGINT."""
+    import dask
+    import distributed
+
+    security = Credentials(tls.absolute()).security()
+    place = f"tls://{host}:{port}"
+    if json_logs:
+        log_as_json()
+
+    async def run() -> None:
+        try:
+            scheduler = await distributed.Scheduler(
+                host=host, port=port, protocol="tls://", security=security, dashboard=False, dashboard_address=http
+            )
+        except OSError as error:
+            found = f"the scheduler cannot listen on {place}, or not on {http} ({os.strerror(error.errno or 0)})"
+            raise ClusterError(found, "choose another --host or --port, or end what listens there") from None
+        await _until_told(scheduler.finished())
+        await scheduler.close(reason="told to end")
+
+    with dask.config.set({**remote.settings(60.0), **_HTTP_ROUTES}):
+        asyncio.run(run())
+
+
+def serve_worker(
+    address: str,
+    tls: Path,
+    host: str | None = None,
+    port: int = 0,
+    name: str | None = None,
+    memory: int | None = None,
+    http: str = HTTP,
+    patience: float = PATIENCE,
+    json_logs: bool = False,
+) -> None:
+    """Run one worker of one thread until SIGTERM or SIGINT; a lost scheduler is looked for again for `patience` seconds.
+
+    It listens on `host`, or on the address from which this machine speaks to the scheduler; the worker on `port`, the
+    process that restarts it when it dies on the next one.
+    """
+    import dask
+    import distributed
+
+    security = Credentials(tls.absolute()).security()
+    if json_logs:
+        log_as_json()
+
+    async def run() -> None:
+        """The address of this machine may be another one after a network is back."""
+        while True:
+            nanny = await distributed.Nanny(
+                address,
+                host=host or own_address(address),
+                name=name,
+                worker_port=port,
+                port=port + 1 if port else 0,
+                nthreads=1,
+                memory_limit=memory or "auto",
+                security=security,
+                protocol="tls://",
+                resources={"stan": 1.0},
+                preload=_PRELOAD,
+                dashboard_address=http,
+            )
+            told = await _until_told(nanny.finished())
+            await nanny.close(reason="told to end" if told else "scheduler lost")
+            if told:
+                return
+            await asyncio.to_thread(reach, address, security, patience)
+
+    with dask.config.set({**remote.settings(60.0), **_HTTP_ROUTES, "dpdist.json-logs": json_logs}):
+        reach(address, security, patience)
+        asyncio.run(run())
+
+
+async def _until_told(finished: Coroutine[Any, Any, Any]) -> bool:
+    """Wait until a server finishes by itself, or a signal tells it to: then True. Afterwards a signal ends the process:
+    there is nothing to close while a scheduler is looked for."""
+    told, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, told.set)
+    waiting = [asyncio.ensure_future(told.wait()), asyncio.ensure_future(finished)]
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    for number in _SIGNALS:
+        loop.remove_signal_handler(number)
+    for one in waiting:
+        one.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    return told.is_set()

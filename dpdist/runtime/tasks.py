@@ -1,0 +1,201 @@
+"""Tasks and drivers of protection: small strata whole, in bins; giant strata round by round, a task per span."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from dpdist.core.errors import FitError
+from dpdist.core.files import replaced
+from dpdist.core.records import Floats
+from dpdist.engine.protocol import Carry, Pass
+from dpdist.engine.rounds import combine, drive, run_rounds, visit_blocks
+from dpdist.models.protocol import Improper
+from dpdist.privacy.weight_search import NotReached
+from dpdist.runtime.executors import Executor
+from dpdist.runtime.fit_address import Address, Fit
+from dpdist.runtime.journal import entry, journal_of
+from dpdist.runtime.json_logs import note
+from dpdist.sampling import Unconverged
+from dpdist.storage.byproducts import Superseded
+from dpdist.storage.completion import checksums
+
+
+class Outcome(NamedTuple):
+    """What became of a stratum: why it has no release, if it has none."""
+
+    stratum: int
+    failure: str | None
+
+
+@dataclass(frozen=True)
+class ProtectBin:
+    """Task: all rounds of the small strata of one bin, those already finished left out: by an earlier run, or by a worker
+    that was lost before it told."""
+
+    address: Address
+
+    def __call__(self, number: int) -> list[Outcome]:
+        fit = self.address.open()
+        return protect_unfinished(fit, fit.layout.bins[number])
+
+    def unit(self, number: int) -> dict[str, int | str]:
+        strata = self.address.open().layout.bins[number]
+        return {"fit": self.address.name, "stratum": strata[0], "strata": len(strata)}
+
+
+@dataclass(frozen=True)
+class ProtectOne:
+    """Task: all rounds of one small stratum."""
+
+    address: Address
+
+    def __call__(self, stratum: int) -> list[Outcome]:
+        return protect_unfinished(self.address.open(), [stratum])
+
+    def unit(self, stratum: int) -> dict[str, int | str]:
+        return {"fit": self.address.name, "stratum": stratum, "strata": 1}
+
+
+def protect_unfinished(fit: Fit, strata: Sequence[int]) -> list[Outcome]:
+    done = fit.done(strata)
+    return [Outcome(stratum, None) if stratum in done else protect_small(fit, stratum) for stratum in strata]
+
+
+def protect_small(fit: Fit, stratum: int) -> Outcome:
+    """All rounds of a stratum in memory; leaves its by-products and its completion mark."""
+    numbers = fit.layout.blocks.of_stratum(stratum)
+    model, store = fit.fitted(stratum), fit.store(stratum)
+    span = store.span(0)
+    recorders = [span.block(fit.block_start(stratum, number)) for number in numbers]
+    label = fit.frame.stratum_labels[stratum]
+    try:
+        records, noise = fit.records(numbers), fit.noise(stratum)
+        released = run_rounds(fit.rounds(model, store), model, fit.sampler, fit.key, label, records, recorders, noise)
+        span.close()
+        store.close([model.describe(theta) for theta in released.parameters])
+    except (Improper, NotReached, Unconverged) as failure:
+        return Outcome(stratum, str(failure))
+    except Superseded:
+        return Outcome(stratum, None)
+    finally:  # of every stratum alike: which failed depends on the records
+        note("stratum", {"fit": fit.address.name, "stratum": stratum})
+    return Outcome(stratum, None)
+
+
+@dataclass(frozen=True)
+class VisitSpan:
+    """Task: one pass over one span of a giant stratum; leaves the span's carry and then its result."""
+
+    address: Address
+    stratum: int
+    round: int
+
+    def __call__(self, span: int) -> int:
+        fit = self.address.open()
+        journal = journal_of(fit, self.stratum)
+        if journal.finished(self.round, span):
+            return span
+        journal.store.take(journal.request(self.round), anew=True)
+        request: Pass = pickle.loads(journal.request(self.round).read_bytes())
+        numbers = fit.layout.spans(self.stratum)[span]
+        blocks = fit.records(numbers)
+        carry = journal.carried(self.round - 1, span) if self.round else {}
+        edges = np.concatenate([[0], np.cumsum([len(block) for block in blocks])])
+        slices = [slice(int(a), int(b)) for a, b in pairwise(edges)]
+        carries: list[Carry] = [{name: values[own] for name, values in carry.items()} for own in slices]
+        store = fit.store(self.stratum).span(span)
+        recorders = [store.block(fit.block_start(self.stratum, number)) for number in numbers]
+        partial = visit_blocks(request, blocks, carries, recorders)
+        recorded = store.close()
+        names = sorted(carries[0])
+        with replaced(journal.carry(self.round, span), durable=False) as temporary, temporary.open("wb") as handle:
+            np.save(handle, np.array([np.concatenate([own[name] for own in carries]) for name in names]))
+        left = recorded | checksums([journal.carry(self.round, span)], journal.confidential)
+        with replaced(journal.result(self.round, span)) as temporary, temporary.open("wb") as handle:
+            np.savez(handle, partial=partial, names=names, left=json.dumps(left))
+        byproducts = [journal.confidential / name for name in left]
+        for kept in (byproducts, [journal.result(self.round, span)]):
+            journal.store.keep(kept)
+            journal.store.forget(kept)
+        return span
+
+    def unit(self, span: int) -> dict[str, int | str]:
+        blocks = self.address.open().layout.spans(self.stratum)[span]
+        return {"fit": self.address.name, "stratum": self.stratum, "block": blocks.start, "blocks": len(blocks)}
+
+
+def protect_giant(fit: Fit, stratum: int, workers: Executor, tick: Callable[[int], None]) -> Outcome:
+    """The rounds of a giant stratum from here, spans on the workers; resumes from the journal of finished rounds."""
+    journal = journal_of(fit, stratum)
+    model, store, spans = fit.fitted(stratum), fit.store(stratum), fit.layout.spans(stratum)
+    if not journal.sound(len(spans)):
+        journal.remove()
+    journal.folder.mkdir(parents=True, exist_ok=True)
+    round = -1
+
+    def visit(request: Pass) -> Floats:
+        nonlocal round
+        round += 1
+        if not journal.store.take(journal.total(round)):
+            with replaced(journal.request(round)) as temporary:
+                temporary.write_bytes(pickle.dumps(request))
+            journal.store.keep([journal.request(round)])
+            for _ in workers.map(VisitSpan(fit.address, stratum, round), range(len(spans))):
+                tick(0)
+            partials = journal.partials(round, len(spans))
+            with replaced(journal.total(round)) as temporary, temporary.open("wb") as handle:
+                np.savez(handle, total=combine(request, partials))
+            journal.store.keep([journal.total(round)])
+            journal.clear(round)
+        return entry(journal.total(round), "total")
+
+    try:
+        label, noise = fit.frame.stratum_labels[stratum], fit.noise(stratum)
+        released = drive(fit.rounds(model, store), model, fit.sampler, fit.key, label, visit, noise)
+    except (Improper, NotReached, Unconverged) as failure:
+        return Outcome(stratum, str(failure))
+    elsewhere = {} if journal.store.shared else journal.recorded(round, len(spans))
+    store.close([model.describe(theta) for theta in released.parameters], elsewhere)
+    journal.remove()
+    return Outcome(stratum, None)
+
+
+def released_by(fit: Fit, stratum: int) -> dict[str, object]:
+    """What a finished stratum left: its summary and one described θ a set."""
+    path = fit.space.part(fit.address.name, stratum) / "stratum.json"
+    said: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
+    return said
+
+
+def fit_error(fit: Fit, outcome: Outcome) -> FitError:
+    """The typed error of a stratum without a release: names it, its size, p, the reason and the remedies."""
+    k = outcome.stratum
+    return FitError(
+        f"{fit.frame.stratum_labels[k]} (n = {int(fit.frame.stratum_count[k])}, p = {fit.model(k).identified})",
+        outcome.failure or "failed",
+        _remedies(fit),
+    )
+
+
+def _remedies(fit: Fit) -> str:
+    """What the job can still change: no fallback that it has, and none under a strict guarantee."""
+    job, own = fit.job, fit.job.mechanism.fallback
+    ways = []
+    if job.frozen and job.mechanism.name == "weighted":
+        calibrated = "" if job.calibration is None else "leave calibration out and state its constants with a "
+        ways.append(f"{calibrated}lower mechanism.aim")
+    if fit.frame.strata:
+        ways.append("pool strata (strata: []" + (")" if job.strict else " or mechanism.fallback: pool)"))
+    if job.model.predictors:
+        ways.append("drop predictors")
+    if own != "proper_prior" and fit.model(0).improper:
+        fallback = "" if job.strict else "mechanism.fallback: proper_prior or "
+        ways.append(f"take a proper prior ({fallback}model.prior: {{name: proper}})")
+    return ", ".join([*ways, "or raise the budget"]) if ways else "raise the budget"

@@ -1,0 +1,132 @@
+"""Recorders: confidential by-products into stores made from templates; a stratum's completion mark comes last."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dpdist.core.confidential import Confidential
+from dpdist.core.files import write_json
+from dpdist.core.records import Floats
+from dpdist.engine.protocol import Columns
+from dpdist.models.protocol import Draws, Parameter
+from dpdist.storage import arrays
+from dpdist.storage.completion import checksums
+from dpdist.storage.record_axis import RaggedAxis
+from dpdist.storage.tables import write_table
+from dpdist.storage.workspace import Workspace
+
+
+class Superseded(Exception):
+    """Another task has finished the stratum meanwhile: what it left stands."""
+
+
+@dataclass
+class StratumStore:
+    """What one stratum leaves as a whole; `close` writes its summary and release and, last, the mark over all its files.
+
+    Nothing is written where the mark stands: a worker that was cut off, whose task another has done, comes too late and
+    gets `Superseded`. Two that are at it in the same moment leave the same bytes, each file whole.
+    """
+
+    space: Workspace
+    fit: str
+    stratum: int
+    axis: RaggedAxis
+    log_lik: bool
+    parameters: tuple[Parameter, ...]
+    _summary: dict[str, Any] = field(default_factory=dict)
+    _fits: list[str] = field(default_factory=list)
+
+    @property
+    def folder(self) -> Path:
+        return self.space.part(self.fit, self.stratum)
+
+    def refuse_late(self) -> None:
+        """Raises `Superseded` once the stratum's mark stands; never in an object store, where a conditional put decides."""
+        if self.space.store.shared and (self.space.marks / f"{self.folder.name}.json").exists():
+            raise Superseded
+
+    def posterior(self, fit: str, draws: Confidential[Draws]) -> None:
+        self.refuse_late()
+        self._fits.append(fit)
+        arrays.write_draws(self.space.posterior, fit, self.stratum, draws.disclose_to_custodian())
+
+    def summary(self, values: Confidential[dict[str, Any]]) -> None:
+        """A figure that is not defined (R-hat of one chain) is kept as null."""
+        said = values.disclose_to_custodian()
+        figures = {name: None if np.isnan(value) else value for name, value in said["diagnostics"].items()}
+        self._summary = {**said, "diagnostics": figures}
+
+    def span(self, number: int) -> SpanStore:
+        return SpanStore(self, number)
+
+    def chunks(self, start: int, stop: int) -> list[Path]:
+        """Files of the log-likelihood tensor that hold records start:stop."""
+        return arrays.chunk_files(self.space.log_lik, self.axis.chunk, self.axis.region(self.stratum, start, stop))
+
+    def close(self, described: Sequence[Mapping[str, Any]], elsewhere: Mapping[str, str] | None = None) -> None:
+        """`elsewhere`: files that other processes have kept, with their checksums, where this one does not see them."""
+        self.refuse_late()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_json(self.folder / "stratum.json", {"summary": self._summary, "released": list(described)})
+        files = [path for path in self.folder.iterdir() if path.suffix in (".json", ".parquet")]
+        files += arrays.posterior_files(self.space.posterior, self.parameters, self.stratum, self._fits)
+        if self.log_lik:
+            files += self.chunks(0, int(self.axis.length[self.stratum]))
+        own = [path for path in files if path.relative_to(self.space.confidential).as_posix() not in (elsewhere or {})]
+        self.refuse_late()
+        self.space.mark(self.folder.name, own, elsewhere)
+        self.space.store.forget(own)
+
+
+@dataclass
+class SpanStore:
+    """Bounds of a span of blocks, gathered into one file of the stratum's part."""
+
+    stratum: StratumStore
+    number: int
+    _bounds: dict[int, Columns] = field(default_factory=dict)
+    _chunks: list[Path] = field(default_factory=list)
+
+    def block(self, start: int) -> BlockStore:
+        """Recorder of the block that begins at record `start` of the stratum."""
+        return BlockStore(self, start)
+
+    def close(self) -> dict[str, str]:
+        """Write what the blocks recorded, if a pass recorded anything; checksums of all files of it."""
+        if not self._bounds:
+            return {}
+        self.stratum.refuse_late()
+        self.stratum.folder.mkdir(parents=True, exist_ok=True)
+        bounds = self.stratum.folder / f"bounds-{self.number:05d}.parquet"
+        write_table(bounds, pa.concat_tables(pa.table(self._bounds[start]) for start in sorted(self._bounds)))
+        return checksums([bounds, *self._chunks], self.stratum.space.confidential)
+
+
+@dataclass(frozen=True)
+class BlockStore:
+    """Recorder of one block; a block owns its chunks of the log-likelihood tensor."""
+
+    span: SpanStore
+    start: int
+
+    @property
+    def wants_log_lik(self) -> bool:
+        return self.span.stratum.log_lik
+
+    def bounds(self, columns: Confidential[Columns]) -> None:
+        self.span._bounds[self.start] = columns.disclose_to_custodian()
+
+    def log_lik(self, values: Confidential[Floats]) -> None:
+        tensor, store = values.disclose_to_custodian(), self.span.stratum
+        record = np.asarray(self.span._bounds[self.start]["record"], dtype=np.int64)
+        stop = self.start + tensor.shape[1]
+        store.refuse_late()
+        arrays.write_log_lik(store.space.log_lik, store.axis.region(store.stratum, self.start, stop), tensor, record)
+        self.span._chunks += store.chunks(self.start, stop)

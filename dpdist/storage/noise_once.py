@@ -1,0 +1,118 @@
+"""Draw-once: whoever draws first decides, and everybody reads what was kept, however often a task runs.
+
+Noise that is used twice, for different sums, tells their exact difference. So a kept file says what it was drawn for, and
+is refused for anything else. Noise that is drawn twice, for the same sums, spends the budget twice. So a mark tells of
+every draw, and where a draw is lost no other takes its place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from uuid import uuid4
+
+import numpy as np
+
+from dpdist.core.errors import WorkspaceError
+from dpdist.core.files import private, sha256, sync_folder
+from dpdist.core.records import Floats
+from dpdist.storage.store import marked
+from dpdist.storage.workspace import Workspace
+
+DIGESTS = {"query": "what is summed (limits, units or bins)", "sums": "the exact sums"}
+"""Facts of a draw that are checksums: a difference is named, not shown."""
+_RESTORE = "restore it from a copy, or begin again in a new folder, which spends the budget again"
+
+
+def drawn_once(space: Workspace, path: Path, facts: Mapping[str, str], draw: Callable[[], Floats]) -> Floats:
+    """The noise kept at `path`, drawn now if there is none. `facts`: what it is drawn for, by name.
+
+    Raises `WorkspaceError` where kept noise is lost, damaged, or was drawn for something else, and where none may be drawn
+    any more (`Workspace.sealed`).
+    """
+    mark = space.marks / f"noise-{path.stem}.json"
+    told = space.store.take(mark)
+    if not space.store.take(path):
+        if told or space.sealed:
+            raise _lost(space, path)
+        _draw(space, path, facts, draw)
+    _vouch(space, path, mark)
+    said, noise = _read(space, path)
+    if differing := _differences(said, facts):
+        raise _refused(space, path, f"was drawn for something else: {'; '.join(differing)}", _remedy(space, said))
+    return noise
+
+
+def _draw(space: Workspace, path: Path, facts: Mapping[str, str], draw: Callable[[], Floats]) -> None:
+    """Written aside, synced and linked: of several racers one link succeeds, and the others read the winner's draw.
+
+    A file under the final name is therefore whole. On a file system without hard links the link's error is raised. In an
+    object store one conditional put succeeds.
+    """
+    with private():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{uuid4().hex}.part")
+        try:
+            with temporary.open("xb") as handle:
+                np.savez(handle, noise=draw(), facts=json.dumps(dict(facts)))
+                handle.flush()
+                os.fsync(handle.fileno())
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                pass
+            else:
+                sync_folder(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+    try:
+        space.store.settle(path)
+    except BaseException:  # what stands here alone would be taken for what was kept
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _vouch(space: Workspace, path: Path, mark: Path) -> None:
+    """Before the noise is used its checksum has a mark. A run that was killed between the two finds the noise, unused."""
+    if not space.store.take(mark):
+        space.mark_once(mark, [path])
+    if (marked(mark) or {}).get(path.relative_to(space.confidential).as_posix()) != sha256(path):
+        raise _refused(space, path, f"is damaged: {mark.relative_to(space.root).as_posix()} has another checksum")
+
+
+def _read(space: Workspace, path: Path) -> tuple[dict[str, str], Floats]:
+    try:
+        with path.open("rb") as handle, np.load(handle) as file:
+            said: dict[str, str] = json.loads(str(file["facts"]))
+            noise: Floats = file["noise"]
+    except (zipfile.BadZipFile, OSError, ValueError, KeyError, EOFError):
+        raise _refused(space, path, "is damaged") from None
+    return said, noise
+
+
+def _lost(space: Workspace, path: Path) -> WorkspaceError:
+    found = "is missing: it was drawn and used, and other noise would spend the budget again"
+    return _refused(space, path, found, "give the same --replay again" if space.replayed else _RESTORE)
+
+
+def _differences(said: Mapping[str, str], facts: Mapping[str, str]) -> list[str]:
+    """What differs, in words; checksums of confidential sums are not shown."""
+    names = [name for name in sorted(said.keys() | facts.keys()) if said.get(name) != facts.get(name)]
+    return [
+        DIGESTS.get(name) or f"{name} ({said.get(name, 'not stated')} there, {facts.get(name, 'not stated')} here)"
+        for name in names
+    ]
+
+
+def _remedy(space: Workspace, said: Mapping[str, str]) -> str:
+    code = f"the code that drew it (dpdist {said.get('dpdist', '?')} and opendp {said.get('opendp', '?')})"
+    if space.replayed:
+        return f"replay with {code}, in a new folder"
+    return f"go on with {code}, or begin again in a new folder, which spends the budget again"
+
+
+def _refused(space: Workspace, path: Path, found: str, remedy: str = _RESTORE) -> WorkspaceError:
+    return WorkspaceError(space.place, f"{path.relative_to(space.root).as_posix()} {found}", remedy, exit_code=2)

@@ -1,0 +1,42 @@
+"""One record axis for strata of any size: every stratum starts on a chunk border, so a chunk has one writer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpdist.core.records import Ints
+
+
+@dataclass(frozen=True)
+class RaggedAxis:
+    """Offsets (multiples of `chunk`) and lengths of the strata along the padded axis, both (stratum,)."""
+
+    offset: Ints
+    length: Ints
+    chunk: int
+
+    @classmethod
+    def of(cls, length: Ints, largest_chunk: int) -> RaggedAxis:
+        """Chunk: the power of two from the median length, between 128 and the record block."""
+        median = float(np.median(length)) if len(length) else 1.0
+        chunk = int(2 ** np.ceil(np.log2(max(128.0, min(median, float(largest_chunk))))))
+        chunk = min(chunk, max(128, largest_chunk))
+        chunks = -(-length // chunk)
+        offset = np.concatenate([[0], np.cumsum(chunks)[:-1]]).astype(np.int64) * chunk
+        return cls(offset, length, chunk)
+
+    @property
+    def size(self) -> int:
+        """Length of the padded axis."""
+        return int(-(-self.length // self.chunk).sum()) * self.chunk
+
+    def region(self, stratum: int, start: int, stop: int) -> slice:
+        """Region of records start:stop of a stratum; asserts that it owns every chunk it touches."""
+        if not 0 <= start < stop <= self.length[stratum]:
+            raise AssertionError(f"records {start}:{stop} are not the stratum's")
+        if start % self.chunk or (stop % self.chunk and stop != self.length[stratum]):
+            raise AssertionError(f"records {start}:{stop} share a chunk of {self.chunk} with another writer")
+        first = int(self.offset[stratum])
+        return slice(first + start, first + stop)

@@ -1,0 +1,1 @@
+"""Kinds of studies: what each may say, one replicate of it, its page."""

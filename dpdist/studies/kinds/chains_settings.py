@@ -1,0 +1,82 @@
+"""What a study of chains may say: releases of reference_tables, each fixed on the one before, of a survey that changes."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from dpdist.job import Budget, Frozen, Name, budget_text
+from dpdist.studies.kinds.surveys import EARLIER, OfSurveys, SurveyCase
+from dpdist.studies.kinds.tables_settings import STATISTICS, sizes_of
+
+UNCHAINED = ("direct", "laplace_composed")
+"""What every case has beside the study's arms."""
+
+
+class ChainCase(SurveyCase):
+    """A survey in every period. The first one, of period 0, is public and fixes the first release; the law's shape changes
+    by as much every period to what it is in the last; `growth` is a period's."""
+
+    periods: int = Field(default=16, ge=2, le=99)
+
+    def said(self, period: int) -> dict[str, Any]:
+        """What simulates a period's survey, but for its seed."""
+        part, grown = period / self.periods, (1.0 + self.growth) ** period
+        shape = {name: first + part * (getattr(self, name) - first) for name, first in EARLIER.items()}
+        size = {"population": round(self.population * grown), "sample": self.sample}
+        return {"kind": "doctorates", **size, "law": self.law, "growth": grown - 1.0, **shape}
+
+
+class ChainArm(Frozen):
+    """A chain of which every `refresh`-th release spends a `share` of its ε on histograms; or, with `renewed`, releases of
+    which each is fixed on the period before's file, as if that were public: no shape is carried on."""
+
+    label: Name
+    refresh: int | None = Field(default=None, ge=1)
+    share: Budget = Fraction(3, 10)
+    renewed: bool = False
+    adjacency: Literal["zero_out", "substitution"] = "zero_out"
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if self.share >= 1:
+            raise ValueError("share is a share, below 1, of a refreshed release's ε")
+        if self.renewed and self.refresh is not None:
+            raise ValueError("releases fixed on files have nothing to refresh: leave refresh out")
+        return self
+
+    def histogram(self, period: int, epsilon: str) -> dict[str, Any]:
+        """What the period's reference says of histograms."""
+        if self.refresh is None or period % self.refresh:
+            return {}
+        return {"histogram": {"epsilon": budget_text(self.share * Fraction(epsilon))}}
+
+
+class Chaining(OfSurveys):
+    """|error| in direct standard errors, as designed and of counts also given the cells' sizes, median and largest over 27
+    cells, and coverage of nominal 90 % intervals: by period, over the whole chain, and of the last quarter of it."""
+
+    kind: Literal["chain"]
+    cases: tuple[ChainCase, ...] = Field(min_length=1)
+    mechanisms: tuple[ChainArm, ...] = Field(min_length=1)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return (*UNCHAINED, *(arm.label for arm in self.mechanisms))
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        each = [f"{name}_{what}" for name in STATISTICS for what in (*sizes_of(name), "coverage")]
+        return (*(name for one in each for name in (one, late(one))), "chain_epsilon")
+
+
+def late(measure: str) -> str:
+    """The name of a measure's mean over the last quarter of a chain."""
+    statistic, what = measure.split("_", 1)
+    return f"{statistic}_late_{what}"
+
+
+def in_period(measure: str, period: int) -> str:
+    return f"{measure} in period {period:02d}"

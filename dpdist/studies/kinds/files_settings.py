@@ -1,0 +1,136 @@
+"""What a study of real releases may say: of public files split into halves, samples or periods, of repeated samples."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from dpdist.job import Adjacency, Budget, Frozen, Name, budget_text
+from dpdist.studies.kinds.files_arms import DIRECT, FiledArm, Limit
+from dpdist.studies.kinds.populations import PopulationName
+from dpdist.studies.kinds.tables_settings import sizes_of
+from dpdist.studies.settings import Study, known_or_refused
+
+RELEASE = "reference_tables"
+Comparison = Literal["reference_only", "laplace_finest", "laplace_composed"]
+COMPARISONS: tuple[Comparison, ...] = ("reference_only", "laplace_finest", "laplace_composed")
+STATISTICS = ("count", "mean")
+
+
+class FileCase(Frozen):
+    """A public file, the job that is run on its parts, and how it is split.
+
+    `halves`: one half is the other's reference. `samples`: two disjoint ones, each a `share` of the file, which is the
+    truth. `periods`: every level of `column` in turn is released, each release the next one's reference; the first is fixed
+    on histograms of its own, at `first` of its ε. `pps`: the file, or a simulated `population`, is the population of
+    samples of `sample` units whose inclusion probabilities grow with the outcome; another such sample is the reference.
+    There the study's mechanisms stand in for the job's own, and the samples' weights for the file's.
+    """
+
+    name: Name
+    file: str | None = Field(default=None, description="in the folder that `dpdist study --data` names")
+    population: PopulationName | None = Field(default=None, description="simulated, in place of a file and its job")
+    job: str | None = Field(default=None, description="a job file, or the name of a shipped job")
+    split: Literal["halves", "samples", "periods", "pps"]
+    share: float = Field(default=0.1, gt=0, le=0.5)
+    column: str | None = None
+    first: Budget | None = Field(default=None, description="share of ε; unset: the first period is a public file")
+    complete: tuple[str, ...] = Field(default=(), description="columns of which records with missing values are left out")
+    drift: float = Field(default=1.0, gt=0, description="of the current part's weights and outcomes, in halves and pps")
+    power: float = Field(default=1.0, gt=0, description="of the current weights and outcomes about their means, in pps")
+    adjacency: Adjacency = "zero_out"
+    sample: int | None = Field(default=None, ge=2, description="units of a pps sample")
+    by: tuple[str, ...] = Field(default=(), description="columns of a pps case's tables, in place of the job's own")
+    above: float | None = Field(default=None, description="the population of pps: records whose outcome is above this")
+    weight_bounds: tuple[float, float] | None = Field(
+        default=None, description="public, for mechanisms without a reference"
+    )
+    mechanisms: tuple[str, ...] | None = Field(default=None, description="labels of a pps case's; unset: all")
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if (self.split == "periods") != (self.column is not None):
+            raise ValueError("column names what tells periods apart: it goes with split: periods, and only with it")
+        if self.first is not None and (self.split != "periods" or self.first >= 1):
+            raise ValueError("first is a share, below 1, of the first period's ε")
+        if self.drift != 1.0 and self.split not in ("halves", "pps"):
+            raise ValueError("drift is for split: halves and pps")
+        return self
+
+    @model_validator(mode="after")
+    def _one_population(self) -> Self:
+        if (self.file is None) == (self.population is None):
+            raise ValueError("give file or population, one of them")
+        if (self.file is None) != (self.job is None):
+            raise ValueError("job goes with file: a simulated population has a job of its own")
+        if (self.split == "pps") != (self.sample is not None):
+            raise ValueError("sample is a number of units: it goes with split: pps, and only with it")
+        if self.split != "pps":
+            unasked = ("population", "by", "above", "weight_bounds", "mechanisms")
+            said = [name for name in unasked if getattr(self, name) not in (None, ())]
+            said += ["power"] if self.power != 1.0 else []
+            if said:
+                raise ValueError(f"{said[0]} is for split: pps")
+        return self
+
+    @property
+    def n(self) -> int:
+        """Of a file's parts not known before it is read."""
+        return self.sample or 0
+
+
+class Filed(Study):
+    """|error| in direct standard errors, as designed and of counts also given the cells' sizes, median and largest over
+    cells and margins; around the truth of samples RMSE over
+    the direct estimate's, and coverage."""
+
+    kind: Literal["files"]
+    cases: tuple[FileCase, ...] = Field(min_length=1)
+    epsilons: tuple[Budget, ...] = Field(min_length=1)
+    data: str | None = Field(default=None, description="folder of the files; `--data` names another")
+    mechanisms: tuple[FiledArm, ...] = Field(default=(), description="of split: pps")
+    limits: tuple[Limit, ...] = Field(default=(), description="what the page holds the results against")
+
+    @model_validator(mode="after")
+    def _mechanisms_of_samples(self) -> Self:
+        repeated = [case for case in self.cases if case.split == "pps"]
+        if bool(repeated) != bool(self.mechanisms):
+            raise ValueError("mechanisms are those of split: pps, which needs some")
+        for case in repeated:
+            known_or_refused(f"case '{case.name}'", case.mechanisms, [arm.label for arm in self.mechanisms])
+        for case in repeated:
+            for arm in self.arms_of(case):
+                if arm.histogram is not None and case.weight_bounds is None:
+                    raise ValueError(f"'{arm.label}' has no reference: case '{case.name}' needs weight_bounds")
+        for arm in self.mechanisms:
+            known_or_refused(f"mechanism '{arm.label}'", [budget_text(e) for e in arm.epsilons or ()], self.grid)
+        for limit in self.limits:
+            known_or_refused(f"limit '{limit.title}'", limit.cases, self.case_names)
+            known_or_refused(f"limit '{limit.title}'", limit.mechanisms, self.labels)
+            known_or_refused(f"limit '{limit.title}'", limit.measures, self.asked)
+        return self
+
+    def arms_of(self, case: FileCase) -> tuple[FiledArm, ...]:
+        return tuple(arm for arm in self.mechanisms if case.mechanisms is None or arm.label in case.mechanisms)
+
+    def grid_of(self, arm: FiledArm) -> tuple[str, ...]:
+        """ε that a mechanism runs at, as exact text."""
+        return self.grid if arm.epsilons is None else tuple(budget_text(Fraction(e)) for e in arm.epsilons)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        split = any(case.split != "pps" for case in self.cases)
+        others = (RELEASE, *COMPARISONS) if split else ()
+        return (*dict.fromkeys((*others, *(arm.label for arm in self.mechanisms))), DIRECT)
+
+    @property
+    def case_names(self) -> tuple[str, ...]:
+        return tuple(case.name for case in self.cases)
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        shared = ("coverage", "ratio_direct", "cell_coverage", "grand")
+        sizes = [f"{name}_{last}{size}" for name in STATISTICS for size in sizes_of(name) for last in ("", "last_")]
+        return (*(f"{name}_{what}" for name in STATISTICS for what in shared), *sizes, "chain_epsilon")

@@ -1,0 +1,168 @@
+"""One replicate of repeated samples: an informative sample of a known population released by every mechanism.
+
+Another sample of the same law is the reference. Populations are keyed by seed and case, samples by the replicate too;
+the noise is OpenDP's. Truth, direct estimates and their errors are computed here, from population and sample.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from dpdist.core.errors import FitError
+from dpdist.core.keys import Key
+from dpdist.core.records import TOTAL, Codes, Floats, Frame
+from dpdist.core.table_cells import Cells, cross
+from dpdist.estimation.estimators import STATISTICS as ALL_STATISTICS
+from dpdist.estimation.estimators import Interval, counts_and_means, record_sums, stratum_sizes, t_interval
+from dpdist.estimation.variance import Stage
+from dpdist.job import Job
+from dpdist.release import run
+from dpdist.studies.kinds.files_arms import DIRECT
+from dpdist.studies.kinds.files_settings import STATISTICS, FileCase, Filed
+from dpdist.studies.kinds.populations import inclusion, informative_size, systematic
+from dpdist.studies.kinds.sample_jobs import WEIGHT, arm_job, tabulated_job
+from dpdist.studies.kinds.simulation import Replicate, Result
+
+SIZE = "size of unit"
+
+
+class Measured(NamedTuple):
+    """The truth in every cell, and a sample's direct estimates with their errors as designed and given n, all (cell,)."""
+
+    cells: Cells
+    truth: dict[str, Floats]
+    direct: dict[str, Interval]
+    given_n: dict[str, Floats]
+
+
+def repeated(study: Filed, case: FileCase, number: int, job: Job, rows: pd.DataFrame) -> Replicate:
+    """All mechanisms of a case at their ε. `rows` is the population, with a column `SIZE` where it has sizes of its own.
+
+    A mechanism that could not be released has only `refused` = 1.
+    """
+    key = Key(study.seed.to_bytes(32, "big")).child(case.name)
+    base = tabulated_job(job, case)
+    before = sized(rows, base, key.generator("size"))
+    now = drifted(before, case, base)
+    results: list[Result] = []
+    with tempfile.TemporaryDirectory(prefix="dpdist-") as name:
+        folder, own = Path(name), key.child(str(number))
+        current = sampled(now, round((case.sample or 0) / case.drift), own.generator("current"))
+        current.to_parquet(folder / "current.parquet")
+        sampled(before, case.sample or 0, own.generator("reference")).to_parquet(folder / "reference.parquet")
+        measured = measure(base, now, current)
+        runs = [(arm, epsilon) for arm in study.arms_of(case) for epsilon in study.grid_of(arm)]
+        for epsilon in dict.fromkeys(epsilon for _, epsilon in runs):
+            results += [Result(DIRECT, epsilon, *found) for found in compared(measured, measured.direct)]
+        for place, (arm, epsilon) in enumerate(runs):
+            said = arm_job(base, case, arm, epsilon, str(folder / "reference.parquet"))
+            try:
+                run(said, folder / f"ws-{place}", input=folder / "current.parquet")
+            except FitError:
+                results.append(Result(arm.label, epsilon, "refused", 1.0))
+                continue
+            published = released(folder / f"ws-{place}", said, measured.cells)
+            results += [Result(arm.label, epsilon, *found) for found in compared(measured, published, errors=True)]
+    return Replicate(results, [])
+
+
+def sized(rows: pd.DataFrame, job: Job, rng: np.random.Generator) -> pd.DataFrame:
+    """The population, outcomes within their public bounds, with a size that grows with the outcome unless it has one."""
+    y = np.clip(rows[job.model.outcomes[0]].to_numpy(float), *(job.outcome.bounds or (-np.inf, np.inf)))
+    size = rows[SIZE].to_numpy(float) if SIZE in rows else informative_size(y, rng)
+    return rows.assign(**{job.model.outcomes[0]: y, SIZE: size})
+
+
+def drifted(rows: pd.DataFrame, case: FileCase, job: Job) -> pd.DataFrame:
+    """The current population: outcomes grown by `drift`, outcomes and sizes raised to `power` about their means."""
+    name, size = job.model.outcomes[0], rows[SIZE].to_numpy(float)
+    y = rows[name].to_numpy(float)
+    typical = y.mean()
+    y = np.clip(case.drift * typical * (y / typical) ** case.power, *(job.outcome.bounds or (-np.inf, np.inf)))
+    return rows.assign(**{name: y, SIZE: size**case.power})
+
+
+def sampled(rows: pd.DataFrame, n: int, rng: np.random.Generator) -> pd.DataFrame:
+    """A systematic sample of n units, chances proportional to their size; weights are their inverse."""
+    chance = inclusion(rows[SIZE].to_numpy(float), n)
+    taken = systematic(chance, rng)
+    return rows.iloc[taken].drop(columns=SIZE).assign(**{WEIGHT: 1.0 / chance[taken]}).reset_index(drop=True)
+
+
+def measure(job: Job, population: pd.DataFrame, sample: pd.DataFrame) -> Measured:
+    """Population and sample in the table's cells; direct errors with records as PSUs, in one stratum or one a cell."""
+    outcome, table = job.model.outcomes[0], job.tables[0]
+    whole, row = frame_of(job, population)
+    cells = cross(whole, table.by, table.margins)
+    true = record_sums(row, np.ones(len(row)), population[outcome].to_numpy(float), len(whole))
+    count, total = cells.membership @ true.a, cells.membership @ true.b
+    with np.errstate(invalid="ignore", divide="ignore"):
+        truth = {"count": count, "mean": total / count, "total": total}
+    frame, row = frame_of(job, sample)
+    sums = record_sums(row, sample[WEIGHT].to_numpy(float), sample[outcome].to_numpy(float), len(frame))
+    df = cells.membership @ frame.count.astype(float) - 1.0
+    designed, known = (
+        counts_and_means(sums, each, cells, Stage.of(stratum_sizes(each), lonely="certainty"))
+        for each in (frame, Frame(frame.codes, frame.levels, frame.count, (), table.by))
+    )
+    df = np.where(df > 0, df, np.nan)
+    direct = {str(name): t_interval(*found, df) for name, found in zip(ALL_STATISTICS, designed, strict=True)}
+    given_n = {str(name): np.sqrt(found.variance) for name, found in zip(ALL_STATISTICS, known, strict=True)}
+    return Measured(cells, truth, direct, given_n)
+
+
+def frame_of(job: Job, rows: pd.DataFrame) -> tuple[Frame, Codes]:
+    """Every combination of the table's columns with its number of records, and every record's, (record,)."""
+    levels = {name: tuple(job.columns[name].levels or ()) for name in job.tables[0].by}
+    sizes = [len(known) for known in levels.values()]
+    own = [pd.Categorical(rows[name].astype(str), list(map(str, known))).codes for name, known in levels.items()]
+    row = np.ravel_multi_index([codes.astype(np.int64) for codes in own], sizes).astype(np.int32)
+    every = np.indices(sizes).reshape(len(sizes), -1)
+    codes = {name: column.astype(np.int32) for name, column in zip(levels, every, strict=True)}
+    return Frame(codes, levels, np.bincount(row, minlength=every.shape[1]).astype(np.int64), (), ()), row
+
+
+def released(workspace: Path, job: Job, cells: Cells) -> dict[str, Interval]:
+    """What was published by the default estimator, in the cells' order."""
+    table = job.tables[0]
+    rows = pd.read_parquet(workspace / "public" / "tables" / f"{table.name}.parquet")
+    default = "parameters" if (rows["estimator"] == "parameters").any() else "records"
+    rows = rows[rows["estimator"] == default]
+    order = pd.MultiIndex.from_tuples(cells.labels) if len(table.by) > 1 else pd.Index([label[0] for label in cells.labels])
+    found = {}
+    for name in STATISTICS:
+        own = rows[rows["statistic"] == name].set_index(list(table.by)).loc[order]
+        found[name] = Interval(*(own[c].to_numpy(float) for c in ("estimate", "standard_error", "df", "lower", "upper")))
+    return found
+
+
+def compared(measured: Measured, found: dict[str, Interval], errors: bool = False) -> Iterator[tuple[str, float]]:
+    """Errors and coverage about the truth, cell by cell and over cells; `errors`: distances from direct estimates too.
+
+    Cells without an estimate or an interval, and those that the population does not have, are left out.
+    """
+    for name in STATISTICS:
+        own, true, direct = found[name], measured.truth[name], measured.direct[name]
+        there = np.isfinite(true) & (true != 0) & np.isfinite(own.value)
+        held = ((own.lower <= true) & (true <= own.upper)).astype(float)
+        told = there & np.isfinite(own.lower) & np.isfinite(own.upper)
+        for place in np.flatnonzero(there):
+            cell = " / ".join(measured.cells.labels[place])
+            yield f"{name} error {cell}", float(own.value[place] / true[place] - 1.0)
+            if told[place]:
+                yield f"{name} covered {cell}", float(held[place])
+        yield f"{name}_coverage", float(held[told].mean())
+        grand = measured.cells.labels.index((TOTAL,) * len(measured.cells.by))
+        yield f"{name}_grand", float(abs(own.value[grand] - true[grand]) / own.standard_error[grand])
+        scales = {"": direct.standard_error} | ({"given_": measured.given_n[name]} if name == "count" else {})
+        for prefix, scale in scales.items() if errors else ():
+            known = there & np.isfinite(direct.value) & (scale > 0)
+            sizes = np.abs(own.value - direct.value)[known] / scale[known]
+            yield f"{name}_{prefix}median", float(np.median(sizes))
+            yield f"{name}_{prefix}max", float(sizes.max())

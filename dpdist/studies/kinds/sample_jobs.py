@@ -1,0 +1,64 @@
+"""Jobs of a study of repeated samples: the case's table under each of the study's mechanisms."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from dpdist.job import Job, budget_text
+from dpdist.job.loading import load_job
+from dpdist.studies.kinds.files_arms import FiledArm
+from dpdist.studies.kinds.files_settings import FileCase
+from dpdist.studies.kinds.populations import population_job
+
+WEIGHT = "weight"
+FLOOR = 1.0
+"""The least outcome that lognormal models are told of where a job's bounds begin at 0."""
+
+
+def job_of_case(case: FileCase) -> Job:
+    """The file's job, or the simulated population's own."""
+    if case.population is not None:
+        return Job.model_validate(population_job(case.population))
+    return load_job(str(case.job))
+
+
+def tabulated_job(job: Job, case: FileCase) -> Job:
+    """The job with the case's columns in its first table, of counts and means with margins."""
+    table = job.tables[0]
+    wanted = ["count", {"mean": job.model.outcomes[0]}]
+    said = {"name": table.name, "by": list(case.by or table.by), "margins": True, "statistics": wanted}
+    return Job.model_validate(job.model_dump(mode="json") | {"tables": [said], "compare": [], "rake": []})
+
+
+def arm_job(job: Job, case: FileCase, arm: FiledArm, epsilon: str, reference: str) -> Job:
+    """The job under a mechanism of the study: one pooled fit by the table's columns where a likelihood is fitted."""
+    outcome, columns = job.model.outcomes[0], job.model_dump(mode="json")["columns"]
+    fitted = arm.family not in ("reference_cells", "cell_sums", "noisy_tables", "histogram")
+    if arm.family == "lognormal":
+        low, high = job.outcome.bounds or (0.0, np.inf)
+        columns[outcome]["bounds"] = [max(low, FLOOR), high]
+    if case.weight_bounds is not None and arm.histogram is not None:
+        columns[WEIGHT] = {"bounds": case.weight_bounds, "outside": "clip"}
+    fixed_on: dict[str, Any] | None = {"path": reference} if arm.reference == "sample" else None
+    if arm.histogram is not None:
+        fixed_on = {"histogram": {"epsilon": budget_text(arm.histogram * Fraction(epsilon))}}
+    predictors = list(job.cell_columns) if fitted and arm.mechanism.name != "sanitized_statistics" else []
+    model = {"family": arm.family, "outcome": outcome, "predictors": predictors, "synthesis": arm.synthesis}
+    changes = {
+        "columns": columns,
+        "survey": {"weight": WEIGHT},
+        "strata": [],
+        "model": model,
+        "mechanism": arm.mechanism.model_dump(mode="json"),
+        "budget": {"epsilon": epsilon, "adjacency": arm.adjacency},
+        "synthetic_sets": arm.synthetic_sets,
+        "reference": fixed_on,
+        "calibration": None,
+        "sampler": {},
+        "record": {"log_lik": "never"},
+        "runtime": {"executor": "serial"},
+    }
+    return Job.model_validate(job.model_dump(mode="json") | changes)

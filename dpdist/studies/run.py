@@ -1,0 +1,149 @@
+"""A study, top to bottom: replicates as tasks → parts → tidy table → summary → page. Killed, the same command resumes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+from filelock import FileLock, Timeout
+
+from dpdist.core.errors import WorkspaceError
+from dpdist.core.files import write_json, write_text
+from dpdist.core.progress import Listener, silent, stage
+from dpdist.runtime.executors import executor
+from dpdist.studies import results
+from dpdist.studies.kinds.chains import chain
+from dpdist.studies.kinds.chains_settings import Chaining
+from dpdist.studies.kinds.files import ratios as file_ratios
+from dpdist.studies.kinds.files import releases
+from dpdist.studies.kinds.files_settings import Filed
+from dpdist.studies.kinds.guarantees import losses
+from dpdist.studies.kinds.simulation import Replicate, replicate
+from dpdist.studies.kinds.strict_tables import refer
+from dpdist.studies.kinds.strict_tables_settings import Referring
+from dpdist.studies.kinds.tables import tabulate
+from dpdist.studies.kinds.tables_settings import Tabulated
+from dpdist.studies.ratios import ratios
+from dpdist.studies.settings import Guarantees, Simulation
+
+AnyStudy = Simulation | Guarantees | Tabulated | Referring | Filed | Chaining
+
+
+def run(
+    study: AnyStudy,
+    out: str | Path,
+    replicates: int | None = None,
+    listener: Listener = silent,
+    data: str | Path | None = None,
+) -> Path:
+    """Run what is missing of a study and write summary.csv, replicates.parquet and index.html. Returns the folder.
+
+    `replicates` overrides the study's own number; a larger one adds to what is there. Results are those of simulated data
+    with keyed NumPy randomness: nothing in the folder is confidential, and nothing of it is a release. A study of files
+    reads them in `data`; what it leaves tells of them, and they must be public.
+    Raises `WorkspaceError` where the folder is another study's or in use.
+    """
+    if replicates is not None:
+        study = study.model_copy(update={"replicates": replicates})
+    if isinstance(study, Filed) and data is not None:
+        study = study.model_copy(update={"data": str(Path(data).absolute())})
+    folder = Path(out).absolute()
+    with owned(folder, study):
+        units = [(c, number) for c in range(len(study.cases)) for number in range(1, study.replicates_of(c) + 1)]
+        missing = [k for k, (c, number) in enumerate(units) if not done(folder, study, c, number)]
+        with stage(listener, "replicates", len(units)) as tick:
+            tick(len(units) - len(missing))
+            if missing:
+                with executor(study.runtime) as workers:
+                    for _ in workers.map(Task(study, folder, tuple(units)), missing):
+                        tick(1)
+        parts = [read(folder, study, c, number) for c, number in units]
+        table = results.tidy(parts, len(study.cases))
+        summary = results.summarise(table)
+        results.write_table(folder, table, summary)
+        shown = pd.concat(parts)
+        if isinstance(study, Tabulated | Referring | Filed):
+            by_cell = file_ratios(shown) if isinstance(study, Filed) else ratios(study, shown)
+            write_text(folder / "ratios.csv", by_cell.to_csv(index=False, float_format="%.10g"))
+            if isinstance(study, Referring):  # a million errors, of which the page shows what ratios.csv holds
+                shown = shown[~shown["measure"].str.contains(" error ")]
+            shown = pd.concat([shown, by_cell])
+        from dpdist.studies.page import page  # what draws is loaded here only: other verbs do without
+
+        with stage(listener, "page", 1) as tick:
+            kept = [pd.read_parquet(results.records_path(folder, name)) for name in study.case_names]
+            write_text(folder / "index.html", page(study, shown, pd.concat(kept), results.versions()))
+            tick(1)
+    return folder
+
+
+@dataclass(frozen=True)
+class Task:
+    """Task: computes and writes one replicate; the first replicate of a case also keeps its record-level by-products."""
+
+    study: AnyStudy
+    folder: Path
+    units: tuple[tuple[int, int], ...]
+
+    def __call__(self, key: int) -> None:
+        index, number = self.units[key]
+        name, found = self.study.case_names[index], self.compute(index, number)
+        if number == 1:
+            results.write_records(results.records_path(self.folder, name), name, found.records)
+        results.write_results(results.part_path(self.folder, name, number), name, number, found.results)
+
+    def compute(self, index: int, number: int) -> Replicate:
+        if isinstance(self.study, Guarantees):
+            return losses(self.study, self.study.cases[index], number)
+        if isinstance(self.study, Tabulated):
+            return tabulate(self.study, self.study.cases[index], number)
+        if isinstance(self.study, Filed):
+            return releases(self.study, self.study.cases[index], number)
+        if isinstance(self.study, Chaining):
+            return chain(self.study, self.study.cases[index], number)
+        if isinstance(self.study, Referring):
+            return refer(self.study, self.study.cases[index], number)
+        return replicate(self.study, self.study.cases[index], number, records=number == 1)
+
+
+def done(folder: Path, study: AnyStudy, case: int, number: int) -> bool:
+    """True if a replicate's part is there and whole."""
+    name = study.case_names[case]
+    if number == 1 and results.read_part(results.records_path(folder, name)) is None:
+        return False
+    return results.read_part(results.part_path(folder, name, number)) is not None
+
+
+def read(folder: Path, study: AnyStudy, case: int, number: int) -> pd.DataFrame:
+    path = results.part_path(folder, study.case_names[case], number)
+    if (part := results.read_part(path)) is None:
+        raise WorkspaceError(str(folder), f"{path.name} vanished while the study ran", "run the same command again")
+    return part
+
+
+@contextmanager
+def owned(folder: Path, study: AnyStudy) -> Iterator[None]:
+    """The folder, as this study's and nobody else's; parts of another study or of other versions are refused."""
+    (folder / "parts").mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / ".lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise WorkspaceError(str(folder), "another study runs in it", "wait for it, or choose another folder") from None
+    try:
+        path, here = folder / "study.json", results.identity_of(study.identity)
+        if not path.exists():
+            if any((folder / "parts").iterdir()) or (folder / "summary.csv").exists():
+                raise WorkspaceError(str(folder), "it holds results of an unknown study", "choose an empty folder", 2)
+            write_json(path, here)
+        elif (found := json.loads(path.read_text(encoding="utf-8"))) != here:
+            which = "versions" if found.get("study") == here["study"] else "settings"
+            remedy = "choose another folder, or delete this one to begin anew"
+            raise WorkspaceError(str(folder), f"it was begun by a study with other {which}", remedy, 2)
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,187 @@
+"""Checking: a raw batch and the job's rules in, typed values and the problems found out. Nothing is spent or written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dpdist.core.records import Codes, Floats, Ints
+from dpdist.job import Column, Job
+from dpdist.job.families import FAMILIES, families_for
+from dpdist.survey.findings import Batch, Findings, Mask, positions
+from dpdist.survey.schema import replicates
+
+LARGEST_WEIGHT = 1e15
+"""Beyond it a sum of weights in float64 no longer holds a record of weight 1."""
+
+
+class Checked(NamedTuple):
+    """Records of a batch that belong to the release; arrays (record,), `codes` by category."""
+
+    row: Ints
+    codes: dict[str, Codes]
+    outcome: Floats
+    weight: Floats
+    psu: pa.Array | None
+    population: Floats
+    """Units of the population that each stage sampled from, (record, column of survey.fpc)."""
+    replicates: Floats
+    """(record, replicate), float64; without a column unless asked for."""
+    others: Floats | None = None
+    """Outcomes after the first, (record, outcome − 1), where the job names several."""
+    unclipped: Floats | None = None
+    """Every outcome as it stands in the file, (record, outcome), where the job clips one."""
+
+    @property
+    def outcomes(self) -> tuple[Floats, ...]:
+        """Every outcome, (record,) each."""
+        return (self.outcome, *(() if self.others is None else self.others.T))
+
+
+def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, text_only: bool) -> Checked:
+    """Apply universe, rules and domains to a batch; problems go to `findings`."""
+    b = Batch(batch, first_row, findings, text_only)
+    findings.seen += batch.num_rows
+    if job.survey.psu:
+        findings.units |= _units(job, job.survey.psu, b)
+    for keep in job.universe:
+        allowed = positions(b.text(keep.column), keep.keep, exact=False)
+        b.drop(allowed < 0, f"{keep.column}: outside the universe")
+    raw, clipped = zip(*(_outcome(job, b, name) for name in job.model.outcomes), strict=True)
+    outcome, *others = clipped
+    codes = {name: _category(name, job.columns[name], b) for name in job.categories}
+    weight = _weight(job, b)
+    population = _numbers(job.survey.fpc, b, "population sizes", "a finite size of at least 1", lambda v: v < 1)
+    again = _numbers(replicates(job), b, "replicate weights", "finite weights of at least 0", lambda v: v < 0)
+    psu = None
+    if job.survey.psu:
+        psu = pc.cast(b.text(job.survey.psu), pa.string())
+        b.wrong(
+            np.asarray(pc.is_null(psu)), job.survey.psu, "missing values", "a PSU for every record", "complete the column"
+        )
+    kept = b.keep
+    return Checked(
+        b.row[kept],
+        {name: values[kept] for name, values in codes.items()},
+        outcome[kept],
+        weight[kept],
+        None if psu is None else psu.filter(pa.array(kept)),
+        population[kept],
+        again[kept],
+        np.column_stack(others)[kept] if others else None,
+        np.column_stack(raw)[kept] if job.clipped_outcomes else None,
+    )
+
+
+def _numbers(names: Sequence[str], b: Batch, what: str, allowed: str, wrong: Callable[[Floats], Mask]) -> Floats:
+    """Columns of a design, (record, column)."""
+    found = np.empty((len(b.row), len(names)))
+    for k, name in enumerate(names):
+        values, missing = b.numbers(name)
+        b.wrong(missing, name, f"missing {what}", allowed, "complete the column")
+        b.wrong(np.isinf(values) | wrong(values), name, f"{what} that cannot be", allowed, "correct the file")
+        found[:, k] = values
+    return found
+
+
+def _units(job: Job, psu: str, b: Batch) -> set[tuple[int | str, ...]]:
+    """(code of every design stratum column, PSU) of the records that have them all."""
+    levels = [(name, job.columns[name].levels or ()) for name in job.survey.design_strata]
+    codes = [positions(b.text(name), known, exact=not b.text_only) for name, known in levels]
+    names = pc.cast(b.text(psu), pa.string())
+    there = np.array(pc.is_valid(names))
+    for code in codes:
+        there &= code >= 0
+    columns = [code[there].tolist() for code in codes]
+    return set(zip(*columns, names.filter(pa.array(there)).to_pylist(), strict=True))
+
+
+def _outcome(job: Job, b: Batch, name: str) -> tuple[Floats, Floats]:
+    """Values of the file and those that the release sees, which are clipped where the job says so."""
+    column = job.columns[name]
+    assert column.bounds is not None
+    low, high = column.bounds
+    values, missing = b.numbers(name) if column.codes is None else b.coded(name, column.codes)
+    if column.missing == "drop":
+        b.drop(missing, f"{name}: missing, dropped")
+    dropped = f"state columns.{name}.missing: drop, or a universe"
+    if job.strict:  # the number of records that a rule leaves would depend on the outcome
+        dropped = "impute them, or name a universe that no outcome decides"
+    b.wrong(missing, name, "missing values", "a number for every record", dropped)
+    b.wrong(np.isinf(values), name, "values that are not finite", "finite numbers", "correct the file")
+    if column.zeros == "drop":
+        b.drop(values == 0, f"{name}: zeros, dropped")
+    outside = (values < low) | (values > high)
+    if column.outside == "clip":
+        b.findings.rule(f"{name}: outside its bounds, clipped", int((outside & b.keep).sum()))
+        support, clipped = FAMILIES[job.model.family].support, np.clip(values, low, high)
+        _supported(job, b, name, np.where((values < support.low) | (values > support.high), values, clipped))
+        return values, clipped
+    _supported(job, b, name, values)
+    remedy = f"widen columns.{name}.bounds, or state columns.{name}.outside: clip"
+    b.wrong(outside, name, "values outside the public bounds", f"[{low:g}, {high:g}]", remedy)
+    return values, values
+
+
+def _supported(job: Job, b: Batch, name: str, values: Floats) -> None:
+    """Values that the family cannot take."""
+    support = FAMILIES[job.model.family].support
+    allowed = f"{support.text} for a {job.model.family} model"
+    outside = ~support.inside(values) & np.isfinite(values)
+    zero, negative = outside & (values == 0), outside & (values < 0)
+    b.wrong(negative, name, "negative values", allowed, "correct the file")
+    able = f"restrict the universe, or take a family that has them: {families_for([0.0])}"
+    b.wrong(zero, name, "zeros", allowed, able if job.strict else f"state columns.{name}.zeros: drop, or {able}")
+    b.wrong(
+        outside & ~zero & ~negative,
+        name,
+        "values that are too large",
+        allowed,
+        "rescale the column, or restrict the universe",
+    )
+    if support.whole or job.columns[name].whole:
+        broken = np.isfinite(values) & (values != np.floor(values))
+        b.wrong(broken, name, "values that are not whole numbers", "whole numbers", "correct the file")
+
+
+def _weight(job: Job, b: Batch) -> Floats:
+    """The weight column, or ones."""
+    name = job.survey.weight
+    if name is None:
+        return np.ones(len(b.row))
+    values, missing = b.numbers(name)
+    allowed = "a finite weight above 0 for every record"
+    b.wrong(missing, name, "missing weights", allowed, "complete the column, or leave these records out by a universe")
+    b.wrong(np.isinf(values), name, "weights that are not finite", allowed, "correct the file")
+    b.wrong(values < 0, name, "negative weights", allowed, "correct the file")
+    b.wrong(values == 0, name, "zero weights", allowed, "leave these records out by a universe")
+    declared = job.columns.get(name)
+    if declared is None or declared.outside == "error":
+        extreme = (values > LARGEST_WEIGHT) | (values < 1.0 / LARGEST_WEIGHT)
+        allowed = f"weights from {1.0 / LARGEST_WEIGHT:g} to {LARGEST_WEIGHT:g}"
+        b.wrong(extreme, name, "weights that no population has, whose sums lose the others", allowed, "correct the file")
+    if declared is not None and declared.bounds is not None and declared.outside == "error":
+        low, high = declared.bounds
+        remedy = f"widen columns.{name}.bounds"
+        b.wrong((values < low) | (values > high), name, "weights outside the public bounds", f"[{low:g}, {high:g}]", remedy)
+    return values
+
+
+def _category(name: str, column: Column, b: Batch) -> Codes:
+    assert column.levels is not None
+    values = b.text(name)
+    missing = np.asarray(pc.is_null(values))
+    if column.missing == "drop":
+        b.drop(missing, f"{name}: missing, dropped")
+    b.wrong(
+        missing, name, "missing values", "one of the declared levels", f"state columns.{name}.missing: drop, or a universe"
+    )
+    codes = positions(values, column.levels, exact=not b.text_only)
+    shown = ", ".join(map(str, column.levels[:8])) + (", …" if len(column.levels) > 8 else "")
+    remedy = f"add the level to columns.{name}.levels, or correct the file"
+    b.wrong(codes < 0, name, "values that are not declared levels", shown, remedy)
+    return codes

@@ -1,0 +1,103 @@
+"""A reference: a file that the job declares public, read by the job's own columns, universe and design.
+
+What is fixed on it is fixed before the current file is seen only if it *is* another file: the current one, under whatever
+name or format, is refused, and so is a file that holds its records as no other file of the same law would (`likeness`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from dpdist.core.errors import DataError, Problem
+from dpdist.core.records import Frame, Ints, Records
+from dpdist.job import Job
+from dpdist.survey.prepare import Census, Tick, place, take_census
+from dpdist.survey.same_file import LARGEST, hashed, same_records
+from dpdist.survey.source import Source, open_source, simulated_source
+
+SHOWN = 3
+
+
+@dataclass(frozen=True)
+class ReferenceFile:
+    """A reference that fits the job and the current file's frame."""
+
+    source: Source
+    census: Census
+    sha256: str
+    row: Ints
+    """Row of the current frame for every row of the reference's, (row,); −1 where the current file has no such record."""
+
+    def counts(self, frame: Frame) -> Ints:
+        """Reference records per row of the current frame, (row,)."""
+        on = self.row >= 0
+        return np.bincount(self.row[on], weights=self.census.frame.count[on], minlength=len(frame)).astype(np.int64)
+
+    @property
+    def name(self) -> str:
+        return self.source.name
+
+    @property
+    def records(self) -> int:
+        """Records under the universe and the rules, whether or not the current file has their combination."""
+        return int(self.census.frame.count.sum())
+
+
+def open_reference(job: Job, source: Source, frame: Frame, tick: Tick = lambda rows: None) -> ReferenceFile:
+    """Check the job's reference against the job and the current file. Raises `DataError`, naming the reference."""
+    assert job.reference is not None
+    said = job.reference
+    found = open_source(job, said.path) if said.simulate is None else simulated_source(said.simulate)
+    digest = found.fingerprint()
+    if digest == source.fingerprint():
+        raise _current(found)
+    census = take_census(job, found, tick)
+    if same_records(*(hashed(job, file, largest=LARGEST) for file in (source, found))):
+        raise _current(found)
+    row, missing = _matched(job, frame, census.frame)
+    if missing:
+        names = " and ".join(job.referred_columns) or "file"
+        allowed = f"a record for every combination of {names} that the current file has"
+        remedy = "merge levels, leave a predictor out, or take a reference that has them"
+        places = tuple(missing[:SHOWN])
+        raise DataError(found.name, [Problem("reference", "no record of", allowed, remedy, len(missing), places)])
+    return ReferenceFile(found, census, digest, row)
+
+
+def place_reference(job: Job, reference: ReferenceFile, scratch: Path, tick: Tick = lambda rows: None) -> Records:
+    """The reference's records under rows of the *current* frame, in its order; those of other combinations are left out."""
+    placed = place(job, reference.source, reference.census, scratch, tick)
+    row = reference.row[placed.frame]
+    order = np.argsort(row, kind="stable")
+    kept = order[np.searchsorted(row[order], 0) :]
+    records = placed.take(kept)
+    return replace(records, frame=row[kept].astype(np.int32))
+
+
+def _current(reference: Source) -> DataError:
+    found = "it is the current file, or holds its records"
+    allowed = "an earlier period's file, or another, that is public: what is fixed on the current file protects nobody"
+    return DataError(reference.name, [Problem("reference", found, allowed, "name another file under reference.path")])
+
+
+def _matched(job: Job, frame: Frame, other: Frame) -> tuple[Ints, list[str]]:
+    """For every row of the other frame the first row of the frame with its stratum and predictors; combinations without."""
+    names = job.referred_columns
+    first: dict[tuple[int, ...], int] = {}
+    for number, key in enumerate(_keys(frame, names)):
+        first.setdefault(key, number)
+    met = _keys(other, names)
+    row = np.array([first.get(key, -1) for key in met], dtype=np.int64)
+    labels = [
+        ", ".join(f"{name} = {frame.levels[name][code]}" for name, code in zip(names, key, strict=True))
+        for key in first.keys() - set(met)
+    ]
+    return row, sorted(labels)
+
+
+def _keys(frame: Frame, names: tuple[str, ...]) -> list[tuple[int, ...]]:
+    columns = [frame.codes[name].tolist() for name in names]
+    return list(zip(*columns, strict=True)) if columns else [()] * len(frame)

@@ -1,0 +1,237 @@
+"""What a release of reference_tables carries to the next: its reference's points, moved to what was released; the chain.
+
+All of it is public. A later release that is fixed on it composes adaptively: for every value of what was released before,
+it costs its own ε, so that a person in all files of a chain loses at most the sum. An earlier release is read here, once,
+into objects that are trusted afterwards; what they say of ε is compared with all else that the release says of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import pyarrow as pa
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from dpdist.core.errors import DataError, Problem
+from dpdist.core.files import sha256
+from dpdist.core.public_files import MANIFEST, Damaged, first_problem, printable, read_object, vouched
+from dpdist.estimation.frame_table import read_frame, read_job
+from dpdist.estimation.weighted_points import LARGEST, REFERENCE_FILE, read_points
+from dpdist.job import Adjacency, Job, budget_text
+from dpdist.job.earlier import HistogramReference
+from dpdist.job.values import Budget, Name
+
+JOB, PROMISE, STATEMENT = "released/job.json", "released/promise.json", "statement.json"
+LONGEST = 1000
+"""Releases of a chain."""
+NUMBER = re.compile(r"\d{1,40}(\.\d{1,40})?([eE][+-]?\d{1,2})?|\d{1,60}/\d{1,60}")
+AGREEING = ("guarantee", "adjacency", "epsilon", "epsilon_per_set", "substitution_epsilon", "delta", "reference")
+"""What a release's statement repeats of its guarantee."""
+
+
+def _exact_text(value: Any) -> Any:
+    """Before any arithmetic: the value of a short text with a large exponent takes hours to write down."""
+    if not isinstance(value, str) or not NUMBER.fullmatch(value):
+        raise ValueError('an exact number in quotes is expected, for example "10.8" or "1/3"')
+    return value
+
+
+def _sum(value: Any) -> Fraction:
+    try:
+        return Fraction(_exact_text(value))
+    except ZeroDivisionError:
+        raise ValueError("a ratio to 0") from None
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, str) and not value.isprintable():
+        raise ValueError("control characters")
+    return value
+
+
+Exact = Annotated[Budget, BeforeValidator(_exact_text)]
+Total = Annotated[Fraction, BeforeValidator(_sum)]
+Label = Annotated[str, Field(max_length=200, strict=True), BeforeValidator(_shown)]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", strict=True)]
+Size = Annotated[int, Field(ge=0, le=int(LARGEST), strict=True)]
+
+
+class _Said(BaseModel):
+    """A part of what a release says of itself; what is not known here is not handed on."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+class _Costs(_Said):
+    """A strict guarantee of reference_tables: two zero-outs make an exchange."""
+
+    adjacency: Adjacency
+    epsilon: Exact
+    substitution_epsilon: Exact
+    delta: Literal["0"]
+
+    @model_validator(mode="after")
+    def _exchange(self) -> Self:
+        zero_outs = 1 if self.adjacency == "substitution" else 2
+        if self.substitution_epsilon != zero_outs * self.epsilon:
+            raise ValueError(f"substitution_epsilon must be {zero_outs} epsilon under {self.adjacency}")
+        return self
+
+
+class Link(_Costs):
+    """One release of a chain."""
+
+    dataset: Name
+    period: Label
+    histogram: HistogramReference | None = None
+    manifest: Digest
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """In JSON terms."""
+        order = ("dataset", "period", "adjacency", "epsilon", "substitution_epsilon", "delta", "histogram", "manifest")
+        said = self.model_dump(mode="json", exclude_none=True)
+        return {name: said[name] for name in order if name in said}
+
+
+class Root(_Said):
+    """What a chain's first release was fixed on."""
+
+    histogram: HistogramReference | None = None
+    sha256: Digest | None = None
+    records: Size | None = None
+    period: Label | None = None
+    provenance: Annotated[str, Field(max_length=500, strict=True)] | None = None
+    content: Digest | None = None
+
+
+class Before(Root):
+    """What a release says of its reference; of an earlier release also the chain."""
+
+    chain_epsilon: Total | None = None
+    chain_substitution_epsilon: Total | None = None
+    chain: Annotated[tuple[Link, ...], Field(min_length=1, max_length=LONGEST)] | None = None
+    root: Root | None = None
+
+    @property
+    def beginning(self) -> dict[str, Any]:
+        """What the chain's first release was fixed on, in JSON terms."""
+        return (self.root or self).model_dump(mode="json", exclude_unset=True, include=set(Root.model_fields))
+
+    @model_validator(mode="after")
+    def _continued(self) -> Self:
+        """A chain's last release is the one that this release was fixed on."""
+        if self.chain is None:
+            if (self.root, self.chain_epsilon, self.chain_substitution_epsilon) != (None, None, None):
+                raise ValueError("a sum or a root without a chain")
+            return self
+        if self.root is None:
+            raise ValueError("a chain without a root")
+        if self.chain[-1].manifest != self.sha256 or self.chain[-1].period != self.period:
+            raise ValueError("the chain's last release is not the one that sha256 and period name")
+        return self
+
+
+class Spent(_Costs):
+    """A release's guarantee, with what it was fixed on."""
+
+    guarantee: Literal["strict"]
+    reference: Before
+
+    def link(self, job: Job, manifest: str) -> Link:
+        costs = {name: getattr(self, name) for name in _Costs.model_fields}
+        costs |= {"epsilon": budget_text(self.epsilon), "substitution_epsilon": budget_text(self.substitution_epsilon)}
+        histogram = self.reference.histogram
+        return Link(**costs, dataset=job.dataset, period=job.period, histogram=histogram, manifest=manifest)
+
+
+@dataclass(frozen=True)
+class Carried:
+    """An earlier release as its public folder tells of it."""
+
+    folder: Path
+    sha256: str
+    """Of its manifest, which vouches for all other files."""
+    job: Job
+    links: tuple[Link, ...]
+    """Every release of the chain, the earliest first, this one last."""
+    root: Mapping[str, Any]
+    """What the chain's first release was fixed on, as it says."""
+    points: pa.Table
+    """One row a point: the cell's levels, variable, standing, weight, outcome."""
+    records: int
+    """Of the release's own file, as published: noisy where sizes are secret."""
+
+    @property
+    def chain(self) -> list[dict[str, Any]]:
+        """The links in JSON terms."""
+        return [link.told for link in self.links]
+
+
+def composed(chain: Sequence[Mapping[str, Any]], name: str = "epsilon") -> str:
+    """What a person in all files of the chain loses, as exact text."""
+    return budget_text(sum((Fraction(one[name]) for one in chain), Fraction(0)))
+
+
+def read_carried(folder: Path) -> Carried:
+    """An earlier release. Raises `DataError`, naming the file, where there is none that is whole and agrees with itself."""
+    try:
+        return _read(folder)
+    except Damaged as error:
+        remedy = "name the public folder of an earlier run of mechanism reference_tables, or restore it from a copy"
+        problem = Problem("reference.release", f"no complete release: {error}", error.allowed, remedy)
+        raise DataError(printable(folder, 400), [problem]) from None
+
+
+def _read(folder: Path) -> Carried:
+    files = vouched(folder, "released", STATEMENT, JOB, PROMISE, "released/frame.parquet")
+    if f"released/{REFERENCE_FILE}" not in files:
+        raise Damaged(
+            f"released/{REFERENCE_FILE}", "this release carries no reference", "one of mechanism reference_tables"
+        )
+    said = read_object(folder, PROMISE)
+    _check_agreement(said, read_object(folder, JOB), read_object(folder, STATEMENT))
+    job = read_job(folder, JOB)
+    digest = sha256(folder / MANIFEST)
+    try:
+        spent = Spent.model_validate(said)
+        links = (*(spent.reference.chain or ()), spent.link(job, digest))
+    except ValidationError as error:
+        raise Damaged(PROMISE, first_problem(error), "a strict guarantee of exact budgets, with its chain") from None
+    _check_chain(spent, links)
+    points = read_points(folder, f"released/{REFERENCE_FILE}", job)
+    records = int(read_frame(folder, "released/frame.parquet", job).count.sum())
+    return Carried(folder, digest, job, links, spent.reference.beginning, points, records)
+
+
+def _check_agreement(promise: Mapping[str, Any], job: Mapping[str, Any], statement: Mapping[str, Any]) -> None:
+    """Guarantee, job and statement say the same, as texts: nothing is computed before."""
+    own = {name: promise.get(name) for name in AGREEING} | {name: job.get(name) for name in ("dataset", "period")}
+    for name, value in own.items():
+        if statement.get(name) != value:
+            raise Damaged(STATEMENT, f"another {name} than in released/", "one statement in all files of a release")
+    budget = job.get("budget")
+    for name in ("epsilon", "adjacency"):
+        if not isinstance(budget, dict) or budget.get(name) != promise.get(name):
+            raise Damaged(JOB, f"another {name} than in promise.json", "one budget in all files of a release")
+
+
+def _check_chain(spent: Spent, links: Sequence[Link]) -> None:
+    """Sums are made anew; those that the release states must be these."""
+    if len({link.period for link in links}) < len(links):
+        raise Damaged(PROMISE, "its chain has a period twice", "one release of every period")
+    if len({link.adjacency for link in links}) > 1:
+        raise Damaged(PROMISE, "its chain has several adjacencies", "one adjacency along a chain")
+    if spent.reference.chain is None:
+        return
+    for name in ("epsilon", "substitution_epsilon"):
+        total = sum((getattr(link, name) for link in links), Fraction(0))
+        stated = getattr(spent.reference, f"chain_{name}")
+        if stated != total:
+            found = f"chain_{name} {stated}, where its releases add up to {total}"
+            raise Damaged(PROMISE, printable(found, 200), "the sum over the chain's releases")

@@ -1,0 +1,176 @@
+"""Whether two files are one: what the job reads of their records, compared as multisets and in order.
+
+Of K = Σ_v (s_v − l_v)⁺, the records of the smaller file that the other does not hold as often, an independent file of the
+same law has many: given the pooled records, and how many each file has under every combination of public codes, all
+allocations of records to the files are equally likely, s_v is hypergeometric within its combination, and the s_v are
+negatively associated (Joag-Dev and Proschan 1983). e^(−λ(2s_v − t_v)⁺) falls with s_v, so for every λ ≥ 0
+
+    P(K ≤ k) ≤ e^(λk) ∏_v E e^(−λ(2s_v − t_v)⁺).
+
+Fewer than half of the missing records expected, at a bound under FALSE_ALARM, is no coincidence. Few distinct values
+overlap anyhow, and nothing but their order tells files of them apart.
+
+Of large files only the records of some values are compared, those whose numbers are multiples of a power of two: the same
+values of both files, all records of each, so that everything above holds of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.special import gammaln
+
+from dpdist.core.records import Floats, Ints
+from dpdist.job import Job
+from dpdist.survey.prepare import checked_batches
+from dpdist.survey.source import Source
+
+Hashes = NDArray[np.uint64]
+
+ALONE, SHARED = 0.9, 0.5
+"""Where ALONE of either file's records are unlike all others, SHARED current ones in the reference are no coincidence."""
+HELD = 0.9
+"""Share of the smaller file's records that the other must hold before chance is asked."""
+FALSE_ALARM = 1e-6
+"""Of an independent file of the same law."""
+TURNS = 40
+"""Changes from a record to the next of the same codes, beyond those of a sorted file, in a common beginning and end."""
+LARGEST = 2**20
+"""Records of a file that are held for comparison; of more, those of half the values, a quarter, … (not of few values)."""
+SLOPES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6)
+"""λ."""
+
+
+class Hashed(NamedTuple):
+    """A number per record, in the file's order: of all that the job reads of it, and of its categories alone."""
+
+    record: Hashes
+    codes: Hashes
+    divisor: int = 1
+    """A power of two: records whose number is no multiple of it were left out."""
+
+    def thinned(self, divisor: int) -> Hashed:
+        """What is left of it under a larger divisor."""
+        kept = self.record % np.uint64(divisor) == 0
+        return self if divisor <= self.divisor else Hashed(self.record[kept], self.codes[kept], divisor)
+
+
+def hashed(job: Job, source: Source, categories: Sequence[str] | None = None, largest: int | None = None) -> Hashed:
+    """The file's records under the universe; all of the job's categories, unless they are named."""
+    whole, thinner = list[Hashed](), True
+    for checked in checked_batches(job, source):
+        codes = {name: checked.codes[name] for name in (checked.codes if categories is None else categories)}
+        values = {f"value {number}": column + 0.0 for number, column in enumerate((*checked.outcomes, checked.weight))}
+        zero = {"none": np.zeros(len(checked.row))}
+        divisor = whole[-1].divisor if whole else 1
+        whole.append(Hashed(_numbers({**codes, **values}), _numbers(codes or zero)).thinned(divisor))
+        while thinner and largest is not None and _size(whole) > largest:
+            half = [part.thinned(2 * divisor) for part in whole]
+            thinner = _size(half) > largest // 4
+            whole, divisor = (half, 2 * divisor) if thinner else (whole, divisor)
+    if not whole:
+        return Hashed(*2 * (np.empty(0, dtype=np.uint64),))
+    record, of_codes = (np.concatenate([getattr(part, name) for part in whole]) for name in ("record", "codes"))
+    return Hashed(record, of_codes, whole[-1].divisor)
+
+
+def _size(parts: Sequence[Hashed]) -> int:
+    return sum(len(part.record) for part in parts)
+
+
+def content(job: Job, source: Source) -> str:
+    """SHA-256 of what a fit reads of the records, in any order and format of the file's."""
+    names = tuple(dict.fromkeys([*job.strata, *job.model.predictors]))
+    return hashlib.sha256(np.sort(hashed(job, source, names).record).astype("<u8").tobytes()).hexdigest()
+
+
+def table_content(job: Job, source: Source) -> str:
+    """SHA-256 of what a table is made of, in any order and format of the file's; of some values, where it is large."""
+    found = hashed(job, source, tuple(sorted(job.cell_columns)), LARGEST)
+    return hashlib.sha256(np.sort(found.record).astype("<u8").tobytes()).hexdigest()
+
+
+def same_records(current: Hashed, reference: Hashed) -> bool:
+    """True if one file is the other, nearly so, or part of it, as far as their records can tell."""
+    divisor = max(current.divisor, reference.divisor)
+    current, reference = current.thinned(divisor), reference.thinned(divisor)
+    a, b = current.record, reference.record
+    if len(a) == len(b) and np.array_equal(np.sort(a), np.sort(b)):
+        return True
+    own, others = np.unique(a), np.unique(b)
+    alone = len(own) > ALONE * len(a) and len(others) > ALONE * len(b)
+    if alone and float(np.isin(own, others).mean()) > SHARED:
+        return True
+    small, large = (current, reference) if len(a) <= len(b) else (reference, current)
+    return bool(len(small.record)) and (in_order(small, large) or held(small, large))
+
+
+def in_order(small: Hashed, large: Hashed) -> bool:
+    """True if the small file begins and ends as the large one does, but for a few records between, in no sorted order."""
+    a, b, size = small.record, large.record, len(small.record)
+    start, end = _agreeing(a, b[:size]), _agreeing(a[::-1], b[::-1][:size])
+    end = min(end, size - start)
+    if start + end < HELD * size:
+        return False
+    common = np.concatenate([np.arange(start), np.arange(size - end, size)])
+    by_codes = common[np.argsort(small.codes[common], kind="stable")]
+    record, codes = a[by_codes], small.codes[by_codes]
+    turns = int(((record[1:] != record[:-1]) & (codes[1:] == codes[:-1])).sum())
+    return turns >= len(np.unique(record)) - len(np.unique(codes)) + TURNS
+
+
+def held(small: Hashed, large: Hashed) -> bool:
+    """True if the large file holds the small one's records as no independent file of the same law would."""
+    n, size = len(small.record), len(small.record) + len(large.record)
+    pooled = np.concatenate([small.record, large.record])
+    _, first, value = np.unique(pooled, return_index=True, return_inverse=True)
+    mine = np.bincount(value[:n], minlength=len(first))
+    total = np.bincount(value, minlength=len(first))
+    missing = int(np.maximum(2 * mine - total, 0).sum())
+    if missing >= (1.0 - HELD) * n:
+        return False
+    _, group = np.unique(np.concatenate([small.codes, large.codes]), return_inverse=True)
+    groups = np.bincount(group, minlength=size), np.bincount(group[:n], minlength=size)
+    law = np.column_stack([*(sizes[group[first]] for sizes in groups), total])
+    expected, log_chance = chance(law, missing)
+    return missing < expected / 2.0 and log_chance < np.log(FALSE_ALARM)
+
+
+def chance(law: Ints, missing: int) -> tuple[float, float]:
+    """E K and a bound of log P(K ≤ missing); `law` (value, 3): records of a value's combination, pooled and the small
+    file's, and pooled records of the value."""
+    distinct, times = np.unique(law, axis=0, return_counts=True)
+    pooled, drawn, total = distinct.T
+    low, high = np.maximum(0, drawn + total - pooled), np.minimum(total, drawn)
+    row = np.repeat(np.arange(len(distinct)), high - low + 1)
+    edges = np.concatenate([[0], np.cumsum(high - low + 1)])
+    s = np.arange(edges[-1]) - edges[row] + low[row]
+    log_mass = _log_choose(total[row], s) + _log_choose((pooled - total)[row], drawn[row] - s)
+    log_mass -= _log_choose(pooled, drawn)[row]
+    over, mass = np.maximum(2 * s - total[row], 0), np.exp(log_mass)
+    expected = float(times @ np.add.reduceat(mass * over, edges[:-1]))
+    bounds = [
+        slope * missing + float(times @ np.log(np.add.reduceat(mass * np.exp(-slope * over), edges[:-1])))
+        for slope in SLOPES
+    ]
+    return expected, min(0.0, *bounds)
+
+
+def _log_choose(n: Ints, k: Ints) -> Floats:
+    return np.asarray(gammaln(n + 1.0) - gammaln(k + 1.0) - gammaln(n - k + 1.0))
+
+
+def _agreeing(a: Hashes, b: Hashes) -> int:
+    """Length of the common beginning."""
+    differ = a != b
+    return int(differ.argmax()) if differ.any() else len(a)
+
+
+def _numbers(columns: Mapping[str, NDArray[Any]]) -> Hashes:
+    named = pd.DataFrame({f"{number}": values for number, values in enumerate(columns.values())})
+    return np.asarray(pd.util.hash_pandas_object(named, index=False).to_numpy())
