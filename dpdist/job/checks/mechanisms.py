@@ -48,7 +48,7 @@ def weight_rule(job: Job) -> Iterator[Contradiction]:
 def clamp(job: Job) -> Iterator[Contradiction]:
     """A clamped likelihood has no closed form, needs a proper prior, and must be in the program."""
     name, family = job.mechanism.name, job.model.family
-    if name not in CLAMPED:
+    if name not in CLAMPED or family not in SAMPLERS:  # noisy statistics have no likelihood: `noisy_statistics` says so
         return
     if family == "scores":
         found = f"'{name}' clamps the likelihood, and 'scores' has a closed form alone"

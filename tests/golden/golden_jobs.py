@@ -1,0 +1,219 @@
+"""Small jobs whose releases are recorded: what a job file can name, crossed; variants of keys; the shipped jobs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pandas as pd
+import yaml
+from shipped_surveys import small
+
+from dpdist.families import FAMILIES
+from dpdist.job import SAMPLERS, Adjacency, Family, Job, MechanismName
+from dpdist.job_consistency import contradictions
+from dpdist.jobfile import find_job, parse_job
+from dpdist.yaml_lines import dotted
+
+Said = dict[str, Any]
+FIELDS, SEXES = ("arts", "law"), ("f", "m")
+CURRENT, EARLIER, RELEASED = "current.parquet", "earlier.parquet", "earlier_release"
+"""Files that jobs name: two surveys, and the public folder of a release of the earlier one."""
+EXACT = "exact or grid"
+"""Of a job whose release needs no Markov chain: it is recorded."""
+
+_OUTCOMES: dict[Family, str] = {
+    **dict.fromkeys(("lognormal", "scores", "user", "cell_sums", "noisy_tables", "reference_cells"), "salary"),
+    **dict.fromkeys(("beta", "beta_regression", "histogram"), "share"),
+    **dict.fromkeys(("poisson", "negative_binomial", "poisson_regression"), "visits"),
+    "bernoulli": "voted",
+}
+_COLUMNS: dict[str, Said] = {
+    "field": {"levels": list(FIELDS)},
+    "sex": {"levels": list(SEXES)},
+    "salary": {"bounds": [1000, 1000000], "outside": "clip"},
+    "share": {"bounds": [0, 1], "outside": "clip"},
+    "visits": {"bounds": [0, 60], "outside": "clip"},
+    "voted": {"bounds": [0, 1], "codes": {"no": 0, "yes": 1}},
+}
+_CLIPPED_WEIGHT = {"bounds": [1, 100], "outside": "clip"}
+_PROGRAM: Said = {"program": "partial_pooling.stan", "parameters": {"mu": [2]}, "data": {"typical": [11.5, 4.8]}}
+_REFERENCE = {"reference": {"path": EARLIER, "period": "2017", "provenance": "simulated"}}
+_TABLES = {"strata": [], "synthetic_sets": 1}
+_MECHANISMS: dict[MechanismName, Said] = {
+    "weighted": {},
+    "unweighted": {},
+    "weighted_e": {"epsilon": "60"},
+    "censor_w": {"epsilon": "40"},
+    "censor_uw": {},
+    "centred": _REFERENCE,
+    "perturbed_histogram": {},
+    "laplace": _TABLES,
+    "laplace_composed": _TABLES,
+    "laplace_strict": {"weight": _CLIPPED_WEIGHT},
+    "reference_tables": _TABLES | _REFERENCE | {"weight": _CLIPPED_WEIGHT},
+    "sanitized_statistics": _REFERENCE | {"weight": _CLIPPED_WEIGHT, "strata": []},
+}
+"""What a job under a mechanism says beside its name."""
+
+
+def survey(seed: int, n: int = 240) -> pd.DataFrame:
+    """Records with an outcome for every family, and a weight that falls with the salary."""
+    rng = np.random.default_rng(seed)
+    field, sex = rng.integers(0, len(FIELDS), n), rng.integers(0, len(SEXES), n)
+    log_salary = 11.0 + 0.2 * field - 0.1 * sex + 0.4 * rng.standard_normal(n)
+    return pd.DataFrame(
+        {
+            "field": np.array(FIELDS)[field],
+            "sex": np.array(SEXES)[sex],
+            "salary": np.exp(log_salary),
+            "share": rng.beta(2.0 + field, 3.0, n),
+            "visits": rng.negative_binomial(3, 0.3, n),
+            "voted": np.where(rng.random(n) < 0.3 + 0.1 * field, "yes", "no"),
+            "weight": np.clip(np.exp(14.5 - log_salary + 0.3 * rng.standard_normal(n)), 1.0, 100.0),
+        }
+    )
+
+
+def said(mechanism: MechanismName, adjacency: Adjacency, family: Family) -> Said:
+    """A small job under the three names; it may be one that is refused."""
+    facts, own = FAMILIES[family], _MECHANISMS[mechanism]
+    by = ["field", "sex"] if facts.predictors or family in ("cell_sums", "noisy_tables", "reference_cells") else ["field"]
+    outcome, weight = _OUTCOMES[family], facts.weight is not False
+    columns = {name: _COLUMNS[name] for name in (*by, outcome)}
+    model: Said = {"family": family, "outcome": outcome} | ({"predictors": ["sex"]} if facts.predictors else {})
+    model |= _PROGRAM if family == "user" else {}
+    if mechanism in ("censor_w", "censor_uw", "centred") and family == "lognormal":
+        model |= {"prior": {"name": "proper"}}
+    if mechanism == "sanitized_statistics":
+        model.pop("predictors", None)
+    return {
+        "dataset": "golden",
+        "period": "2019",
+        "input": {"path": CURRENT},
+        "columns": columns | ({"weight": own["weight"]} if weight and "weight" in own else {}),
+        "survey": {"weight": "weight"} if weight else {},
+        "strata": own.get("strata", ["field"]),
+        "model": model,
+        "mechanism": {"name": mechanism} | ({"aim": 0.4} if (mechanism, family) == ("weighted", "scores") else {}),
+        "budget": {"epsilon": own.get("epsilon", "12"), "adjacency": adjacency},
+        "synthetic_sets": own.get("synthetic_sets", 2),
+        "reference": _REFERENCE["reference"] if family == "scores" else own.get("reference"),
+        "tables": [{"name": "t", "by": by, "margins": True, "statistics": ["count", {"mean": outcome}]}],
+        "record": {"log_lik": "never"},
+        **({"sampler": {"draws": 100}} if family in SAMPLERS and mechanism != "sanitized_statistics" else {}),
+    }
+
+
+def crossed() -> Iterator[tuple[str, Said]]:
+    """Every mechanism × adjacency × family that a job can name, with a name of its own."""
+    for mechanism in get_args(MechanismName):
+        for adjacency in get_args(Adjacency):
+            for family in get_args(Family):
+                yield f"{mechanism}-{adjacency}-{family}", said(mechanism, adjacency, family)
+
+
+def _with(job: Said, **keys: Any) -> Said:
+    """The job with other keys: `a__b` is b of section a; a mapping for a section is laid over it."""
+    made: Said = json.loads(json.dumps(job))
+    for key, value in keys.items():
+        *sections, last = key.split("__")
+        inner = made
+        for section in sections:
+            inner = inner[section]
+        inner[last] = value
+    return made
+
+
+def variants() -> Iterator[tuple[str, Said]]:
+    """Keys that change what is released, one at a time."""
+    weighted = said("weighted", "zero_out", "lognormal")
+    for rule in ("none", "linear", "inverse", "scalar", "cluster"):
+        yield f"weighted-rule-{rule}", _with(weighted, mechanism__weights=rule)
+    yield "weighted-reweighted", _with(weighted, mechanism__weights={"rule": "inverse", "reweight": 0.95})
+    yield "weighted-reference", _with(weighted, **_REFERENCE, mechanism__aim=0.4)
+    yield "weighted-pool", _with(weighted, mechanism__fallback="pool", budget__epsilon="0.8")
+    yield "weighted-proper", _with(weighted, mechanism__fallback="proper_prior", budget__epsilon="0.8")
+    yield "weighted-fbp", _with(weighted, model__synthesis="fbp")
+    proportional = {"model__synthesis": "fbp", "model__population_weights": "proportional"}
+    yield "weighted-proportional", _with(weighted, **proportional, survey__population=9000)
+    yield "weighted-expected", _with(weighted, model__synthetic_weights="expected")
+    yield "weighted-raked", _with(weighted, rake=[{"by": ["sex"], "totals": {"f": 5000, "m": 4000}}])
+    two = _with(weighted, model__outcome=["salary", "visits"], columns__visits={"bounds": [0.5, 60], "outside": "clip"})
+    yield "weighted-two-outcomes", two
+    yield "weighted_e-reference", _with(said("weighted_e", "zero_out", "lognormal"), **_REFERENCE)
+    yield "censor_w-reference", _with(said("censor_w", "substitution", "beta"), **_REFERENCE)
+    yield "weighted-grid-reference", _with(said("weighted", "zero_out", "negative_binomial"), **_REFERENCE)
+    composed = said("laplace_composed", "substitution", "noisy_tables")
+    public = _with(composed, mechanism__sensitivity="public", columns__weight=_CLIPPED_WEIGHT)
+    yield "laplace_composed-public", public
+    yield "laplace_composed-consistent", _with(public, mechanism__consistency="least_squares")
+    yield from _strict_variants()
+
+
+def _strict_variants() -> Iterator[tuple[str, Said]]:
+    tables = said("reference_tables", "substitution", "reference_cells")
+    histogram = {"epsilon": "3"}
+    yield "reference_tables-anywhere", _with(tables, budget__exchange="anywhere")
+    yield "reference_tables-unshrunk", _with(tables, mechanism__shrinkage=False)
+    yield "reference_tables-histogram", _with(tables, reference={"histogram": histogram})
+    yield "reference_tables-release", _with(tables, reference={"release": RELEASED})
+    yield "reference_tables-refreshed", _with(tables, reference={"release": RELEASED, "histogram": histogram})
+    two_valued = {"columns__voted": _COLUMNS["voted"], "model__outcome": "voted"}
+    tabled = [{"name": "t", "by": ["field", "sex"], "margins": True, "statistics": ["count", {"mean": "voted"}]}]
+    yield "reference_tables-two-valued", _with(tables, **two_valued, tables=tabled)
+    two = _with(tables, model__outcome=["salary", "share"], columns__share=_COLUMNS["share"])
+    yield "reference_tables-two-outcomes", two
+    yield "reference_tables-raked", _with(tables, rake=[{"by": ["sex"], "totals": {"f": 5000, "m": 4000}}])
+    sanitized = said("sanitized_statistics", "zero_out", "lognormal")
+    yield "sanitized-gaussian", _with(sanitized, mechanism__noise="gaussian", budget__delta="1e-6")
+    yield "sanitized-rho", _with(sanitized, mechanism__noise="gaussian", budget={"rho": "1/4", "delta": "1e-6"})
+    yield "sanitized-fbp", _with(sanitized, model__synthesis="fbp")
+
+
+@cache
+def reach() -> dict[str, str]:
+    """What becomes of every crossed name: refused, and at which keys; or the sampler, where that is a Markov chain."""
+    return {name: _fate(job) for name, job in crossed()}
+
+
+def _fate(job: Said) -> str:
+    found = Job.model_validate(job if "program" not in job["model"] else _with(job, model__program=_program()))
+    if against := contradictions(found):
+        return f"refused: {', '.join(sorted({dotted(each.where) for each in against}))}"
+    return "stan" if found.sampler.name == "stan" else EXACT
+
+
+@cache
+def _program() -> Said:
+    return {"name": _PROGRAM["program"], "text": (find_job("doctorates_pooling").parent / _PROGRAM["program"]).read_text()}
+
+
+def parsed(job: Said) -> Job:
+    return parse_job(json.dumps(job))
+
+
+def shipped() -> dict[str, Said]:
+    """The shipped jobs that need no Markov chain, each of a small simulated survey with its columns."""
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(find_job("doctorates").parent.glob("*.yaml"))}
+    jobs = {name: yaml.safe_load(text) for name, text in texts.items()}
+    return {f"shipped-{name}": small(name, job) for name, job in jobs.items() if _fate(job) == EXACT}
+
+
+def cases() -> dict[str, Said]:
+    """Every job whose release is recorded, by name."""
+    made = {name: job for name, job in crossed() if reach()[name] == EXACT}
+    return made | dict(variants()) | shipped()
+
+
+def rooted(job: Said, folder: Path) -> Said:
+    """The job, with the files that it names in `folder`."""
+    made: Said = json.loads(json.dumps(job))
+    for section, key in (("input", "path"), ("reference", "path"), ("reference", "release")):
+        if (made.get(section) or {}).get(key):
+            made[section][key] = str(folder / made[section][key])
+    return made

@@ -1,0 +1,67 @@
+"""Small studies, one or more of every kind, whose tables of results are recorded: shipped ones with few and small cases."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+from golden_jobs import shipped
+from golden_runs import Kept, kept, named
+from shipped_surveys import Said, simulated_survey
+
+from dpdist.jobfile import find_job
+from dpdist.studies.studyfile import parse_study
+from dpdist.study import run
+
+_SURVEY = {"population": 8000, "sample": 800}
+STUDIES: dict[str, Said] = {
+    "global_dp_beta": {"cases": {"beta": {"n": 200}}, "epsilons": ["5", "4", "3"], "draws": 100},
+    "vector_weights_counts": {"cases": {"poisson": {"n": 200}, "nb": {"n": 200}}, "draws": 100},
+    "guarantees": {"cases": {"random": {}, "two_point": {}}, "epsilons": ["3"]},
+    "fbs_fbp_laplace": {"cases": {"normal": _SURVEY}, "sets": [2], "draws": 100},
+    "strict_survey": {"cases": {"n1000_3": _SURVEY}, "epsilons": ["1"]},
+    "drift_chain": {
+        "cases": {"shape": _SURVEY | {"periods": 2}},
+        "mechanisms": [{"label": "every", "refresh": 1}, {"label": "renewed", "renewed": True}],
+    },
+    "strict_halves": {
+        "cases": {"nscg_substitution": {"job": "shipped-nscg_strict"}, "nscg_around": {"job": "shipped-nscg_strict"}}
+    },
+    "repeated_samples": {
+        "cases": {"nscg_3000": {"job": "shipped-nscg_strict", "sample": 150, "weight_bounds": [1, 1000]}},
+        "epsilons": ["1", "20"],
+    },
+}
+"""By a shipped study's name: its cases that are kept, each with its own keys, and other keys in place of the study's."""
+
+
+def study(name: str, folder: Path) -> Said:
+    """The small study; jobs that its cases name are written into `folder`, with a file for each."""
+    path = find_job("doctorates").parent / "studies" / f"{name}.yaml"
+    made: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    own = STUDIES[name]
+    kept_cases = [case | own["cases"][case["name"]] for case in made["cases"] if case["name"] in own["cases"]]
+    for case in kept_cases:
+        if "job" in case:
+            job, file = shipped()[case["job"]], f"{name}-{case['name']}.parquet"
+            simulated_survey(job, 5, records=2000).to_parquet(folder / file)
+            (folder / f"{file}.yaml").write_text(json.dumps(job), encoding="utf-8")
+            case |= {"job": str(folder / f"{file}.yaml"), "file": file}
+    left_out = ("figures", "beside", "notes", "limits")
+    made = {key: value for key, value in made.items() if key not in left_out} | own
+    for arm in made.get("mechanisms", []):
+        names = [case["name"] for case in kept_cases]
+        if "cases" in arm:
+            arm["cases"] = [each for each in arm["cases"] if each in names] or names[:1]
+        if "epsilons" in arm:
+            arm["epsilons"] = [each for each in arm["epsilons"] if each in own["epsilons"]] or own["epsilons"][-1:]
+    return made | {"cases": kept_cases, "replicates": 1, "runtime": {"executor": "serial"}}
+
+
+def studied(name: str, inputs: Path, folder: Path) -> dict[str, Kept]:
+    """Run a study of one replicate and keep its tables, not its page."""
+    with named(name):
+        run(parse_study(json.dumps(study(name, inputs))), folder, data=inputs)
+    return {path.name: kept(path) for path in sorted(folder.glob("*")) if path.suffix in (".csv", ".parquet")}

@@ -1,0 +1,58 @@
+"""Records what the jobs of golden_jobs release, or compares with what is recorded.
+
+python tests/golden/record.py [NAME …]                  record these, or all; what no job has any more is deleted
+python tests/golden/record.py --compare [NAME …]        byte for byte, on the machine type that recorded
+python tests/golden/record.py --keep FOLDER [NAME …]    leave the workspaces there, to look into what differs
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from golden_jobs import cases, reach
+from golden_runs import GOLDENS, differences, read_golden, released, write_golden, write_inputs
+from golden_studies import STUDIES, studied
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--compare", action="store_true")
+    parser.add_argument("--keep", type=Path)
+    said = parser.parse_args()
+    jobs = cases()
+    if unknown := set(said.names) - jobs.keys() - STUDIES.keys():
+        parser.error(f"no such case: {', '.join(sorted(unknown))}")
+    failed = False
+    folder = said.keep or Path(tempfile.mkdtemp())
+    folder.mkdir(parents=True, exist_ok=True)
+    write_inputs(folder)
+    for name in said.names or [*jobs, *STUDIES]:
+        began = time.process_time()
+        work = folder / name
+        found = released(name, jobs[name], folder, work) if name in jobs else studied(name, folder, work)
+        if said.compare:
+            lines = differences(read_golden(name), found, exact=True)
+            failed |= bool(lines)
+            print(name, "the same" if not lines else "", *lines, sep="\n  " if lines else " ")
+        else:
+            write_golden(name, found)
+            print(f"{name} {time.process_time() - began:.1f} s", flush=True)
+    if not said.compare and not said.names:
+        (GOLDENS.parent / "reach.json").write_text(json.dumps(reach(), indent=0) + "\n", encoding="utf-8")
+        for path in GOLDENS.glob("*.json"):
+            if path.stem not in jobs.keys() | STUDIES.keys():
+                path.unlink()
+    if said.keep is None:
+        shutil.rmtree(folder)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""What a job releases is what it released: every mechanism × adjacency × family, variants of keys, shipped jobs; studies.
+
+A change that is meant is recorded anew: `python tests/golden/record.py`, and the files that differ are named in the change.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from golden_jobs import EXACT, cases, reach
+from golden_runs import GOLDENS, Kept, differences, kept, read_golden, released, write_inputs
+from golden_studies import STUDIES, studied
+
+CASES = cases()
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("inputs")
+    write_inputs(folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_job_releases_what_is_recorded(name: str, inputs: Path, tmp_path: Path) -> None:
+    assert differences(read_golden(name), released(name, CASES[name], inputs, tmp_path / "work")) == []
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_finds_what_is_recorded(name: str, tmp_path: Path) -> None:
+    assert differences(read_golden(name), studied(name, tmp_path, tmp_path / "out")) == []
+
+
+def test_the_same_names_make_a_job_and_the_same_keys_refuse_it() -> None:
+    """Control: some are jobs, some need a Markov chain, and most are refused."""
+    recorded = json.loads((Path(__file__).parent / "reach.json").read_text(encoding="utf-8"))
+    assert reach() == recorded
+    assert {fate.partition(":")[0] for fate in recorded.values()} == {EXACT, "stan", "refused"}
+
+
+def test_a_record_stands_for_every_job_and_for_no_other() -> None:
+    assert {path.stem for path in GOLDENS.glob("*.json")} == set(CASES) | set(STUDIES)
+
+
+def _changed(path: Path, old: str, new: str) -> list[str]:
+    """What the comparison finds when a text in a file is replaced."""
+    before, text = {path.name: kept(path)}, path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    return differences(before, {path.name: kept(path)})
+
+
+@pytest.mark.parametrize(
+    ("new", "found"),
+    [
+        ('"mean": 61234.500000001', []),
+        ('"mean": 61234.51', ["table.json: other numbers"]),
+        ('"mean": -61234.5', ["table.json: other numbers"]),
+        ('"mean": null', ["table.json: other text"]),
+        ('"median": 61234.5', ["table.json: other text"]),
+    ],
+)
+def test_a_comparison_sees_a_number_that_moved_and_no_last_digits(tmp_path: Path, new: str, found: list[str]) -> None:
+    path = tmp_path / "table.json"
+    path.write_text(json.dumps({"cells": [1.5, 2.5e-3, 0], "mean": 61234.5}), encoding="utf-8")
+    assert _changed(path, '"mean": 61234.5', new) == found
+
+
+def test_a_comparison_sees_numbers_that_changed_places(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("cell,mean\nf,61000.5\nm,61001.5\n", encoding="utf-8")
+    assert _changed(path, "f,61000.5\nm,61001.5", "f,61001.5\nm,61000.5") == ["table.csv: other numbers"]
+
+
+def test_a_comparison_names_files_that_came_and_went_and_other_bytes_where_asked() -> None:
+    one = Kept("1", "2", 3, 4.0)
+    assert differences({"a": one}, {"b": one}) == ["a: no longer written", "b: written now"]
+    assert differences({"a": one}, {"a": one._replace(bytes="0")}) == []
+    assert differences({"a": one}, {"a": one._replace(bytes="0")}, exact=True) == ["a: other bytes"]
