@@ -13,11 +13,11 @@ import pandas as pd
 import yaml
 from shipped_surveys import small
 
-from dpdist.families import FAMILIES
 from dpdist.job import SAMPLERS, Adjacency, Family, Job, MechanismName
-from dpdist.job_consistency import contradictions
-from dpdist.jobfile import find_job, parse_job
-from dpdist.yaml_lines import dotted
+from dpdist.job.checks import contradictions
+from dpdist.job.families import FAMILIES
+from dpdist.job.loading import find_job, parse_job
+from dpdist.job.yaml_lines import dotted
 
 Said = dict[str, Any]
 FIELDS, SEXES = ("arts", "law"), ("f", "m")

@@ -11,9 +11,9 @@ from golden_jobs import shipped
 from golden_runs import Kept, kept, named
 from shipped_surveys import Said, simulated_survey
 
-from dpdist.jobfile import find_job
-from dpdist.studies.studyfile import parse_study
-from dpdist.study import run
+from dpdist.job.loading import find_job
+from dpdist.studies.file import parse_study
+from dpdist.studies.run import run
 
 _SURVEY = {"population": 8000, "sample": 800}
 STUDIES: dict[str, Said] = {
