@@ -5,6 +5,7 @@ Scales in the comments are sensitivity × UNIT/ε. The noise is known here, and 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -18,11 +19,10 @@ from test_reference_tables import survey
 
 import dpdist
 from dpdist.core.records import Floats, Frame, Records
-from dpdist.engine.protocol import Noise, Released
+from dpdist.engine.protocol import Noise, Pass, Released
 from dpdist.engine.rounds import drive, fresh_noise
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
-from dpdist.mechanisms import statistics
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.on_reference import Learned, learn_cells, learn_whitening
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
@@ -107,7 +107,7 @@ def driven(job: Job) -> tuple[list[Noise], list[Floats], StratumModel, Released]
     asked: list[Noise] = []
     sums: list[Floats] = []
 
-    def visit(request: statistics.Pass) -> Floats:
+    def visit(request: Pass) -> Floats:
         sums.append(request.kernel(now, {}, Notes()))
         return sums[-1]
 
@@ -211,7 +211,8 @@ def test_a_mechanism_asks_for_noise_of_the_scale_that_its_promise_needs(case: st
 
 @pytest.mark.parametrize("case", CASES)
 def test_noise_a_fifth_too_small_is_caught(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statistics, "Noise", lambda scale, *rest: Noise(scale * Fraction(4, 5), *rest))
+    rounds = sys.modules[type(MECHANISMS[CASES[case][0].mechanism.name]).__module__]
+    monkeypatch.setattr(rounds, "Noise", lambda scale, *rest: Noise(scale * Fraction(4, 5), *rest))
     asked, sums, *_ = driven(CASES[case][0])
     assert [plain(one) for one in asked] != expected(case, sums)
 
