@@ -37,7 +37,8 @@ input: {{path: {folder}/now.parquet}}
 columns:
   region: {{levels: [north, south]}}
   y: {{bounds: [0, {high}], outside: clip}}
-model: {{family: {family}, outcome: y}}
+outcome: y
+model: {{family: {family}}}
 mechanism: {{name: {mechanism}}}
 budget: {{epsilon: "{epsilon}"}}
 {reference}

@@ -33,7 +33,8 @@ columns:
   salary: {bounds: [0, 2000000]}
 survey: {weight: weight, design_strata: [field]}
 strata: [field]
-model: {family: lognormal, outcome: salary, predictors: [sex]}
+outcome: salary
+model: {family: lognormal, predictors: [sex]}
 mechanism: {name: weighted, weights: fixed_point}
 budget: {epsilon: "10.8"}
 sampler: {name: exact, draws: 100}

@@ -26,7 +26,8 @@ columns:
   salary: {{bounds: [0, 1000000], outside: clip}}
   weight: {{bounds: [1, 2000], outside: clip}}
 survey: {{weight: weight}}
-model: {{family: {family}, outcome: salary}}
+outcome: salary
+model: {{family: {family}}}
 mechanism: {{name: {mechanism}}}
 budget: {{epsilon: "{epsilon}"}}
 {more}

@@ -31,7 +31,8 @@ columns:
   region: {{levels: [north, south]}}
   y: {{bounds: {bounds}}}
 strata: [region]
-model: {{family: {family}, outcome: y}}
+outcome: y
+model: {{family: {family}}}
 mechanism: {{name: weighted, weights: {weights}}}
 budget: {{epsilon: "{epsilon}"}}
 synthetic_sets: 3

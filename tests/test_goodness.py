@@ -28,7 +28,8 @@ columns:
   sex: {levels: [f, m]}
   salary: {bounds: [1, 100000000], outside: clip}
 survey: {weight: weight}
-model: {family: lognormal, outcome: salary}
+outcome: salary
+model: {family: lognormal}
 mechanism: {name: sanitized_statistics}
 budget: {epsilon: "1", adjacency: zero_out}
 reference: {path: before.parquet, period: "2020"}
@@ -38,8 +39,10 @@ runtime: {executor: serial}
 """
 TILTED = [
     (
-        "model: {family: lognormal, outcome: salary}",
-        "model: {family: lognormal, outcome: salary, predictors: [field, sex]}",
+        "outcome: salary
+model: {family: lognormal}",
+        "outcome: salary
+model: {family: lognormal, predictors: [field, sex]}",
     ),
     ("mechanism: {name: sanitized_statistics}", "mechanism: {name: weighted}"),
     ('epsilon: "1"', 'epsilon: "10.8"'),
@@ -129,7 +132,8 @@ columns:
   field: {levels: [arts, law, medicine]}
   sex: {levels: [f, m]}
   salary: {bounds: [0, 1]}
-model: {family: beta, outcome: salary}
+outcome: salary
+model: {family: beta}
 mechanism: {name: weighted}
 budget: {epsilon: "1"}
 reference: {path: before.parquet}

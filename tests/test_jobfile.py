@@ -20,7 +20,7 @@ from dpdist.core.errors import JobError, Problem
 from dpdist.job import Job, ReleaseBudget, Runtime, budget_text
 from dpdist.job.checks import contradictions, scheduler_contradictions
 from dpdist.job.loading import find_job, load_job, parse_job
-from dpdist.mechanisms.models import MODELS
+from dpdist.models import LIKELIHOODS
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.privacy import weight_search
 
@@ -44,9 +44,9 @@ survey:
   weight: weight
   design_strata: [field]
 strata: [field]
+outcome: salary
 model:
   family: lognormal
-  outcome: salary
   predictors: [sex]
   prior:
     name: improper
@@ -453,7 +453,7 @@ def test_simulated_surveys_with_other_settings_are_other_inputs() -> None:
 
 @pytest.mark.parametrize(
     ("literal", "registry"),
-    [(vocabulary.Family, MODELS), (vocabulary.MechanismName, MECHANISMS), (vocabulary.WeightRule, weight_search._SEARCHES)],
+    [(vocabulary.Family, LIKELIHOODS), (vocabulary.MechanismName, MECHANISMS), (vocabulary.WeightRule, weight_search._SEARCHES)],
     ids=["models", "mechanisms", "weight rules"],
 )
 def test_a_name_that_a_job_may_use_is_registered_and_the_other_way_round(literal: Any, registry: dict[str, object]) -> None:

@@ -27,7 +27,8 @@ columns:
   region: {{levels: [north, south]}}
   y: {{bounds: [0, 1]{column}}}
 strata: [region]
-model: {{family: {family}, outcome: y}}
+outcome: y
+model: {{family: {family}}}
 mechanism: {{name: {mechanism}}}
 budget: {{epsilon: "{epsilon}", adjacency: {adjacency}}}
 synthetic_sets: 2

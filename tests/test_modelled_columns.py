@@ -23,7 +23,8 @@ columns:
   town: {levels: [north, south]}
   salary: {bounds: [0, 10000000]}
 survey: {weight: weight, design_strata: [town]}
-model: {family: lognormal, outcome: salary, predictors: [sex]}
+outcome: salary
+model: {family: lognormal, predictors: [sex]}
 mechanism: {name: MECHANISM}
 budget: {epsilon: "10.8"}
 sampler: {draws: 200}

@@ -25,7 +25,8 @@ columns:
   salary: {{bounds: [0, 150000], outside: clip}}
 survey: {{weight: weight}}
 strata: [field]
-model: {{family: scores, outcome: salary, predictors: [sex]}}
+outcome: salary
+model: {{family: scores, predictors: [sex]}}
 mechanism: {{name: {mechanism}}}
 budget: {{epsilon: "10.8"}}
 synthetic_sets: 3

@@ -40,7 +40,8 @@ columns:
 universe: [{column: field, keep: [biology, physical_sciences, psychology, engineering]}]
 survey: {weight: weight, design_strata: [field]}
 strata: [field]
-model: {family: lognormal, outcome: [salary, hours], predictors: [sex]}
+outcome: [salary, hours]
+model: {family: lognormal, predictors: [sex]}
 mechanism: {name: weighted}
 budget: {epsilon: "10.8"}
 synthetic_sets: 3

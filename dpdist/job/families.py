@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.core.records import Floats
-from dpdist.job import SAMPLERS, Family
+from dpdist.job import SAMPLERS, Family, Statistics
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def families_for(values: Collection[float]) -> str:
     return ", ".join(name for name, _ in sorted(fit, key=lambda each: not np.isfinite(each[1].high)))
 
 
-FAMILIES: dict[Family, FamilyFacts] = {
+FAMILIES: dict[Family | Statistics, FamilyFacts] = {
     "lognormal": FamilyFacts("normal density of (log {outcome}, log {weight})", POSITIVE, True, True, "lognormal"),
     "beta": FamilyFacts("beta density of {outcome}", UNIT, False, False, "beta"),
     "beta_regression": FamilyFacts("beta density of {outcome}", UNIT, False, True, "beta"),
@@ -86,6 +86,6 @@ FAMILIES: dict[Family, FamilyFacts] = {
 }
 
 
-def parametric(family: Family) -> bool:
+def parametric(family: Family | Statistics) -> bool:
     """True if the family is a parametric law with a posterior that needs no Markov chain: its fit to a file is quick."""
     return bool(FAMILIES[family].law) and any(name != "stan" for name in SAMPLERS[family])

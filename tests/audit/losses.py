@@ -49,7 +49,8 @@ columns:
   hours: {{bounds: [-50, 50], outside: clip}}
   weight: {{bounds: [0.5, 200], outside: clip}}
 {survey}
-model: {{family: {family}, outcome: {outcome}{predictors}}}
+outcome: {outcome}{predictors}
+model: {{family: {family}}}
 mechanism: {{name: {mechanism}}}
 synthetic_sets: {sets}
 budget: {{epsilon: "{epsilon}", adjacency: {adjacency}{delta}}}

@@ -29,7 +29,8 @@ columns:
   weight: {{bounds: [0.1, 20000], outside: clip}}
 survey: {{{survey}}}
 strata: [{strata}]
-model: {{family: {family}, outcome: {outcome}{model}}}
+outcome: {outcome}{model}
+model: {{family: {family}}}
 mechanism: {{name: {mechanism}}}
 budget: {{epsilon: "1", adjacency: {adjacency}{delta}}}
 synthetic_sets: {sets}

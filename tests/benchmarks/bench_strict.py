@@ -27,7 +27,7 @@ columns:
   sex: {{levels: [f, m]}}
   salary: {{bounds: [0, 150000], outside: clip}}
 survey: {{weight: weight}}
-model: {{family: reference_cells, outcome: salary}}
+outcome: salary
 mechanism: {{name: reference_tables}}
 budget: {{epsilon: "1", adjacency: substitution}}
 reference: {{path: {reference}}}

@@ -117,7 +117,8 @@ columns:
 universe: [{column: field, keep: [biology, engineering]}]
 survey: {weight: weight, design_strata: [field]}
 strata: [field]
-model: {family: FAMILY, outcome: salary, predictors: [sex]}
+outcome: salary
+model: {family: FAMILY, predictors: [sex]}
 mechanism: {name: weighted}
 budget: {epsilon: "3.6"}
 sampler: {draws: 200}

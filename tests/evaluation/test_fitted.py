@@ -33,7 +33,7 @@ columns:
   sex: {{levels: [f, m]}}
   salary: {{bounds: [0, 200000], outside: clip}}
 survey: {{weight: weight}}
-model: {{family: reference_cells, outcome: salary}}
+outcome: salary
 mechanism: {{name: reference_tables}}
 budget: {{epsilon: "{epsilon}", adjacency: substitution}}
 reference: {{path: {folder}/before.parquet, period: "2020", provenance: public-use file of 2020}}

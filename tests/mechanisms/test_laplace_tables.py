@@ -31,7 +31,7 @@ columns:
   salary: {bounds: [0, 200000], outside: clip}
   weight: {bounds: [1, 60]}
 survey: {weight: weight}
-model: {family: noisy_tables, outcome: salary}
+outcome: salary
 mechanism: {name: laplace}
 budget: {epsilon: "3"}
 tables:

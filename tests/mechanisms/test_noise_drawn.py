@@ -44,7 +44,8 @@ columns:
   hours: {{bounds: [1, 80], outside: clip}}
   {weight}
 survey: {{weight: weight}}
-model: {{family: {family}, outcome: {outcome}}}
+outcome: {outcome}
+model: {{family: {family}}}
 mechanism: {{name: {name}{more}}}
 budget: {{epsilon: "{epsilon}", adjacency: {adjacency}}}
 synthetic_sets: {sets}
@@ -98,10 +99,10 @@ def known(number: Noise) -> Floats:
 def driven(job: Job) -> tuple[list[Noise], list[Floats], StratumModel, Released]:
     """What a mechanism asked for, the exact sums of its passes, and what it released under `known` noise."""
     model = builder_of(job).build(job, FRAME, slice(0, CELLS))
-    now, before = (records(seed, len(job.model.outcomes)) for seed in (1, 2))
+    now, before = (records(seed, len(job.outcomes)) for seed in (1, 2))
     learned: Learned | None = None
     if isinstance(model, ReferenceCells) and job.refers:
-        learned = learn_cells(model, [before.about(k) for k in range(len(job.model.outcomes))])
+        learned = learn_cells(model, [before.about(k) for k in range(len(job.outcomes))])
     elif isinstance(model, SanitizedLognormal):
         learned = learn_whitening(model, before)
     asked: list[Noise] = []

@@ -40,7 +40,7 @@ columns:
   sex: {{levels: [f, m]}}
   salary: {{bounds: [0, 150000], outside: clip}}
 survey: {{weight: weight}}
-model: {{family: reference_cells, outcome: salary}}
+outcome: salary
 mechanism: {{name: reference_tables}}
 budget: {{epsilon: "{epsilon}", adjacency: {adjacency}}}
 reference: {{path: {folder}/{reference}, period: "2020", provenance: public-use file of 2020}}

@@ -30,7 +30,8 @@ columns:
   sex: {{levels: [f, m]}}
   salary: {{bounds: [1000, 1000000], outside: clip}}
 survey: {{weight: weight}}
-model: {{family: lognormal, outcome: salary}}
+outcome: salary
+model: {{family: lognormal}}
 mechanism: {{name: sanitized_statistics, noise: gaussian}}
 budget: {{{budget}}}
 synthetic_sets: 3

@@ -40,7 +40,8 @@ columns:
   sex: {{levels: [f, m]}}
   salary: {{bounds: [1000, 1000000], outside: clip}}
 survey: {{weight: weight, population: 400000}}
-model: {{family: lognormal, outcome: salary}}
+outcome: salary
+model: {{family: lognormal}}
 mechanism: {{name: sanitized_statistics}}
 budget: {{epsilon: "{epsilon}", adjacency: {adjacency}}}
 synthetic_sets: 3

@@ -8,7 +8,7 @@ from scipy.special import expit
 
 from dpdist.core.records import Frame, Records
 from dpdist.job import Job
-from dpdist.mechanisms.models import MODELS
+from dpdist.models import LIKELIHOODS
 from dpdist.models.protocol import Draws
 
 LEVELS = {"field": ("maths", "physics", "health"), "sex": ("male", "female")}
@@ -54,7 +54,7 @@ def job_of(family, bounds=None, predictors=None, strata=(), **model):
 
 def model_of(family, frame=EVERYWHERE, rows=None, proper=False, **said):
     job = job_of(family, strata=frame.strata, **said)
-    return MODELS[family].build(job, frame, rows or slice(0, len(frame)), proper)
+    return LIKELIHOODS[family].build(job, frame, rows or slice(0, len(frame)), proper)
 
 
 def records_of(outcome, weight=None, row=None):

@@ -31,7 +31,8 @@ columns:
   miles: {{bounds: {bounds}, outside: clip}}
   weight: {{bounds: [0.5, 1000], outside: clip}}
 survey: {{weight: weight}}
-model: {{family: {family}, outcome: miles}}
+outcome: miles
+model: {{family: {family}}}
 mechanism: {{name: {name}}}
 budget: {{epsilon: "{epsilon}"}}
 {reference}

@@ -37,7 +37,8 @@ columns:
   {bounded}
 {survey}
 {strata}
-model: {{family: {family}, outcome: salary}}
+outcome: salary
+model: {{family: {family}}}
 mechanism: {{name: {mechanism}}}
 budget: {{epsilon: "1", adjacency: {adjacency}}}
 {more}

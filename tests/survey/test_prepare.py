@@ -114,7 +114,7 @@ def oracle(job: Job, rows: pd.DataFrame) -> Expected:
         drop(~left[keep.column].isin(keep.keep), f"{keep.column}: outside the universe")
     drop(left["salary"].isna(), "salary: missing, dropped")
     drop(left["salary"] == 0, "salary: zeros, dropped")
-    low, high = job.outcome.bounds or (0.0, 0.0)
+    low, high = job.outcome_column.bounds or (0.0, 0.0)
     outside = (left["salary"] < low) | (left["salary"] > high)
     if outside.any():
         removed["salary: outside its bounds, clipped"] = int(outside.sum())
