@@ -72,7 +72,7 @@ def calibrate(
     knobs = knobs_of(job)
     if len(job.outcomes) > 1:
         found = f"utility is measured on one outcome, and {len(job.outcomes)} are named"
-        raise JobError(job.dataset, [Problem("model.outcome", found, "one outcome", "calibrate a job of one outcome")])
+        raise JobError(job.dataset, [Problem("outcome", found, "one outcome", "calibrate a job of one outcome")])
     if not knobs:
         found = f"'{job.mechanism.name}' has no constants that could be tuned"
         if job.mechanism.name == "centred":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +53,8 @@ BINARY = Support("0 or 1", low=0.0, high=1.0, whole=True)
 
 def families_for(values: Collection[float]) -> str:
     """Families that can take these values, as a text: those for few values first."""
-    fit = [(name, facts.support) for name, facts in FAMILIES.items() if all(facts.support.inside(np.array(list(values))))]
+    known = {name: FAMILIES[name].support for name in get_args(Family)}
+    fit = [(name, support) for name, support in known.items() if all(support.inside(np.array(list(values))))]
     return ", ".join(name for name, _ in sorted(fit, key=lambda each: not np.isfinite(each[1].high)))
 
 

@@ -74,9 +74,11 @@ def _refuse_earlier_form(said: dict[str, Any], source: str, lines: Lines) -> Non
         return
     problems = []
     if "outcome" in model:
-        outcome = model["outcome"] if isinstance(model["outcome"], str | list) else "…"
+        outcomes = model["outcome"]
+        several = isinstance(outcomes, list) and all(isinstance(name, str) for name in outcomes)
+        own = f"[{', '.join(outcomes)}]" if several else outcomes if isinstance(outcomes, str) else "…"
         allowed = "family, predictors, synthesis, prior and what else is the likelihood's"
-        remedy = f"move it out of model, to a line of its own: {written({'outcome': outcome}).strip()}"
+        remedy = f"move it out of model, to a line of its own: outcome: {own}"
         at = place(("model", "outcome"), lines)
         problems.append(Problem("model.outcome", "an outcome is no part of the model", allowed, remedy, 1, at))
     if model.get("family") in STATISTICS.values():

@@ -117,6 +117,11 @@ class Job(Frozen):
         return STATISTICS.get(self.mechanism.name, self.likelihood.family)
 
     @property
+    def model_name(self) -> str:
+        """For messages: the likelihood's family, or the mechanism that fits none."""
+        return self.mechanism.name if self.mechanism.name in STATISTICS else self.likelihood.family
+
+    @property
     def predictors(self) -> tuple[str, ...]:
         """Columns that the likelihood is given."""
         return self.likelihood.predictors

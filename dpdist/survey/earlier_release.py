@@ -80,7 +80,7 @@ def _problems(job: Job, source: Source, carried: Carried) -> Iterator[Problem]:
     where, other = "reference.release", carried.job
     columns = [*job.cell_columns, *job.outcomes]
     same = {
-        "model.outcome": (job.outcomes, other.outcomes),
+        "outcome": (job.outcomes, other.outcomes),
         "columns of the tables": (set(job.cell_columns), set(other.cell_columns)),
         "survey.weight": (job.survey.weight, other.survey.weight),
         "universe": (job.universe, other.universe),

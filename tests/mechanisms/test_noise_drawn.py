@@ -45,7 +45,7 @@ columns:
   {weight}
 survey: {{weight: weight}}
 outcome: {outcome}
-model: {{family: {family}}}
+model: {model}
 mechanism: {{name: {name}{more}}}
 budget: {{epsilon: "{epsilon}", adjacency: {adjacency}}}
 synthetic_sets: {sets}
@@ -60,19 +60,13 @@ AT_AN_EIGHTH = '2.41909319", rho: "1/8", delta: "1e-6'
 FILE = "reference: {path: before.parquet, period: '2020'}"
 BINNED = "reference: {histogram: {epsilon: '0.25'}}"
 FRESH = "reference: {release: before, histogram: {epsilon: '0.25'}}"
-FAMILIES = {
-    "reference_tables": "reference_cells",
-    "sanitized_statistics": "lognormal",
-    "laplace_strict": "cell_sums",
-    "laplace_composed": "noisy_tables",
-    "perturbed_histogram": "histogram",
-}
 
 
 def said(name: str, adjacency: str, epsilon: str, **other: object) -> Job:
     plain = {"outcome": "salary", "sets": 1, "reference": "", "more": ""} | other
     plain["weight"] = "" if name == "perturbed_histogram" else BOUNDED
-    text = JOB.format(name=name, family=FAMILIES[name], adjacency=adjacency, epsilon=epsilon, **plain)
+    plain["model"] = "{family: lognormal}" if name == "sanitized_statistics" else "null"
+    text = JOB.format(name=name, adjacency=adjacency, epsilon=epsilon, **plain)
     if name == "perturbed_histogram":
         text = text.replace("survey: {weight: weight}\n", "").replace("by: [field], ", "")
     return parse_job(text)

@@ -486,7 +486,7 @@ def test_the_current_file_is_no_reference(files: Path, tmp_path: Path) -> None:
     [
         (("{bounds: [0, 150000], outside: clip}", "{bounds: [0, 150000]}"), "state outside: clip"),
         (("outside: clip}", "outside: clip, zeros: drop}"), "'reference_tables' is strict"),
-        (("family: reference_cells", "family: cell_sums"), "do not go together"),
+        (("mechanism:", "model: {family: lognormal}\nmechanism:"), "'reference_tables' fits no likelihood"),
         (("compare:", "synthetic_sets: 2\ncompare:"), "write 1"),
         (("adjacency: substitution}", "adjacency: add_remove}\nstrata: [field]"), "add_remove keeps sizes secret"),
         (("reference: {path", "rake: []\n#"), "add reference"),

@@ -61,7 +61,7 @@ def fit(job: Job) -> Iterator[Contradiction]:
         found = "a family's fit is measured on the records of a reference, and the job names none"
         yield Contradiction(("fit",), found, "add reference: {path: …}, or leave fit out")
     elif not parametric(job.family):
-        found = f"'{job.family}' is no parametric law that could be fitted to the reference without a Markov chain"
+        found = f"'{job.model_name}' is no parametric law that could be fitted to the reference without a Markov chain"
         yield Contradiction(("fit",), found, "leave fit out")
 
 

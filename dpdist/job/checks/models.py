@@ -34,7 +34,7 @@ def outcomes(job: Job) -> Iterator[Contradiction]:
             found = f"laplace_finest and reference_only compare one outcome, and {len(names)} are named"
             yield Contradiction(("compare",), found, "leave them out, or name one outcome")
         return
-    if family != "lognormal":
+    if family != "lognormal" and mechanism.name not in STATISTICS:
         found = f"'{family}' models one outcome, and {len(names)} are named"
         yield Contradiction(("outcome",), found, "name one, or take family: lognormal, which models several together")
     if job.sampler.name != "exact":
@@ -65,8 +65,9 @@ def family_keys(job: Job) -> Iterator[Contradiction]:
             ("survey", "weight"), f"'{family}' models outcome and weight together", "name the weight column"
         )
     if facts.weight is False and job.survey.weight is not None:
-        remedy = "leave survey.weight out (every record then counts as one), or take family: lognormal"
-        yield Contradiction(("survey", "weight"), f"'{family}' models the outcome alone", remedy)
+        other = "" if job.mechanism.name in STATISTICS else ", or take family: lognormal"
+        remedy = f"leave survey.weight out (every record then counts as one){other}"
+        yield Contradiction(("survey", "weight"), f"'{job.model_name}' models the outcome alone", remedy)
     if model.predictors and not facts.predictors:
         remedy = "use them as strata, or take a regression" + (
             f": {family}_regression" if f"{family}_regression" in FAMILIES else ""
@@ -94,7 +95,7 @@ def family_keys(job: Job) -> Iterator[Contradiction]:
             yield Contradiction(("model", "prior"), f"the prior of '{family}' is fixed{where}", "leave prior out")
         if job.mechanism.fallback == "proper_prior":
             yield Contradiction(
-                ("mechanism", "fallback"), f"the prior of '{family}' is proper already", "take refuse or pool"
+                ("mechanism", "fallback"), f"the prior of '{job.model_name}' is proper already", "take refuse or pool"
             )
     if family == "user":
         for name in ("program", "parameters"):
@@ -141,7 +142,7 @@ def sampler_settings(job: Job) -> Iterator[Contradiction]:
     sampler, known = job.sampler, SAMPLERS.get(job.family, ())
     if not known:
         if "sampler" in job.model_fields_set and sampler != Sampler(name="exact"):
-            yield Contradiction(("sampler",), f"'{job.family}' draws from no posterior", "leave sampler out")
+            yield Contradiction(("sampler",), f"'{job.model_name}' draws from no posterior", "leave sampler out")
         return
     if sampler.name not in known:
         yield Contradiction(
