@@ -18,15 +18,19 @@ from test_reference_tables import survey
 
 import dpdist
 from dpdist.core.records import Floats, Frame, Records
-from dpdist.engine.protocol import Noise, Released
+from dpdist.engine.protocol import Noise, Pass, Released
 from dpdist.engine.rounds import drive, fresh_noise
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
-from dpdist.mechanisms import statistics
+from dpdist.mechanisms.laplace_cells import protect as laplace_cells
+from dpdist.mechanisms.laplace_tables import protect as laplace_tables
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.on_reference import Learned, learn_cells, learn_whitening
+from dpdist.mechanisms.perturbed_histogram import protect as perturbed_histogram
+from dpdist.mechanisms.reference_tables import protect as reference_tables
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.mechanisms.sanitized_lognormal import protect as sanitized_lognormal
 from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
 from dpdist.mechanisms.wording import CLIPPED, CLIPPED_SECRET, NOT_REFUSED, SEVERAL, SEVERAL_SECRET
 from dpdist.models.protocol import StratumModel
@@ -102,7 +106,7 @@ def driven(job: Job) -> tuple[list[Noise], list[Floats], StratumModel, Released]
     asked: list[Noise] = []
     sums: list[Floats] = []
 
-    def visit(request: statistics.Pass) -> Floats:
+    def visit(request: Pass) -> Floats:
         sums.append(request.kernel(now, {}, Notes()))
         return sums[-1]
 
@@ -206,7 +210,8 @@ def test_a_mechanism_asks_for_noise_of_the_scale_that_its_promise_needs(case: st
 
 @pytest.mark.parametrize("case", CASES)
 def test_noise_a_fifth_too_small_is_caught(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statistics, "Noise", lambda scale, *rest: Noise(scale * Fraction(4, 5), *rest))
+    for module in (laplace_cells, laplace_tables, perturbed_histogram, reference_tables, sanitized_lognormal):
+        monkeypatch.setattr(module, "Noise", lambda scale, *rest: Noise(scale * Fraction(4, 5), *rest))
     asked, sums, *_ = driven(CASES[case][0])
     assert [plain(one) for one in asked] != expected(case, sums)
 
