@@ -130,7 +130,7 @@ def _check_reference(job: Job, layout: Layout, reference: ReferenceFile) -> None
     counts = np.bincount(frame.stratum, weights=reference.counts(frame), minlength=len(frame.stratum_labels)).astype(int)
     for stratum, (label, n) in enumerate(zip(frame.stratum_labels, counts.tolist(), strict=True)):
         p = builder_of(job).build(job, frame, frame.rows_of(stratum)).identified
-        least = len(job.model.outcomes)
+        least = len(job.outcomes)
         what = "cells" if job.mechanism.name in CELLWISE else "predictors"
         if n <= p + least:
             found, allowed = f"{n} records, too few for p = {p} {what}", f"n > p + {least} = {p + least}"
@@ -138,7 +138,7 @@ def _check_reference(job: Job, layout: Layout, reference: ReferenceFile) -> None
         elif job.mechanism.name == "sanitized_statistics" and label in reference.census.constant:
             found, allowed = "outcome or weight is the same for all records", f"{' and '.join(job.components)} that vary"
             problems.append(Problem(f"stratum {label}", found, allowed, "pool strata, or take another reference"))
-    if job.model.family == "scores":
+    if job.family == "scores":
         problems += [_constant(job, label) for label in frame.stratum_labels if label in reference.census.constant]
     if problems:
         raise DataError(reference.source.name, problems)
@@ -151,7 +151,7 @@ def _check_reference(job: Job, layout: Layout, reference: ReferenceFile) -> None
 
 def _check_fit(job: Job, reference: ReferenceFile, listener: Listener) -> GoodnessOfFit | None:
     """How a parametric family fits the reference; refused where the job demands more."""
-    if not parametric(job.model.family):
+    if not parametric(job.family):
         return None
     with stage(listener, "fit to reference", reference.source.rows) as tick:
         found = goodness_of_fit(job, reference, tick)
@@ -241,11 +241,11 @@ def _fit_problems(job: Job, census: Census) -> list[Problem]:
         n = int(frame.stratum_count[stratum])
         model = builder_of(job).build(job, frame, frame.rows_of(stratum))
         p = model.identified
-        if job.model.family == "scores" and label in census.constant:
+        if job.family == "scores" and label in census.constant:
             problems.append(_constant(job, label))
         if not model.improper:
             continue
-        least = len(job.model.outcomes)
+        least = len(job.outcomes)
         if n <= p + least:
             found = f"{n} records, too few for p = {p} predictors"
             problems.append(Problem(f"stratum {label}", found, f"n > p + {least} = {p + least}", remedy))

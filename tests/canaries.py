@@ -21,7 +21,8 @@ columns:
   salary: {{bounds: [0, 1000000]}}
 survey: {{weight: weight, design_strata: [unit]}}
 strata: [unit]
-model: {{family: lognormal, outcome: salary, predictors: [sex]}}
+outcome: salary
+model: {{family: lognormal, predictors: [sex]}}
 mechanism: {{name: weighted, fallback: {fallback}}}
 budget: {{epsilon: "10.8"}}
 sampler: {{draws: 100}}

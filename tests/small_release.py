@@ -15,7 +15,7 @@ columns:
   weight: {bounds: [1, 60], outside: clip}
 survey: {weight: weight}
 strata: [field]
-model: {family: cell_sums, outcome: salary}
+outcome: salary
 mechanism: {name: laplace_strict}
 budget: {epsilon: "3"}
 tables:

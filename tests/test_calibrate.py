@@ -37,7 +37,8 @@ input: {{path: {folder}/now.parquet}}
 columns:
   region: {{levels: [north, south]}}
   y: {{bounds: [0, {high}], outside: clip}}
-model: {{family: {family}, outcome: y}}
+outcome: y
+model: {model}
 mechanism: {{name: {mechanism}}}
 budget: {{epsilon: "{epsilon}"}}
 {reference}
@@ -60,7 +61,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def text(files: Path, mechanism: str, reference: bool | str = True, **said: str) -> str:
-    plain = {"period": "2021", "family": "beta", "epsilon": "4", "calibration": "", "high": "1"}
+    plain = {"period": "2021", "model": "{family: beta}", "epsilon": "4", "calibration": "", "high": "1"}
     plain["sampler"] = "" if mechanism.startswith("perturbed") else "sampler: {name: grid, draws: 100}"
     before = f'reference: {{path: {files}/before.parquet, period: "2020"}}'
     plain["reference"] = reference if isinstance(reference, str) else before if reference else ""
@@ -88,7 +89,7 @@ def test_a_calibration_says_what_was_tuned_on_what(calibrated: Path, files: Path
 
 def test_the_same_calibration_is_found_again(files: Path, tmp_path: Path) -> None:
     """All random numbers are public; another number of replicates is another loss."""
-    job = parse_job(text(files, "perturbed_histogram", reference=False, family="histogram"))
+    job = parse_job(text(files, "perturbed_histogram", reference=False, model="null"))
     for name, replicates in (("one", 4), ("again", 4), ("other", 5)):
         dpdist.calibrate(job, tmp_path / name, files / "before.parquet", replicates=replicates, period="2020")
     one, again, other = ((tmp_path / name).read_bytes() for name in ("one", "again", "other"))
@@ -145,11 +146,11 @@ def test_a_calibration_on_the_current_file_is_refused_before_anything_is_written
     """The same bytes, or the same records in another format and order; other tables do not make it another file."""
     table = pq.read_table(files / "now.parquet")
     pa_csv.write_csv(table.take(np.random.default_rng(0).permutation(N)), files / "now.csv")
-    said = text(files, "perturbed_histogram", reference=False, family="histogram")
+    said = text(files, "perturbed_histogram", reference=False, model="null")
     job = parse_job(said.replace("{name: shares, ", "{name: others, "))
     made = dpdist.calibrate(job, tmp_path / "calibration.yaml", files / name, period="2020")
     assert made.mechanism.bins is not None
-    later = text(files, "perturbed_histogram", reference=False, family="histogram", calibration=CALIBRATED)
+    later = text(files, "perturbed_histogram", reference=False, model="null", calibration=CALIBRATED)
     with pytest.raises(DataError, match="tuned on the current file"):
         dpdist.run(parse_job(later, folder=tmp_path), tmp_path / "work")
     assert not (tmp_path / "work").exists()
@@ -218,7 +219,7 @@ def test_a_calibration_that_cannot_be_written_is_refused_before_it_is_tuned(
     out: str, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dpdist.evaluation.tuning.Trials.__call__", lambda *_: pytest.fail("it was tuned"))
-    job = parse_job(text(files, "perturbed_histogram", reference=False, family="histogram"))
+    job = parse_job(text(files, "perturbed_histogram", reference=False, model="null"))
     with pytest.raises(JobError, match="--out"):
         dpdist.calibrate(job, tmp_path / out, files / "before.parquet", period="2020")
 
@@ -254,7 +255,7 @@ def test_what_cannot_be_tuned_is_said(
 def test_a_reference_of_the_jobs_own_period_is_refused(files: Path, tmp_path: Path) -> None:
     with pytest.raises(JobError, match="the job's own"):
         parse_job(text(files, "censor_w", period="2020"))
-    job = parse_job(text(files, "perturbed_histogram", reference=False, family="histogram"))
+    job = parse_job(text(files, "perturbed_histogram", reference=False, model="null"))
     with pytest.raises(JobError, match="of the job's own period"):
         dpdist.calibrate(job, tmp_path / "calibration.yaml", files / "before.parquet", period="2021")
 
@@ -266,7 +267,7 @@ def test_one_record_is_too_few_to_tune_on(files: Path, tmp_path: Path) -> None:
 
 
 def test_the_command_writes_the_file_and_names_unknown_measures(files: Path, tmp_path: Path) -> None:
-    (tmp_path / "job.yaml").write_text(text(files, "perturbed_histogram", reference=False, family="histogram"))
+    (tmp_path / "job.yaml").write_text(text(files, "perturbed_histogram", reference=False, model="null"))
     options = ["--out", str(tmp_path / "calibration.yaml"), "--reference", str(files / "before.parquet")]
     command = ["calibrate", str(tmp_path / "job.yaml"), *options, "--period", "2020"]
     runner = CliRunner()
@@ -280,7 +281,7 @@ def test_the_command_writes_the_file_and_names_unknown_measures(files: Path, tmp
 
 
 def test_a_measure_of_its_own_finds_other_constants(files: Path, tmp_path: Path) -> None:
-    job: Job = parse_job(text(files, "perturbed_histogram", reference=False, family="histogram"))
+    job: Job = parse_job(text(files, "perturbed_histogram", reference=False, model="null"))
     losses = [
         dpdist.calibrate(job, tmp_path / "c.yaml", files / "before.parquet", measure, period="2020").loss
         for measure in ("max_ecdf", "avg_ecdf", "mean", "median")

@@ -24,7 +24,8 @@ columns:
   salary: {bounds: [0, 10000000]}
 survey: {weight: weight}
 strata: [field]
-model: {family: lognormal, outcome: salary, predictors: [sex]}
+outcome: salary
+model: {family: lognormal, predictors: [sex]}
 mechanism: {name: weighted, weights: fixed_point}
 budget: {epsilon: "3.6"}
 sampler: {draws: 300}

@@ -33,7 +33,8 @@ columns:
   salary: {bounds: [0, 2000000]}
 survey: {weight: weight, design_strata: [field]}
 strata: [field]
-model: {family: lognormal, outcome: salary, predictors: [sex]}
+outcome: salary
+model: {family: lognormal, predictors: [sex]}
 mechanism: {name: weighted, weights: fixed_point}
 budget: {epsilon: "10.8"}
 sampler: {name: exact, draws: 100}
@@ -381,7 +382,7 @@ def test_a_stratum_with_a_constant_outcome_or_weight_is_named_without_the_consta
 
 @both_formats
 def test_a_design_stratum_with_a_single_record_is_named(tmp_path: Path, suffix: str) -> None:
-    job = JOB.replace("strata: [field]\nmodel", "strata: []\nmodel").replace("by: [field, sex], ", "")
+    job = JOB.replace("strata: [field]\noutcome", "strata: []\noutcome").replace("by: [field, sex], ", "")
     attempt = run_on(tmp_path, suffix, lambda records: records.iloc[:61], job)
     assert_refused(attempt, "survey.design_strata: a single record (law)", "two records or more", "merge design strata")
 
@@ -465,8 +466,8 @@ JOB_EDITS = {
     "table over a column twice": ("by: [field, sex]", "by: [sex, sex]", "by: [sex", "tables.0.by.1: ", "'sex'"),
     "predictor twice": ("predictors: [sex]", "predictors: [sex, sex]", "predictors", "model.predictors.1: ", "'sex'"),
     "stratum column twice": (
-        "strata: [field]\nmodel",
-        "strata: [field, field]\nmodel",
+        "strata: [field]\noutcome",
+        "strata: [field, field]\noutcome",
         "strata: [field, field]",
         "strata.1: ",
         "'field'",

@@ -28,7 +28,8 @@ columns:
   sex: {levels: [f, m]}
   salary: {bounds: [1, 100000000], outside: clip}
 survey: {weight: weight}
-model: {family: lognormal, outcome: salary}
+outcome: salary
+model: {family: lognormal}
 mechanism: {name: sanitized_statistics}
 budget: {epsilon: "1", adjacency: zero_out}
 reference: {path: before.parquet, period: "2020"}
@@ -37,10 +38,7 @@ tables:
 runtime: {executor: serial}
 """
 TILTED = [
-    (
-        "model: {family: lognormal, outcome: salary}",
-        "model: {family: lognormal, outcome: salary, predictors: [field, sex]}",
-    ),
+    ("model: {family: lognormal}", "model: {family: lognormal, predictors: [field, sex]}"),
     ("mechanism: {name: sanitized_statistics}", "mechanism: {name: weighted}"),
     ('epsilon: "1"', 'epsilon: "10.8"'),
 ]
@@ -129,7 +127,8 @@ columns:
   field: {levels: [arts, law, medicine]}
   sex: {levels: [f, m]}
   salary: {bounds: [0, 1]}
-model: {family: beta, outcome: salary}
+outcome: salary
+model: {family: beta}
 mechanism: {name: weighted}
 budget: {epsilon: "1"}
 reference: {path: before.parquet}
@@ -269,7 +268,7 @@ def test_a_demand_where_nothing_is_measured_is_refused() -> None:
     alone = text(('reference: {path: before.parquet, period: "2020"}\n', ""), REFUSING, *TILTED)
     with pytest.raises(JobError, match="a family's fit is measured on the records of a reference, and the job names none"):
         parse_job(alone)
-    tables = text(("family: lognormal", "family: reference_cells"), ("sanitized_statistics", "reference_tables"), REFUSING)
-    with pytest.raises(JobError, match="'reference_cells' is no parametric law"):
+    tables = text(("model: {family: lognormal}\n", ""), ("sanitized_statistics", "reference_tables"), REFUSING)
+    with pytest.raises(JobError, match="'reference_tables' is no parametric law"):
         parse_job(tables)
     assert parse_job(tables.replace("fit: {refuse_below: .8}\n", "")).fit.warn_below == 0.8

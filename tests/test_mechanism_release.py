@@ -27,7 +27,8 @@ columns:
   region: {{levels: [north, south]}}
   y: {{bounds: [0, 1]{column}}}
 strata: [region]
-model: {{family: {family}, outcome: y}}
+outcome: y
+model: {model}
 mechanism: {{name: {mechanism}}}
 budget: {{epsilon: "{epsilon}", adjacency: {adjacency}}}
 synthetic_sets: 2
@@ -50,10 +51,10 @@ POSTERIORS = [name for name in CLASSES if name != "perturbed_histogram"]
 
 
 def text(mechanism: str, path: Path = Path("none.parquet"), **said: str) -> str:
-    plain = {"epsilon": "12", "adjacency": "zero_out", "column": "", "family": "beta", "log_lik": "always"}
+    plain = {"epsilon": "12", "adjacency": "zero_out", "column": "", "model": "{family: beta}", "log_lik": "always"}
     plain["sampler"] = "sampler: {name: grid, draws: 200}"
     if mechanism.startswith("perturbed_histogram"):
-        plain |= {"family": "histogram", "log_lik": "auto", "sampler": "", "column": ", outside: clip"}
+        plain |= {"model": "null", "log_lik": "auto", "sampler": "", "column": ", outside: clip"}
     return JOB.format(mechanism=mechanism, path=path, **{**plain, **said})
 
 
@@ -176,8 +177,9 @@ WRONG = [
     ("censor_w, weights: fixed_point", {}, "take linear or inverse"),
     ("weighted_e, weights: none", {}, "take linear or inverse"),
     ("weighted_e, weights: {rule: linear, reweight: 0.9}", {}, "before re-weighting"),
-    ("perturbed_histogram", {"family": "beta"}, "do not go together"),
-    ("censor_uw", {"family": "histogram"}, "do not go together"),
+    ("perturbed_histogram", {"model": "{family: beta}"}, "'perturbed_histogram' fits no likelihood"),
+    ("censor_uw", {"model": "{family: histogram}"}, "'histogram' is no likelihood"),
+    ("censor_uw", {"model": "null"}, "'censor_uw' fits a likelihood, and none is stated"),
     ("censor_uw, bins: 8", {}, "has no bins"),
     ("perturbed_histogram, weights: linear", {}, "leaves every privacy weight at 1"),
     ("perturbed_histogram", {"sampler": "sampler: {name: grid}"}, "draws from no posterior"),
@@ -195,10 +197,10 @@ def test_contradictions_of_mechanisms_are_named(mechanism: str, said: dict[str, 
 
 
 def test_a_clamp_needs_another_sampler_than_closed_forms_and_a_proper_prior() -> None:
-    poisson = text("censor_uw", family="poisson", sampler="sampler: {name: exact}").replace("[0, 1]", "[0, 100]")
+    poisson = text("censor_uw", model="{family: poisson}", sampler="sampler: {name: exact}").replace("[0, 1]", "[0, 100]")
     with pytest.raises(JobError, match="no closed form is left"):
         parse_job(poisson)
-    lognormal = text("censor_uw", family="lognormal", sampler="sampler: {name: stan}")
+    lognormal = text("censor_uw", model="{family: lognormal}", sampler="sampler: {name: stan}")
     with pytest.raises(JobError, match="improper prior"):
         parse_job(lognormal.replace("strata:", "survey: {weight: w}\nstrata:"))
 

@@ -23,7 +23,8 @@ columns:
   town: {levels: [north, south]}
   salary: {bounds: [0, 10000000]}
 survey: {weight: weight, design_strata: [town]}
-model: {family: lognormal, outcome: salary, predictors: [sex]}
+outcome: salary
+model: {family: lognormal, predictors: [sex]}
 mechanism: {name: MECHANISM}
 budget: {epsilon: "10.8"}
 sampler: {draws: 200}
@@ -63,7 +64,7 @@ def test_a_table_by_a_column_that_is_neither_predictor_nor_stratum_is_refused(me
     (problem,) = refused.value.problems
     assert (problem.where, problem.allowed) == ("tables.0.by.1", "sex")
     assert "strata or model.predictors" in problem.remedy
-    for seen in (("predictors: [sex]", "predictors: [sex, town]"), ("model:", "strata: [town]\nmodel:")):
+    for seen in (("predictors: [sex]", "predictors: [sex, town]"), ("outcome:", "strata: [town]\noutcome:")):
         assert job(mechanism, by_town, seen).cell_columns == ("sex", "town")
 
 
@@ -74,7 +75,7 @@ def test_a_clamp_on_a_likelihood_is_no_other_case() -> None:
 
 
 def test_cells_of_noisy_tables_are_what_these_distinguish() -> None:
-    changes = [("lognormal, outcome: salary, predictors: [sex]", "reference_cells, outcome: salary")]
+    changes = [("model: {family: lognormal, predictors: [sex]}\n", "")]
     changes += [("sampler: {draws: 200}", "reference: {path: before.parquet}"), ("by: [sex]", "by: [town]")]
     changes += [("10000000]", "10000000], outside: clip")]
     assert job("reference_tables", *changes).modelled_columns == ("town",)
@@ -117,7 +118,7 @@ def test_the_default_sampler_is_the_first_that_the_family_has(family: str, sampl
     if family != "lognormal":
         text = text.replace("weight: weight, ", "")
     if not family.endswith("regression") and family != "lognormal":
-        text = text.replace(", predictors: [sex]", "").replace("model:", "strata: [sex]\nmodel:")
+        text = text.replace(", predictors: [sex]", "").replace("outcome:", "strata: [sex]\noutcome:")
     said = parse_job(text)
     assert said.sampler.name == said.public["sampler"]["name"] == sampler
     assert said.identity == parse_job(text + f"sampler: {{name: {sampler}}}\n").identity

@@ -119,7 +119,7 @@ dataset: shares
 period: "2021"
 input: {path: shares.parquet}
 columns: {y: {bounds: [0, 1], outside: clip}}
-model: {family: histogram, outcome: y}
+outcome: y
 mechanism: {name: perturbed_histogram, bins: 2500}
 budget: {epsilon: "1", adjacency: ADJACENCY}
 synthetic_sets: 2

@@ -91,7 +91,7 @@ FIELDS = {
 def job(rake: str, **edits: str) -> str:
     text = find_job("doctorates").read_text(encoding="utf-8")
     text = text.replace("executor: dask, workers: 2", "executor: serial").replace("draws: 1000", "draws: 200")
-    text = text.replace("sample: 10000", "sample: 2000").replace("strata: [field]\nmodel", "strata: []\nmodel")
+    text = text.replace("sample: 10000", "sample: 2000").replace("strata: [field]\noutcome", "strata: []\noutcome")
     text = text.replace("predictors: [sex]", "predictors: [field, sex]")
     text = text.replace("{mean: salary}]", "{mean: salary}, {total: salary}]")
     for old, new in edits.items():

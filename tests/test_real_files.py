@@ -76,7 +76,8 @@ columns:
 survey:
   weight: weight
   replicate_weights: {kind: fay, prefix: brr_, number: 96, fay: 0.5}
-model: {family: lognormal, outcome: total_dollars, predictors: [division]}
+outcome: total_dollars
+model: {family: lognormal, predictors: [division]}
 mechanism: {name: weighted}
 budget: {epsilon: "3.6"}
 tables: [{name: bills, by: [division], statistics: [count, {mean: total_dollars}, {total: total_dollars}]}]

@@ -33,7 +33,7 @@ columns:
   weight: {{bounds: [0.1, 20000]{clip}}}
 survey: {{weight: weight}}
 {strata}
-model: {{family: reference_cells, outcome: {outcome}}}
+outcome: {outcome}
 mechanism: {{name: reference_tables}}
 budget: {{epsilon: "{epsilon}", adjacency: {adjacency}}}
 reference: {reference}

@@ -38,7 +38,8 @@ columns:
   region: {{levels: [north, south, west]}}
   y: {{bounds: [0, 1]}}
 strata: [region]
-model: {{family: beta, outcome: y}}
+outcome: y
+model: {{family: beta}}
 mechanism: {{name: {mechanism}}}
 budget: {{epsilon: "{epsilon}", adjacency: {adjacency}}}
 synthetic_sets: 2
@@ -329,7 +330,8 @@ columns:
   y: {{bounds: [0, 1000000]}}
 survey: {{weight: w}}
 strata: [region]
-model: {{family: lognormal, outcome: y}}
+outcome: y
+model: {{family: lognormal}}
 mechanism: {{name: weighted, weights: fixed_point, aim: 0.5, fallback: {fallback}}}
 budget: {{epsilon: "6"}}
 reference: {{path: {folder}/before.parquet}}

@@ -27,6 +27,7 @@ columns:
   sex: {{levels: [female, male]}}
   salary: {{bounds: [0, 1000000]}}
 {survey}
+outcome: salary
 model: {model}
 mechanism: {{name: {mechanism}}}
 budget: {{epsilon: "{epsilon}"}}
@@ -35,10 +36,8 @@ sampler: {{name: stan, chains: 1, warmup: 200, draws: 100}}
 tables:
   - {{name: salaries, by: [sex], statistics: [count, {{mean: salary}}]}}
 """
-LOGNORMAL = "{family: lognormal, outcome: salary, predictors: [sex], prior: {name: proper}}"
-USER = (
-    "{{family: user, outcome: salary, program: clamping.stan, parameters: {{mu: [], sigma: []}}, data: {{wrong: {wrong}}}}}"
-)
+LOGNORMAL = "{family: lognormal, predictors: [sex], prior: {name: proper}}"
+USER = "{{family: user, program: clamping.stan, parameters: {{mu: [], sigma: []}}, data: {{wrong: {wrong}}}}}"
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,8 @@ columns:
 universe: [{column: field, keep: [biology, physical_sciences, psychology, engineering]}]
 survey: {weight: weight, design_strata: [field]}
 strata: [field]
-model: {family: lognormal, outcome: salary, predictors: [sex]}
+outcome: salary
+model: {family: lognormal, predictors: [sex]}
 mechanism: {name: weighted}
 budget: {epsilon: "10.8"}
 synthetic_sets: 3
@@ -433,7 +434,8 @@ period: "1"
 columns: {columns}
 survey: {{weight: weight}}
 strata: {strata}
-model: {{family: lognormal, outcome: salary, predictors: {predictors}}}
+outcome: salary
+model: {{family: lognormal, predictors: {predictors}}}
 mechanism: {{name: weighted}}
 budget: {{epsilon: "10.8"}}
 synthetic_sets: 3

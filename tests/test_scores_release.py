@@ -25,7 +25,8 @@ columns:
   salary: {{bounds: [0, 150000], outside: clip}}
 survey: {{weight: weight}}
 strata: [field]
-model: {{family: scores, outcome: salary, predictors: [sex]}}
+outcome: salary
+model: {{family: scores, predictors: [sex]}}
 mechanism: {{name: {mechanism}}}
 budget: {{epsilon: "10.8"}}
 synthetic_sets: 3
@@ -222,7 +223,7 @@ WRONG = [
     (("predictors: [sex]", "predictors: [sex], prior: {name: proper}"), r"the prior of 'scores' is fixed \(line"),
     (("survey: {weight: weight}\n", ""), "name the weight column"),
     ((WEIGHTED, "censor_uw"), "'scores' has a closed form alone"),
-    ((WEIGHTED, "perturbed_histogram"), "do not go together"),
+    ((WEIGHTED, "perturbed_histogram"), "'perturbed_histogram' fits no likelihood"),
     (("name: exact, draws: 200", "name: stan"), "'scores' has no stan sampler"),
 ]
 

@@ -31,7 +31,7 @@ columns:
   unit: {{levels: [a, b]}}
   salary: {{bounds: [0, 150000], outside: clip}}
 survey: {{weight: weight}}
-model: {{family: reference_cells, outcome: salary}}
+outcome: salary
 mechanism: {{name: reference_tables}}
 budget: {{epsilon: "1/10", adjacency: {adjacency}}}
 reference: {{path: {folder}/before.parquet, period: "2020", provenance: public-use file of 2020}}

@@ -40,7 +40,8 @@ columns:
 universe: [{column: field, keep: [biology, physical_sciences, psychology, engineering]}]
 survey: {weight: weight, design_strata: [field]}
 strata: [field]
-model: {family: lognormal, outcome: [salary, hours], predictors: [sex]}
+outcome: [salary, hours]
+model: {family: lognormal, predictors: [sex]}
 mechanism: {name: weighted}
 budget: {epsilon: "10.8"}
 synthetic_sets: 3
@@ -50,6 +51,7 @@ tables:
   - {name: hours, statistics: [{mean: hours}]}
 compare: [laplace, laplace_composed, laplace_consistent]
 """
+MODEL = "model: {family: lognormal, predictors: [sex]}\n"
 THREE = "[salary, hours, age]"
 
 
@@ -129,7 +131,7 @@ def test_the_statement_and_the_released_job_name_every_outcome(finished: Path) -
     statement = json.loads((finished / "public/statement.json").read_text())
     assert "(log salary, log hours, log weight)" in statement["model"]["parameters"]
     assert sum("public bounds" in step for step in statement["post_processing"]) == 2
-    assert json.loads((finished / "public/released/job.json").read_text())["model"]["outcome"] == ["salary", "hours"]
+    assert json.loads((finished / "public/released/job.json").read_text())["outcome"] == ["salary", "hours"]
 
 
 def test_publishing_again_gives_the_same_bytes(finished: Path) -> None:
@@ -196,10 +198,8 @@ def test_means_of_both_outcomes_find_the_truth(synthesis: str, tmp_path: Path) -
     hours grow with salary, so means without weights are too high: the negative control."""
     said = job(
         ("population: 20000, sample: 1500", "population: 60000, sample: 4000"),
-        (
-            "outcome: [salary, hours], predictors: [sex]",
-            f"outcome: [hours, salary], predictors: [sex], synthesis: {synthesis}",
-        ),
+        ("outcome: [salary, hours]", "outcome: [hours, salary]"),
+        ("predictors: [sex]", f"predictors: [sex], synthesis: {synthesis}"),
         ("{name: weighted}", "{name: unweighted}"),
         ("synthetic_sets: 3", "synthetic_sets: 2"),
         ("compare: [laplace, laplace_composed, laplace_consistent]", "compare: []"),
@@ -268,14 +268,18 @@ def test_an_audit_takes_several_outcomes(finished: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "where", "says"),
     [
-        ([("family: lognormal", "family: beta")], "model.outcome", "'beta' models one outcome.*lognormal"),
-        ([("family: lognormal", "family: poisson_regression")], "model.outcome", "take family: lognormal"),
+        ([("family: lognormal", "family: beta")], "outcome", "'beta' models one outcome.*lognormal"),
+        ([("family: lognormal", "family: poisson_regression")], "outcome", "take family: lognormal"),
         ([("sampler: {draws: 300}", "sampler: {name: stan}")], "sampler.name", "take exact"),
         ([("{name: weighted}", "{name: censor_uw}")], "mechanism.name", "'censor_uw' takes one outcome"),
-        ([("{name: weighted}", "{name: laplace_strict}")], "mechanism.name", "'laplace_strict' takes one outcome"),
+        (
+            [(MODEL, ""), ("{name: weighted}", "{name: laplace_strict}")],
+            "mechanism.name",
+            "'laplace_strict' takes one outcome",
+        ),
         ([("{name: weighted}", "{name: weighted, weights: cluster}")], "mechanism.weights", "'cluster' weights by"),
-        ([("[salary, hours]", "[salary, salary]")], "model.outcome", "named twice"),
-        ([("[salary, hours]", "[salary, age]")], "model.outcome", "column 'age' needs public bounds"),
+        ([("[salary, hours]", "[salary, salary]")], "outcome", "named twice"),
+        ([("[salary, hours]", "[salary, age]")], "outcome", "column 'age' needs public bounds"),
         ([("[salary, hours]", "[salary, weight]")], "survey.weight", "'weight' is used as outcome"),
         ([("{total: hours}", "{mean: salary}")], "tables.0.statistics.3", "'mean of salary' is named twice"),
         ([("{total: hours}", "count")], "tables.0.statistics.3", "'count' is named twice"),
@@ -300,9 +304,9 @@ def test_an_outcome_is_a_name_or_names() -> None:
     for wrong in ("outcome: 3", "outcome: []", "outcome: [salary, 4]"):
         with pytest.raises(JobError) as refused:
             job(("outcome: [salary, hours]", wrong))
-        assert [p.where for p in refused.value.problems] == ["model.outcome"]
+        assert [p.where for p in refused.value.problems] == ["outcome"]
     of_one = ("{mean: hours}, {total: hours}", "{total: salary}"), ("{mean: hours}", "{mean: salary}")
-    assert job(("[salary, hours]", "[salary]"), *of_one).model.outcome == "salary"
+    assert job(("[salary, hours]", "[salary]"), *of_one).outcome == "salary"
     assert contradictions(job()) == []
 
 

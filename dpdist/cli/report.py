@@ -114,7 +114,7 @@ def _reference(plan: Plan, found: ReferenceFile | ReferenceRelease) -> str:
         return said
     cell = plan.frame.group(job.cell_columns)[0]
     records = np.bincount(cell, weights=found.counts(plan.frame)).astype(int)
-    few = fewest(noise_scales(job.epsilon_of_tables, job.budget.adjacency, len(job.model.outcomes)))
+    few = fewest(noise_scales(job.epsilon_of_tables, job.budget.adjacency, len(job.outcomes)))
     said += f", {records.min():,} to {records.max():,} in each of {len(records):,} cells"
     small = int((records < few).sum())
     return said + (f"; {small:,} of fewer than {few:,.0f}, which noise would drown, have sums together" if small else "")

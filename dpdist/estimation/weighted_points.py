@@ -46,11 +46,11 @@ def read_points(folder: Path, name: str, job: Job) -> pa.Table:
     levels: dict[str, list[Level]] = {CELL + column: list(job.columns[column].levels or ()) for column in job.cell_columns}
     types = {column: pa.infer_type(known) for column, known in levels.items()}
     types |= {"variable": pa.string(), **dict.fromkeys(("standing", "weight", "outcome"), pa.float64())}
-    most = prod(len(known) for known in levels.values()) * len(job.model.outcomes) * POINTS
+    most = prod(len(known) for known in levels.values()) * len(job.outcomes) * POINTS
     table = read_columns(folder, name, types, most)
     if not len(table):
         raise Damaged(name, "no points", "points of every cell")
-    known_values = levels | {"variable": list(job.model.outcomes)}
+    known_values = levels | {"variable": list(job.outcomes)}
     for column, known in known_values.items():
         for value in pc.unique(table.column(column)).to_pylist():
             if value not in known:
@@ -61,7 +61,7 @@ def read_points(folder: Path, name: str, job: Job) -> pa.Table:
     variable, outcome = table.column("variable").to_numpy(), table.column("outcome").to_numpy()
     for each, domain in job.outcome_columns.items():
         _check_within(name, f"outcome of {each}", outcome[variable == each], *(domain.bounds or (0.0, 1.0)))
-    _check_cells(name, table, list(levels), len(job.model.outcomes))
+    _check_cells(name, table, list(levels), len(job.outcomes))
     return table
 
 

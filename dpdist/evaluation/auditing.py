@@ -58,8 +58,8 @@ def _audited(space: Workspace, records: int, all_rules: bool, listener: Listener
     strata = read_table(space.confidential / "strata.parquet").to_pandas()
     fits = {name: open_fit(space, Key.read(space.key), name) for name in strata["fit"].unique()}
     job = next(iter(fits.values())).job
-    if job.model.family != "lognormal" or job.mechanism.name not in AUDITED:
-        here = f"a release of {job.mechanism.name} with the family {job.model.family}"
+    if job.family != "lognormal" or job.mechanism.name not in AUDITED:
+        here = f"a release of {job.mechanism.name}" + (f" with the family {job.family}" if job.model is not None else "")
         raise WorkspaceError(str(workspace), here, f"audits know {' and '.join(AUDITED)} with the family lognormal")
     rules: list[WeightRule] = [job.mechanism.weights.rule]
     if all_rules:

@@ -28,7 +28,7 @@ from dpdist.evaluation.tuning import REFUSED, Trials, knobs_of, search
 from dpdist.evaluation.utility import distances
 from dpdist.job import Calibration, Job, Measure, Mechanism
 from dpdist.job.loading import calibration_text
-from dpdist.mechanisms.models import MODELS
+from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.on_reference import standing
 from dpdist.mechanisms.promises import target_of
 from dpdist.mechanisms.registry import MECHANISMS
@@ -70,9 +70,9 @@ def calibrate(
     `JobError` where nothing can be tuned or nothing meets the target, `DataError` for a reference that does not fit.
     """
     knobs = knobs_of(job)
-    if len(job.model.outcomes) > 1:
-        found = f"utility is measured on one outcome, and {len(job.model.outcomes)} are named"
-        raise JobError(job.dataset, [Problem("model.outcome", found, "one outcome", "calibrate a job of one outcome")])
+    if len(job.outcomes) > 1:
+        found = f"utility is measured on one outcome, and {len(job.outcomes)} are named"
+        raise JobError(job.dataset, [Problem("outcome", found, "one outcome", "calibrate a job of one outcome")])
     if not knobs:
         found = f"'{job.mechanism.name}' has no constants that could be tuned"
         if job.mechanism.name == "centred":
@@ -88,7 +88,7 @@ def calibrate(
         records = place(job, source, census, Path(folder))
         sampler = sampler_of(job, Path(folder))
         frame = census.frame
-        plain = MODELS[job.model.family].build(job, frame, frame.rows_of(0))
+        plain = builder_of(job).build(job, frame, frame.rows_of(0))
         check(job, plain)
         prepare(job, plain, listener)
         strata = [stratum(job, frame, records, k, sampler) for k in range(len(frame.stratum_labels))]
@@ -144,7 +144,7 @@ def stratum(job: Job, frame: Frame, records: Records, number: int, sampler: Samp
     ran, earlier = own, own
     if job.reference is not None:
         ran, earlier = (own.take(np.arange(half, len(own), 2)) for half in (0, 1))
-    model = MODELS[job.model.family].build(job, frame, rows)
+    model = builder_of(job).build(job, frame, rows)
     if min(len(ran), len(earlier)) <= model.identified + 1:
         found, allowed = f"{len(own)} records, too few for p = {model.identified} predictors", "more, in either half"
         problem = Problem(

@@ -69,7 +69,7 @@ def compare(
     have their figures from parameters, and `*_records` from synthetic records.
     """
     cells = cross(frame, said.by, said.margins)
-    outcomes = job.model.outcomes
+    outcomes = job.outcomes
     first = yardsticks[outcomes[0]]
     df = degrees_of_freedom(first.found, frame, cells, first.design, first.replicated)
     estimates = {name: each.estimates(each.found, frame, cells) for name, each in yardsticks.items()}

@@ -29,7 +29,7 @@ def evaluate(space: Workspace, plan: Plan, key: Key, listener: Listener) -> None
     fits = _fitted(space, plan, key, listener) if set(job.compare) & set(FITTED) else None
     with stage(listener, "evaluate", len(job.tables)) as tick:
         yardsticks = {}
-        for j, outcome in enumerate(job.model.outcomes):
+        for j, outcome in enumerate(job.outcomes):
             blocks, clustered = (block.about(j) for block in each_block(space.records)), job.survey.psu is not None
             seen = totals(blocks, frame, clustered)
             as_it_came = seen

@@ -119,14 +119,15 @@ class Visits:
 
 def comparator(job: Job, how: Comparator) -> Job:
     """The release that a comparator is of. Sizes, secret under add_remove, are public to it: then it is zero_out's."""
-    columns = dict.fromkeys([*job.model.predictors, *job.cell_columns])
+    columns = dict.fromkeys([*job.predictors, *job.cell_columns])
     predictors = [name for name in columns if name not in job.strata]
     said: dict[str, Any] = job.model_dump(mode="json")
     adjacency = "zero_out" if job.sizes_secret else job.budget.adjacency
     return Job.model_validate(
         said
         | {
-            "model": {"family": "lognormal", "outcome": job.model.outcomes[0], "predictors": predictors, "synthesis": how},
+            "outcome": job.outcomes[0],
+            "model": {"family": "lognormal", "predictors": predictors, "synthesis": how},
             "mechanism": {"name": "weighted"},
             "budget": {"epsilon": said["budget"]["epsilon"], "adjacency": adjacency},
             "synthetic_sets": job.synthetic_sets if job.synthetic_sets > 1 else SETS,

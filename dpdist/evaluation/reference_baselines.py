@@ -49,7 +49,7 @@ def referred(job: Job, frame: Frame, current: Iterable[Records], reference: Iter
     size = group_sums(group, frame.count.astype(np.float64), cells)
     with np.errstate(divide="ignore", invalid="ignore"):
         known = (size / held[:, 0])[:, None] * held[:, 1:]
-    bounds = CellBounds(float(np.quantile(np.concatenate(weights), QUANTILE)), *(job.outcome.bounds or (0.0, 1.0)))
+    bounds = CellBounds(float(np.quantile(np.concatenate(weights), QUANTILE)), *(job.outcome_column.bounds or (0.0, 1.0)))
     pairs = np.zeros((cells, 2))
     for records in current:
         units = bounds.pairs(records.weight, records.outcome)

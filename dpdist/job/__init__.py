@@ -7,7 +7,7 @@ from dpdist.job.data import Column, Simulate
 from dpdist.job.design import ReplicateWeights
 from dpdist.job.earlier import Calibration, Fit, Reference
 from dpdist.job.mechanism import Mechanism, ReleaseBudget, RuleOrName, Weights
-from dpdist.job.model import Prior, Program
+from dpdist.job.model import Model, Prior, Program
 from dpdist.job.names import (
     CELLWISE,
     CLAMPED,
@@ -17,6 +17,7 @@ from dpdist.job.names import (
     NOISY,
     REFERRING,
     SAMPLERS,
+    STATISTICS,
     Adjacency,
     Comparator,
     Family,
@@ -26,6 +27,7 @@ from dpdist.job.names import (
     NoiseName,
     SamplerName,
     StatisticName,
+    Statistics,
     Synthesis,
     Toolchain,
     WeightRule,
@@ -46,6 +48,7 @@ __all__ = [
     "NOISY",
     "REFERRING",
     "SAMPLERS",
+    "STATISTICS",
     "TOO_LITTLE",
     "Adjacency",
     "Budget",
@@ -61,6 +64,7 @@ __all__ = [
     "Measure",
     "Mechanism",
     "MechanismName",
+    "Model",
     "Name",
     "NoiseName",
     "Prior",
@@ -75,6 +79,7 @@ __all__ = [
     "Simulate",
     "Statistic",
     "StatisticName",
+    "Statistics",
     "Synthesis",
     "Table",
     "Toolchain",

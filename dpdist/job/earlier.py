@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from dpdist.job.data import Column, Keep, Simulate
 from dpdist.job.design import Survey
 from dpdist.job.mechanism import Mechanism, ReleaseBudget
-from dpdist.job.model import Model
+from dpdist.job.model import Model, Outcome
 from dpdist.job.names import Measure
 from dpdist.job.values import Budget, Frozen, Name, Period
 
@@ -69,7 +69,8 @@ class Calibration(Frozen):
     universe: tuple[Keep, ...]
     survey: Survey
     strata: tuple[str, ...]
-    model: Model
+    outcome: Outcome
+    model: Model | None
     mechanism: Mechanism
     budget: ReleaseBudget
     synthetic_sets: int

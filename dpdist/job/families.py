@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.core.records import Floats
-from dpdist.job import SAMPLERS, Family
+from dpdist.job import SAMPLERS, Family, Statistics
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,12 @@ BINARY = Support("0 or 1", low=0.0, high=1.0, whole=True)
 
 def families_for(values: Collection[float]) -> str:
     """Families that can take these values, as a text: those for few values first."""
-    fit = [(name, facts.support) for name, facts in FAMILIES.items() if all(facts.support.inside(np.array(list(values))))]
+    known = {name: FAMILIES[name].support for name in get_args(Family)}
+    fit = [(name, support) for name, support in known.items() if all(support.inside(np.array(list(values))))]
     return ", ".join(name for name, _ in sorted(fit, key=lambda each: not np.isfinite(each[1].high)))
 
 
-FAMILIES: dict[Family, FamilyFacts] = {
+FAMILIES: dict[Family | Statistics, FamilyFacts] = {
     "lognormal": FamilyFacts("normal density of (log {outcome}, log {weight})", POSITIVE, True, True, "lognormal"),
     "beta": FamilyFacts("beta density of {outcome}", UNIT, False, False, "beta"),
     "beta_regression": FamilyFacts("beta density of {outcome}", UNIT, False, True, "beta"),
@@ -86,6 +88,6 @@ FAMILIES: dict[Family, FamilyFacts] = {
 }
 
 
-def parametric(family: Family) -> bool:
+def parametric(family: Family | Statistics) -> bool:
     """True if the family is a parametric law with a posterior that needs no Markov chain: its fit to a file is quick."""
     return bool(FAMILIES[family].law) and any(name != "stan" for name in SAMPLERS[family])

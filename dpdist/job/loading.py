@@ -6,10 +6,10 @@ import hashlib
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from dpdist.core.errors import JobError, Problem, ProblemsError
-from dpdist.job import Calibration, Job
+from dpdist.job import STATISTICS, Calibration, Family, Job
 from dpdist.job.checks import Contradiction, contradictions
 from dpdist.job.validation import validated
 from dpdist.job.yaml_lines import Lines, dotted, mapping, place, read_yaml, written
@@ -59,11 +59,35 @@ def load_job(name: str | Path) -> Job:
 def parse_job(text: str, source: str = "job", folder: Path = Path()) -> Job:
     """Validate a job given as YAML text; files that it names lie in `folder`."""
     said, lines = mapping(text, source, JobError, NOT_A_MAPPING)
+    _refuse_earlier_form(said, source, lines)
     said = _with_calibration(_with_program(said, folder, source, lines), folder, source, lines)
     job = validated(Job, said, source, lines, JobError)
     if against := contradictions(job):
         raise JobError(source, [_problem(each, lines) for each in against])
     return job
+
+
+def _refuse_earlier_form(said: dict[str, Any], source: str, lines: Lines) -> None:
+    """Jobs of an earlier form named the outcome, and statistics of mechanisms without a likelihood, under `model`."""
+    model = said.get("model")
+    if not isinstance(model, dict):
+        return
+    problems = []
+    if "outcome" in model:
+        outcomes = model["outcome"]
+        several = isinstance(outcomes, list) and all(isinstance(name, str) for name in outcomes)
+        own = f"[{', '.join(outcomes)}]" if several else outcomes if isinstance(outcomes, str) else "…"
+        allowed = "family, predictors, synthesis, prior and what else is the likelihood's"
+        remedy = f"move it out of model, to a line of its own: outcome: {own}"
+        at = place(("model", "outcome"), lines)
+        problems.append(Problem("model.outcome", "an outcome is no part of the model", allowed, remedy, 1, at))
+    if model.get("family") in STATISTICS.values():
+        found = f"'{model['family']}' is no likelihood: the mechanism's name says it all"
+        remedy = "delete model; outcome stands beside mechanism"
+        at = place(("model", "family"), lines)
+        problems.append(Problem("model.family", found, f"one of {', '.join(get_args(Family))}", remedy, 1, at))
+    if problems:
+        raise JobError(source, problems)
 
 
 def _with_program(said: dict[str, Any], folder: Path, source: str, lines: Lines) -> dict[str, Any]:

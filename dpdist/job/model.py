@@ -40,15 +40,14 @@ def _outcomes(value: Any) -> Any:
     return value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
 
 
+Outcome = Annotated[str | tuple[str, ...], BeforeValidator(_outcomes)]
+"""One column's name, or several."""
+
+
 class Model(Frozen):
-    """The model of a stratum; `program` to `log_lik` are those of a user's Stan program."""
+    """The likelihood of a stratum's records; `program` to `log_lik` are those of a user's Stan program."""
 
     family: Family
-    outcome: Annotated[
-        str | tuple[str, ...],
-        BeforeValidator(_outcomes),
-        Field(description="a column; or several, as in [salary, hours], that the lognormal model takes together"),
-    ]
     predictors: tuple[str, ...] = ()
     synthesis: Synthesis = "fbs"
     population_weights: Literal["inverse_inclusion", "proportional"] = "inverse_inclusion"
@@ -64,8 +63,3 @@ class Model(Frozen):
     log_lik: str | None = Field(
         default=None, description="module:function or entry point; unset: log_lik in the program's generated quantities"
     )
-
-    @property
-    def outcomes(self) -> tuple[str, ...]:
-        """Every outcome's column, in order."""
-        return (self.outcome,) if isinstance(self.outcome, str) else self.outcome

@@ -13,12 +13,10 @@ Family = Literal[
     "poisson_regression",
     "bernoulli",
     "scores",
-    "histogram",
-    "cell_sums",
-    "noisy_tables",
-    "reference_cells",
     "user",
 ]
+Statistics = Literal["histogram", "cell_sums", "noisy_tables", "reference_cells"]
+"""What mechanisms without a likelihood sum and add noise to."""
 Synthesis = Literal["fbs", "fbp"]
 MechanismName = Literal[
     "weighted",
@@ -65,7 +63,15 @@ NEEDING: tuple[MechanismName, ...] = ("centred", "reference_tables", "sanitized_
 """Mechanisms that cannot do without a reference."""
 REFERRING: tuple[MechanismName, ...] = (*NEEDING, "censor_w", "weighted", "weighted_e")
 """Mechanisms for which a reference fixes something."""
-SAMPLERS: dict[Family, tuple[SamplerName, ...]] = {
+STATISTICS: dict[MechanismName, Statistics] = {
+    "perturbed_histogram": "histogram",
+    "laplace": "noisy_tables",
+    "laplace_composed": "noisy_tables",
+    "laplace_strict": "cell_sums",
+    "reference_tables": "reference_cells",
+}
+"""Statistics of the mechanisms that fit no likelihood: their jobs have no `model`."""
+SAMPLERS: dict[Family | Statistics, tuple[SamplerName, ...]] = {
     "lognormal": ("exact", "stan"),
     "beta": ("grid", "stan"),
     "beta_regression": ("stan",),

@@ -13,11 +13,24 @@ from dpdist.job.data import Column, Input, Keep
 from dpdist.job.design import Survey
 from dpdist.job.earlier import CALIBRATION_SCHEMA, Calibration, Fit, Reference
 from dpdist.job.mechanism import Mechanism, ReleaseBudget
-from dpdist.job.model import Model
-from dpdist.job.names import CELLWISE, CLAMPED, LAPLACE, NEEDING, NOISY, SAMPLERS, Comparator
+from dpdist.job.model import Model, Outcome
+from dpdist.job.names import (
+    CELLWISE,
+    CLAMPED,
+    LAPLACE,
+    NEEDING,
+    NOISY,
+    SAMPLERS,
+    STATISTICS,
+    Comparator,
+    Family,
+    Statistics,
+)
 from dpdist.job.running import Diagnostics, Record, Runtime, Sampler
 from dpdist.job.tables import Rake, Table
 from dpdist.job.values import ColumnName, Frozen, Name, Period, Sentence, at_most
+
+_UNSAID = Model(family="lognormal")
 
 
 class Job(Frozen):
@@ -33,7 +46,8 @@ class Job(Frozen):
     universe: tuple[Keep, ...] = ()
     survey: Survey = Survey()
     strata: tuple[str, ...] = ()
-    model: Model
+    outcome: Outcome = Field(description="a column, or several, as in [salary, hours], that are released together")
+    model: Model | None = Field(default=None, description="the likelihood, of mechanisms that fit one")
     mechanism: Mechanism
     budget: ReleaseBudget
     synthetic_sets: Annotated[
@@ -54,7 +68,7 @@ class Job(Frozen):
     def _sampler_resolved(self) -> Self:
         """A job holds the sampler that is taken: what is published, and what decides the result, name it."""
         if self.sampler.name == "auto":
-            known = SAMPLERS.get(self.model.family, ("exact",)) if self.mechanism.name not in NOISY else ("exact",)
+            known = SAMPLERS.get(self.family, ("exact",)) if self.mechanism.name not in NOISY else ("exact",)
             left = [name for name in known if name != "exact" or self.mechanism.name not in CLAMPED]
             object.__setattr__(self, "sampler", self.sampler.model_copy(update={"name": (left or known)[0]}))
         return self
@@ -63,7 +77,7 @@ class Job(Frozen):
     def categories(self) -> tuple[str, ...]:
         """Columns of the public frame, each once: strata, predictors, design strata, columns of tables and rakes."""
         by = [name for table in self.tables for name in table.by] + [name for rake in self.rake for name in rake.by]
-        return tuple(dict.fromkeys([*self.strata, *self.model.predictors, *self.survey.design_strata, *by]))
+        return tuple(dict.fromkeys([*self.strata, *self.predictors, *self.survey.design_strata, *by]))
 
     @property
     def cell_columns(self) -> tuple[str, ...]:
@@ -79,23 +93,48 @@ class Job(Frozen):
     def modelled_columns(self) -> tuple[str, ...]:
         """Categories that what is released distinguishes, in the frame's order: no other enters synthetic records."""
         cells = () if self.fits_likelihood else self.cell_columns
-        return tuple(name for name in self.categories if name in {*self.strata, *self.model.predictors, *cells})
+        return tuple(name for name in self.categories if name in {*self.strata, *self.predictors, *cells})
 
     @property
     def referred_columns(self) -> tuple[str, ...]:
         """Columns whose combinations a reference must have records of."""
         cells = self.cell_columns if self.mechanism.name in CELLWISE else ()
-        return tuple(dict.fromkeys([*self.strata, *self.model.predictors, *cells]))
+        return tuple(dict.fromkeys([*self.strata, *self.predictors, *cells]))
 
     @property
-    def outcome(self) -> Column:
+    def outcomes(self) -> tuple[str, ...]:
+        """Every outcome's column, in order."""
+        return (self.outcome,) if isinstance(self.outcome, str) else self.outcome
+
+    @property
+    def likelihood(self) -> Model:
+        """The model; where the mechanism fits none, one that says nothing."""
+        return self.model or _UNSAID
+
+    @property
+    def family(self) -> Family | Statistics:
+        """The likelihood's family, or the statistics that the mechanism has in its place."""
+        return STATISTICS.get(self.mechanism.name, self.likelihood.family)
+
+    @property
+    def model_name(self) -> str:
+        """For messages: the likelihood's family, or the mechanism that fits none."""
+        return self.mechanism.name if self.mechanism.name in STATISTICS else self.likelihood.family
+
+    @property
+    def predictors(self) -> tuple[str, ...]:
+        """Columns that the likelihood is given."""
+        return self.likelihood.predictors
+
+    @property
+    def outcome_column(self) -> Column:
         """The column of the first outcome: the only one of every family but lognormal."""
-        return self.columns[self.model.outcomes[0]]
+        return self.columns[self.outcomes[0]]
 
     @property
     def outcome_columns(self) -> dict[str, Column]:
         """The column of every outcome, by name."""
-        return {name: self.columns[name] for name in self.model.outcomes}
+        return {name: self.columns[name] for name in self.outcomes}
 
     @property
     def clipped_outcomes(self) -> tuple[str, ...]:
@@ -105,7 +144,7 @@ class Job(Frozen):
     @property
     def components(self) -> tuple[str, ...]:
         """Columns that are modelled: the outcomes, and the weight where there is one."""
-        return tuple(name for name in (*self.model.outcomes, self.survey.weight) if name is not None)
+        return tuple(name for name in (*self.outcomes, self.survey.weight) if name is not None)
 
     @property
     def epsilon_per_set(self) -> Fraction:

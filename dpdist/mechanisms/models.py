@@ -3,7 +3,7 @@
 Publishing needs these models and nothing else of a mechanism, so that this file imports no code that sees a record.
 """
 
-from dpdist.job import Family, Job
+from dpdist.job import STATISTICS, Job, Statistics
 from dpdist.mechanisms.laplace_cells.release import CellSums
 from dpdist.mechanisms.laplace_tables.release import NoisyTables
 from dpdist.mechanisms.perturbed_histogram.release import Histogram
@@ -12,14 +12,18 @@ from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
 from dpdist.models import LIKELIHOODS
 from dpdist.models.protocol import Builder
 
-MODELS: dict[Family, Builder] = LIKELIHOODS | {
+SUMMED: dict[Statistics, Builder] = {
     "histogram": Histogram,
     "cell_sums": CellSums,
     "noisy_tables": NoisyTables,
     "reference_cells": ReferenceCells,
 }
+"""Models of statistics that noise is added to, in place of a likelihood."""
 
 
 def builder_of(job: Job) -> Builder:
-    """The class of a job's model: its family's, or that of noisy statistics of it."""
-    return SanitizedLognormal if job.mechanism.name == "sanitized_statistics" else MODELS[job.model.family]
+    """The class of a job's model: its likelihood's, or that of the statistics that noise is added to."""
+    if job.mechanism.name == "sanitized_statistics":
+        return SanitizedLognormal
+    statistics = STATISTICS.get(job.mechanism.name)
+    return LIKELIHOODS[job.likelihood.family] if statistics is None else SUMMED[statistics]

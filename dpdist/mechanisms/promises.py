@@ -37,11 +37,11 @@ def promise_of(job: Job, per_set: Guarantee, *assumptions: str) -> Promise:
     target = None if isinstance(per_set, NoGuarantee) else target_of(job)
     weights = (WEIGHTS_ARE_ATTRIBUTES,) if job.survey.weight else ()
     clamps = (USERS_CLAMP,) if job.mechanism.name in CLAMPED_NAMES else ()
-    users = (*USERS_PART, *clamps) if job.model.family == "user" else ()
+    users = (*USERS_PART, *clamps) if job.family == "user" else ()
     tuned = (CALIBRATED.format(job.calibration.period),) if job.calibration is not None else ()
     known = SECRET_SIZES if job.sizes_secret else PUBLIC_X
     said = (known, *public, *weights, *users, NO_AMPLIFICATION, *tuned, *assumptions)
-    law = FAMILIES[job.model.family].law
+    law = FAMILIES[job.family].law
     return Promise(total, per_set, composition, said, target, (MISFIT.format(law),) if law else ())
 
 

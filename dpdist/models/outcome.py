@@ -27,7 +27,7 @@ class OutcomeModel:
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Self:
         """The model of one stratum; its prior is proper whatever the job says."""
-        return cls(design(frame, cls.predictors(job, frame), rows), job.outcome.bounds or (-np.inf, np.inf))
+        return cls(design(frame, cls.predictors(job, frame), rows), job.outcome_column.bounds or (-np.inf, np.inf))
 
     @staticmethod
     def predictors(job: Job, frame: Frame) -> tuple[str, ...]:
@@ -120,7 +120,7 @@ class RegressionModel(OutcomeModel):
 
     @staticmethod
     def predictors(job: Job, frame: Frame) -> tuple[str, ...]:
-        return (*frame_strata_as_predictors(job, frame), *job.model.predictors)
+        return (*frame_strata_as_predictors(job, frame), *job.predictors)
 
     @property
     def coefficients(self) -> Parameter:

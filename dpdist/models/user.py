@@ -65,10 +65,10 @@ class User:
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> User:
         """The model of one stratum; its prior is the program's."""
-        said = job.model
+        said = job.likelihood
         names = (*(() if frame.strata else job.strata), *said.predictors)
         assert said.program is not None
-        assert job.outcome.bounds is not None
+        assert job.outcome_column.bounds is not None
         return cls(
             program=said.program,
             parameters=tuple(_parameter(name, dims, frame) for name, dims in said.parameters.items()),
@@ -76,8 +76,8 @@ class User:
             frame_rows=np.repeat(np.arange(rows.start, rows.stop, dtype=np.int32), frame.count[rows]),
             codes={name: frame.codes[name] for name in names},
             levels={name: len(frame.levels[name]) for name in names},
-            outcome_bounds=job.outcome.bounds,
-            whole=job.outcome.whole,
+            outcome_bounds=job.outcome_column.bounds,
+            whole=job.outcome_column.whole,
             weighted=job.survey.weight is not None,
             function=said.log_lik,
         )

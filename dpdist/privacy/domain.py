@@ -34,7 +34,7 @@ def _categories(job: Job) -> str:
 
 def _outcome(job: Job, name: str, column: Column) -> str:
     """Missing, infinite, unsupported and outlying values, as the column's rules treat them."""
-    support, rules = FAMILIES[job.model.family].support, []
+    support, rules = FAMILIES[job.family].support, []
     rules.append("missing values are dropped" if column.missing == "drop" else "not missing")
     rules.append("finite")
     if column.outside == "clip":

@@ -81,9 +81,9 @@ def _of_parameters(release: Release) -> list[str]:
     if release.job.mechanism.name in NOISY:
         if release.job.mechanism.name == "sanitized_statistics":
             return [FIT_AGAIN]
-        if release.job.model.family == "reference_cells":
+        if release.job.family == "reference_cells":
             return [TAILS_BORROWED]
-        return [NOISED_AGAIN if release.job.model.family == "cell_sums" else COUNTED_AGAIN]
+        return [NOISED_AGAIN if release.job.family == "cell_sums" else COUNTED_AGAIN]
     model = release.model(0)
     if not isinstance(model, Expectation):
         return []
@@ -95,10 +95,10 @@ def _of_parameters(release: Release) -> list[str]:
 
 def standard_errors(release: Release) -> list[str]:
     """What the statement says of the standard errors."""
-    if release.job.model.family == "noisy_tables":
+    if release.job.family == "noisy_tables":
         return [NO_ERRORS] if release.job.local else [SUMS_NOISED_AGAIN, WITHIN_BOUNDS, *_design(release.job)]
     job, told, drawn = release.job, _known(release), release.job.mechanism.name == "sanitized_statistics"
-    agree = job.model.family == "reference_cells"
+    agree = job.family == "reference_cells"
     said = [
         *_of_parameters(release),
         RECORDS_AGREE if agree else SETS_DRAWN if drawn else SYNTHESIS_ADDED if told else BETWEEN_AND_WITHIN,
@@ -106,13 +106,13 @@ def standard_errors(release: Release) -> list[str]:
         *([WITHIN_BOUNDS] if job.mechanism.name in NOISY else []),
         "nominal 90 % intervals under the model; the model's own misfit is not in them",
     ]
-    if job.model.family == "scores":
+    if job.family == "scores":
         said.append(BORROWED)
     if job.mechanism.name in CLAMPED:
         said.append("the bias that the clamp brings, which may be larger than all of this, is in no standard error")
-    if job.model.synthesis == "fbp" and not told:
+    if job.likelihood.synthesis == "fbp" and not told:
         said.append("estimator `records` under fbp: at least the error of `parameters`; its weights do not vary given x")
-    if job.model.synthetic_weights == "expected" and not told:
+    if job.likelihood.synthetic_weights == "expected" and not told:
         said.append(
             "estimator `records` with expected weights: at least the error of `parameters`; w given y, x does not vary"
         )

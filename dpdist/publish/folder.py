@@ -76,7 +76,7 @@ def _grounds(release: Release, building: Path, listener: Listener) -> dict[str, 
     with stage(listener, "synthetic records", strata) as tick:
         sums = synthesize(release, building / "synthetic", tick)
     with stage(listener, "standard errors", strata) as tick:
-        outcomes, spread = release.job.model.outcomes, spreads(release, tick)
+        outcomes, spread = release.job.outcomes, spreads(release, tick)
         return {
             name: Grounds(expectations(release, j), sums[j], None if spread is None else spread[j])
             for j, name in enumerate(outcomes)

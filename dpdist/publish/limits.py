@@ -84,7 +84,7 @@ def limited(
     if ranges is not None:
         widened = _widened(release, cells, ranges, weight, mean)
         found = {name: [wider(*pair) for pair in zip(each, widened, strict=True)] for name, each in found.items()}
-    column = release.job.columns[release.job.model.outcomes[outcome]]
+    column = release.job.columns[release.job.outcomes[outcome]]
     low, top = column.bounds or (-np.inf, np.inf)
     ends = {"count": (0.0, np.inf), "mean": (low, top)}
     ends["total"] = (0.0 if low >= 0.0 else -np.inf, 0.0 if top <= 0.0 else np.inf)

@@ -90,7 +90,7 @@ def rerun(release: Release, stratum: int) -> list[Expectations]:
     model, own = release.model(stratum), release.frame.rows_of(stratum)
     assert isinstance(model, Recentred)
     key = release.seed.child(f"precision {release.frame.stratum_labels[stratum]}")
-    outcomes, (frame_row, shrink) = range(len(release.job.model.outcomes)), _subsample(release, own)
+    outcomes, (frame_row, shrink) = range(len(release.job.outcomes)), _subsample(release, own)
     theta = release.theta(model, stratum, 0)
     try:
         fits = _fitted(release, model, theta, frame_row, key)

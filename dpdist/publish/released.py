@@ -120,7 +120,7 @@ def without_points(
     job: Job, frame: Frame, sets: tuple[Mapping[str, Mapping[str, Any]], ...]
 ) -> tuple[tuple[Mapping[str, Mapping[str, Any]], ...], pa.Table | None]:
     """The sets without the points that reference_tables carries, and these as a table."""
-    if job.model.family != "reference_cells":
+    if job.family != "reference_cells":
         return sets, None
     rows = []
     for stratum, label in enumerate(frame.stratum_labels):
@@ -141,11 +141,11 @@ def write_release(folder: Path, release: Release) -> None:
     write_json(folder / "promise.json", dict(release.promise))
     pq.write_table(frame_table(release.frame), folder / "frame.parquet")
     for number, strata in enumerate(release.sets, start=1):
-        write_json(folder / f"set-{number}.json", {"set": number, "family": release.job.model.family, "strata": strata})
+        write_json(folder / f"set-{number}.json", {"set": number, "family": release.job.family, "strata": strata})
     if release.facts:
         pq.write_table(facts_table(release.facts), folder / DISTRIBUTIONS, compression="zstd")
     if release.donors:
-        table = donors_table(release.donors, release.job.model.outcomes)
+        table = donors_table(release.donors, release.job.outcomes)
         pq.write_table(table, folder / DONORS, compression="zstd")
     if release.points is not None:
         pq.write_table(release.points, folder / REFERENCE_FILE)
@@ -171,9 +171,9 @@ def read_release(folder: Path) -> Release:
         names = [folder / f"set-{number}.json" for number in range(1, job.synthetic_sets + 1)]
         sets = tuple(json.loads(name.read_text(encoding="utf-8"))["strata"] for name in names)
         seed = Key.read(folder / "seed")
-        facts = facts_from_table(pq.read_table(folder / DISTRIBUTIONS)) if job.model.family == "scores" else {}
+        facts = facts_from_table(pq.read_table(folder / DISTRIBUTIONS)) if job.family == "scores" else {}
         kept = folder / DONORS
-        donors = donors_from_table(pq.read_table(kept), job.model.outcomes) if kept.exists() else {}
+        donors = donors_from_table(pq.read_table(kept), job.outcomes) if kept.exists() else {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise WorkspaceError(str(folder), f"no complete release ({type(error).__name__})", REMEDY) from None
     return Release(job, promise, frame, sets, seed, points, facts, donors)

@@ -66,7 +66,7 @@ def spreads(release: Release, tick: Callable[[int], None]) -> list[Spreads] | No
     rows, sizes = len(release.frame), (DRAWS, DRAWS, DRAWS, 1, 1)
     found = [
         Spreads(*(Spread(np.full((n, rows), np.nan), np.full((n, rows), np.nan)) for n in sizes))
-        for _ in release.job.model.outcomes
+        for _ in release.job.outcomes
     ]
     for stratum in range(len(release.frame.stratum_labels)):
         own = release.frame.rows_of(stratum)
@@ -144,6 +144,6 @@ def _simulated(release: Release, stratum: int) -> list[Expectations] | None:
     theta, n = release.theta(model, stratum, 0), int(release.frame.stratum_count[stratum])
     key = release.seed.child(f"precision {label}")
     redrawn = model.resampled(theta, n, DRAWS, key.generator("centres"))
-    drawn, outcomes = model.noised_again(theta, n, DRAWS, key.generator("draws")), range(len(release.job.model.outcomes))
+    drawn, outcomes = model.noised_again(theta, n, DRAWS, key.generator("draws")), range(len(release.job.outcomes))
     laws = (redrawn, redrawn, drawn, theta, theta)
     return [Expectations(*(expected_of(model, each, j) for each in laws)) for j in outcomes]

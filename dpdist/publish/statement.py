@@ -78,7 +78,7 @@ def statement(release: Release) -> dict[str, Any]:
         "privacy_unit_in_words": unit(job),
         "trust_model": TRUST_MODEL,
         "domain": domain(job),
-        "synthetic_sets": 0 if job.model.family == "noisy_tables" else job.synthetic_sets,
+        "synthetic_sets": 0 if job.family == "noisy_tables" else job.synthetic_sets,
         "metered": False,
         "mechanism": job.mechanism.model_dump(mode="json", exclude=_not_its_own(job)),
         **({"calibration": job.calibration.public} if job.calibration is not None else {}),
@@ -133,6 +133,8 @@ def manifest(folder: Path, release: Release) -> dict[str, Any]:
 
 def _model(release: Release) -> dict[str, Any]:
     said = release.job.model
+    if said is None:
+        return {"parameters": _density(release)}
     synthesis = {"synthesis": said.synthesis} if said.family == "lognormal" else {}
     return {"family": said.family, **synthesis, "parameters": _density(release)}
 
@@ -153,9 +155,9 @@ def _not_its_own(job: Job) -> set[str]:
 
 def _density(release: Release) -> str:
     job = release.job
-    outcomes = (", log " if job.model.family == "lognormal" else ", ").join(job.model.outcomes)
-    density = FAMILIES[job.model.family].density.format(outcome=outcomes, weight=job.survey.weight)
-    given = ", given the predictors" if job.model.predictors else ""
+    outcomes = (", log " if job.family == "lognormal" else ", ").join(job.outcomes)
+    density = FAMILIES[job.family].density.format(outcome=outcomes, weight=job.survey.weight)
+    given = ", given the predictors" if job.predictors else ""
     return f"{density}, natural logarithm{given}, in the observed sample"
 
 
@@ -209,7 +211,7 @@ def _donors(release: Release) -> str:
 
 def _post_processing(release: Release) -> list[str]:
     job = release.job
-    if job.model.family == "noisy_tables":
+    if job.family == "noisy_tables":
         agreed = job.mechanism.consistency == "least_squares"
         return [NO_RECORDS, LEAST_SQUARES if agreed else AS_NOISED, *([] if job.local else [RATIOS])]
     steps = []
@@ -226,7 +228,7 @@ def _post_processing(release: Release) -> list[str]:
             f"the noisy moments; cells {how}; the stretch is kept between a half and twice the reference's in every "
             "direction; tables from parameters are the fit's, synthetic sets follow draws from the law of its errors"
         )
-    if job.model.family == "reference_cells":
+    if job.family == "reference_cells":
         how = (
             "are shrunk to the cells' common scale as far as noise moved them"
             if job.mechanism.shrinkage
@@ -239,20 +241,20 @@ def _post_processing(release: Release) -> list[str]:
         if looked_through(release):
             steps.append(LOOKED_THROUGH.format(ALARM))
         steps += [_donors(release), *DONATED]
-    if job.model.family == "scores":
+    if job.family == "scores":
         steps.append(
             "scores are turned back into weights and outcomes by the reference's distributions, within its range: no value "
             "beyond what the reference holds is drawn; means from parameters take either within narrow bins of scores"
         )
-    if job.model.family == "cell_sums":
+    if job.family == "cell_sums":
         steps.append(
             "a cell's mean weight and mean outcome are set into their public bounds; a synthetic record has its cell's "
             "means, so that totals agree with the tables and nothing else is modelled"
         )
-    if job.model.synthesis == "fbp":
-        weights = "N/n with the public N" if job.model.population_weights == "proportional" else "1/E(π|x)"
+    if job.likelihood.synthesis == "fbp":
+        weights = "N/n with the public N" if job.likelihood.population_weights == "proportional" else "1/E(π|x)"
         steps.append(f"synthetic outcomes follow the population law; synthetic weights are {weights}")
-    if job.model.synthetic_weights == "expected":
+    if job.likelihood.synthetic_weights == "expected":
         steps.append("synthetic weights are E(w|y*, x) under the released parameters, not drawn")
     if job.rake:
         by = "; ".join(", ".join(said.by) for said in job.rake)

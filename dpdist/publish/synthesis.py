@@ -28,7 +28,7 @@ def synthesize(release: Release, folder: Path, tick: Callable[[int], None]) -> l
     """Write set-<k>.parquet for every set; returns for every outcome each set's sums per frame row, before raking."""
     folder.mkdir(parents=True)
     frame, rows = release.frame, len(release.frame)
-    sums = [[Sums(*(np.zeros(rows) for _ in range(5))) for _ in release.sets] for _ in release.job.model.outcomes]
+    sums = [[Sums(*(np.zeros(rows) for _ in range(5))) for _ in release.sets] for _ in release.job.outcomes]
     rake = margins_of(release.job, frame)
     factor = [factors(each.a, rake) for each in synthetic_sums(release)] if rake else [np.ones(rows)] * len(release.sets)
     with ExitStack() as stack:

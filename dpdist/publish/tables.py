@@ -67,7 +67,7 @@ def estimates(release: Release, cells: Cells, grounds: Grounds) -> dict[str, lis
     parameters = from_parameters(release, cells, expected, spread)
     if spread is not None:
         return {"parameters": parameters, "records": _records_of(release, cells, grounds, parameters)}
-    model = release.job.model
+    model = release.job.likelihood
     floor = parameters if model.synthesis == "fbp" or model.synthetic_weights == "expected" else None
     return {"parameters": parameters, "records": combined_records(release, cells, sums, floor)}
 
@@ -76,13 +76,13 @@ def table(release: Release, said: Table, grounds: Mapping[str, Grounds]) -> pa.T
     """One row per cell × statistic × estimator, cells in the declared order of levels; `grounds` by outcome, none where
     figures themselves were released."""
     cells = cross(release.frame, said.by, said.margins)
-    first = release.job.model.outcomes[0]
+    first = release.job.outcomes[0]
     wanted = {statistic.variable or first for statistic in said.statistics}
     if isinstance(model := release.model(0), NoisyTables):
         found = {first: {"parameters": noised_intervals(release, model, said, cells)}}
     else:
         found = {outcome: estimates(release, cells, each) for outcome, each in grounds.items() if outcome in wanted}
-    outcomes = release.job.model.outcomes
+    outcomes = release.job.outcomes
     found = {outcome: limited(release, cells, outcomes.index(outcome), each) for outcome, each in found.items()}
     names = {name: k for k, name in enumerate(STATISTICS)}
     columns: dict[str, list[object]] = {name: [] for name in said.by}
@@ -147,7 +147,7 @@ def _records_of(release: Release, cells: Cells, grounds: Grounds, parameters: Se
     for i, (each, other) in enumerate(zip(parameters, plain, strict=True)):
         within = np.mean([figures[i].variance for figures in per_set], axis=0)
         own = each.standard_error**2 + effect * within if drawn else np.maximum(within - known[i].variance, 0.0)
-        own = np.zeros_like(own) if release.job.model.family == "reference_cells" else own
+        own = np.zeros_like(own) if release.job.family == "reference_cells" else own
         total = each.standard_error**2 + own / sets
         totals.append(np.where(np.isfinite(total), total, other.standard_error**2))
         degrees.append(np.where(np.isfinite(total), np.inf, other.df))

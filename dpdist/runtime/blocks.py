@@ -97,12 +97,12 @@ class Layout:
         parameters = [model.build(job, frame, frame.rows_of(k)).identified for k in range(len(frame.stratum_labels))]
         wanted, small = job.record.log_lik, log_lik_bytes(frame, job.sampler.total) <= LOG_LIK_LIMIT
         wanted = "never" if job.mechanism.name in NOISY else wanted
-        process = PROCESS_BYTES + STAN_BYTES * (job.sampler.name == "stan") + GENERATED_BYTES * (job.model.family == "user")
+        process = PROCESS_BYTES + STAN_BYTES * (job.sampler.name == "stan") + GENERATED_BYTES * (job.family == "user")
         kept = wanted == "always" or (wanted == "auto" and small)
         first = model.build(job, frame, frame.rows_of(0))
         gathered = GATHERED_BYTES if first.combine == "concat" else 0
         bin_strata = 1 if job.sampler.name == "stan" else BIN_STRATA
-        further = len(job.model.outcomes) - 1
+        further = len(job.outcomes) - 1
         largest = max(parameters) * (2 + further) // 2 + further
         record = BYTES_PER_RECORD * (3 + further) * (4 + further) // 12
         return cls(frame, job.sampler.total, largest, kept, process, gathered, bin_strata, record)

@@ -119,7 +119,7 @@ def goodness_of_fit(job: Job, reference: ReferenceFile, tick: Tick = lambda rows
     """Of the job's family, a `parametric` one, on its reference, in one more pass over that file."""
     census = reference.census
     design = design_of(job, census)._replace(lonely=job.survey.lonely_record)
-    again = [replicate_sums(job, reference.source, census.frame, j) for j in range(len(job.model.outcomes))]
+    again = [replicate_sums(job, reference.source, census.frame, j) for j in range(len(job.outcomes))]
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         records = place(job, reference.source, census, Path(folder), tick)
         return compared(job, census.frame, records, reference.row >= 0, design, again)
@@ -138,7 +138,7 @@ def compared(
     inside = inside & np.isfinite(weight)
     n, clustered = frame.count.astype(np.float64), job.survey.psu is not None
     sizes: dict[str, list[tuple[float, str]]] = defaultdict(list)
-    for j, outcome in enumerate(job.model.outcomes):
+    for j, outcome in enumerate(job.outcomes):
         found = totals(_blocks(records.about(j), job.sampler.total), frame, clustered)
         sums = [np.where(inside, n * each, 0.0) for each in (weight, products[j])]
         for table in job.tables:
@@ -151,11 +151,11 @@ def compared(
             judged = (cells.membership @ n >= LEAST) & (errors > 0)
             for statistic in table.statistics:
                 k = STATISTICS.index(statistic.name)
-                if (statistic.variable or job.model.outcomes[0]) == outcome:
+                if (statistic.variable or job.outcomes[0]) == outcome:
                     for cell in np.flatnonzero(judged[k]):
                         where = f"{table.name}: {' / '.join(cells.labels[cell]) or TOTAL}"
                         sizes[statistic.text].append((abs(float(off[k, cell] / errors[k, cell])), where))
-    return GoodnessOfFit(FAMILIES[job.model.family].law, tuple(_misfit(name, each) for name, each in sizes.items()))
+    return GoodnessOfFit(FAMILIES[job.family].law, tuple(_misfit(name, each) for name, each in sizes.items()))
 
 
 def _expectations(cells: Cells, sums: Sequence[Floats]) -> Floats:
@@ -172,7 +172,7 @@ def _misfit(statistic: str, sizes: list[tuple[float, str]]) -> Misfit:
 
 def _expected(job: Job, frame: Frame, records: Records) -> tuple[Floats, Floats]:
     """E(w|x) of every frame row, (row,), and E(wy|x) of every outcome, (outcome, row); NaN in strata without a fit."""
-    weight, products = np.full(len(frame), np.nan), np.full((len(job.model.outcomes), len(frame)), np.nan)
+    weight, products = np.full(len(frame), np.nan), np.full((len(job.outcomes), len(frame)), np.nan)
     start = np.concatenate([[0], np.cumsum(frame.count)])
     for stratum, label in enumerate(frame.stratum_labels):
         own = frame.rows_of(stratum)

@@ -83,7 +83,7 @@ def check(job: Job, model: StratumModel) -> None:
     found = check_program(source_of(model.program), job.sampler.toolchain)
     if not isinstance(model, User):
         return
-    said = {name: len(dims) for name, dims in job.model.parameters.items()}
+    said = {name: len(dims) for name, dims in job.likelihood.parameters.items()}
     if found["parameters"] != said:
         listed = ", ".join(f"{name} ({dims} dimensions)" for name, dims in found["parameters"].items()) or "none"
         remedy = f"list under model.parameters just those of its parameters block: {listed}"

@@ -51,7 +51,7 @@ def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, t
     for keep in job.universe:
         allowed = positions(b.text(keep.column), keep.keep, exact=False)
         b.drop(allowed < 0, f"{keep.column}: outside the universe")
-    raw, clipped = zip(*(_outcome(job, b, name) for name in job.model.outcomes), strict=True)
+    raw, clipped = zip(*(_outcome(job, b, name) for name in job.outcomes), strict=True)
     outcome, *others = clipped
     codes = {name: _category(name, job.columns[name], b) for name in job.categories}
     weight = _weight(job, b)
@@ -118,7 +118,7 @@ def _outcome(job: Job, b: Batch, name: str) -> tuple[Floats, Floats]:
     outside = (values < low) | (values > high)
     if column.outside == "clip":
         b.findings.rule(f"{name}: outside its bounds, clipped", int((outside & b.keep).sum()))
-        support, clipped = FAMILIES[job.model.family].support, np.clip(values, low, high)
+        support, clipped = FAMILIES[job.family].support, np.clip(values, low, high)
         _supported(job, b, name, np.where((values < support.low) | (values > support.high), values, clipped))
         return values, clipped
     _supported(job, b, name, values)
@@ -129,8 +129,8 @@ def _outcome(job: Job, b: Batch, name: str) -> tuple[Floats, Floats]:
 
 def _supported(job: Job, b: Batch, name: str, values: Floats) -> None:
     """Values that the family cannot take."""
-    support = FAMILIES[job.model.family].support
-    allowed = f"{support.text} for a {job.model.family} model"
+    support = FAMILIES[job.family].support
+    allowed = f"{support.text} for a {job.family} model"
     outside = ~support.inside(values) & np.isfinite(values)
     zero, negative = outside & (values == 0), outside & (values < 0)
     b.wrong(negative, name, "negative values", allowed, "correct the file")

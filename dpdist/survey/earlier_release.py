@@ -65,7 +65,7 @@ def open_release(job: Job, source: Source, frame: Frame) -> ReferenceRelease:
             str(carried.folder), [Problem("reference.release", "no such cell", allowed, remedy, len(missing), places)]
         )
     row = np.array([first.get(label, -1) for label in told], dtype=np.int32)
-    number = points["variable"].map({name: k for k, name in enumerate(job.model.outcomes)}).to_numpy(dtype=np.int32)
+    number = points["variable"].map({name: k for k, name in enumerate(job.outcomes)}).to_numpy(dtype=np.int32)
     columns = {"frame": row, "variable": number, **{n: points[n].to_numpy() for n in ("standing", "weight", "outcome")}}
     return ReferenceRelease(carried, row[row >= 0], pa.table({name: v[row >= 0] for name, v in columns.items()}))
 
@@ -78,9 +78,9 @@ def _levels(job: Job, frame: Frame) -> Iterator[list[object]]:
 def _problems(job: Job, source: Source, carried: Carried) -> Iterator[Problem]:
     """What an earlier release may not differ in, and what it must."""
     where, other = "reference.release", carried.job
-    columns = [*job.cell_columns, *job.model.outcomes]
+    columns = [*job.cell_columns, *job.outcomes]
     same = {
-        "model.outcome": (job.model.outcomes, other.model.outcomes),
+        "outcome": (job.outcomes, other.outcomes),
         "columns of the tables": (set(job.cell_columns), set(other.cell_columns)),
         "survey.weight": (job.survey.weight, other.survey.weight),
         "universe": (job.universe, other.universe),

@@ -62,7 +62,7 @@ def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Cen
     columns = job.categories
     levels: dict[str, tuple[Level, ...]] = {name: job.columns[name].levels or () for name in columns}
     findings, psus, tallies, sizes = Findings(), list[pd.DataFrame](), list[pd.DataFrame](), list[pd.DataFrame]()
-    scale = np.log if job.model.family == "lognormal" else np.asarray
+    scale = np.log if job.family == "lognormal" else np.asarray
     for checked in checked_batches(job, source, findings, tick):
         scaled = {f"y{j}": scale(outcome) for j, outcome in enumerate(checked.outcomes)} | {"w": scale(checked.weight)}
         key = _key(checked.codes, levels, len(checked.row))
@@ -151,7 +151,7 @@ def place(job: Job, source: Source, census: Census, scratch: Path, tick: Tick = 
     total = int(frame.count.sum())
     kinds = {"record": np.int64, "frame": np.int32, "outcome": np.float64, "weight": np.float64, "psu": np.int32}
     maps = {name: _map(scratch / f"{name}.npy", kind, total) for name, kind in kinds.items()}
-    if (further := len(job.model.outcomes) - 1) > 0:
+    if (further := len(job.outcomes) - 1) > 0:
         maps["others"] = _map(scratch / "others.npy", np.float64, total, further)
     known = _key(frame.codes, frame.levels, len(frame))
     changed = changed_while_read(source)

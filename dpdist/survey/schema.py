@@ -16,9 +16,7 @@ def needed_columns(job: Job) -> tuple[str, ...]:
     """Columns of the file that a job reads."""
     universe = [keep.column for keep in job.universe]
     design = [name for name in (job.survey.weight, job.survey.psu) if name]
-    return tuple(
-        dict.fromkeys([*universe, *job.categories, *job.model.outcomes, *design, *job.survey.fpc, *replicates(job)])
-    )
+    return tuple(dict.fromkeys([*universe, *job.categories, *job.outcomes, *design, *job.survey.fpc, *replicates(job)]))
 
 
 def replicates(job: Job) -> tuple[str, ...]:
@@ -53,7 +51,7 @@ def check_schema(job: Job, schema: pa.Schema, text_only: bool) -> list[Problem]:
         kind = schema.field(name).type
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         column = job.columns.get(name)
-        numeric = name in (*job.model.outcomes, job.survey.weight, *job.survey.fpc, *replicates(job))
+        numeric = name in (*job.outcomes, job.survey.weight, *job.survey.fpc, *replicates(job))
         if text_only:
             lost = [level for level in (column.levels or () if column else ()) if str(level) in CSV_NULLS]
             if lost and not numeric:

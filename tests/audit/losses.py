@@ -49,7 +49,8 @@ columns:
   hours: {{bounds: [-50, 50], outside: clip}}
   weight: {{bounds: [0.5, 200], outside: clip}}
 {survey}
-model: {{family: {family}, outcome: {outcome}{predictors}}}
+outcome: {outcome}
+model: {model}
 mechanism: {{name: {mechanism}}}
 synthetic_sets: {sets}
 budget: {{epsilon: "{epsilon}", adjacency: {adjacency}{delta}}}
@@ -58,13 +59,7 @@ tables:
   - {{name: two, by: [field], statistics: [count]}}
 """
 FINE = "  - {{name: one, by: [field, sex], statistics: [{statistics}]}}\n"
-FAMILIES = {
-    "reference_tables": "reference_cells",
-    "sanitized_statistics": "lognormal",
-    "laplace_strict": "cell_sums",
-    "laplace_composed": "noisy_tables",
-    "perturbed_histogram": "histogram",
-}
+LOGNORMAL = "{family: lognormal, predictors: [field, sex]}"
 BOUNDS = {"salary": (0.0, 1000.0), "paid": (0.0, 1.0), "hours": (-50.0, 50.0)}
 
 
@@ -126,9 +121,8 @@ class Case:
             tables.format(
                 low=1 if self.mechanism == "sanitized_statistics" else 0,
                 survey="survey: {weight: weight}" if self.weighted else "",
-                family=FAMILIES[self.mechanism],
                 outcome=f"[{', '.join(self.outcomes)}]" if len(self.outcomes) > 1 else self.outcomes[0],
-                predictors=", predictors: [field, sex]" if self.mechanism == "sanitized_statistics" else "",
+                model=LOGNORMAL if self.mechanism == "sanitized_statistics" else "null",
                 mechanism=self.mechanism + noise + public + bins,
                 sets=self.sets,
                 epsilon=self.epsilon,

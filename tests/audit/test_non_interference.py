@@ -29,7 +29,8 @@ columns:
   weight: {{bounds: [0.1, 20000], outside: clip}}
 survey: {{{survey}}}
 strata: [{strata}]
-model: {{family: {family}, outcome: {outcome}{model}}}
+outcome: {outcome}
+model: {model}
 mechanism: {{name: {mechanism}}}
 budget: {{epsilon: "1", adjacency: {adjacency}{delta}}}
 synthetic_sets: {sets}
@@ -45,9 +46,8 @@ PLAIN = {
     "period": "2021",
     "survey": "weight: weight",
     "strata": "",
-    "family": "reference_cells",
     "outcome": "salary",
-    "model": "",
+    "model": "null",
     "mechanism": "reference_tables",
     "adjacency": "zero_out",
     "delta": "",
@@ -55,7 +55,7 @@ PLAIN = {
     "reference": PUBLIC,
     "rake": "",
 }
-SANITIZED = {"family": "lognormal", "mechanism": "sanitized_statistics", "sets": "3"}
+SANITIZED = {"model": "{family: lognormal}", "mechanism": "sanitized_statistics", "sets": "3"}
 VARIANTS: dict[str, dict[str, str]] = {
     "reference tables": {},
     "reference tables, substitution, PSUs": {
@@ -83,16 +83,14 @@ VARIANTS: dict[str, dict[str, str]] = {
         "mechanism": "sanitized_statistics, noise: gaussian",
         "delta": ', delta: "1e-6"',
         "survey": "weight: weight, population: 40000",
-        "model": ", synthesis: fbp",
+        "model": "{family: lognormal, synthesis: fbp}",
     },
-    "laplace_strict": {"family": "cell_sums", "mechanism": "laplace_strict", "sets": "2", "reference": ""},
+    "laplace_strict": {"mechanism": "laplace_strict", "sets": "2", "reference": ""},
     "laplace_composed": {
-        "family": "noisy_tables",
         "mechanism": "laplace_composed, sensitivity: public, consistency: least_squares",
         "reference": "",
     },
     "perturbed_histogram": {
-        "family": "histogram",
         "mechanism": "perturbed_histogram",
         "strata": "field, sex",
         "survey": "",

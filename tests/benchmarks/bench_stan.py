@@ -13,7 +13,7 @@ import pytest
 
 from dpdist.core.records import Frame, Records
 from dpdist.job import Diagnostics, Job, Runtime, Sampler
-from dpdist.mechanisms.models import MODELS
+from dpdist.models import LIKELIHOODS
 from dpdist.runtime.executors import executor
 from dpdist.sampling.markov import StanSampler
 from dpdist.sampling.stan import StanSettings, fit
@@ -30,7 +30,8 @@ def beta(folder: Path) -> tuple[StanSampler, object, Records]:
             "dataset": "bench",
             "period": "1",
             "columns": {"y": {"bounds": [0, 1]}},
-            "model": {"family": "beta", "outcome": "y"},
+            "outcome": "y",
+            "model": {"family": "beta"},
             "mechanism": {"name": "weighted"},
             "budget": {"epsilon": "5"},
             "tables": [{"name": "t", "statistics": ["count"]}],
@@ -41,7 +42,7 @@ def beta(folder: Path) -> tuple[StanSampler, object, Records]:
     y = np.random.default_rng(1).beta(0.5, 3, N)
     records = Records(np.arange(N), zeros, y, np.ones(N), zeros)
     sampler = StanSampler(Sampler(name="stan"), Diagnostics(), folder)
-    return sampler, MODELS["beta"].build(job, frame, slice(0, 1)), records
+    return sampler, LIKELIHOODS["beta"].build(job, frame, slice(0, 1)), records
 
 
 class Fits(NamedTuple):

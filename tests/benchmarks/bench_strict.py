@@ -7,10 +7,10 @@ from time import perf_counter
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from dpdist.mechanisms.statistics import Count
 
 import dpdist
 from dpdist.core.progress import silent
+from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.planning import make_plan
 from dpdist.runtime.blocks import block_rows
@@ -27,7 +27,7 @@ columns:
   sex: {{levels: [f, m]}}
   salary: {{bounds: [0, 150000], outside: clip}}
 survey: {{weight: weight}}
-model: {{family: reference_cells, outcome: salary}}
+outcome: salary
 mechanism: {{name: reference_tables}}
 budget: {{epsilon: "1", adjacency: substitution}}
 reference: {{path: {reference}}}

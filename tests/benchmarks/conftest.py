@@ -31,7 +31,8 @@ columns:
   sex: {{levels: [male, female]}}
   salary: {{bounds: [0, 10000000]}}
 survey: {{weight: weight, design_strata: [field]}}
-model: {{family: lognormal, outcome: salary, predictors: [sex]}}
+outcome: salary
+model: {{family: lognormal, predictors: [sex]}}
 mechanism: {{name: weighted}}
 budget: {{epsilon: "3.6"}}
 tables: [{{name: t, statistics: [count]}}]

@@ -31,7 +31,8 @@ def model_of(prior="improper"):
         "period": "1",
         "columns": {"y": {"bounds": [0, 1e12]}},
         "survey": {"weight": "w"},
-        "model": {"family": "lognormal", "outcome": "y", "prior": {"name": prior}},
+        "outcome": "y",
+        "model": {"family": "lognormal", "prior": {"name": prior}},
         "mechanism": {"name": "weighted"},
         "budget": {"epsilon": "3.6"},
         "tables": [{"name": "t", "statistics": ["count"]}],
@@ -117,7 +118,8 @@ columns:
 universe: [{column: field, keep: [biology, engineering]}]
 survey: {weight: weight, design_strata: [field]}
 strata: [field]
-model: {family: FAMILY, outcome: salary, predictors: [sex]}
+outcome: salary
+model: {family: FAMILY, predictors: [sex]}
 mechanism: {name: weighted}
 budget: {epsilon: "3.6"}
 sampler: {draws: 200}

@@ -33,7 +33,7 @@ columns:
   sex: {{levels: [f, m]}}
   salary: {{bounds: [0, 200000], outside: clip}}
 survey: {{weight: weight}}
-model: {{family: reference_cells, outcome: salary}}
+outcome: salary
 mechanism: {{name: reference_tables}}
 budget: {{epsilon: "{epsilon}", adjacency: substitution}}
 reference: {{path: {folder}/before.parquet, period: "2020", provenance: public-use file of 2020}}
@@ -251,7 +251,7 @@ def test_a_run_that_dies_comparing_resumes_and_leaves_its_release_as_it_was(
         ("bounds: [0, 200000]", "bounds: [-5, 200000]", "bounds outside"),
         ("bounds: [0, 200000]", "bounds: [-5, 0]", "bounds outside"),
         ("survey: {weight: weight}", "survey: {}", "name survey.weight"),
-        ("outcome: salary}", "outcome: [salary, hours]}", "one outcome"),
+        ("outcome: salary", "outcome: [salary, hours]", "one outcome"),
     ],
 )
 def test_an_outcome_that_is_never_lognormal_is_refused_at_once(old: str, new: str, told: str, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ JOB: dict[str, Any] = {
         "weight": {"bounds": [1, 100], "outside": "clip"},
     },
     "survey": {"weight": "weight", "design_strata": ["region"]},
-    "model": {"family": "cell_sums", "outcome": "salary"},
+    "outcome": "salary",
     "mechanism": {"name": "laplace_strict"},
     "budget": {"epsilon": "50"},
     "tables": [
@@ -182,7 +182,7 @@ def test_no_report_prints_nan_and_what_is_missing_says_why(finished: Path) -> No
 
 
 def test_a_release_without_standard_errors_says_why(finished: Path, tmp_path: Path) -> None:
-    said = {**JOB, "model": {"family": "noisy_tables", "outcome": "salary"}, "mechanism": {"name": "laplace_composed"}}
+    said = {**JOB, "mechanism": {"name": "laplace_composed"}}
     said["columns"] = {**JOB["columns"], "weight": {"bounds": [1, 100]}}
     said["tables"] = [JOB["tables"][1]]
     dpdist.run(Job.model_validate(said), tmp_path / "ws", finished.parent / "survey.parquet")

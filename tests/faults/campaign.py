@@ -36,7 +36,8 @@ columns:
   salary: {{bounds: [0, 1000000]}}
 survey: {{weight: weight, design_strata: [unit]}}
 strata: [unit]
-model: {{family: lognormal, outcome: salary, predictors: [sex]}}
+outcome: salary
+model: {{family: lognormal, predictors: [sex]}}
 mechanism: {{name: weighted, fallback: {fallback}}}
 budget: {{epsilon: "{epsilon}"}}
 sampler: {{draws: {draws}}}

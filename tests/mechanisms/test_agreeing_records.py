@@ -220,7 +220,7 @@ def test_several_outcomes_agree_in_one_file_of_records(tmp_path: Path) -> None:
         rows.assign(hours=hours).to_parquet(tmp_path / f"{name}.parquet")
     said = job(tmp_path).model_dump(mode="json")
     said["columns"]["hours"] = {"bounds": [1, 80], "outside": "clip"}
-    said["model"]["outcome"] = ["salary", "hours"]
+    said["outcome"] = ["salary", "hours"]
     said["tables"][0]["statistics"] = ["count", {"mean": "salary"}, {"mean": "hours"}]
     said["compare"] = []
     public = dpdist.run(dpdist.Job.model_validate(said), tmp_path / "ws")

@@ -37,7 +37,8 @@ def job(name, epsilon="4", family="beta", adjacency="zero_out", sets=1, **mechan
             "dataset": "test",
             "period": "1",
             "columns": {"y": {"bounds": [0, 1] if family == "beta" else [0, 1e6]}},
-            "model": {"family": family, "outcome": "y"},
+            "outcome": "y",
+            "model": {"family": family},
             "mechanism": {"name": name, **mechanism},
             "budget": {"epsilon": epsilon, "adjacency": adjacency},
             "synthetic_sets": sets,
@@ -74,7 +75,7 @@ class Notes:
 def run(said, y, mechanism=None, edges=None, key=KEY, learned=None):
     """Released parameters and what the stratum and its blocks handed over."""
     y, edges = np.asarray(y, dtype=float), edges or [0, len(y)]
-    model = BUILT[said.model.family].build(said, Frame({}, {}, np.array([len(y)]), (), ()), slice(0, 1))
+    model = BUILT[said.family].build(said, Frame({}, {}, np.array([len(y)]), (), ()), slice(0, 1))
     size = len(y)
     records = Records(np.arange(size), np.zeros(size, np.int32), y, np.ones(size), np.full(size, -1, np.int32))
     blocks = [records.part(a, b) for a, b in pairwise(edges)]

@@ -29,7 +29,7 @@ columns:
   weight: {bounds: [1, 60], outside: clip}
 survey: {weight: weight}
 strata: [field]
-model: {family: cell_sums, outcome: salary}
+outcome: salary
 mechanism: {name: laplace_strict}
 budget: {epsilon: "3"}
 tables:
@@ -157,7 +157,7 @@ def test_publishing_again_needs_the_released_sums_alone(released: tuple[pd.DataF
         ("weight: {bounds: [1, 60], outside: clip}", "weight: {bounds: [1, 60]}", "state outside: clip"),
         ("salary: {bounds: [0, 200000], outside: clip}", "salary: {bounds: [0, 200000]}", "state outside: clip"),
         ("outside: clip}\n  weight", "outside: clip, zeros: drop}\n  weight", "'laplace_strict' is strict"),
-        ("family: cell_sums", "family: lognormal", "laplace_strict has family: cell_sums"),
+        ("mechanism:", "model: {family: lognormal}\nmechanism:", "'laplace_strict' fits no likelihood"),
         ("{name: laplace_strict}", "{name: laplace_strict, fallback: pool}", "whether a fallback is taken"),
     ],
 )

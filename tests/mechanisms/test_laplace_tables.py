@@ -31,7 +31,7 @@ columns:
   salary: {bounds: [0, 200000], outside: clip}
   weight: {bounds: [1, 60]}
 survey: {weight: weight}
-model: {family: noisy_tables, outcome: salary}
+outcome: salary
 mechanism: {name: laplace}
 budget: {epsilon: "3"}
 tables:
@@ -419,8 +419,8 @@ def test_counts_alone_need_half_the_noise_and_no_weight_column() -> None:
 @pytest.mark.parametrize(
     ("edits", "told"),
     [
-        ([("noisy_tables", "lognormal")], "laplace has family: noisy_tables"),
-        ([("noisy_tables", "cell_sums")], "do not go together"),
+        ([("mechanism:", "model: {family: lognormal}\nmechanism:")], "'laplace' fits no likelihood"),
+        ([("mechanism:", "model: {family: cell_sums}\nmechanism:")], "'cell_sums' is no likelihood"),
         ([("{name: laplace}", "{name: laplace, sensitivity: public}")], "take laplace_composed or laplace_strict"),
         ([PUBLIC[0]], "state outside: clip"),
         ([PUBLIC[0], ("  weight: {bounds: [1, 60]}\n", "")], "needs public bounds of the weight"),
@@ -432,7 +432,7 @@ def test_counts_alone_need_half_the_noise_and_no_weight_column() -> None:
         ([("weight: {bounds: [1, 60]}", "weight: {bounds: [1, 60], outside: clip}")], "a weight has no rules"),
         ([('"3"}', '"3", adjacency: substitution}')], "promises nothing, under no adjacency"),
         ([('"3"}', '"3", adjacency: add_remove}')], "add_remove cannot be promised"),
-        ([("model:", "strata: [field]\nmodel:")], "leave strata out"),
+        ([("outcome:", "strata: [field]\noutcome:")], "leave strata out"),
         ([("tables:", "synthetic_sets: 3\ntables:")], "one set of tables"),
         ([("tables:", "rake: [{by: [sex], totals: {f: 1, m: 1}}]\ntables:")], "no weights that could be raked"),
         ([("{name: laplace}", "{name: laplace, bins: 5}")], "has no bins"),
@@ -446,6 +446,6 @@ def test_what_such_tables_cannot_be_is_refused(edits: list[tuple[str, str]], tol
 
 def test_other_mechanisms_have_neither_key() -> None:
     for key in ("sensitivity: public", "consistency: least_squares"):
-        said = text(("{name: laplace}", f"{{name: laplace_strict, {key}}}"), ("noisy_tables", "cell_sums"), PUBLIC[1])
+        said = text(("{name: laplace}", f"{{name: laplace_strict, {key}}}"), PUBLIC[1])
         with pytest.raises(JobError, match=f"has no {key.split(':')[0]} of its own"):
             dpdist.parse_job(said)

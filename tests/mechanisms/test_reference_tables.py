@@ -40,7 +40,7 @@ columns:
   sex: {{levels: [f, m]}}
   salary: {{bounds: [0, 150000], outside: clip}}
 survey: {{weight: weight}}
-model: {{family: reference_cells, outcome: salary}}
+outcome: salary
 mechanism: {{name: reference_tables}}
 budget: {{epsilon: "{epsilon}", adjacency: {adjacency}}}
 reference: {{path: {folder}/{reference}, period: "2020", provenance: public-use file of 2020}}
@@ -486,7 +486,7 @@ def test_the_current_file_is_no_reference(files: Path, tmp_path: Path) -> None:
     [
         (("{bounds: [0, 150000], outside: clip}", "{bounds: [0, 150000]}"), "state outside: clip"),
         (("outside: clip}", "outside: clip, zeros: drop}"), "'reference_tables' is strict"),
-        (("family: reference_cells", "family: cell_sums"), "do not go together"),
+        (("mechanism:", "model: {family: lognormal}\nmechanism:"), "'reference_tables' fits no likelihood"),
         (("compare:", "synthetic_sets: 2\ncompare:"), "write 1"),
         (("adjacency: substitution}", "adjacency: add_remove}\nstrata: [field]"), "add_remove keeps sizes secret"),
         (("reference: {path", "rake: []\n#"), "add reference"),

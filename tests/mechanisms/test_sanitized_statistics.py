@@ -40,7 +40,8 @@ columns:
   sex: {{levels: [f, m]}}
   salary: {{bounds: [1000, 1000000], outside: clip}}
 survey: {{weight: weight, population: 400000}}
-model: {{family: lognormal, outcome: salary}}
+outcome: salary
+model: {{family: lognormal}}
 mechanism: {{name: sanitized_statistics}}
 budget: {{epsilon: "{epsilon}", adjacency: {adjacency}}}
 synthetic_sets: 3
@@ -295,7 +296,7 @@ def test_whitening_depends_on_the_reference_and_on_public_sizes_alone(files: Pat
 def test_the_population_law_follows_from_the_same_fit(files: Path, tmp_path: Path, synthesis: str) -> None:
     """FBP: tables from parameters are FBS's (with N/n counts are N's share); records follow the population law. Over 75
     releases the largest errors are 2.5 ± .23 and 4.0 ± .24, at most: limits are fifteen standard deviations away."""
-    dpdist.run(job(files, edit=("outcome: salary}", f"outcome: salary, {synthesis}}}")), tmp_path / "ws")
+    dpdist.run(job(files, edit=("{family: lognormal}", f"{{family: lognormal, {synthesis}}}")), tmp_path / "ws")
     found = pd.read_parquet(tmp_path / "ws" / "confidential" / "evaluation" / "salaries.parquet")
     means = found[found["statistic"] == "mean"]
     assert (means["synthetic_error_in_se"] < 6).all()
@@ -362,8 +363,9 @@ def test_the_current_file_is_no_reference(files: Path, tmp_path: Path) -> None:
     [
         (("{bounds: [1000, 1000000], outside: clip}", "{bounds: [1000, 1000000]}"), "state outside: clip"),
         (("bounds: [1000,", "bounds: [0,"), "from above 0"),
-        (("family: lognormal", "family: reference_cells"), "take family: lognormal"),
-        (("outcome: salary}", "outcome: salary, prior: {name: proper}}"), "leave prior out"),
+        (("family: lognormal", "family: beta"), "take family: lognormal"),
+        (("model: {family: lognormal}\n", ""), "fits a likelihood, and none is stated"),
+        (("{family: lognormal}", "{family: lognormal, prior: {name: proper}}"), "leave prior out"),
         (("compare:", "sampler: {draws: 500}\ncompare:"), "leave sampler out"),
         (("adjacency: zero_out", "adjacency: add_remove"), "use zero_out or substitution"),
         (("reference: {path", "rake: []\n#"), "add reference"),

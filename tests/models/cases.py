@@ -8,7 +8,7 @@ from scipy.special import expit
 
 from dpdist.core.records import Frame, Records
 from dpdist.job import Job
-from dpdist.mechanisms.models import MODELS
+from dpdist.models import LIKELIHOODS
 from dpdist.models.protocol import Draws
 
 LEVELS = {"field": ("maths", "physics", "health"), "sex": ("male", "female")}
@@ -44,7 +44,8 @@ def job_of(family, bounds=None, predictors=None, strata=(), **model):
             },
             "survey": {"weight": "weight" if family == "lognormal" else None},
             "strata": list(strata),
-            "model": {"family": family, "outcome": "y", "predictors": list(predictors), **model},
+            "outcome": "y",
+            "model": {"family": family, "predictors": list(predictors), **model},
             "mechanism": {"name": "weighted"},
             "budget": {"epsilon": "3.6"},
             "tables": [{"name": "t", "by": list(LEVELS), "statistics": ["count"]}],
@@ -54,7 +55,7 @@ def job_of(family, bounds=None, predictors=None, strata=(), **model):
 
 def model_of(family, frame=EVERYWHERE, rows=None, proper=False, **said):
     job = job_of(family, strata=frame.strata, **said)
-    return MODELS[family].build(job, frame, rows or slice(0, len(frame)), proper)
+    return LIKELIHOODS[family].build(job, frame, rows or slice(0, len(frame)), proper)
 
 
 def records_of(outcome, weight=None, row=None):

@@ -35,7 +35,7 @@ from scipy.special import expit
 
 from dpdist.core.keys import Key
 from dpdist.core.records import Frame
-from dpdist.mechanisms.models import MODELS
+from dpdist.models import LIKELIHOODS
 from dpdist.models.negative_binomial import merged
 from dpdist.models.protocol import (
     Additive,
@@ -369,7 +369,7 @@ def test_an_empty_level_is_aliased_and_changes_nothing_else(family):
 def test_a_pooled_fit_keeps_the_strata_as_predictors(family):
     own = Frame(EVERYWHERE.codes, EVERYWHERE.levels, EVERYWHERE.count, ("field",), ())
     job = job_of(family, predictors=("sex",), strata=("field",))
-    names = [MODELS[family].build(job, f, slice(0, 2)).design.names for f in (own, own.pooled())]
+    names = [LIKELIHOODS[family].build(job, f, slice(0, 2)).design.names for f in (own, own.pooled())]
     assert names == [("(Intercept)", "sex[female]"), ("(Intercept)", "field[physics]", "field[health]", "sex[female]")]
 
 

@@ -25,7 +25,7 @@ columns:
   salary: {{bounds: [0, 1000], outside: clip}}
   paid: {{bounds: [0, 1], whole: true, outside: clip}}
 survey: {{weight: weight}}
-model: {{family: reference_cells, outcome: {outcome}}}
+outcome: {outcome}
 mechanism: {{name: reference_tables}}
 budget: {{epsilon: "1", adjacency: {adjacency}}}
 reference: {{release: before, histogram: {{epsilon: "1/4"}}}}

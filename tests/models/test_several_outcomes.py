@@ -46,7 +46,8 @@ def job(outcomes, predictors=("field", "sex"), bounds=(0, 1e12), population=None
                 **{name: {"bounds": list(bounds)} for name in outcomes},
             },
             "survey": {"weight": "weight", "population": population},
-            "model": {"family": "lognormal", "outcome": list(outcomes), "predictors": list(predictors), **model},
+            "outcome": list(outcomes),
+            "model": {"family": "lognormal", "predictors": list(predictors), **model},
             "mechanism": {"name": "weighted"},
             "budget": {"epsilon": "3.6"},
             "tables": [{"name": "t", "by": list(LEVELS), "statistics": ["count"]}],
@@ -237,8 +238,8 @@ def test_evidence_is_that_of_the_outcomes_one_after_the_other():
 
 def test_a_list_of_one_outcome_is_that_outcome_to_the_bit():
     one = job(("salary",))
-    assert one.model.outcome == "salary"
-    assert one.public["model"]["outcome"] == "salary"
+    assert one.outcome == "salary"
+    assert one.public["outcome"] == "salary"
     model, other, records = model_of(1), model_of_one(), some_records()
     alpha = some_alpha(len(records))
     draws, same = (m.draw(m.statistics(records, alpha), 40, KEY.generator("one")) for m in (model, other))

@@ -24,7 +24,8 @@ columns:
   sex: {levels: [male, female]}
   salary: {bounds: [0, 1000000]}
 survey: {weight: weight, design_strata: [field]}
-model: {family: lognormal, outcome: salary, predictors: [sex]}
+outcome: salary
+model: {family: lognormal, predictors: [sex]}
 mechanism: {name: weighted}
 budget: {epsilon: "4"}
 sampler: {draws: 200}

@@ -31,7 +31,7 @@ columns:
   miles: {{bounds: {bounds}, outside: clip}}
   weight: {{bounds: [0.5, 1000], outside: clip}}
 survey: {{weight: weight}}
-model: {{family: {family}, outcome: miles}}
+outcome: miles
 mechanism: {{name: {name}}}
 budget: {{epsilon: "{epsilon}"}}
 {reference}
@@ -53,7 +53,7 @@ def unlike(weights: tuple[float, ...]) -> pd.DataFrame:
 
 
 def ran(folder: Path, rows: pd.DataFrame, **said: str) -> Path:
-    plain = {"family": "reference_cells", "name": "reference_tables", "reference": HISTOGRAM}
+    plain = {"name": "reference_tables", "reference": HISTOGRAM}
     plain |= {"epsilon": "1", "bounds": "[0, 2000000]"} | said
     rows.to_parquet(folder / "now.parquet")
     dpdist.run(dpdist.parse_job(JOB.format(folder=folder, **plain)), folder / "ws")
@@ -131,9 +131,9 @@ def test_where_cells_are_alike_none_is_named(tmp_path: Path, noise_of: Named) ->
 
 
 STRICT = {
-    "reference_tables": ("reference_cells", HISTOGRAM),
-    "laplace_strict": ("cell_sums", ""),
-    "laplace_composed, sensitivity: public": ("noisy_tables", ""),
+    "reference_tables": HISTOGRAM,
+    "laplace_strict": "",
+    "laplace_composed, sensitivity: public": "",
 }
 
 
@@ -146,9 +146,8 @@ def test_limits_of_strict_tables_stand_within_the_public_bounds(
     low, top = json.loads(bounds)
     rows = unlike((1.0, 80.0, 80.0, 60.0, 70.0))[::5]
     rows["miles"] = -rows["miles"] if top == 0 else (rows["miles"] > 150_000) * 1.0 if top == 1 else rows["miles"]
-    family, reference = STRICT[name]
     with noise_of(f"bounds {name}"):
-        space = ran(tmp_path, rows, name=name, family=family, reference=reference, bounds=bounds, epsilon="0.4")
+        space = ran(tmp_path, rows, name=name, reference=STRICT[name], bounds=bounds, epsilon="0.4")
     made = pd.read_parquet(space / "public" / "tables" / "one.parquet")
     lower, upper = ({what: own[end] for what, own in made.groupby("statistic")} for end in ("lower", "upper"))
     assert (lower["count"] >= 0.0).all()

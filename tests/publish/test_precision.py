@@ -27,7 +27,8 @@ columns:
   sex: {levels: [male, female]}
   salary: {bounds: [0, 1000000]}
 survey: {weight: weight, design_strata: [field]}
-model: {family: lognormal, outcome: salary, predictors: [field, sex]}
+outcome: salary
+model: {family: lognormal, predictors: [field, sex]}
 mechanism: {name: weighted, weights: fixed_point}
 budget: {epsilon: "6"}
 synthetic_sets: 2

@@ -37,7 +37,8 @@ columns:
   {bounded}
 {survey}
 {strata}
-model: {{family: {family}, outcome: salary}}
+outcome: salary
+model: {model}
 mechanism: {{name: {mechanism}}}
 budget: {{epsilon: "1", adjacency: {adjacency}}}
 {more}
@@ -50,31 +51,33 @@ PLAIN = {
     "bounded": "weight: {bounds: [0, 100], outside: clip}",
     "survey": "survey: {weight: weight}",
     "strata": "",
+    "model": "null",
     "more": "",
 }
+LOGNORMAL = "{family: lognormal}"
 SHARES = {
     "bounds": "[0, 1]",
     "bounded": "",
     "survey": "",
     "strata": "strata: [field]",
     "clip": "",
-    "family": "beta",
+    "model": "{family: beta}",
     "more": "sampler: {name: grid, draws: 200}",
 }
 REFERENCE = "reference: {path: before.parquet, period: '2020'}"
 SAID: dict[str, dict[str, str]] = {
-    "weighted": {"family": "lognormal", "strata": "strata: [field]", "clip": "", "bounded": ""},
-    "unweighted": {"family": "lognormal", "strata": "strata: [field]", "clip": "", "bounded": ""},
-    "weighted_e": {"family": "lognormal", "strata": "strata: [field]", "clip": "", "bounded": ""},
+    "weighted": {"model": LOGNORMAL, "strata": "strata: [field]", "clip": "", "bounded": ""},
+    "unweighted": {"model": LOGNORMAL, "strata": "strata: [field]", "clip": "", "bounded": ""},
+    "weighted_e": {"model": LOGNORMAL, "strata": "strata: [field]", "clip": "", "bounded": ""},
     "censor_w": SHARES,
     "censor_uw": SHARES,
     "centred": SHARES | {"more": SHARES["more"] + "\n" + REFERENCE},
-    "perturbed_histogram": SHARES | {"family": "histogram", "clip": ", outside: clip", "more": ""},
-    "laplace": {"family": "noisy_tables", "bounded": ""},
-    "laplace_composed": {"family": "noisy_tables", "mechanism": "laplace_composed, sensitivity: public"},
-    "laplace_strict": {"family": "cell_sums", "strata": "strata: [field]"},
-    "reference_tables": {"family": "reference_cells", "more": REFERENCE},
-    "sanitized_statistics": {"family": "lognormal", "more": REFERENCE},
+    "perturbed_histogram": SHARES | {"model": "null", "clip": ", outside: clip", "more": ""},
+    "laplace": {"bounded": ""},
+    "laplace_composed": {"mechanism": "laplace_composed, sensitivity: public"},
+    "laplace_strict": {"strata": "strata: [field]"},
+    "reference_tables": {"more": REFERENCE},
+    "sanitized_statistics": {"model": LOGNORMAL, "more": REFERENCE},
 }
 ADJACENCIES = ("zero_out", "substitution", "substitution, exchange: anywhere", "add_remove")
 SECRET = ADJACENCIES[2:]
@@ -205,7 +208,7 @@ def test_reweighting_and_weights_fixed_on_a_reference_have_the_cautions_that_app
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_that_a_parametric_law_may_miss_a_real_file_is_said(mechanism: str) -> None:
     said = statement_of(job(mechanism))
-    law = {"lognormal": "lognormal", "beta": "beta"}.get(SAID[mechanism]["family"])
+    law = {LOGNORMAL: "lognormal", SHARES["model"]: "beta"}.get(SAID[mechanism].get("model", ""))
     assert [f"a {law} law" in caution for caution in said["cautions"] if "law within cells" in caution] == [True] * bool(
         law
     )

@@ -32,7 +32,8 @@ columns:
   sex: {{levels: [male, female]}}
   salary: {{bounds: [0, 10000000]}}
 survey: {{weight: weight, design_strata: [field]}}
-model: {{family: lognormal, outcome: salary, predictors: {predictors}}}
+outcome: salary
+model: {{family: lognormal, predictors: {predictors}}}
 mechanism: {{name: weighted}}
 budget: {{epsilon: "3.6"}}
 sampler: {{name: {sampler}, draws: {draws}}}
@@ -104,7 +105,7 @@ columns:
   field: {{levels: [arts, health, law]}}
   salary: {{bounds: [0, 150000], outside: clip}}
 survey: {{weight: weight}}
-model: {{family: reference_cells, outcome: salary}}
+outcome: salary
 mechanism: {{name: reference_tables}}
 budget: {{epsilon: "1", adjacency: substitution}}
 reference: {{path: {folder}/before.parquet}}

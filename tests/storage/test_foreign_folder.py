@@ -21,7 +21,8 @@ columns:
   sex: {levels: [male, female]}
   salary: {bounds: [0, 1000000]}
 survey: {weight: weight}
-model: {family: lognormal, outcome: salary, predictors: [sex]}
+outcome: salary
+model: {family: lognormal, predictors: [sex]}
 mechanism: {name: unweighted}
 budget: {epsilon: "1"}
 sampler: {draws: 100}

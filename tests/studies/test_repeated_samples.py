@@ -37,7 +37,7 @@ columns:
   pay: {bounds: [0, 90000], outside: clip}
 universe: [{column: sex, keep: [f, m]}]
 survey: {weight: weight}
-model: {family: reference_cells, outcome: pay}
+outcome: pay
 mechanism: {name: reference_tables}
 budget: {epsilon: "1"}
 reference: {path: none.parquet}

@@ -22,7 +22,7 @@ columns:
   salary: {bounds: [0, 300000], outside: clip}
   weight: {bounds: [0.1, 20000], outside: clip}
 survey: {weight: weight}
-model: {family: reference_cells, outcome: salary}
+outcome: salary
 mechanism: {name: reference_tables}
 budget: {epsilon: "1"}
 reference: {path: none.parquet}

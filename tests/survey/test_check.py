@@ -20,7 +20,8 @@ BASE: dict[str, Any] = {
     "period": "2020",
     "columns": {"sex": {"levels": ["f", "m"]}, "salary": {"bounds": [10, 100]}},
     "survey": {"weight": "weight"},
-    "model": {"family": "lognormal", "outcome": "salary", "predictors": ["sex"]},
+    "outcome": "salary",
+    "model": {"family": "lognormal", "predictors": ["sex"]},
     "mechanism": {"name": "weighted"},
     "budget": {"epsilon": "1"},
     "tables": [{"name": "t", "statistics": ["count"]}],
@@ -346,7 +347,7 @@ CODED = {"bounds": [0, 1], "codes": {"No": 0, "Yes": 1}}
 
 
 def coded(**rules: str) -> Job:
-    model = {"family": "bernoulli", "outcome": "salary"}
+    model = {"family": "bernoulli"}
     return make_job(columns={"salary": CODED | rules}, model=model, survey={})
 
 

@@ -22,7 +22,8 @@ columns:
   town: {levels: [Orléans, Brest]}
   salary: {bounds: [0, 1000]}
 survey: {weight: weight}
-model: {family: lognormal, outcome: salary}
+outcome: salary
+model: {family: lognormal}
 mechanism: {name: unweighted}
 budget: {epsilon: "1"}
 tables: [{name: t, statistics: [count]}]

@@ -47,7 +47,8 @@ def make_job(**changes: Any) -> Job:
         "universe": [{"column": "status", "keep": ["employed", "retired"]}],
         "survey": {"weight": "weight", "design_strata": ["citizen"], "psu": "town"},
         "strata": ["field"],
-        "model": {"family": "lognormal", "outcome": "salary", "predictors": ["degree"]},
+        "outcome": "salary",
+        "model": {"family": "lognormal", "predictors": ["degree"]},
         "mechanism": {"name": "weighted"},
         "budget": {"epsilon": "1"},
         "tables": [{"name": "t", "by": ["degree", "citizen"], "statistics": ["count"]}],
@@ -114,7 +115,7 @@ def oracle(job: Job, rows: pd.DataFrame) -> Expected:
         drop(~left[keep.column].isin(keep.keep), f"{keep.column}: outside the universe")
     drop(left["salary"].isna(), "salary: missing, dropped")
     drop(left["salary"] == 0, "salary: zeros, dropped")
-    low, high = job.outcome.bounds or (0.0, 0.0)
+    low, high = job.outcome_column.bounds or (0.0, 0.0)
     outside = (left["salary"] < low) | (left["salary"] > high)
     if outside.any():
         removed["salary: outside its bounds, clipped"] = int(outside.sum())
@@ -163,11 +164,11 @@ def constant_strata(job: Job, records: pd.DataFrame) -> tuple[str, ...]:
 
 SHAPES: list[dict[str, Any]] = [
     {},
-    {"strata": ["degree", "field"], "model": {"family": "lognormal", "outcome": "salary", "predictors": ["citizen"]}},
+    {"strata": ["degree", "field"], "model": {"family": "lognormal", "predictors": ["citizen"]}},
     {"strata": [], "survey": {"weight": "weight"}, "universe": [{"column": "citizen", "keep": [True]}]},
     {
         "strata": [],
-        "model": {"family": "lognormal", "outcome": "salary"},
+        "model": {"family": "lognormal"},
         "survey": {"weight": "weight"},
         "tables": [{"name": "t", "statistics": ["count"]}],
         "universe": [{"column": "degree", "keep": [1, 2]}, {"column": "field", "keep": ["law", "med"]}],

@@ -17,7 +17,7 @@ from dpdist.job.checks.mechanisms import (
     strictness,
     weight_rule,
 )
-from dpdist.job.checks.models import family_keys, outcomes, sampler_settings
+from dpdist.job.checks.models import family_keys, likelihood, outcomes, sampler_settings
 from dpdist.job.checks.running import scheduler_contradictions
 from dpdist.job.checks.tables import modelled, promises, raked_totals, table_statistics
 
@@ -26,6 +26,8 @@ __all__ = ["Contradiction", "contradictions", "scheduler_contradictions"]
 
 def contradictions(job: Job) -> list[Contradiction]:
     """Every contradiction; empty when the job is consistent."""
+    if against := list(likelihood(job)):
+        return against
     return [
         *categories(job),
         *roles(job),

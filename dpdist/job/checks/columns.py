@@ -22,7 +22,7 @@ def categories(job: Job) -> Iterator[Contradiction]:
     """Columns used as categories are declared with levels, once in each list, under names of their own."""
     lists: list[tuple[Path, tuple[str, ...]]] = [
         (("strata",), job.strata),
-        (("model", "predictors"), job.model.predictors),
+        (("model", "predictors"), job.predictors),
         (("survey", "design_strata"), job.survey.design_strata),
         *((("tables", i, "by"), table.by) for i, table in enumerate(job.tables)),
         *((("rake", i, "by"), rake.by) for i, rake in enumerate(job.rake)),
@@ -41,7 +41,7 @@ def categories(job: Job) -> Iterator[Contradiction]:
                 )
             if name in names[:i]:
                 yield Contradiction((*path, i), f"'{name}' is named twice", "delete one")
-    for i, name in enumerate(job.model.predictors):
+    for i, name in enumerate(job.predictors):
         if name in job.strata:
             yield Contradiction(("model", "predictors", i), f"'{name}' is constant within a stratum", "leave it out")
     for name in job.categories:
@@ -55,11 +55,11 @@ def categories(job: Job) -> Iterator[Contradiction]:
 
 def roles(job: Job) -> Iterator[Contradiction]:
     """Outcome, weight and PSU are different columns, each with what its role needs."""
-    outcomes, weight, psu = job.model.outcomes, job.survey.weight, job.survey.psu
+    outcomes, weight, psu = job.outcomes, job.survey.weight, job.survey.psu
     for outcome in outcomes:
         if outcome not in job.columns or job.columns[outcome].bounds is None:
             yield Contradiction(
-                ("model", "outcome"),
+                ("outcome",),
                 f"column '{outcome}' needs public bounds in columns",
                 f"add {outcome}: {{bounds: [lower, upper]}} to columns",
             )
@@ -96,7 +96,7 @@ def roles(job: Job) -> Iterator[Contradiction]:
         yield Contradiction(
             ("survey", "replicate_weights"), f"'{clash}' is used as outcome, weight or category as well", "rename it"
         )
-    for name in job.model.prior.location:
+    for name in job.likelihood.prior.location:
         if name not in (*outcomes, weight):
             known = " or ".join(map(str, (*outcomes, weight)))
             yield Contradiction(("model", "prior", "location", name), f"'{name}' is not modelled", f"name {known}")
@@ -114,7 +114,7 @@ def universe(job: Job) -> Iterator[Contradiction]:
                 f"add it to columns.{keep.column}.levels, or leave it out",
                 known,
             )
-        if keep.column in (*job.model.outcomes, job.survey.weight or ""):
+        if keep.column in (*job.outcomes, job.survey.weight or ""):
             yield Contradiction(
                 ("universe", i, "column"),
                 "a universe may not depend on the outcome or the weight",

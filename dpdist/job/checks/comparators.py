@@ -20,8 +20,8 @@ def comparators(job: Job) -> Iterator[Contradiction]:
         yield Contradiction(
             ("compare",), f"{wanted} would fit outcome and weight together", f"name survey.weight, or {remedy}"
         )
-    if len(job.model.outcomes) > 1:
-        found = f"{wanted} would be fitted to one outcome, and {len(job.model.outcomes)} are named"
+    if len(job.outcomes) > 1:
+        found = f"{wanted} would be fitted to one outcome, and {len(job.outcomes)} are named"
         yield Contradiction(("compare",), found, f"{remedy}, or name one outcome")
     for outcome in declared(job):
         if why := _never_lognormal(job.columns[outcome]):

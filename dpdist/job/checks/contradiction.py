@@ -22,7 +22,7 @@ class Contradiction(NamedTuple):
 
 def declared(job: Job) -> tuple[str, ...]:
     """Outcomes that stand in columns."""
-    return tuple(name for name in job.model.outcomes if name in job.columns)
+    return tuple(name for name in job.outcomes if name in job.columns)
 
 
 def clips(job: Job) -> bool:

@@ -15,7 +15,7 @@ def reference(job: Job) -> Iterator[Contradiction]:
     if name in NEEDING and said is None:
         why = "centres likelihoods at a fit" if name == "centred" else "clips where the records tell"
         yield Contradiction(("reference",), f"'{name}' {why} of a public file", "add reference: {path: …}")
-    scored = job.model.family == "scores"
+    scored = job.family == "scores"
     if scored and said is None:
         why = "'scores' places values in the distributions of a public file"
         yield Contradiction(("reference",), why, "add reference: {path: …}, or take family: lognormal")
@@ -60,8 +60,8 @@ def fit(job: Job) -> Iterator[Contradiction]:
     if said is None or (said.path is None and said.simulate is None):
         found = "a family's fit is measured on the records of a reference, and the job names none"
         yield Contradiction(("fit",), found, "add reference: {path: …}, or leave fit out")
-    elif not parametric(job.model.family):
-        found = f"'{job.model.family}' is no parametric law that could be fitted to the reference without a Markov chain"
+    elif not parametric(job.family):
+        found = f"'{job.model_name}' is no parametric law that could be fitted to the reference without a Markov chain"
         yield Contradiction(("fit",), found, "leave fit out")
 
 
@@ -106,7 +106,7 @@ def calibration(job: Job) -> Iterator[Contradiction]:
     said = job.calibration
     if said is None:
         return
-    for name in ("dataset", "columns", "universe", "survey", "strata", "model", "budget", "synthetic_sets"):
+    for name in ("dataset", "columns", "universe", "survey", "strata", "outcome", "model", "budget", "synthetic_sets"):
         if getattr(said, name) != getattr(job, name):
             yield Contradiction(
                 ("calibration",), f"it was made for another {name}", "calibrate this job on a reference period"

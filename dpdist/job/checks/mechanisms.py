@@ -47,8 +47,8 @@ def weight_rule(job: Job) -> Iterator[Contradiction]:
 
 def clamp(job: Job) -> Iterator[Contradiction]:
     """A clamped likelihood has no closed form, needs a proper prior, and must be in the program."""
-    name, family = job.mechanism.name, job.model.family
-    if name not in CLAMPED or family not in SAMPLERS:  # noisy statistics have no likelihood: `noisy_statistics` says so
+    name, family = job.mechanism.name, job.family
+    if name not in CLAMPED:
         return
     if family == "scores":
         found = f"'{name}' clamps the likelihood, and 'scores' has a closed form alone"
@@ -59,19 +59,14 @@ def clamp(job: Job) -> Iterator[Contradiction]:
         yield Contradiction(
             ("sampler", "name"), f"'{name}' clamps the likelihood, and no closed form is left", f"take {others}"
         )
-    if family == "lognormal" and job.model.prior.name == "improper":
+    if family == "lognormal" and job.likelihood.prior.name == "improper":
         found = f"'{name}' clamps the likelihood, and under an improper prior no posterior is left"
         yield Contradiction(("model", "prior"), found, "take model.prior: {name: proper}")
 
 
 def noisy_statistics(job: Job) -> Iterator[Contradiction]:
-    """Noisy statistics stand in for a model: family and mechanism go together."""
-    name, family = job.mechanism.name, job.model.family
-    pairs = {"perturbed_histogram": "histogram", "laplace_strict": "cell_sums", "reference_tables": "reference_cells"}
-    pairs |= dict.fromkeys(LAPLACE, "noisy_tables")
-    if (name in pairs or family in pairs.values()) and pairs.get(name) != family:
-        remedy = " and ".join(f"{mechanism} has family: {own}" for mechanism, own in pairs.items())
-        yield Contradiction(("model", "family"), f"'{name}' and '{family}' do not go together", remedy)
+    """What noisy statistics need of weight and outcome, and what they have not."""
+    name, family = job.mechanism.name, job.family
     weight = job.survey.weight
     if clips(job) and weight is not None:
         bounds = job.columns[weight].bounds if weight in job.columns else None
@@ -104,7 +99,7 @@ def noisy_statistics(job: Job) -> Iterator[Contradiction]:
 
 def sanitized(job: Job) -> Iterator[Contradiction]:
     """Sanitised statistics are those of the lognormal law, without a prior or a sampler; no outcome may be 0."""
-    name, model = job.mechanism.name, job.model
+    name, model = job.mechanism.name, job.likelihood
     if name != "sanitized_statistics":
         return
     if model.family != "lognormal":
@@ -188,7 +183,7 @@ def strictness(job: Job) -> Iterator[Contradiction]:
     if job.mechanism.fallback != "refuse":
         found = f"'{name}' is strict, and whether a fallback is taken depends on the records"
         yield Contradiction(("mechanism", "fallback"), found, "take refuse")
-    for rule in job.outcome_dependent_rules if len(declared(job)) == len(job.model.outcomes) else ():
+    for rule in job.outcome_dependent_rules if len(declared(job)) == len(job.outcomes) else ():
         found = f"'{name}' is strict, and the number of records left after '{rule}' is not public"
         kept = "keep these records (zeros may stay, impute what is missing), or name a universe that no outcome decides"
         public = "where that number is public anyway, leave them out of the file and state that under assumed_public"

@@ -7,28 +7,36 @@ from math import isfinite
 
 import numpy as np
 
-from dpdist.job import CLAMPED, NOISY, SAMPLERS, Job, Prior, Sampler
+from dpdist.job import CLAMPED, NOISY, SAMPLERS, STATISTICS, Job, Prior, Sampler
 from dpdist.job.checks.contradiction import Contradiction, declared
 from dpdist.job.families import FAMILIES, families_for
 
 
+def likelihood(job: Job) -> Iterator[Contradiction]:
+    """A model is stated for mechanisms that fit one, and for no other."""
+    name = job.mechanism.name
+    if name in STATISTICS and job.model is not None:
+        yield Contradiction(("model",), f"'{name}' fits no likelihood", "leave model out: outcome stands beside it")
+    elif name not in STATISTICS and job.model is None:
+        found = f"'{name}' fits a likelihood, and none is stated"
+        yield Contradiction(("mechanism", "name"), found, "add model: {family: lognormal}, or another family")
+
+
 def outcomes(job: Job) -> Iterator[Contradiction]:
     """Several outcomes go with what takes several."""
-    names, family, mechanism = job.model.outcomes, job.model.family, job.mechanism
+    names, family, mechanism = job.outcomes, job.family, job.mechanism
     if len(names) == 1:
         return
     if len(set(names)) < len(names):
-        yield Contradiction(("model", "outcome"), "an outcome is named twice", "delete one")
+        yield Contradiction(("outcome",), "an outcome is named twice", "delete one")
     if family == "reference_cells":
         if set(job.compare) & {"laplace_finest", "reference_only"}:
             found = f"laplace_finest and reference_only compare one outcome, and {len(names)} are named"
             yield Contradiction(("compare",), found, "leave them out, or name one outcome")
         return
-    if family != "lognormal":
+    if family != "lognormal" and mechanism.name not in STATISTICS:
         found = f"'{family}' models one outcome, and {len(names)} are named"
-        yield Contradiction(
-            ("model", "outcome"), found, "name one, or take family: lognormal, which models several together"
-        )
+        yield Contradiction(("outcome",), found, "name one, or take family: lognormal, which models several together")
     if job.sampler.name != "exact":
         found = f"the program of 'lognormal' models one outcome, and {len(names)} are named"
         yield Contradiction(("sampler", "name"), found, "take exact, or name one outcome")
@@ -37,9 +45,9 @@ def outcomes(job: Job) -> Iterator[Contradiction]:
         yield Contradiction(
             ("mechanism", "name"), f"'{mechanism.name}' takes one outcome, and {len(names)} are named", f"take {known}"
         )
-    proper = job.model.prior.name == "proper" or mechanism.fallback == "proper_prior"
-    if proper and job.model.prior.records <= len(names):
-        found = f"with {len(names)} outcomes a prior worth {job.model.prior.records:g} records is improper"
+    proper = job.likelihood.prior.name == "proper" or mechanism.fallback == "proper_prior"
+    if proper and job.likelihood.prior.records <= len(names):
+        found = f"with {len(names)} outcomes a prior worth {job.likelihood.prior.records:g} records is improper"
         yield Contradiction(("model", "prior", "records"), found, f"give more than {len(names)} records")
     if set(job.compare) & {"laplace_finest", "reference_only"}:
         found = f"laplace_finest and reference_only compare one outcome, and {len(names)} are named"
@@ -51,14 +59,15 @@ def outcomes(job: Job) -> Iterator[Contradiction]:
 
 def family_keys(job: Job) -> Iterator[Contradiction]:
     """The family's own keys, and what it can take."""
-    family, model, facts = job.model.family, job.model, FAMILIES[job.model.family]
+    family, model, facts = job.family, job.likelihood, FAMILIES[job.family]
     if facts.weight is True and job.survey.weight is None:
         yield Contradiction(
             ("survey", "weight"), f"'{family}' models outcome and weight together", "name the weight column"
         )
     if facts.weight is False and job.survey.weight is not None:
-        remedy = "leave survey.weight out (every record then counts as one), or take family: lognormal"
-        yield Contradiction(("survey", "weight"), f"'{family}' models the outcome alone", remedy)
+        other = "" if job.mechanism.name in STATISTICS else ", or take family: lognormal"
+        remedy = f"leave survey.weight out (every record then counts as one){other}"
+        yield Contradiction(("survey", "weight"), f"'{job.model_name}' models the outcome alone", remedy)
     if model.predictors and not facts.predictors:
         remedy = "use them as strata, or take a regression" + (
             f": {family}_regression" if f"{family}_regression" in FAMILIES else ""
@@ -86,7 +95,7 @@ def family_keys(job: Job) -> Iterator[Contradiction]:
             yield Contradiction(("model", "prior"), f"the prior of '{family}' is fixed{where}", "leave prior out")
         if job.mechanism.fallback == "proper_prior":
             yield Contradiction(
-                ("mechanism", "fallback"), f"the prior of '{family}' is proper already", "take refuse or pool"
+                ("mechanism", "fallback"), f"the prior of '{job.model_name}' is proper already", "take refuse or pool"
             )
     if family == "user":
         for name in ("program", "parameters"):
@@ -130,14 +139,14 @@ def family_keys(job: Job) -> Iterator[Contradiction]:
 
 def sampler_settings(job: Job) -> Iterator[Contradiction]:
     """The sampler is one that the family has, and is given only the settings that it has."""
-    sampler, known = job.sampler, SAMPLERS.get(job.model.family, ())
+    sampler, known = job.sampler, SAMPLERS.get(job.family, ())
     if not known:
         if "sampler" in job.model_fields_set and sampler != Sampler(name="exact"):
-            yield Contradiction(("sampler",), f"'{job.model.family}' draws from no posterior", "leave sampler out")
+            yield Contradiction(("sampler",), f"'{job.model_name}' draws from no posterior", "leave sampler out")
         return
     if sampler.name not in known:
         yield Contradiction(
-            ("sampler", "name"), f"'{job.model.family}' has no {sampler.name} sampler", f"take {' or '.join(known)}"
+            ("sampler", "name"), f"'{job.family}' has no {sampler.name} sampler", f"take {' or '.join(known)}"
         )
     if sampler.name != "stan":
         for name in sorted(sampler.model_fields_set - {"name", "draws"}):

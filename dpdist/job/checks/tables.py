@@ -12,7 +12,7 @@ from dpdist.job.families import FAMILIES
 
 
 def table_statistics(job: Job) -> Iterator[Contradiction]:
-    names, outcomes = [table.name for table in job.tables], job.model.outcomes
+    names, outcomes = [table.name for table in job.tables], job.outcomes
     for i, table in enumerate(job.tables):
         if names.index(table.name) != i:
             yield Contradiction(("tables", i, "name"), f"table '{table.name}' is named twice", "rename one")
@@ -32,9 +32,9 @@ def modelled(job: Job) -> Iterator[Contradiction]:
     """Tables are by columns that the model distinguishes: of others it knows the average alone."""
     if not job.fits_likelihood:
         return
-    family = job.model.family
+    family = job.family
     ways = "strata or model.predictors" if FAMILIES[family].predictors else "strata"
-    remedy = f"add it to {ways}, leave it out, or take mechanism: {{name: reference_tables}} with family: reference_cells"
+    remedy = f"add it to {ways}, leave it out, or take mechanism: {{name: reference_tables}}"
     for i, table in enumerate(job.tables):
         for j, name in enumerate(table.by):
             if name in job.columns and job.columns[name].levels and name not in job.modelled_columns:
@@ -56,8 +56,8 @@ def promises(job: Job) -> Iterator[Contradiction]:
     elif job.sizes_secret:
         found = f"'{job.mechanism.name}' publishes stratum sizes and predictors, so add_remove cannot be promised"
         yield Contradiction(("budget", "adjacency"), found, "use zero_out or substitution")
-    if job.model.population_weights == "proportional":
-        if job.model.synthesis != "fbp":
+    if job.likelihood.population_weights == "proportional":
+        if job.likelihood.synthesis != "fbp":
             yield Contradiction(
                 ("model", "population_weights"), "only synthesis: fbp uses population weights", "leave it out"
             )
@@ -88,7 +88,7 @@ def _secret_sizes(job: Job) -> Iterator[Contradiction]:
 
 def raked_totals(job: Job) -> Iterator[Contradiction]:
     """Raked totals are one a combination of levels, and those of several margins have one sum."""
-    if job.model.synthetic_weights == "expected" and (job.model.family, job.model.synthesis) != ("lognormal", "fbs"):
+    if job.likelihood.synthetic_weights == "expected" and (job.family, job.likelihood.synthesis) != ("lognormal", "fbs"):
         yield Contradiction(
             ("model", "synthetic_weights"), "only 'lognormal' with synthesis: fbs draws weights", "leave it out"
         )

@@ -65,7 +65,7 @@ class NoisyTables(OutcomeModel):
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> NoisyTables:
-        (low, high), local = job.outcome.bounds or (0.0, 1.0), job.local
+        (low, high), local = job.outcome_column.bounds or (0.0, 1.0), job.local
         count, found = frame.count.astype(np.float64), []
         sums: tuple[StatisticName, ...] = ("count", "total") if outcome_needed(job.tables) else ("count",)
         for said in job.tables:

@@ -32,10 +32,10 @@ class Histogram(OutcomeModel):
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Histogram:
-        assert job.outcome.bounds is not None
+        assert job.outcome_column.bounds is not None
         bins = job.mechanism.bins or max(1, int(np.ceil(np.log(frame.stratum_count.mean()))))
         scale = count_scale(job.epsilon_per_set, job.budget.adjacency)
-        return cls(design(frame, (), rows), job.outcome.bounds, bins, scale)
+        return cls(design(frame, (), rows), job.outcome_column.bounds, bins, scale)
 
     @property
     def edges(self) -> Floats:

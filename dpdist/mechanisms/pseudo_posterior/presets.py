@@ -53,7 +53,7 @@ class Weighted:
         if weights.rule == "none" or not self.enforced:
             return promise_of(job, NoGuarantee())
         said = [OBSERVED, *((FROZEN, *referred(job)) if job.frozen else (ON_THIS_FILE,))]
-        said += [SCORED] if job.model.family == "scores" else []
+        said += [SCORED] if job.family == "scores" else []
         said.append(REFUSAL_SHOWS if job.mechanism.fallback == "refuse" else FALLBACK_SHOWS)
         return cautioned(job, promise_of(job, Asymptotic(job.budget.adjacency, job.epsilon_per_set), *said))
 

@@ -38,7 +38,7 @@ class ReferenceTables:
     scope: Literal["stratum"] = "stratum"
 
     def promise(self, job: Job) -> Promise:
-        several = len(job.model.outcomes) > 1
+        several = len(job.outcomes) > 1
         public = (CLIPPED, SEVERAL, MOVES_UNKNOWN) if several else (CLIPPED, MOVES_UNKNOWN)
         clipped = (SEVERAL_SECRET if several else CLIPPED_SECRET,) if job.sizes_secret else public
         tables = (ONE_BUDGET,) if len(job.tables) > 1 else ()

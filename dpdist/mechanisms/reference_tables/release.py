@@ -79,7 +79,7 @@ class ReferenceCells(OutcomeModel):
         scales = noise_scales(job.epsilon_of_tables, job.budget.adjacency, len(bounds))
         weighted = job.survey.weight is not None
         return cls(
-            *(cells, bounds[0], labels, job.model.outcomes, bounds, codes, count, scales, weighted),
+            *(cells, bounds[0], labels, job.outcomes, bounds, codes, count, scales, weighted),
             *(job.mechanism.shrinkage, job.sizes_secret),
             weight_bounds=weight_bounds(job),
         )

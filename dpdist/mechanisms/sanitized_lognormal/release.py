@@ -62,7 +62,7 @@ class SanitizedLognormal(OutcomeModel):
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> SanitizedLognormal:
-        named = dict.fromkeys([*(() if frame.strata else job.strata), *job.model.predictors, *job.cell_columns])
+        named = dict.fromkeys([*(() if frame.strata else job.strata), *job.predictors, *job.cell_columns])
         columns = tuple(name for name in named if name not in frame.strata)
         cells = design(frame, columns, rows)
         first = [int(np.flatnonzero(cells.pattern == cell)[0]) + rows.start for cell in range(len(cells.matrix))]

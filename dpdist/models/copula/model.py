@@ -54,8 +54,10 @@ class Scores:
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Scores:
         """The model of one stratum; its prior is proper whatever the job says."""
-        predictors = (*frame_strata_as_predictors(job, frame), *job.model.predictors)
-        return cls(Cells.of(frame, predictors, rows), kind_of(job.outcome), job.outcome.bounds or (-np.inf, np.inf))
+        predictors = (*frame_strata_as_predictors(job, frame), *job.predictors)
+        return cls(
+            Cells.of(frame, predictors, rows), kind_of(job.outcome_column), job.outcome_column.bounds or (-np.inf, np.inf)
+        )
 
     def within(self, facts: Facts) -> Scores:
         return replace(self, facts=facts)

@@ -52,18 +52,18 @@ class Lognormal(Conjugate):
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Lognormal:
         """The model of one stratum; `proper` asks for the weak proper prior whatever the job's prior is."""
-        predictors = (*frame_strata_as_predictors(job, frame), *job.model.predictors)
+        predictors = (*frame_strata_as_predictors(job, frame), *job.predictors)
         matrix = design(frame, predictors, rows)
         survey = job.survey
-        proportional = job.model.population_weights == "proportional" and survey.population is not None
+        proportional = job.likelihood.population_weights == "proportional" and survey.population is not None
         return cls(
             components=job.components,
             design=matrix,
-            prior=conjugate_prior(job, matrix, proper or job.model.prior.name == "proper"),
-            synthesis=job.model.synthesis,
+            prior=conjugate_prior(job, matrix, proper or job.likelihood.prior.name == "proper"),
+            synthesis=job.likelihood.synthesis,
             fixed_weight=(survey.population or 0) / float(frame.count.sum()) if proportional else None,
-            outcome_bounds=job.outcome.bounds or (0.0, np.inf),
-            expected=job.model.synthetic_weights == "expected",
+            outcome_bounds=job.outcome_column.bounds or (0.0, np.inf),
+            expected=job.likelihood.synthetic_weights == "expected",
             other_bounds=tuple(column.bounds or (0.0, np.inf) for column in list(job.outcome_columns.values())[1:]),
         )
 

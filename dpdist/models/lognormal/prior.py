@@ -28,7 +28,7 @@ def conjugate_prior(job: Job, matrix: Design, proper: bool) -> ConjugatePrior:
     states typical values of both columns, and next to nothing where it does not.
     """
     p, d = len(matrix.kept), len(job.components)
-    location, precision, said = np.zeros((p, d)), np.zeros((p, p)), job.model.prior
+    location, precision, said = np.zeros((p, d)), np.zeros((p, p)), job.likelihood.prior
     if not proper:
         return ConjugatePrior(0.0, np.zeros((d, d)), location, precision)
     known = [c in said.location for c in job.components]

@@ -77,7 +77,7 @@ def job_of(
                 "salary": {"bounds": BOUNDS[case.law], "outside": "clip"},
             },
             "survey": {"weight": "weight", "design_strata": ["field"], "lonely_psu": "certainty"},
-            "model": {"family": "reference_cells", "outcome": "salary"},
+            "outcome": "salary",
             "mechanism": {"name": "reference_tables"},
             "budget": {"epsilon": epsilon, "adjacency": arm.adjacency if arm is not None else "zero_out"},
             "reference": reference,

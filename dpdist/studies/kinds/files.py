@@ -57,7 +57,7 @@ def read(study: Filed, case: FileCase, job: Job) -> pd.DataFrame:
     for keep in job.universe:
         rows = rows[rows[keep.column].isin(keep.keep)]
     if case.above is not None:
-        rows = rows[rows[job.model.outcomes[0]] > case.above]
+        rows = rows[rows[job.outcomes[0]] > case.above]
     return rows.dropna(subset=list(case.complete)).reset_index(drop=True)
 
 
@@ -117,7 +117,7 @@ def _job(case: FileCase, job: Job, epsilon: str, reference: Reference) -> Job:
 def _drifted(rows: pd.DataFrame, case: FileCase, job: Job) -> pd.DataFrame:
     if case.drift == 1.0:
         return rows
-    moved = {name: rows[name] * case.drift for name in (*job.model.outcomes, *filter(None, [job.survey.weight]))}
+    moved = {name: rows[name] * case.drift for name in (*job.outcomes, *filter(None, [job.survey.weight]))}
     for name, column in job.outcome_columns.items():
         moved[name] = np.clip(moved[name], *(column.bounds or (-np.inf, np.inf)))
     return rows.assign(**moved)
@@ -145,8 +145,8 @@ def _sizes(found: pd.DataFrame) -> Iterator[tuple[str, str, float]]:
 
 def _around(workspace: Path, job: Job, rows: pd.DataFrame, share: float) -> Iterator[tuple[str, str, float]]:
     """Relative errors around the whole file, whose counts a sample has a share of; and coverage."""
-    outcome, weight = job.model.outcomes[0], job.survey.weight
-    y = np.clip(rows[outcome].to_numpy(float), *(job.outcome.bounds or (-np.inf, np.inf)))
+    outcome, weight = job.outcomes[0], job.survey.weight
+    y = np.clip(rows[outcome].to_numpy(float), *(job.outcome_column.bounds or (-np.inf, np.inf)))
     w = np.ones(len(rows)) if weight is None else rows[weight].to_numpy(float)
     texts = {name: rows[name].astype(str).to_numpy() for name in job.cell_columns}
     for table in job.tables:

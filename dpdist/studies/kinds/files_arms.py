@@ -20,7 +20,7 @@ class FiledArm(Frozen):
 
     label: Name
     mechanism: Mechanism
-    family: Family = "reference_cells"
+    family: Family | None = Field(default=None, description="of mechanisms that fit a likelihood")
     synthesis: Synthesis = "fbs"
     synthetic_sets: int = Field(default=1, ge=1, le=20)
     adjacency: Adjacency = "zero_out"

@@ -53,7 +53,7 @@ def population_job(name: PopulationName) -> dict[str, Any]:
         "period": "simulated",
         "columns": {"cell": {"levels": levels(name)}, "y": {"bounds": [0.0, bound(name)], "outside": "clip"}},
         "survey": {"weight": "weight"},
-        "model": {"family": "reference_cells", "outcome": "y"},
+        "outcome": "y",
         "mechanism": {"name": "reference_tables"},
         "budget": {"epsilon": "1"},
         "reference": {"path": "another sample"},

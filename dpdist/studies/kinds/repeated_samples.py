@@ -74,17 +74,17 @@ def repeated(study: Filed, case: FileCase, number: int, job: Job, rows: pd.DataF
 
 def sized(rows: pd.DataFrame, job: Job, rng: np.random.Generator) -> pd.DataFrame:
     """The population, outcomes within their public bounds, with a size that grows with the outcome unless it has one."""
-    y = np.clip(rows[job.model.outcomes[0]].to_numpy(float), *(job.outcome.bounds or (-np.inf, np.inf)))
+    y = np.clip(rows[job.outcomes[0]].to_numpy(float), *(job.outcome_column.bounds or (-np.inf, np.inf)))
     size = rows[SIZE].to_numpy(float) if SIZE in rows else informative_size(y, rng)
-    return rows.assign(**{job.model.outcomes[0]: y, SIZE: size})
+    return rows.assign(**{job.outcomes[0]: y, SIZE: size})
 
 
 def drifted(rows: pd.DataFrame, case: FileCase, job: Job) -> pd.DataFrame:
     """The current population: outcomes grown by `drift`, outcomes and sizes raised to `power` about their means."""
-    name, size = job.model.outcomes[0], rows[SIZE].to_numpy(float)
+    name, size = job.outcomes[0], rows[SIZE].to_numpy(float)
     y = rows[name].to_numpy(float)
     typical = y.mean()
-    y = np.clip(case.drift * typical * (y / typical) ** case.power, *(job.outcome.bounds or (-np.inf, np.inf)))
+    y = np.clip(case.drift * typical * (y / typical) ** case.power, *(job.outcome_column.bounds or (-np.inf, np.inf)))
     return rows.assign(**{name: y, SIZE: size**case.power})
 
 
@@ -97,7 +97,7 @@ def sampled(rows: pd.DataFrame, n: int, rng: np.random.Generator) -> pd.DataFram
 
 def measure(job: Job, population: pd.DataFrame, sample: pd.DataFrame) -> Measured:
     """Population and sample in the table's cells; direct errors with records as PSUs, in one stratum or one a cell."""
-    outcome, table = job.model.outcomes[0], job.tables[0]
+    outcome, table = job.outcomes[0], job.tables[0]
     whole, row = frame_of(job, population)
     cells = cross(whole, table.by, table.margins)
     true = record_sums(row, np.ones(len(row)), population[outcome].to_numpy(float), len(whole))

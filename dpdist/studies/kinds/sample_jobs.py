@@ -28,30 +28,30 @@ def job_of_case(case: FileCase) -> Job:
 def tabulated_job(job: Job, case: FileCase) -> Job:
     """The job with the case's columns in its first table, of counts and means with margins."""
     table = job.tables[0]
-    wanted = ["count", {"mean": job.model.outcomes[0]}]
+    wanted = ["count", {"mean": job.outcomes[0]}]
     said = {"name": table.name, "by": list(case.by or table.by), "margins": True, "statistics": wanted}
     return Job.model_validate(job.model_dump(mode="json") | {"tables": [said], "compare": [], "rake": []})
 
 
 def arm_job(job: Job, case: FileCase, arm: FiledArm, epsilon: str, reference: str) -> Job:
     """The job under a mechanism of the study: one pooled fit by the table's columns where a likelihood is fitted."""
-    outcome, columns = job.model.outcomes[0], job.model_dump(mode="json")["columns"]
-    fitted = arm.family not in ("reference_cells", "cell_sums", "noisy_tables", "histogram")
+    outcome, columns = job.outcomes[0], job.model_dump(mode="json")["columns"]
     if arm.family == "lognormal":
-        low, high = job.outcome.bounds or (0.0, np.inf)
+        low, high = job.outcome_column.bounds or (0.0, np.inf)
         columns[outcome]["bounds"] = [max(low, FLOOR), high]
     if case.weight_bounds is not None and arm.histogram is not None:
         columns[WEIGHT] = {"bounds": case.weight_bounds, "outside": "clip"}
     fixed_on: dict[str, Any] | None = {"path": reference} if arm.reference == "sample" else None
     if arm.histogram is not None:
         fixed_on = {"histogram": {"epsilon": budget_text(arm.histogram * Fraction(epsilon))}}
-    predictors = list(job.cell_columns) if fitted and arm.mechanism.name != "sanitized_statistics" else []
-    model = {"family": arm.family, "outcome": outcome, "predictors": predictors, "synthesis": arm.synthesis}
+    predictors = list(job.cell_columns) if arm.mechanism.name != "sanitized_statistics" else []
+    model = {"family": arm.family, "predictors": predictors, "synthesis": arm.synthesis}
     changes = {
         "columns": columns,
         "survey": {"weight": WEIGHT},
         "strata": [],
-        "model": model,
+        "outcome": outcome,
+        "model": None if arm.family is None else model,
         "mechanism": arm.mechanism.model_dump(mode="json"),
         "budget": {"epsilon": epsilon, "adjacency": arm.adjacency},
         "synthetic_sets": arm.synthetic_sets,

@@ -24,7 +24,7 @@ from dpdist.engine.protocol import Columns, Mechanism, Rounds
 from dpdist.engine.rounds import run_rounds
 from dpdist.evaluation.utility import distances, location
 from dpdist.job import NOISY, Job, budget_text
-from dpdist.mechanisms.models import MODELS
+from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.on_reference import Learned, Spurious
 from dpdist.mechanisms.pseudo_posterior import tilted
 from dpdist.mechanisms.pseudo_posterior.presets import Weighted, WeightedE
@@ -123,7 +123,7 @@ def run_arm(study: Simulation, case: Case, arm: Arm, epsilon: str, y: Floats, ke
     data = Records(np.arange(len(y)), rows, y, np.ones(len(y)), rows)
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         sampler = sampler_of(job, Path(folder))
-        model = completed(MODELS[job.model.family].build(job, frame, slice(0, 1)), sampler)
+        model = completed(builder_of(job).build(job, frame, slice(0, 1)), sampler)
         noted = Noted()
         try:
             learned = learned_by(case, job, model, sampler, key) if arm.reference else None
@@ -171,7 +171,8 @@ def job_of(study: Simulation, case: Case, arm: Arm, epsilon: str) -> Job:
             "dataset": study.study,
             "period": "simulated",
             "columns": {"y": {"bounds": [low, high], "outside": "clip"}},
-            "model": {"family": "histogram" if arm.name in NOISY else case.family, "outcome": "y"},
+            "outcome": "y",
+            "model": None if arm.name in NOISY else {"family": case.family},
             "mechanism": arm.model_dump(
                 exclude={"label", "enforced", "match", "reference", "cases", "epsilons", "adjacency"}
             ),

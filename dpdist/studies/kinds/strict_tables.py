@@ -82,9 +82,8 @@ def job_of(study: Referring, case: SurveyCase, key: Key, arm: ReferredArm, epsil
                 "salary": {"bounds": BOUNDS[case.law], "outside": "clip"},
             },
             "survey": {"weight": "weight", "design_strata": ["field"], "lonely_psu": "certainty"},
-            "model": {"family": "lognormal", "synthesis": arm.synthesis, "outcome": "salary"}
-            if sanitized
-            else {"family": "reference_cells", "outcome": "salary"},
+            "outcome": "salary",
+            "model": {"family": "lognormal", "synthesis": arm.synthesis} if sanitized else None,
             "mechanism": {"name": arm.mechanism, "shrinkage": arm.shrinkage},
             "budget": {"epsilon": epsilon, "adjacency": arm.adjacency},
             "reference": {"simulate": said("earlier")},

@@ -82,9 +82,9 @@ def job_of(study: Tabulated, case: TableCase, key: Key, arm: Synthetic) -> Job:
                 "salary": {"bounds": [0, 1e9]},
             },
             "survey": {"weight": "weight", "design_strata": ["field"], "population": case.population},
+            "outcome": "salary",
             "model": {
                 "family": "lognormal",
-                "outcome": "salary",
                 "predictors": ["field", "sex"],
                 "synthesis": arm.synthesis,
                 "population_weights": arm.population_weights,
