@@ -225,7 +225,7 @@ def _referred(plan: Plan, fit: Fit) -> dict[str, Any] | None:
         facts["content"] = table_content(plan.job, found.source)
     if plan.goodness is not None:
         facts["fit"] = plan.goodness.described()
-    return facts | ({"power": powers(fit)} if plan.job.mechanism.name == "centred" else {})
+    return facts | ({"power": powers(fit)} if plan.job.mechanism.facts.centres else {})
 
 
 def _chained(plan: Plan, found: ReferenceRelease) -> dict[str, Any]:

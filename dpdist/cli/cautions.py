@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import ceil
 
 from dpdist.core.records import Frame
-from dpdist.job import CLAMPED, NOISY, Job
+from dpdist.job import Job
 from dpdist.mechanisms.promises import target_of
 from dpdist.models.protocol import StratumModel
 from dpdist.planning import Plan
@@ -30,7 +30,11 @@ def cautions(plan: Plan) -> Iterator[str]:
 
 def _small_strata(job: Job, frame: Frame, model: StratumModel) -> Iterator[str]:
     """Strata whose weights would have to be so small that no posterior is left."""
-    if job.mechanism.name in (*NOISY, *CLAMPED, "unweighted") or not model.improper or job.mechanism.weights.rule == "none":
+    if (
+        not (job.mechanism.facts.tunes_weights or job.mechanism.facts.cuts_weights)
+        or not model.improper
+        or job.mechanism.weights.rule == "none"
+    ):
         return
     target = target_of(job)
     first, each = WEIGHTED_BOUND

@@ -75,7 +75,7 @@ def calibrate(
         raise JobError(job.dataset, [Problem("outcome", found, "one outcome", "calibrate a job of one outcome")])
     if not knobs:
         found = f"'{job.mechanism.name}' has no constants that could be tuned"
-        if job.mechanism.name == "centred":
+        if job.mechanism.facts.centres:
             found = "'centred' has a planned drift between periods, and halves of one file do not drift"
         allowed = "weighted with a weight rule, weighted_e, censor_w or perturbed_histogram"
         raise JobError(job.dataset, [Problem("mechanism", found, allowed, "run the job as it is")])

@@ -7,17 +7,10 @@ from dpdist.job.data import Column, Simulate
 from dpdist.job.design import ReplicateWeights
 from dpdist.job.earlier import Calibration, Fit, Reference
 from dpdist.job.mechanism import Mechanism, ReleaseBudget, RuleOrName, Weights
+from dpdist.job.mechanisms import FACTS, STATISTICS, Facts, those
 from dpdist.job.model import Model, Prior, Program
 from dpdist.job.names import (
-    CELLWISE,
-    CLAMPED,
-    FIXED_WEIGHTS,
-    LAPLACE,
-    NEEDING,
-    NOISY,
-    REFERRING,
     SAMPLERS,
-    STATISTICS,
     Adjacency,
     Comparator,
     Family,
@@ -39,14 +32,8 @@ from dpdist.job.whole import Job
 from dpdist.job.zcdp import epsilon_of, rho_of
 
 __all__ = [
-    "CELLWISE",
-    "CLAMPED",
-    "FIXED_WEIGHTS",
-    "LAPLACE",
+    "FACTS",
     "LEAST_BUDGET",
-    "NEEDING",
-    "NOISY",
-    "REFERRING",
     "SAMPLERS",
     "STATISTICS",
     "TOO_LITTLE",
@@ -56,6 +43,7 @@ __all__ = [
     "Column",
     "Comparator",
     "Diagnostics",
+    "Facts",
     "Family",
     "Fit",
     "Frozen",
@@ -88,4 +76,5 @@ __all__ = [
     "budget_text",
     "epsilon_of",
     "rho_of",
+    "those",
 ]

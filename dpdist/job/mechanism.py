@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, TypeAdapter, model_validator
 
+from dpdist.job.mechanisms import FACTS, Facts, those
 from dpdist.job.names import (
-    FIXED_WEIGHTS,
     LARGEST_DRIFT,
     Adjacency,
     Consistency,
@@ -75,6 +75,11 @@ class Mechanism(Frozen):
         description="share of Δ* that weights aim at on a reference; the rest is for drift",
     )
 
+    @property
+    def facts(self) -> Facts:
+        """What the mechanism is."""
+        return FACTS[self.name]
+
     @model_validator(mode="before")
     @classmethod
     def _own_weights(cls, said: Any) -> Any:
@@ -82,7 +87,7 @@ class Mechanism(Frozen):
         if not isinstance(said, dict) or not isinstance(name := said.get("name"), str):
             return said
         weights = _rule(said.get("weights", _DEFAULT_RULES.get(name, "none")))
-        if name in FIXED_WEIGHTS and isinstance(weights, dict):
+        if name in those(lambda each: each.fixed_weights) and isinstance(weights, dict):
             own = {"c": 1.0, "reweight": 0.95} if name == "censor_w" else {"c": 1.0}
             weights = own | {key: value for key, value in weights.items() if key != "c" or value is not None}
         return said | {"weights": weights}

@@ -1,4 +1,4 @@
-"""Names that a job may use: literals, which a test compares with the registries, and what groups of mechanisms share."""
+"""Names that a job may use: literals, which a test compares with the registries, and samplers of families."""
 
 from __future__ import annotations
 
@@ -49,28 +49,6 @@ Rule = Literal["error", "drop"]
 Lonely = Literal["error", "certainty", "average", "centred"]
 ReplicateKind = Literal["brr", "fay", "jackknife", "bootstrap", "successive_difference"]
 
-FIXED_WEIGHTS: tuple[MechanismName, ...] = ("weighted_e", "censor_w")
-"""Mechanisms whose weights follow from the rule's own constants: what they leave over the target is cut off ([G])."""
-CLAMPED: tuple[MechanismName, ...] = ("censor_w", "censor_uw", "centred")
-"""Mechanisms that draw from ∏ exp(clamp(α(f − g), ±M))."""
-LAPLACE: tuple[MechanismName, ...] = ("laplace", "laplace_composed")
-"""Mechanisms that noise the figures of whole tables, margins as cells."""
-CELLWISE: tuple[MechanismName, ...] = ("reference_tables", "sanitized_statistics")
-"""Mechanisms that release noisy sums of the tables' finest cells, whose limits a reference fixes."""
-NOISY: tuple[MechanismName, ...] = ("perturbed_histogram", *LAPLACE, "laplace_strict", *CELLWISE)
-"""Mechanisms that release sums under noise: they have no posterior, no draws and no sampler."""
-NEEDING: tuple[MechanismName, ...] = ("centred", "reference_tables", "sanitized_statistics")
-"""Mechanisms that cannot do without a reference."""
-REFERRING: tuple[MechanismName, ...] = (*NEEDING, "censor_w", "weighted", "weighted_e")
-"""Mechanisms for which a reference fixes something."""
-STATISTICS: dict[MechanismName, Statistics] = {
-    "perturbed_histogram": "histogram",
-    "laplace": "noisy_tables",
-    "laplace_composed": "noisy_tables",
-    "laplace_strict": "cell_sums",
-    "reference_tables": "reference_cells",
-}
-"""Statistics of the mechanisms that fit no likelihood: their jobs have no `model`."""
 SAMPLERS: dict[Family | Statistics, tuple[SamplerName, ...]] = {
     "lognormal": ("exact", "stan"),
     "beta": ("grid", "stan"),

@@ -15,13 +15,7 @@ from dpdist.job.earlier import CALIBRATION_SCHEMA, Calibration, Fit, Reference
 from dpdist.job.mechanism import Mechanism, ReleaseBudget
 from dpdist.job.model import Model, Outcome
 from dpdist.job.names import (
-    CELLWISE,
-    CLAMPED,
-    LAPLACE,
-    NEEDING,
-    NOISY,
     SAMPLERS,
-    STATISTICS,
     Comparator,
     Family,
     Statistics,
@@ -68,8 +62,8 @@ class Job(Frozen):
     def _sampler_resolved(self) -> Self:
         """A job holds the sampler that is taken: what is published, and what decides the result, name it."""
         if self.sampler.name == "auto":
-            known = SAMPLERS.get(self.family, ("exact",)) if self.mechanism.name not in NOISY else ("exact",)
-            left = [name for name in known if name != "exact" or self.mechanism.name not in CLAMPED]
+            known = SAMPLERS.get(self.family, ("exact",)) if not self.mechanism.facts.adds_noise else ("exact",)
+            left = [name for name in known if name != "exact" or not self.mechanism.facts.clamps]
             object.__setattr__(self, "sampler", self.sampler.model_copy(update={"name": (left or known)[0]}))
         return self
 
@@ -87,7 +81,7 @@ class Job(Frozen):
     @property
     def fits_likelihood(self) -> bool:
         """True if parameters of a model of the records are released, by likelihood or histogram, and not tables."""
-        return self.mechanism.name == "perturbed_histogram" or self.mechanism.name not in NOISY
+        return not self.mechanism.facts.tabulates
 
     @property
     def modelled_columns(self) -> tuple[str, ...]:
@@ -98,7 +92,7 @@ class Job(Frozen):
     @property
     def referred_columns(self) -> tuple[str, ...]:
         """Columns whose combinations a reference must have records of."""
-        cells = self.cell_columns if self.mechanism.name in CELLWISE else ()
+        cells = self.cell_columns if self.mechanism.facts.by_cell else ()
         return tuple(dict.fromkeys([*self.strata, *self.predictors, *cells]))
 
     @property
@@ -114,12 +108,12 @@ class Job(Frozen):
     @property
     def family(self) -> Family | Statistics:
         """The likelihood's family, or the statistics that the mechanism has in its place."""
-        return STATISTICS.get(self.mechanism.name, self.likelihood.family)
+        return self.mechanism.facts.statistics or self.likelihood.family
 
     @property
     def model_name(self) -> str:
         """For messages: the likelihood's family, or the mechanism that fits none."""
-        return self.mechanism.name if self.mechanism.name in STATISTICS else self.likelihood.family
+        return self.likelihood.family if self.mechanism.facts.statistics is None else self.mechanism.name
 
     @property
     def predictors(self) -> tuple[str, ...]:
@@ -179,20 +173,18 @@ class Job(Frozen):
     @property
     def strict(self) -> bool:
         """True if the bound holds for every file: fixed bins, or a clamp and no weight learned on the file itself."""
-        name = self.mechanism.name
-        noisy = name in NOISY and not self.local
-        return noisy or name in ("censor_uw", "centred") or (name == "censor_w" and self.reference is not None)
+        return self.mechanism.facts.strict(self)
 
     @property
     def local(self) -> bool:
         """True if noise has the scale of the file's own sensitivities: nothing is promised then."""
-        return self.mechanism.name in LAPLACE and self.mechanism.sensitivity == "local"
+        return self.mechanism.facts.whole_tables and self.mechanism.sensitivity == "local"
 
     @property
     def frozen(self) -> bool:
         """True if a record's privacy weight is fixed by the reference: a function of the record, whatever the file."""
-        name, weights = self.mechanism.name, self.mechanism.weights
-        return self.reference is not None and name not in NEEDING and weights.rule != "none"
+        needed = self.mechanism.facts.reference == "needed"
+        return self.reference is not None and not needed and self.mechanism.weights.rule != "none"
 
     @property
     def outcome_dependent_rules(self) -> tuple[str, ...]:

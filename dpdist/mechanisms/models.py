@@ -3,7 +3,7 @@
 Publishing needs these models and nothing else of a mechanism, so that this file imports no code that sees a record.
 """
 
-from dpdist.job import STATISTICS, Job, Statistics
+from dpdist.job import Job, Statistics
 from dpdist.mechanisms.laplace_cells.release import CellSums
 from dpdist.mechanisms.laplace_tables.release import NoisyTables
 from dpdist.mechanisms.perturbed_histogram.release import Histogram
@@ -23,7 +23,7 @@ SUMMED: dict[Statistics, Builder] = {
 
 def builder_of(job: Job) -> Builder:
     """The class of a job's model: its likelihood's, or that of the statistics that noise is added to."""
-    if job.mechanism.name == "sanitized_statistics":
+    if job.mechanism.facts.sets_are_free:
         return SanitizedLognormal
-    statistics = STATISTICS.get(job.mechanism.name)
+    statistics = job.mechanism.facts.statistics
     return LIKELIHOODS[job.likelihood.family] if statistics is None else SUMMED[statistics]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dpdist.job import NOISY, Column, Job
+from dpdist.job import Column, Job
 from dpdist.job.families import FAMILIES
 
 REFUSED = (
@@ -78,6 +78,6 @@ def _design(job: Job) -> Iterator[str]:
 
 
 def _fit(job: Job) -> Iterator[str]:
-    if job.mechanism.name not in NOISY:
+    if not job.mechanism.facts.adds_noise:
         what = " and ".join(job.components)
         yield f"in every stratum more records than predictors, and {what} that vary, where the prior cannot stand in"

@@ -49,20 +49,20 @@ def search(weights: Weights, target: float) -> Search:
 
 def search_of(mechanism: Mechanism, target: float) -> Search:
     """The search that a job's mechanism makes for the weights of a tilted posterior."""
-    return fixed(mechanism.weights, target) if mechanism.name == "weighted_e" else search(mechanism.weights, target)
+    return fixed(mechanism.weights, target) if mechanism.facts.cuts_weights else search(mechanism.weights, target)
 
 
 def reference_search(mechanism: Mechanism, target: float) -> Search:
     """The search for weights on a reference; weights that are tuned aim below the target."""
-    if mechanism.name == "weighted":
+    if mechanism.facts.tunes_weights:
         return search(mechanism.weights, mechanism.aim * target)
-    return fixed(mechanism.weights, target if mechanism.name == "weighted_e" else np.inf)
+    return fixed(mechanism.weights, target if mechanism.facts.cuts_weights else np.inf)
 
 
 def reference_counts(mechanism: Mechanism) -> Counted:
     """What a reference's record counts in the fits of that search: [G]'s rules take F under the unweighted fit itself; a
     tuned weight has to hold the bound of files to come."""
-    return foreseen if mechanism.name == "weighted" else itself
+    return foreseen if mechanism.facts.tunes_weights else itself
 
 
 def fixed(weights: Weights, limit: float = np.inf) -> Search:

@@ -17,7 +17,6 @@ from scipy.stats import t
 from dpdist.core.records import Floats
 from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import STATISTICS, Interval
-from dpdist.job import NOISY
 from dpdist.mechanisms.reference_tables.drift_test import DRIFTED
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.publish.released import Release
@@ -77,7 +76,7 @@ def limited(
     release: Release, cells: Cells, outcome: int, estimates: Mapping[str, Sequence[Interval]]
 ) -> dict[str, list[Interval]]:
     """Intervals by estimator with limits that the public bounds and unidentified cells allow."""
-    if release.job.mechanism.name not in NOISY:
+    if not release.job.mechanism.facts.adds_noise:
         return {name: list(each) for name, each in estimates.items()}
     found = {name: list(each) for name, each in estimates.items()}
     ranges, weight, mean = _ranges(release, outcome)

@@ -21,7 +21,6 @@ from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import Figures, Sums, counts_and_means, stratum_sizes
 from dpdist.estimation.raking import Margin, factors, margins_of, raked_counts_and_means
 from dpdist.estimation.variance import Stage
-from dpdist.job import CLAMPED
 from dpdist.models.protocol import Draws, Expectation, StratumModel, expected_of
 from dpdist.publish.refit import DRAWS, Expectations, Expected, Recentred, rerun
 from dpdist.publish.released import Release
@@ -61,7 +60,7 @@ def spreads(release: Release, tick: Callable[[int], None]) -> list[Spreads] | No
     """Spreads of every outcome's expectations for every frame row, stratum by stratum; None where the model cannot tell
     them. Those of a clamped fit, which has no sufficient statistics, no model can.
     """
-    if release.job.mechanism.name in CLAMPED or not isinstance(release.model(0), Recentred | Resampled):
+    if release.job.mechanism.facts.clamps or not isinstance(release.model(0), Recentred | Resampled):
         return None
     rows, sizes = len(release.frame), (DRAWS, DRAWS, DRAWS, 1, 1)
     found = [
@@ -106,7 +105,7 @@ def variances(release: Release, cells: Cells, expected: Sequence[Expected], foun
     V_x and V_c (here B). Sets that follow from one noisy statistic have one noise.
     """
     effect, sets = release.job.survey.design_effect or 1.0, len(release.sets)
-    noises = 1 if release.job.mechanism.name == "sanitized_statistics" else sets
+    noises = 1 if release.job.mechanism.facts.sets_are_free else sets
     n, composed = release.frame.count.astype(float), composition(release, cells, expected)
     if found is None:
         per_set = cell_estimates(cells, n, *(np.array([pair[i] for pair in expected]) for i in range(2)))

@@ -8,7 +8,7 @@ from typing import Any
 
 from dpdist.core.files import sha256
 from dpdist.estimation.weighted_points import REFERENCE_FILE
-from dpdist.job import CELLWISE, LAPLACE, Job
+from dpdist.job import FACTS, Job
 from dpdist.job.families import FAMILIES
 from dpdist.mechanisms.reference_tables.donors import FEWEST
 from dpdist.mechanisms.reference_tables.saturation import ALARM
@@ -78,7 +78,7 @@ def statement(release: Release) -> dict[str, Any]:
         "privacy_unit_in_words": unit(job),
         "trust_model": TRUST_MODEL,
         "domain": domain(job),
-        "synthetic_sets": 0 if job.family == "noisy_tables" else job.synthetic_sets,
+        "synthetic_sets": 0 if job.mechanism.facts.whole_tables else job.synthetic_sets,
         "metered": False,
         "mechanism": job.mechanism.model_dump(mode="json", exclude=_not_its_own(job)),
         **({"calibration": job.calibration.public} if job.calibration is not None else {}),
@@ -141,16 +141,9 @@ def _model(release: Release) -> dict[str, Any]:
 
 def _not_its_own(job: Job) -> set[str]:
     """Constants that the job's mechanism does not have."""
-    has = {
-        "bins": job.mechanism.name == "perturbed_histogram",
-        "shrinkage": job.mechanism.name in CELLWISE,
-        "noise": job.mechanism.name == "sanitized_statistics",
-        "drift": job.mechanism.name == "centred",
-        "sensitivity": job.mechanism.name in LAPLACE,
-        "consistency": job.mechanism.name in LAPLACE,
-    }
-    has["aim"] = job.frozen and job.mechanism.name == "weighted"
-    return {name for name, own in has.items() if not own}
+    every = frozenset[str]().union(*(facts.constants for facts in FACTS.values()))
+    aims = set() if job.frozen else {"aim"}
+    return set(every - job.mechanism.facts.constants) | aims
 
 
 def _density(release: Release) -> str:
@@ -211,7 +204,7 @@ def _donors(release: Release) -> str:
 
 def _post_processing(release: Release) -> list[str]:
     job = release.job
-    if job.family == "noisy_tables":
+    if job.mechanism.facts.whole_tables:
         agreed = job.mechanism.consistency == "least_squares"
         return [NO_RECORDS, LEAST_SQUARES if agreed else AS_NOISED, *([] if job.local else [RATIOS])]
     steps = []
@@ -221,7 +214,7 @@ def _post_processing(release: Release) -> list[str]:
             f"synthetic {name} beyond the public bounds [{low:,.10g}, {high:,.10g}] is set to the nearest bound, "
             "and the model's means are means of the so limited variable"
         )
-    if job.mechanism.name == "sanitized_statistics":
+    if job.mechanism.facts.sets_are_free:
         how = "are shrunk to their common shift as far as noise moved them" if job.mechanism.shrinkage else "are not shrunk"
         steps.append(
             "winsorising is undone by the cells' shifts and the common stretch of logarithms under which the reference has "

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from dpdist.core.records import Frame, Ints
-from dpdist.job import NOISY, Job
+from dpdist.job import Job
 from dpdist.mechanisms.models import builder_of
 from dpdist.storage.record_axis import RaggedAxis
 
@@ -96,7 +96,7 @@ class Layout:
         model = builder_of(job)
         parameters = [model.build(job, frame, frame.rows_of(k)).identified for k in range(len(frame.stratum_labels))]
         wanted, small = job.record.log_lik, log_lik_bytes(frame, job.sampler.total) <= LOG_LIK_LIMIT
-        wanted = "never" if job.mechanism.name in NOISY else wanted
+        wanted = "never" if job.mechanism.facts.adds_noise else wanted
         process = PROCESS_BYTES + STAN_BYTES * (job.sampler.name == "stan") + GENERATED_BYTES * (job.family == "user")
         kept = wanted == "always" or (wanted == "auto" and small)
         first = model.build(job, frame, frame.rows_of(0))

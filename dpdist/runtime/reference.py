@@ -17,7 +17,7 @@ from dpdist.core.progress import Listener, stage
 from dpdist.core.records import Floats, Records
 from dpdist.engine.protocol import Columns
 from dpdist.engine.rounds import run_rounds
-from dpdist.job import CLAMPED, Job
+from dpdist.job import Job
 from dpdist.mechanisms.on_reference import (
     CHECKED,
     Learned,
@@ -105,7 +105,7 @@ def learned_from(
             raise
         third = "a reference's record counts a third at most, as far as a current file's fit may lie from its own"
         raise Improper(f"{failure}; {third}") from None
-    if job.mechanism.name in CLAMPED and isinstance(model, Generated):
+    if job.mechanism.facts.clamps and isinstance(model, Generated):
         check_clamp(model, learned.theta, draws, evenly(records, TRIED))
     if isinstance(model, Scores) and learned.frozen is not None:
         facts = model.undone(records, learned.frozen.weigh(model, records)[1])

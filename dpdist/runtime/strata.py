@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 
 from dpdist.core.progress import Listener, stage
-from dpdist.job import NOISY
 from dpdist.runtime.executors import Executor
 from dpdist.runtime.fit_address import Fit, stores
 from dpdist.runtime.tasks import Outcome, ProtectBin, ProtectOne, protect_giant, released_by
@@ -32,7 +31,7 @@ def create_stores(fit: Fit) -> None:
     )
     files: list[Path] = []
     space.store.drop([space.posterior, space.log_lik])
-    if fit.job.mechanism.name not in NOISY:
+    if not fit.job.mechanism.facts.adds_noise:
         arrays.create_posterior(space.posterior, template)
         files += arrays.files_of(space.posterior)
     if fit.layout.log_lik:

@@ -10,7 +10,7 @@ import numpy as np
 from dpdist.core.errors import ProgramError
 from dpdist.core.progress import Listener
 from dpdist.core.records import Floats
-from dpdist.job import CLAMPED, NOISY, Job, NoiseName
+from dpdist.job import Job, NoiseName
 from dpdist.models.numerics.grid import FEW_RECORDS_ERROR, GRID_ERROR
 from dpdist.models.protocol import Clamped, Draws, Exact, Gridded, StanData, StratumModel
 from dpdist.models.user import CLAMPED_FACTOR, User
@@ -93,7 +93,7 @@ def check(job: Job, model: StratumModel) -> None:
             raise ProgramError(model.program.name, f"it generates no vector {name}", f"declare vector[N] {name}")
     if "alpha" not in found["inputs"]:
         raise ProgramError(model.program.name, "it takes no privacy weights", "declare vector<lower=0>[N] alpha as data")
-    if job.mechanism.name in CLAMPED and (missing := {"reference", "clamp"} - set(found["inputs"])):
+    if job.mechanism.facts.clamps and (missing := {"reference", "clamp"} - set(found["inputs"])):
         found_ = f"'{job.mechanism.name}' clamps a record's factor; the program takes no {' or '.join(sorted(missing))}"
         remedy = "declare vector[N] reference and real<lower=0> clamp as data, and weigh a record by " + CLAMPED_FACTOR
         raise ProgramError(model.program.name, found_, f"{remedy}; or take weighted")
@@ -112,13 +112,13 @@ def prepare(job: Job, model: StratumModel, listener: Listener) -> None:
 
 def facts(job: Job) -> dict[str, Any]:
     """What a statement says of the sampler."""
-    if job.mechanism.name in NOISY:
+    if job.mechanism.facts.adds_noise:
         noise = f"OpenDP's {NOISE_LAWS[job.mechanism.noise]}, drawn once and kept"
         return {"name": None, "noise": noise, "noise_library": f"OpenDP {version('opendp')}", "total_variation": 0}
     said: dict[str, Any] = {"name": job.sampler.name, "draws": job.sampler.draws, "arithmetic": "float64"}
     if job.sampler.name == "exact":
         return said | {"total_variation": 0}
-    if job.sampler.name == "grid" and job.mechanism.name in CLAMPED:
+    if job.sampler.name == "grid" and job.mechanism.facts.clamps:
         by_rejection = f"restricted to a public box of parameters; by rejection, within {VARIATION:g} in tests"
         return said | {"total_variation": None, "posterior": by_rejection}
     if job.sampler.name == "grid":

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from dpdist.job import (
-    REFERRING,
+    FACTS,
     SAMPLERS,
     Adjacency,
     Budget,
@@ -23,6 +23,7 @@ from dpdist.job import (
     Runtime,
     SamplerName,
     budget_text,
+    those,
 )
 from dpdist.studies.generators import GENERATORS, Generator, GeneratorName, generator
 from dpdist.studies.shown import Beside, Figure, Note
@@ -124,8 +125,10 @@ class Arm(Mechanism):
     def _what_can_be_let_pass_or_matched(self) -> Self:
         if self.name == "centred" and not self.reference:
             raise ValueError("centred is fixed on a reference: add reference: true")
-        if self.reference and (self.name not in REFERRING or not self.enforced or self.match is not None):
-            raise ValueError(f"reference: true is for {', '.join(REFERRING)}, enforced and not matched: leave it out")
+        if self.reference and (FACTS[self.name].reference == "unused" or not self.enforced or self.match is not None):
+            raise ValueError(
+                f"reference: true is for {', '.join(those(lambda each: each.reference != 'unused'))}, enforced and not matched: leave it out"
+            )
         if not self.enforced and self.name not in UNENFORCED:
             raise ValueError(f"enforced: false is for {' and '.join(UNENFORCED)}: {self.name} has no bound to let pass")
         if self.match is not None and (self.name != "weighted" or not self.enforced):

@@ -13,7 +13,7 @@ import pandas as pd
 import yaml
 from shipped_surveys import small
 
-from dpdist.job import SAMPLERS, Adjacency, Family, Job, MechanismName
+from dpdist.job import SAMPLERS, STATISTICS, Adjacency, Family, Job, MechanismName, Statistics
 from dpdist.job.checks import contradictions
 from dpdist.job.families import FAMILIES
 from dpdist.job.loading import find_job, parse_job
@@ -26,7 +26,7 @@ CURRENT, EARLIER, RELEASED = "current.parquet", "earlier.parquet", "earlier_rele
 EXACT = "exact or grid"
 """Of a job whose release needs no Markov chain: it is recorded."""
 
-_OUTCOMES: dict[Family, str] = {
+_OUTCOMES: dict[Family | Statistics, str] = {
     **dict.fromkeys(("lognormal", "scores", "user", "cell_sums", "noisy_tables", "reference_cells"), "salary"),
     **dict.fromkeys(("beta", "beta_regression", "histogram"), "share"),
     **dict.fromkeys(("poisson", "negative_binomial", "poisson_regression"), "visits"),
@@ -79,13 +79,13 @@ def survey(seed: int, n: int = 240) -> pd.DataFrame:
     )
 
 
-def said(mechanism: MechanismName, adjacency: Adjacency, family: Family) -> Said:
+def said(mechanism: MechanismName, adjacency: Adjacency, family: Family | Statistics) -> Said:
     """A small job under the three names; it may be one that is refused."""
     facts, own = FAMILIES[family], _MECHANISMS[mechanism]
     by = ["field", "sex"] if facts.predictors or family in ("cell_sums", "noisy_tables", "reference_cells") else ["field"]
     outcome, weight = _OUTCOMES[family], facts.weight is not False
     columns = {name: _COLUMNS[name] for name in (*by, outcome)}
-    model: Said = {"family": family, "outcome": outcome} | ({"predictors": ["sex"]} if facts.predictors else {})
+    model: Said = {"family": family} | ({"predictors": ["sex"]} if facts.predictors else {})
     model |= _PROGRAM if family == "user" else {}
     if mechanism in ("censor_w", "censor_uw", "centred") and family == "lognormal":
         model |= {"prior": {"name": "proper"}}
@@ -98,7 +98,8 @@ def said(mechanism: MechanismName, adjacency: Adjacency, family: Family) -> Said
         "columns": columns | ({"weight": own["weight"]} if weight and "weight" in own else {}),
         "survey": {"weight": "weight"} if weight else {},
         "strata": own.get("strata", ["field"]),
-        "model": model,
+        "outcome": outcome,
+        "model": None if family in get_args(Statistics) else model,
         "mechanism": {"name": mechanism} | ({"aim": 0.4} if (mechanism, family) == ("weighted", "scores") else {}),
         "budget": {"epsilon": own.get("epsilon", "12"), "adjacency": adjacency},
         "synthetic_sets": own.get("synthetic_sets", 2),
@@ -113,7 +114,8 @@ def crossed() -> Iterator[tuple[str, Said]]:
     """Every mechanism × adjacency × family that a job can name, with a name of its own."""
     for mechanism in get_args(MechanismName):
         for adjacency in get_args(Adjacency):
-            for family in get_args(Family):
+            own = (STATISTICS[mechanism],) if mechanism in STATISTICS else ()
+            for family in (*own, *get_args(Family)):
                 yield f"{mechanism}-{adjacency}-{family}", said(mechanism, adjacency, family)
 
 
@@ -143,7 +145,7 @@ def variants() -> Iterator[tuple[str, Said]]:
     yield "weighted-proportional", _with(weighted, **proportional, survey__population=9000)
     yield "weighted-expected", _with(weighted, model__synthetic_weights="expected")
     yield "weighted-raked", _with(weighted, rake=[{"by": ["sex"], "totals": {"f": 5000, "m": 4000}}])
-    two = _with(weighted, model__outcome=["salary", "visits"], columns__visits={"bounds": [0.5, 60], "outside": "clip"})
+    two = _with(weighted, outcome=["salary", "visits"], columns__visits={"bounds": [0.5, 60], "outside": "clip"})
     yield "weighted-two-outcomes", two
     yield "weighted_e-reference", _with(said("weighted_e", "zero_out", "lognormal"), **_REFERENCE)
     yield "censor_w-reference", _with(said("censor_w", "substitution", "beta"), **_REFERENCE)
@@ -163,10 +165,10 @@ def _strict_variants() -> Iterator[tuple[str, Said]]:
     yield "reference_tables-histogram", _with(tables, reference={"histogram": histogram})
     yield "reference_tables-release", _with(tables, reference={"release": RELEASED})
     yield "reference_tables-refreshed", _with(tables, reference={"release": RELEASED, "histogram": histogram})
-    two_valued = {"columns__voted": _COLUMNS["voted"], "model__outcome": "voted"}
+    two_valued = {"columns__voted": _COLUMNS["voted"], "outcome": "voted"}
     tabled = [{"name": "t", "by": ["field", "sex"], "margins": True, "statistics": ["count", {"mean": "voted"}]}]
     yield "reference_tables-two-valued", _with(tables, **two_valued, tables=tabled)
-    two = _with(tables, model__outcome=["salary", "share"], columns__share=_COLUMNS["share"])
+    two = _with(tables, outcome=["salary", "share"], columns__share=_COLUMNS["share"])
     yield "reference_tables-two-outcomes", two
     yield "reference_tables-raked", _with(tables, rake=[{"by": ["sex"], "totals": {"f": 5000, "m": 4000}}])
     sanitized = said("sanitized_statistics", "zero_out", "lognormal")
@@ -182,7 +184,7 @@ def reach() -> dict[str, str]:
 
 
 def _fate(job: Said) -> str:
-    found = Job.model_validate(job if "program" not in job["model"] else _with(job, model__program=_program()))
+    found = Job.model_validate(job if "program" not in (job.get("model") or {}) else _with(job, model__program=_program()))
     if against := contradictions(found):
         return f"refused: {', '.join(sorted({dotted(each.where) for each in against}))}"
     return "stan" if found.sampler.name == "stan" else EXACT

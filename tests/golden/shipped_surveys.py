@@ -47,7 +47,7 @@ def simulated_survey(job: Said, seed: int, records: int = RECORDS) -> pd.DataFra
             code = rng.integers(0, len(column["levels"]), n)
             columns[name] = np.array(column["levels"])[code]
             shift = shift + 0.1 * code
-    outcome = job["model"]["outcome"]
+    outcome = job["outcome"]
     column = job["columns"][outcome]
     low, high = column["bounds"]
     if "codes" in column:

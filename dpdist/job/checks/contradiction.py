@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dpdist.job import LAPLACE, Job
+from dpdist.job import Job
 
 Path = tuple[str | int, ...]
 
@@ -27,12 +27,12 @@ def declared(job: Job) -> tuple[str, ...]:
 
 def clips(job: Job) -> bool:
     """True if the mechanism clips weights and outcomes to public bounds, before it adds them up."""
-    return job.mechanism.name == "laplace_strict" or (job.mechanism.name in LAPLACE and not job.local)
+    return job.mechanism.facts.clips(job)
 
 
 def limits(job: Job) -> bool:
     """True if the mechanism clips weights at limits of its reference, whatever bounds the job declares."""
-    return job.mechanism.name in ("reference_tables", "sanitized_statistics")
+    return job.mechanism.facts.by_cell
 
 
 def listed(values: Sequence[object], most: int = 8) -> str:

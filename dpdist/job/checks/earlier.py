@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dpdist.job import CELLWISE, NEEDING, REFERRING, Fit, Job, Mechanism
+from dpdist.job import Fit, Job, Mechanism, those
 from dpdist.job.checks.contradiction import Contradiction
 from dpdist.job.families import parametric
 
@@ -12,7 +12,8 @@ from dpdist.job.families import parametric
 def reference(job: Job) -> Iterator[Contradiction]:
     """A reference where the mechanism needs one, and none where nothing would be fixed on it."""
     name, said, unsaid = job.mechanism.name, job.reference, Mechanism(name="centred")
-    if name in NEEDING and said is None:
+    facts = job.mechanism.facts
+    if facts.reference == "needed" and said is None:
         why = "centres likelihoods at a fit" if name == "centred" else "clips where the records tell"
         yield Contradiction(("reference",), f"'{name}' {why} of a public file", "add reference: {path: …}")
     scored = job.family == "scores"
@@ -25,13 +26,15 @@ def reference(job: Job) -> Iterator[Contradiction]:
             "laplace_finest and reference_only need a reference",
             "add reference: {path: …}, or leave them out",
         )
-    if not job.mechanism.shrinkage and name not in CELLWISE:
+    if not job.mechanism.shrinkage and "shrinkage" not in facts.constants:
+        known = those(lambda each: "shrinkage" in each.constants)
         yield Contradiction(
-            ("mechanism", "shrinkage"), f"'{name}' shrinks nothing", f"leave it out, or take {' or '.join(CELLWISE)}"
+            ("mechanism", "shrinkage"), f"'{name}' shrinks nothing", f"leave it out, or take {' or '.join(known)}"
         )
-    if said is not None and name not in REFERRING and not (scored and name == "unweighted"):
+    if said is not None and facts.reference == "unused" and not (scored and name == "unweighted"):
+        known = those(lambda each: each.reference != "unused")
         yield Contradiction(
-            ("reference",), f"'{name}' fixes nothing on a reference", f"leave it out, or take {' or '.join(REFERRING)}"
+            ("reference",), f"'{name}' fixes nothing on a reference", f"leave it out, or take {' or '.join(known)}"
         )
     elif said is not None and name == "weighted" and job.mechanism.weights.rule == "none" and not scored:
         yield Contradiction(("reference",), "without privacy weights nothing is fixed on a reference", "leave it out")

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dpdist.job import (
-    CLAMPED,
-    FIXED_WEIGHTS,
-    LAPLACE,
     LEAST_BUDGET,
-    NOISY,
     SAMPLERS,
     TOO_LITTLE,
     Job,
     Prior,
     Sampler,
     Weights,
+    those,
 )
 from dpdist.job.checks.contradiction import Contradiction, clips, declared, limits
 
@@ -23,7 +20,7 @@ from dpdist.job.checks.contradiction import Contradiction, clips, declared, limi
 def weight_rule(job: Job) -> Iterator[Contradiction]:
     """A mechanism is given a weight rule that it has, and the rule only the constants that it has."""
     weights, name = job.mechanism.weights, job.mechanism.name
-    if name in FIXED_WEIGHTS:
+    if job.mechanism.facts.fixed_weights:
         if weights.rule not in ("linear", "cluster", "inverse"):
             found = f"'{name}' weights by a rule with a constant c"
             yield Contradiction(("mechanism", "weights"), found, "take linear or inverse, or cluster")
@@ -48,7 +45,7 @@ def weight_rule(job: Job) -> Iterator[Contradiction]:
 def clamp(job: Job) -> Iterator[Contradiction]:
     """A clamped likelihood has no closed form, needs a proper prior, and must be in the program."""
     name, family = job.mechanism.name, job.family
-    if name not in CLAMPED:
+    if not job.mechanism.facts.clamps:
         return
     if family == "scores":
         found = f"'{name}' clamps the likelihood, and 'scores' has a closed form alone"
@@ -85,12 +82,12 @@ def noisy_statistics(job: Job) -> Iterator[Contradiction]:
         )
     for outcome in declared(job):
         clipped = job.columns[outcome].outside == "clip" or job.columns[outcome].codes is not None
-        if name in NOISY and not job.local and not clipped:
+        if job.mechanism.facts.adds_noise and not job.local and not clipped:
             found = f"'{name}' is strict, and whether an outcome lies outside its bounds depends on the records"
             yield Contradiction(("columns", outcome, "outside"), found, "state outside: clip")
     if name != "perturbed_histogram" and job.mechanism.bins is not None:
         yield Contradiction(("mechanism", "bins"), f"'{name}' has no bins", "leave them out")
-    if name in NOISY and job.record.log_lik == "always":
+    if job.mechanism.facts.adds_noise and job.record.log_lik == "always":
         yield Contradiction(("record", "log_lik"), f"'{name}' has no posterior", "write never or auto")
     for outcome in declared(job):
         if family == "histogram" and job.columns[outcome].whole:
@@ -121,7 +118,7 @@ def sanitized(job: Job) -> Iterator[Contradiction]:
 
 def least_budget(job: Job) -> Iterator[Contradiction]:
     """Every set's noise has a budget under which whole numbers stay exact."""
-    if job.mechanism.name in NOISY and job.epsilon_per_set < LEAST_BUDGET:
+    if job.mechanism.facts.adds_noise and job.epsilon_per_set < LEAST_BUDGET:
         found = f"{job.synthetic_sets} sets leave less than 1e-6 for each"
         yield Contradiction(("synthetic_sets",), f"{found}, and {TOO_LITTLE}", "take fewer sets, or a larger epsilon")
     if job.reference is not None and 0 < job.epsilon_of_tables < LEAST_BUDGET:
@@ -151,11 +148,12 @@ def added_noise(job: Job) -> Iterator[Contradiction]:
 def noisy_tables(job: Job) -> Iterator[Contradiction]:
     """Figures of whole tables under noise: what they have, and what only records or strata could."""
     name, said = job.mechanism.name, job.mechanism
-    if name not in LAPLACE:
+    if not said.facts.whole_tables:
+        known = " or ".join(those(lambda each: each.whole_tables))
         for key, own in (("sensitivity", said.sensitivity), ("consistency", said.consistency)):
             if own not in ("local", "none"):
                 yield Contradiction(
-                    ("mechanism", key), f"'{name}' has no {key} of its own", f"leave it out, or take {' or '.join(LAPLACE)}"
+                    ("mechanism", key), f"'{name}' has no {key} of its own", f"leave it out, or take {known}"
                 )
         return
     if name == "laplace" and said.sensitivity == "public":

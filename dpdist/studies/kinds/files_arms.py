@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from dpdist.job import NEEDING, Adjacency, Budget, Family, Frozen, Mechanism, Name, Synthesis
+from dpdist.job import Adjacency, Budget, Family, Frozen, Mechanism, Name, Synthesis
 
 DIRECT = "direct"
 """Label of the survey-weighted estimates of the samples themselves."""
@@ -34,7 +34,7 @@ class FiledArm(Frozen):
             raise ValueError(f"'{DIRECT}' names the samples' own estimates: give another label")
         if self.histogram is not None and (self.reference != "none" or self.histogram >= 1):
             raise ValueError("histogram is a share of ε, below 1, of a mechanism with reference: none")
-        if self.mechanism.name in NEEDING and self.reference == "none" and self.histogram is None:
+        if self.mechanism.facts.reference == "needed" and self.reference == "none" and self.histogram is None:
             raise ValueError(f"'{self.mechanism.name}' needs a reference, or a histogram")
         return self
 

@@ -23,7 +23,7 @@ from dpdist.engine.in_memory import noise_of
 from dpdist.engine.protocol import Columns, Mechanism, Rounds
 from dpdist.engine.rounds import run_rounds
 from dpdist.evaluation.utility import distances, location
-from dpdist.job import NOISY, Job, budget_text
+from dpdist.job import FACTS, Job, budget_text
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.on_reference import Learned, Spurious
 from dpdist.mechanisms.pseudo_posterior import tilted
@@ -172,7 +172,7 @@ def job_of(study: Simulation, case: Case, arm: Arm, epsilon: str) -> Job:
             "period": "simulated",
             "columns": {"y": {"bounds": [low, high], "outside": "clip"}},
             "outcome": "y",
-            "model": None if arm.name in NOISY else {"family": case.family},
+            "model": None if FACTS[arm.name].adds_noise else {"family": case.family},
             "mechanism": arm.model_dump(
                 exclude={"label", "enforced", "match", "reference", "cases", "epsilons", "adjacency"}
             ),
@@ -181,7 +181,7 @@ def job_of(study: Simulation, case: Case, arm: Arm, epsilon: str) -> Job:
                 "adjacency": arm.adjacency or study.adjacency,
             },
             "synthetic_sets": study.synthetic_sets,
-            **({} if arm.name in NOISY else {"sampler": {"name": case.sampler, "draws": study.draws}}),
+            **({} if FACTS[arm.name].adds_noise else {"sampler": {"name": case.sampler, "draws": study.draws}}),
             "tables": [{"name": "all", "statistics": ["count"]}],
             **({"reference": {"path": "another simulated file"}} if arm.reference else {}),
         }
