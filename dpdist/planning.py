@@ -18,7 +18,7 @@ from dpdist.estimation.raking import NotMet, factors, margins_of
 from dpdist.job import Job
 from dpdist.job.families import parametric
 from dpdist.mechanisms.models import builder_of
-from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.guarantees import Promise, large_delta
 from dpdist.privacy.noise import LARGEST_SCALE
@@ -64,7 +64,7 @@ def make_plan(job: Job, input: str | Path | None, listener: Listener) -> Plan:
     problems = _design_problems(job, census) + _fit_problems(job, census) + _rake_problems(job, census.frame)
     if problems:
         raise DataError(source.name, problems)
-    promise = MECHANISMS[job.mechanism.name].promise(job)
+    promise = mechanism_of(job).promise(job)
     _check_labels(job, census.frame)
     layout = Layout.of(job, census.frame)
     _check_memory(job, layout)

@@ -31,7 +31,7 @@ from dpdist.job.loading import calibration_text
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.on_reference import standing
 from dpdist.mechanisms.promises import target_of
-from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import Draws, Improper, Presampled, StratumModel, Synthesizer
 from dpdist.privacy.weight_search import NotReached
 from dpdist.runtime.reference import Unwatched, learned_from
@@ -184,7 +184,7 @@ def loss(job: Job, strata: list[Stratum], sampler: Sampler, measure: Measure, re
             model = standing(own.model, learned)
             for replicate in range(replicates):
                 drawn = key.child(str(replicate))
-                rounds = MECHANISMS[job.mechanism.name].protect(tried, model, Unwatched(), learned)
+                rounds = mechanism_of(job).protect(tried, model, Unwatched(), learned)
                 blocks, recorders, noise = [own.records], [Unwatched()], noise_of(drawn)
                 released = run_rounds(rounds, model, sampler, drawn, own.label, blocks, recorders, noise)
                 for number, theta in enumerate(released.parameters, start=1):

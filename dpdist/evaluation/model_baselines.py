@@ -27,7 +27,7 @@ from dpdist.engine.rounds import combine, drive, fresh_noise
 from dpdist.estimation.raking import NotMet, factors, margins_of
 from dpdist.job import Comparator, Job, StatisticName, budget_text
 from dpdist.mechanisms.models import builder_of
-from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import Improper
 from dpdist.privacy.weight_search import NotReached
 from dpdist.publish.released import Release, promised
@@ -155,7 +155,7 @@ def fitted(
     share = frame.count[known] / positive[known]
     for how in wanted if known.any() else ():
         said = comparator(job, how)
-        promise = promised(MECHANISMS[said.mechanism.name].promise(said), facts(said))
+        promise = promised(mechanism_of(said).promise(said), facts(said))
         release = Release(said, promise, _rows(frame, known, positive), sets, key.child("publish"))
         with np.errstate(all="ignore"):
             expected, drawn, n = expectations(release), synthetic_sums(release), positive[known].astype(float)
@@ -191,7 +191,7 @@ def _sets(
         folder = scratch / str(stratum)
         folder.mkdir()
         model = builder_of(job).build(job, fits, fits.rows_of(stratum))
-        rounds = MECHANISMS[job.mechanism.name].protect(job, model, Unwatched())
+        rounds = mechanism_of(job).protect(job, model, Unwatched())
         try:
             visit = Visits(path, own_records, block_rows(job.sampler.draws), row, folder)
             sampler = sampler_of(job, folder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpdist.engine.protocol import Mechanism
-from dpdist.job import MechanismName
+from dpdist.job import Job, MechanismName
 from dpdist.mechanisms.laplace_cells.protect import LaplaceStrict
 from dpdist.mechanisms.laplace_tables.protect import LaplaceTables
 from dpdist.mechanisms.perturbed_histogram.protect import PerturbedHistogram
@@ -25,3 +25,8 @@ MECHANISMS: dict[MechanismName, Mechanism] = {
     "reference_tables": ReferenceTables(),
     "sanitized_statistics": SanitizedStatistics(),
 }
+
+
+def mechanism_of(job: Job) -> Mechanism:
+    """The mechanism that a job names."""
+    return MECHANISMS[job.mechanism.name]

@@ -19,7 +19,7 @@ from dpdist.estimation.frame_table import frame_from_table
 from dpdist.job import Job
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.on_reference import Learned, standing
-from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import StratumModel
 from dpdist.runtime.blocks import Layout
 from dpdist.sampling import Sampler, completed, sampler_of
@@ -74,7 +74,7 @@ class Fit:
 
     def rounds(self, model: StratumModel, store: StratumStore) -> Rounds:
         learned = self.learned(store.stratum) if self.job.refers else None
-        return MECHANISMS[self.job.mechanism.name].protect(self.job, model, store, learned)
+        return mechanism_of(self.job).protect(self.job, model, store, learned)
 
     def learned(self, stratum: int) -> Learned:
         """What the reference fixed for a stratum."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
-from dpdist.job import FACTS
+from dpdist.job import FACTS, Facts
 
 
 @dataclass(frozen=True)
@@ -41,4 +41,4 @@ class Identity:
         return (install if same and known and self._recoded(other) else "") + otherwise
 
     def _recoded(self, other: Identity) -> bool:
-        return self.version != other.version and FACTS[self.job["mechanism.name"]].adds_noise
+        return self.version != other.version and FACTS.get(self.job.get("mechanism.name", ""), Facts()).adds_noise

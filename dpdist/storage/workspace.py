@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import private, replaced, write_json, write_text
 from dpdist.core.keys import Key
-from dpdist.job import FACTS
+from dpdist.job import FACTS, Facts
 from dpdist.storage import completion
 from dpdist.storage.bucket import MANIFEST, Bucket
 from dpdist.storage.identity import Identity
@@ -250,7 +250,11 @@ class Workspace(Places):
         """A replay takes its noise over; and where something was published no noise is drawn from here on."""
         if source is not None:
             self._take_noise(source)
-        if FACTS[identity.job["mechanism.name"]].adds_noise and not self.sealed and self._has_published():
+        if (
+            FACTS.get(identity.job.get("mechanism.name", ""), Facts()).adds_noise
+            and not self.sealed
+            and self._has_published()
+        ):
             self.mark_once(self.marks / f"{SEALED}.json", [])
 
     def _has_published(self) -> bool:
@@ -305,7 +309,9 @@ def _replayed(replay: str | Path, identity: Identity) -> tuple[Workspace, Key]:
             identity.remedy(other, "run without --replay"),
             exit_code=2,
         )
-    if FACTS[identity.job["mechanism.name"]].adds_noise and f"{GATHERED}.json" not in source.store.names(source.marks):
+    if FACTS.get(
+        identity.job.get("mechanism.name", ""), Facts()
+    ).adds_noise and f"{GATHERED}.json" not in source.store.names(source.marks):
         raise WorkspaceError(
             str(replay),
             "its run has not finished: part of its noise is not drawn yet, and would be drawn twice",

@@ -126,9 +126,8 @@ class Arm(Mechanism):
         if self.name == "centred" and not self.reference:
             raise ValueError("centred is fixed on a reference: add reference: true")
         if self.reference and (FACTS[self.name].reference == "unused" or not self.enforced or self.match is not None):
-            raise ValueError(
-                f"reference: true is for {', '.join(those(lambda each: each.reference != 'unused'))}, enforced and not matched: leave it out"
-            )
+            known = ", ".join(those(lambda each: each.reference != "unused"))
+            raise ValueError(f"reference: true is for {known}, enforced and not matched: leave it out")
         if not self.enforced and self.name not in UNENFORCED:
             raise ValueError(f"enforced: false is for {' and '.join(UNENFORCED)}: {self.name} has no bound to let pass")
         if self.match is not None and (self.name != "weighted" or not self.enforced):

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from dpdist.job import budget_text
-from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.mechanisms.registry import mechanism_of
 from dpdist.studies.kinds.files_arms import DIRECT, FiledArm, Limit
 from dpdist.studies.kinds.files_settings import FileCase, Filed
 from dpdist.studies.kinds.populations import DESCRIBED, UNITS
@@ -121,7 +121,7 @@ def _arm(study: Filed, arm: FiledArm) -> tuple[str, str, str, str]:
 def _promise(study: Filed, arm: FiledArm) -> str:
     case = next(case for case in study.cases if case.split == "pps" and arm in study.arms_of(case))
     said = arm_job(tabulated_job(job_of_case(case), case), case, arm, study.grid_of(arm)[0], "another sample")
-    return f"{MECHANISMS[arm.mechanism.name].promise(said).per_set.name}, {arm.adjacency}"
+    return f"{mechanism_of(said).promise(said).per_set.name}, {arm.adjacency}"
 
 
 def findings(study: Filed, results: pd.DataFrame) -> list[Note]:

@@ -26,7 +26,7 @@ from dpdist.evaluation.reference_baselines import referred
 from dpdist.job import Job, StatisticName
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.on_reference import Learned
-from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.mechanisms.registry import mechanism_of
 from dpdist.publish.released import Release, promised
 from dpdist.publish.standard_errors import spreads
 from dpdist.publish.tables import expectations, from_parameters
@@ -150,7 +150,7 @@ def learned_of(job: Job, survey: Survey, earlier: Records, key: Key) -> Learned:
 def released(job: Job, survey: Survey, learned: Learned, key: Key) -> Release:
     """The release of a survey under what a reference fixed."""
     model, noted = builder_of(job).build(job, survey.frame, slice(0, len(survey.frame))), Noted()
-    mechanism = MECHANISMS[job.mechanism.name]
+    mechanism = mechanism_of(job)
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         rounds = mechanism.protect(job, model, noted, learned)
         found = run_rounds(
