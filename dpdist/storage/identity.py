@@ -41,4 +41,9 @@ class Identity:
         return (install if same and known and self._recoded(other) else "") + otherwise
 
     def _recoded(self, other: Identity) -> bool:
-        return self.version != other.version and FACTS.get(self.job.get("mechanism.name", ""), Facts()).adds_noise
+        return self.version != other.version and self.adds_noise
+
+    @property
+    def adds_noise(self) -> bool:
+        """True if what is released has noise, which is drawn once and kept."""
+        return FACTS.get(self.job.get("mechanism.name", ""), Facts()).adds_noise

@@ -14,7 +14,6 @@ from weakref import WeakValueDictionary
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import private, replaced, write_json, write_text
 from dpdist.core.keys import Key
-from dpdist.job import FACTS, Facts
 from dpdist.storage import completion
 from dpdist.storage.bucket import MANIFEST, Bucket
 from dpdist.storage.identity import Identity
@@ -250,11 +249,7 @@ class Workspace(Places):
         """A replay takes its noise over; and where something was published no noise is drawn from here on."""
         if source is not None:
             self._take_noise(source)
-        if (
-            FACTS.get(identity.job.get("mechanism.name", ""), Facts()).adds_noise
-            and not self.sealed
-            and self._has_published()
-        ):
+        if identity.adds_noise and not self.sealed and self._has_published():
             self.mark_once(self.marks / f"{SEALED}.json", [])
 
     def _has_published(self) -> bool:
