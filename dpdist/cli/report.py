@@ -110,7 +110,7 @@ def _sizes(plan: Plan) -> dict[str, str]:
 def _reference(plan: Plan, found: ReferenceFile | ReferenceRelease) -> str:
     """Its size, and for tables of its cells how many of them are too small to have noise of their own."""
     job, said = plan.job, f"{found.records:,} records"
-    if not isinstance(found, ReferenceFile) or job.mechanism.name != "reference_tables":
+    if not isinstance(found, ReferenceFile) or job.mechanism.facts.statistics != "reference_cells":
         return said
     cell = plan.frame.group(job.cell_columns)[0]
     records = np.bincount(cell, weights=found.counts(plan.frame)).astype(int)

@@ -26,7 +26,7 @@ from dpdist.engine.in_memory import noise_of
 from dpdist.engine.rounds import run_rounds
 from dpdist.evaluation.tuning import REFUSED, Trials, knobs_of, search
 from dpdist.evaluation.utility import distances
-from dpdist.job import Calibration, Job, Measure, Mechanism
+from dpdist.job import Calibration, Job, Measure
 from dpdist.job.loading import calibration_text
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.on_reference import standing
@@ -154,14 +154,9 @@ def stratum(job: Job, frame: Frame, records: Records, number: int, sampler: Samp
     return Stratum(frame.stratum_labels[number], completed(model, sampler), ran, earlier)
 
 
-def with_mechanism(job: Job, mechanism: Mechanism) -> Job:
-    """The job with other constants."""
-    return job.model_copy(update={"mechanism": mechanism})
-
-
 def with_headroom(job: Job) -> Job:
     """The job as it is run on the reference: where a bound is only observed, it must be below Δ* by more than chance."""
-    if job.mechanism.name not in ("weighted", "weighted_e"):
+    if not (job.mechanism.facts.tunes_weights or job.mechanism.facts.cuts_weights):
         return job
     budget = job.budget.model_copy(update={"epsilon": HEADROOM * job.budget.epsilon})
     return job.model_copy(update={"budget": budget})

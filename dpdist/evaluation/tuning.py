@@ -51,12 +51,12 @@ def knobs_of(job: Job) -> tuple[Knob, ...]:
 
     The drift that `centred` plans is none of them: it is between periods, and halves of one file have none.
     """
-    name, weights = job.mechanism.name, job.mechanism.weights
-    if name == "perturbed_histogram":
+    facts, weights = job.mechanism.facts, job.mechanism.weights
+    if "bins" in facts.constants:
         return (Knob("bins", (2, 3, 5, 8, 13, 21, 34, 55, 89), whole=True, required=job.mechanism.bins is None),)
-    if weights.rule == "none" or name not in ("weighted", "weighted_e", "censor_w"):
+    if weights.rule == "none":
         return ()
-    tuned_on_reference = job.frozen and name == "weighted"
+    tuned_on_reference = job.frozen and facts.tunes_weights
     constant = weights.rule in ("linear", "cluster", "inverse") and not tuned_on_reference
     start = target_of(job) if weights.rule == "inverse" else 1.0
     knobs = []
@@ -66,8 +66,8 @@ def knobs_of(job: Job) -> tuple[Knob, ...]:
         knobs.append(Knob("weights.c", tuple(round(start * step, 6) for step in STEPS), required=weights.c is None))
     if weights.rule in ("linear", "cluster"):
         knobs.append(Knob("weights.g", (0.0, 0.05, 0.1, 0.2, 0.3)))
-    if name != "weighted_e":
-        without = (None,) if name == "weighted" else ()
+    if not facts.cuts_weights:
+        without = (None,) if facts.tunes_weights else ()
         knobs.append(Knob("weights.reweight", (*without, 0.8, 0.9, 0.95, 1.0)))
     return (*knobs, Knob("weights.scale", (1.0, 0.9, 0.8, 0.7)), Knob("weights.shift", (0.0, 0.05, 0.1, 0.2)))
 

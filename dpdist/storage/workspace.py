@@ -304,9 +304,7 @@ def _replayed(replay: str | Path, identity: Identity) -> tuple[Workspace, Key]:
             identity.remedy(other, "run without --replay"),
             exit_code=2,
         )
-    if FACTS.get(
-        identity.job.get("mechanism.name", ""), Facts()
-    ).adds_noise and f"{GATHERED}.json" not in source.store.names(source.marks):
+    if identity.adds_noise and f"{GATHERED}.json" not in source.store.names(source.marks):
         raise WorkspaceError(
             str(replay),
             "its run has not finished: part of its noise is not drawn yet, and would be drawn twice",
