@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from dpdist.job import NEEDING, Adjacency, Budget, Family, Frozen, Mechanism, Name, Synthesis
+from dpdist.job import NEEDING, STATISTICS, Adjacency, Budget, Family, Frozen, Mechanism, Name, Synthesis
 
 DIRECT = "direct"
 """Label of the survey-weighted estimates of the samples themselves."""
@@ -32,6 +32,10 @@ class FiledArm(Frozen):
     def _agree(self) -> Self:
         if self.label == DIRECT:
             raise ValueError(f"'{DIRECT}' names the samples' own estimates: give another label")
+        if self.mechanism.name in STATISTICS and self.family is not None:
+            raise ValueError(f"'{self.mechanism.name}' fits no likelihood: leave family out")
+        if self.mechanism.name not in STATISTICS and self.family is None:
+            raise ValueError(f"'{self.mechanism.name}' fits a likelihood: name its family")
         if self.histogram is not None and (self.reference != "none" or self.histogram >= 1):
             raise ValueError("histogram is a share of ε, below 1, of a mechanism with reference: none")
         if self.mechanism.name in NEEDING and self.reference == "none" and self.histogram is None:

@@ -23,7 +23,7 @@ from dpdist.engine.in_memory import noise_of
 from dpdist.engine.protocol import Columns, Mechanism, Rounds
 from dpdist.engine.rounds import run_rounds
 from dpdist.evaluation.utility import distances, location
-from dpdist.job import NOISY, Job, budget_text
+from dpdist.job import NOISY, STATISTICS, Job, budget_text
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.on_reference import Learned, Spurious
 from dpdist.mechanisms.pseudo_posterior import tilted
@@ -172,7 +172,7 @@ def job_of(study: Simulation, case: Case, arm: Arm, epsilon: str) -> Job:
             "period": "simulated",
             "columns": {"y": {"bounds": [low, high], "outside": "clip"}},
             "outcome": "y",
-            "model": None if arm.name in NOISY else {"family": case.family},
+            "model": None if arm.name in STATISTICS else {"family": case.family},
             "mechanism": arm.model_dump(
                 exclude={"label", "enforced", "match", "reference", "cases", "epsilons", "adjacency"}
             ),
