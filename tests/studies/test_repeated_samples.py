@@ -272,6 +272,11 @@ def test_every_population_breaks_what_it_is_named_for() -> None:
         (("sample: 900, ", ""), "sample is a number of units"),
         (("mechanisms: [strict]}}\n  - ", "mechanisms: [stict]}}\n  - "), "did you mean 'strict'"),
         ((",\n     weight_bounds: [1, 900]", ""), "'unfixed' has no reference: case 'filed' needs weight_bounds"),
+        ((", family: lognormal", ""), "'weighted' fits a likelihood: name its family"),
+        (
+            ("{{name: reference_tables}}, adjacency", "{{name: reference_tables}}, family: beta, adjacency"),
+            "'reference_tables' fits no likelihood: leave family out",
+        ),
         (("label: fbs", "label: direct"), "'direct' names the samples' own estimates"),
         (('reference: none, histogram: "1/3"', 'histogram: "1/3"'), "with reference: none"),
         (('histogram: "1/3", ', ""), "'reference_tables' needs a reference, or a histogram"),

@@ -11,7 +11,10 @@ import pandas as pd
 import pytest
 
 from dpdist.core.errors import StudyError
+from dpdist.job.checks import contradictions
 from dpdist.studies.file import load_study, parse_study
+from dpdist.studies.kinds.files_settings import Filed
+from dpdist.studies.kinds.sample_jobs import arm_job, job_of_case, tabulated_job
 from dpdist.studies.run import run
 
 JOB = """
@@ -29,6 +32,7 @@ reference: {path: none.parquet}
 tables:
   - {name: salaries, by: [field], statistics: [count, {mean: salary}]}
 """
+STUDIES = sorted((Path(__file__).parents[2] / "jobs" / "studies").glob("*.yaml"))
 STUDY = """
 kind: files
 study: tiny
@@ -58,6 +62,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory, noise_of: Callable[[str], A
     with noise_of("tiny"):
         run(parse_study(STUDY.format(job=folder / "job.yaml")), folder / "out", data=folder)
     return folder
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_a_shipped_study_is_read_under_its_own_name_and_its_releases_contradict_nothing(path: Path) -> None:
+    study = load_study(path)
+    assert study.study == path.stem
+    for case in study.cases if isinstance(study, Filed) else ():
+        base = tabulated_job(job_of_case(case), case)
+        for arm in study.arms_of(case):
+            for epsilon in study.grid_of(arm):
+                found = contradictions(arm_job(base, case, arm, epsilon, "before.parquet"))
+                # such a job states every key, diagnostics too, which a file would leave out
+                assert [each for each in found if each.where != ("diagnostics",)] == [], (case.name, arm.label)
 
 
 def summary(folder: Path) -> pd.Series:

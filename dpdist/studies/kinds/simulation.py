@@ -172,7 +172,7 @@ def job_of(study: Simulation, case: Case, arm: Arm, epsilon: str) -> Job:
             "period": "simulated",
             "columns": {"y": {"bounds": [low, high], "outside": "clip"}},
             "outcome": "y",
-            "model": None if FACTS[arm.name].adds_noise else {"family": case.family},
+            "model": {"family": case.family} if FACTS[arm.name].statistics is None else None,
             "mechanism": arm.model_dump(
                 exclude={"label", "enforced", "match", "reference", "cases", "epsilons", "adjacency"}
             ),
