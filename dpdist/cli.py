@@ -11,7 +11,7 @@ from typing import Annotated, cast, get_args
 
 import typer
 
-from dpdist import cli_cluster, cli_stan, reporting
+from dpdist import cli_cluster, cli_ledger, cli_stan, reporting
 from dpdist.auditing import audit as audit_workspace
 from dpdist.calibrate import calibrate as calibrate_job
 from dpdist.cautions import cautions
@@ -19,6 +19,7 @@ from dpdist.console import guarded, out
 from dpdist.errors import JobError, Problem
 from dpdist.job import Job, Measure
 from dpdist.jobfile import load_job
+from dpdist.ledger.charging import standing
 from dpdist.listening import listening
 from dpdist.observing import observed, read_status, status_lines
 from dpdist.release import publish as publish_workspace
@@ -39,6 +40,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(cli_cluster.app, name="cluster")
+app.add_typer(cli_ledger.app, name="ledger")
 app.add_typer(cli_stan.app, name="stan")
 
 JobFile = Annotated[str, typer.Argument(metavar="JOB", help="A YAML job file, or the name of a shipped job (doctorates).")]
@@ -77,6 +79,8 @@ def validate(job: JobFile, input: InputFile = None, quiet: Quiet = False, show_v
             plan = validate_job(load_job(job), input, listener)
         if not quiet:
             out.print(reporting.valid_text(plan))
+            for name, said in standing(plan.job, plan.promise.total).items():
+                out.print(f"{name}: {said}", markup=False)
             for caution in cautions(plan):
                 out.print(f"caution: {caution}", markup=False)
 

@@ -19,6 +19,7 @@ from dpdist.files import private, write_text
 from dpdist.frames import frame_table
 from dpdist.job import Job, budget_text
 from dpdist.keys import Key
+from dpdist.ledger.runs import Meter
 from dpdist.models.donors import Donors
 from dpdist.models.score_facts import Facts
 from dpdist.planning import Plan, make_plan
@@ -26,7 +27,7 @@ from dpdist.privacy.guarantees import Strict
 from dpdist.progress import Event, Listener, silent, stage, without_sizes
 from dpdist.publish.folder import publish as publish_folder
 from dpdist.publish.folder import publishing, refuse_links
-from dpdist.publish.released import Release, promised, public_frame, read_release, without_points
+from dpdist.publish.released import Release, counted_in, promised, public_frame, read_release, without_points
 from dpdist.runtime.blocks import Blocks
 from dpdist.runtime.executors import executor
 from dpdist.runtime.fit import Fit, open_fit
@@ -68,14 +69,16 @@ def run(
     input: str | Path | None = None,
     replay: str | Path | None = None,
     listener: Listener = silent,
+    counted: bool = True,
 ) -> Path | str:
     """Protect, publish, evaluate; on a workspace begun before it resumes. Returns the public folder.
 
-    The workspace is a folder, or the URL of a prefix in an object store; then a URL is returned, too.
-    Raises `JobError` or `DataError` before anything is written, `FitError` if a stratum cannot be released.
+    The workspace is a folder, or the URL of a prefix in an object store; then a URL is returned, too. Where job or
+    environment name a ledger, the run is charged in it; not so with `counted` false: in a study, whose data are public.
+    Raises `JobError`, `DataError` or `BudgetRefused` before anything is written, `FitError` if a stratum cannot be released.
     """
     with Workspace.opened(workspace) as space:
-        _run(job, space, input, replay, _guarded(job, listener))
+        _run(job, space, input, replay, _guarded(job, listener), counted)
         return space.published
 
 
@@ -84,10 +87,14 @@ def _guarded(job: Job, listener: Listener) -> Listener:
     return without_sizes(listener) if job.sizes_secret else listener
 
 
-def _run(job: Job, space: Workspace, input: str | Path | None, replay: str | Path | None, listener: Listener) -> None:
+def _run(
+    job: Job, space: Workspace, input: str | Path | None, replay: str | Path | None, listener: Listener, counted: bool
+) -> None:
     refuse_links(space.public)
     plan = make_plan(job, input, listener)
     identity = Identity(_decisive(plan), plan.source.fingerprint())
+    meter = Meter.of(job, plan.promise.total, space, uncharged=not counted or replay is not None or space.replayed)
+    meter.check(listener)
     if others := space.others():
         listener(
             Event("note", "workspace", note=f"the folder holds other files too, {others[0]} first: they are left alone")
@@ -100,7 +107,9 @@ def _run(job: Job, space: Workspace, input: str | Path | None, replay: str | Pat
             with private():
                 store_records(space, plan, identity, listener)
                 store_reference(space, plan, listener)
-                release = protect(space, plan, key, sampled_by, listener)
+                metered = meter.reserve(key)
+                release = counted_in(protect(space, plan, key, sampled_by, listener), metered)
+                meter.settle(key)
             with publishing(space.public):
                 publish_folder(release, space.public, listener, space.replayed)
             space.store.show(space.public)

@@ -20,6 +20,7 @@ from dpdist.console import Escaping
 from dpdist.errors import WorkspaceError
 from dpdist.evaluation_text import evaluation_text, verdict_text
 from dpdist.frames import frame_from_table
+from dpdist.ledger.charging import standing
 from dpdist.models.merging import fewest
 from dpdist.planning import Plan
 from dpdist.privacy import adjacency, claims
@@ -57,7 +58,8 @@ def plan_text(plan: Plan) -> RenderableType:
     }
     said = promised(plan.promise, {}) | {"exchange": job.budget.exchange, "headline": adjacency.headline(job)}
     said["cautions"] = [*said["cautions"], *filter(None, [large_delta(job, _records(plan))]), *cautions(plan)]
-    return facts_text({**facts, **_promise(said), "composition": said["composition"], **_cautions(said)})
+    counted = standing(job, plan.promise.total)
+    return facts_text({**facts, **_promise(said), "composition": said["composition"], **counted, **_cautions(said)})
 
 
 def _cautions(said: Mapping[str, Any]) -> dict[str, str]:

@@ -6,6 +6,7 @@ Public domains and bounds are stated here and never inferred from the confidenti
 from dpdist.job.data import Column, Simulate
 from dpdist.job.design import ReplicateWeights
 from dpdist.job.earlier import Calibration, Fit, Reference
+from dpdist.job.ledger import LedgerSettings, Limits, Window
 from dpdist.job.mechanism import Mechanism, ReleaseBudget, RuleOrName, Weights
 from dpdist.job.model import Prior, Program
 from dpdist.job.names import (
@@ -57,6 +58,8 @@ __all__ = [
     "Fit",
     "Frozen",
     "Job",
+    "LedgerSettings",
+    "Limits",
     "Lonely",
     "Measure",
     "Mechanism",
@@ -80,6 +83,7 @@ __all__ = [
     "Toolchain",
     "WeightRule",
     "Weights",
+    "Window",
     "budget_text",
     "epsilon_of",
     "rho_of",

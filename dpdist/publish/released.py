@@ -107,6 +107,11 @@ def promised(promise: Promise, sampler: Mapping[str, Any], reference: Mapping[st
     return said
 
 
+def counted_in(release: Release, metered: bool) -> Release:
+    """The release, with what it says of a ledger: nothing where none counts it."""
+    return replace(release, promise={**release.promise, "metered": True}) if metered else release
+
+
 def public_frame(job: Job, frame: Frame, sets: tuple[Mapping[str, Mapping[str, Any]], ...]) -> Frame:
     """The frame as it is published: with the released noisy sizes of cells, where sizes are secret."""
     if not job.sizes_secret:

@@ -79,7 +79,7 @@ def statement(release: Release) -> dict[str, Any]:
         "trust_model": TRUST_MODEL,
         "domain": domain(job),
         "synthetic_sets": 0 if job.model.family == "noisy_tables" else job.synthetic_sets,
-        "metered": False,
+        "metered": release.promise.get("metered", False),
         "mechanism": job.mechanism.model_dump(mode="json", exclude=_not_its_own(job)),
         **({"calibration": job.calibration.public} if job.calibration is not None else {}),
         "model": _model(release),

@@ -250,6 +250,7 @@ class Workspace(Places):
         """A replay takes its noise over; and where something was published no noise is drawn from here on."""
         if source is not None:
             self._take_noise(source)
+            self._take_over(source, [self.receipt])
         if identity.job.get("mechanism.name") in NOISY and not self.sealed and self._has_published():
             self.mark_once(self.marks / f"{SEALED}.json", [])
 
@@ -264,15 +265,17 @@ class Workspace(Places):
         """A replay takes over the noise of the run that it repeats, with its marks: no key gives it again."""
         source.store.take_folder(source.confidential / "noise")
         for path in sorted((source.confidential / "noise").glob("*.npz")):
-            mark = source.marks / f"noise-{path.stem}.json"
-            source.store.take(mark)
-            for kept in (mark, path):
-                own = self.root / kept.relative_to(source.root)
-                own.parent.mkdir(exist_ok=True)
-                if kept.exists() and not self.store.take(own):
-                    with replaced(own) as temporary:
-                        shutil.copyfile(kept, temporary)
-                    self.store.settle(own)
+            self._take_over(source, [self.marks / f"noise-{path.stem}.json", self.root / path.relative_to(source.root)])
+
+    def _take_over(self, source: Workspace, files: Iterable[Path]) -> None:
+        """Copy those of these files of its own that another workspace has."""
+        for own in files:
+            there = source.root / own.relative_to(self.root)
+            own.parent.mkdir(exist_ok=True)
+            if source.store.take(there) and not self.store.take(own):
+                with replaced(own) as temporary:
+                    shutil.copyfile(there, temporary)
+                self.store.settle(own)
 
     def _sweep(self) -> None:
         """Remove what a killed run was in the middle of writing."""
