@@ -75,7 +75,7 @@ def run(
 
     The workspace is a folder, or the URL of a prefix in an object store; then a URL is returned, too. Where job or
     environment name a ledger, the run is charged in it; not so with `counted` false: in a study, whose data are public.
-    Raises `JobError`, `DataError` or `BudgetRefused` before anything is written, `FitError` if a stratum cannot be released.
+    Raises `JobError`, `DataError` or `BudgetRefused` before anything is written, `FitError` if a stratum has no release.
     """
     with Workspace.opened(workspace) as space:
         _run(job, space, input, replay, _guarded(job, listener), counted)

@@ -134,18 +134,15 @@ def refuse_excess(entries: Sequence[Entry], stated: Limits, charge: Charge) -> N
     """Raises `BudgetRefused` where a charge does not fit under the ledger's limits or the job's own `stated` ones."""
     every, kept = charges(entries, charge.dataset), policies(entries, charge.dataset)
     if kept and charge.cls not in kept:
-        found = (
-            f"the ledger has limits of this dataset for {', '.join(sorted(kept))} releases, and none for {charge.cls} ones"
-        )
+        found = f"the ledger has limits for {', '.join(sorted(kept))} releases of this dataset, none for {charge.cls} ones"
         remedy = f"state some: dpdist ledger init --dataset {charge.dataset} --class {charge.cls} --total …"
         raise BudgetRefused(charge.dataset, found, "a class that has limits", remedy)
     limits = [each for each in (kept.get(charge.cls), stated) if each is not None and _limited(each)]
     others = sorted({each.adjacency for each in every if each.cls == charge.cls} - {charge.adjacency})
     if limits and others:
         found = f"its {charge.cls} releases were charged under adjacency {others[0]}, this one is under {charge.adjacency}"
-        raise BudgetRefused(
-            charge.dataset, found, "one adjacency: different ones have no sum", "state budget.adjacency alike"
-        )
+        allowed, remedy = "one adjacency: different ones have no sum", "state budget.adjacency as before"
+        raise BudgetRefused(charge.dataset, found, allowed, remedy)
     own = [each for each in every if each.account == charge.account]
     for each in limits:
         for found, allowed in excesses(each, own, charge):

@@ -1,4 +1,4 @@
-"""A ledger: what is charged before a release is begun, and settled when it is made. Entries are never changed or removed."""
+"""A ledger: a release is charged before it begins and settled when it is made; no entry is changed or removed."""
 
 from __future__ import annotations
 

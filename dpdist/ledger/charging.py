@@ -32,7 +32,8 @@ def charge_of(job: Job, guarantee: Guarantee, run: str) -> Charge:
     """What a run of the job costs. Raises `BudgetRefused` where its mechanism promises nothing."""
     cls, budget, delta = cost(guarantee, job.dataset)
     decisive = hashlib.sha256(rfc8785.dumps({name: str(said) for name, said in job.identity.items()})).hexdigest()
-    return Charge(job.dataset, job.period, run, cls, job.budget.adjacency, budget, delta, decisive)
+    exchanged = f", {job.budget.exchange}" if job.budget.adjacency == "substitution" else ""
+    return Charge(job.dataset, job.period, run, cls, job.budget.adjacency + exchanged, budget, delta, decisive)
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,8 @@ def others_text(before: list[Charge], charge: Charge) -> str:
     own, spent = budget_text(charge.budget), [each for each in others if each.account == charge.account]
     total_then = budget_text(total(spent) + charge.budget)
     return (
-        f"the ledger has {runs} of {charge.dataset} {charge.period} already ({same}, another workspace): this one is charged "
-        f"too, {SYMBOL[charge.cls]} = {own}, which makes {total_then} for the period"
+        f"the ledger has {runs} of {charge.dataset} {charge.period} already ({same}, another workspace): this one is "
+        f"charged too, {SYMBOL[charge.cls]} = {own}, which makes {total_then} for the period"
     )
 
 
@@ -112,8 +113,8 @@ def standing(job: Job, guarantee: Guarantee) -> Mapping[str, str]:
         own = [each for each in charges(entries, job.dataset) if each.account == charge.account]
         rest, symbol = left(entries, stated, charge), SYMBOL[charge.cls]
         remains = "no total is stated" if rest is None else f"{budget_text(rest)} left"
-        said = f"{charge.cls} {symbol} = {budget_text(total(own))} charged to {job.dataset} under {charge.adjacency}; {remains}"
-        facts = {"ledger": ledger.name, "budget": f"{said}; this run takes {budget_text(charge.budget)}"}
+        said = f"{charge.cls} {symbol} = {budget_text(total(own))} charged to {job.dataset} under {charge.adjacency}"
+        facts = {"ledger": ledger.name, "budget": f"{said}; {remains}; this run takes {budget_text(charge.budget)}"}
         refuse_excess(entries, stated, charge)
     except BudgetRefused as refusal:
         return {"ledger": ledger.name, "budget": f"a run into a new workspace would be refused: {refusal.found}"}

@@ -1,4 +1,4 @@
-"""Where entries stand: one append-only table in SQLite or PostgreSQL. Writers come one at a time, each in one transaction."""
+"""Where entries stand: one append-only table in SQLite or PostgreSQL. Writers come one at a time, in a transaction each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from sqlalchemy.pool import NullPool
 from dpdist.errors import LedgerError
 from dpdist.ledger.entries import COLUMNS, Entry, Row
 
-PATIENCE = 60
+PATIENCE = 300
 """Seconds that a writer waits for those before it."""
 LOCK = 0x6470_6469_7374
 """Number of the advisory lock that writers of a PostgreSQL ledger take."""

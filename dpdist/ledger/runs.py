@@ -1,4 +1,4 @@
-"""What a run does about its cost: charged before the first fit, settled before it publishes, once however often it resumes."""
+"""What a run does about its cost: charged before the first fit, settled before it publishes, and once if it resumes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Meter:
         return cls(space, None if uncharged else Account.of(job, guarantee, space.place), uncharged)
 
     def check(self, listener: Listener) -> None:
-        """Before anything is written: raises `BudgetRefused`; tells of other runs that were charged, or that nothing counts.
+        """Before anything is written: raises `BudgetRefused`; tells of other charged runs, or that nothing counts.
 
         Raises `LedgerError` where the run was charged in another ledger than it has now.
         """
