@@ -11,7 +11,7 @@ from typing import Annotated, cast, get_args
 
 import typer
 
-from dpdist import cli_cluster, cli_ledger, cli_stan, reporting
+from dpdist import cli_cluster, cli_ledger, cli_stan, cli_verify, reporting
 from dpdist.auditing import audit as audit_workspace
 from dpdist.calibrate import calibrate as calibrate_job
 from dpdist.cautions import cautions
@@ -42,6 +42,8 @@ app = typer.Typer(
 app.add_typer(cli_cluster.app, name="cluster")
 app.add_typer(cli_ledger.app, name="ledger")
 app.add_typer(cli_stan.app, name="stan")
+for verb in (cli_verify.verify, cli_verify.sign, cli_verify.keygen):
+    app.command()(verb)
 
 JobFile = Annotated[str, typer.Argument(metavar="JOB", help="A YAML job file, or the name of a shipped job (doctorates).")]
 StudyFile = Annotated[

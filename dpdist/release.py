@@ -27,7 +27,7 @@ from dpdist.privacy.guarantees import Strict
 from dpdist.progress import Event, Listener, silent, stage, without_sizes
 from dpdist.publish.folder import publish as publish_folder
 from dpdist.publish.folder import publishing, refuse_links
-from dpdist.publish.released import Release, counted_in, promised, public_frame, read_release, without_points
+from dpdist.publish.released import Release, of_run, promised, public_frame, read_release, without_points
 from dpdist.runtime.blocks import Blocks
 from dpdist.runtime.executors import executor
 from dpdist.runtime.fit import Fit, open_fit
@@ -45,6 +45,7 @@ from dpdist.survey.earlier_release import ReferenceRelease
 from dpdist.survey.likeness import table_content
 from dpdist.survey.prepare import changed_while_read, let_go, place
 from dpdist.survey.reference import place_reference
+from dpdist.verifying import refuse_unverified
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -108,7 +109,7 @@ def _run(
                 store_records(space, plan, identity, listener)
                 store_reference(space, plan, listener)
                 metered = meter.reserve(key)
-                release = counted_in(protect(space, plan, key, sampled_by, listener), metered)
+                release = of_run(protect(space, plan, key, sampled_by, listener), space.date, metered)
                 meter.settle(key)
             with publishing(space.public):
                 publish_folder(release, space.public, listener, space.replayed)
@@ -258,6 +259,7 @@ def publish(workspace: str | Path, listener: Listener = silent) -> Path | str:
     """Tables, microdata and statement again from `public/released`, at no cost and without the confidential folder."""
     with Workspace.opened(workspace) as space, space.publishing(), threadpool_limits(1):
         with publishing(space.public):
+            refuse_unverified(space.public)
             publish_folder(read_release(space.public / "released"), space.public, listener)
         space.store.show(space.public)
         return space.published

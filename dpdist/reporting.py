@@ -28,7 +28,7 @@ from dpdist.privacy.guarantees import large_delta
 from dpdist.privacy.reference_cells import noise_scales
 from dpdist.public_files import UNFIT
 from dpdist.publish.folder import recover
-from dpdist.publish.released import promised, refuse_changed
+from dpdist.publish.released import promised
 from dpdist.records import Frame
 from dpdist.runtime.blocks import log_lik_bytes
 from dpdist.storage.bucket import MANIFEST
@@ -36,6 +36,7 @@ from dpdist.storage.workspace import Workspace
 from dpdist.survey.earlier_release import ReferenceRelease
 from dpdist.survey.reference import ReferenceFile
 from dpdist.table_text import facts_text, paragraphs, table_text
+from dpdist.verifying import refuse_unverified
 
 SIZES_SECRET = "not shown: the job keeps sizes confidential"
 ABREAST = 2
@@ -212,7 +213,7 @@ def _statement(space: Workspace) -> dict[str, Any]:
         space.store.take_folder(space.public)
     if not space.public.is_dir():
         raise WorkspaceError(space.place, "no public folder", "run `dpdist run` on this workspace first")
-    refuse_changed(space.public)
+    refuse_unverified(space.public)
     said: dict[str, Any] = json.loads((space.public / "statement.json").read_text(encoding="utf-8"))
     return said
 

@@ -107,9 +107,10 @@ def promised(promise: Promise, sampler: Mapping[str, Any], reference: Mapping[st
     return said
 
 
-def counted_in(release: Release, metered: bool) -> Release:
-    """The release, with what it says of a ledger: nothing where none counts it."""
-    return replace(release, promise={**release.promise, "metered": True}) if metered else release
+def of_run(release: Release, date: str | None, metered: bool) -> Release:
+    """The release, with the day on which its run began, and that a ledger counts it, where these are so."""
+    said = {**({"date": date} if date is not None else {}), **({"metered": True} if metered else {})}
+    return replace(release, promise={**release.promise, **said})
 
 
 def public_frame(job: Job, frame: Frame, sets: tuple[Mapping[str, Mapping[str, Any]], ...]) -> Frame:

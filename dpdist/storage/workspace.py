@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -148,6 +149,13 @@ class Workspace(Places):
         except (ValueError, KeyError, TypeError):
             raise self.damaged(path, "is damaged") from None
 
+    @property
+    def date(self) -> str | None:
+        """The day on which the run began, or the one that it repeats; None for a run of before."""
+        self.store.take(self.identity)
+        found = json.loads(self.identity.read_text(encoding="utf-8")).get("date")
+        return None if found is None else str(found)
+
     def read_key(self) -> Key:
         """The key that the run began with. Raises `WorkspaceError` if it is missing or another one."""
         try:
@@ -174,6 +182,7 @@ class Workspace(Places):
         or if the replay's job or input differ.
         """
         replayed = _replayed(replay, identity) if replay is not None else None
+        date = datetime.now(UTC).date().isoformat() if replayed is None else replayed[0].date
         self._refuse_foreign_folder()
         try:
             self.root.mkdir(parents=True, exist_ok=True)
@@ -183,7 +192,7 @@ class Workspace(Places):
             raise WorkspaceError(self.place, f"cannot be written ({error.strerror})", "choose a writable folder") from None
         with self.store.alone(self.confidential / "lock"):
             with private():
-                key = self._adopt(identity, replayed[1] if replayed else None)
+                key = self._adopt(identity, replayed[1] if replayed else None, date)
                 for folder in (self.records.parent, self.marks, self.evaluation):
                     folder.mkdir(exist_ok=True)
                 self._seal(identity, replayed[0] if replayed else None)
@@ -211,7 +220,7 @@ class Workspace(Places):
         own = {self.public.name, self.confidential.name, "status.json"}
         return sorted(path.name for path in self.root.iterdir() if path.name not in own and not path.name.startswith("."))
 
-    def _adopt(self, identity: Identity, replayed: Key | None) -> Key:
+    def _adopt(self, identity: Identity, replayed: Key | None, date: str | None) -> Key:
         present = self.read_identity()
         if present is not None and (differences := identity.differences(present)):
             raise WorkspaceError(
@@ -241,10 +250,10 @@ class Workspace(Places):
         if replayed is None and key == drawn and self.store.take(self.replay):  # of one that was killed before it began
             self.replay.unlink()
             self.store.drop([self.replay])
-        said = {"job": dict(identity.job), "input": identity.input, "version": identity.version}
+        said = {"job": dict(identity.job), "input": identity.input, "version": identity.version, "date": date}
         said["key"] = key.child("identity").hex()
         write_json(self.identity, said)
-        return key if self.store.settle(self.identity) else self._adopt(identity, replayed)
+        return key if self.store.settle(self.identity) else self._adopt(identity, replayed, date)
 
     def _seal(self, identity: Identity, source: Workspace | None) -> None:
         """A replay takes its noise over; and where something was published no noise is drawn from here on."""

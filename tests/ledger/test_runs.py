@@ -228,6 +228,11 @@ def test_the_pages_of_a_ledger(folder: Path) -> None:
     assert period == {"period": "2021", "runs": "2", "released": "2", "ε": "6", "summed": "6"}
     checked = CliRunner().invoke(app, ["ledger", "check", *place, str(folder / "one"), str(folder / "two")])
     assert (checked.exit_code, checked.output.startswith("6 entries, each whole")) == (0, True)
+    (folder / "ledger.sqlite").rename(folder / "away.sqlite")
+    Ledger(str(folder / "ledger.sqlite")).begin()
+    checked = CliRunner().invoke(app, ["ledger", "check", *place, str(folder / "one")])
+    assert (checked.exit_code, checked.output) == (1, f"{folder}/one: the run was charged in another ledger\n")
+    (folder / "away.sqlite").rename(folder / "ledger.sqlite")
     lines = CliRunner().invoke(app, ["ledger", "export", "--json", *place]).output.splitlines()
     entries = [json.loads(line) for line in lines]
     assert [entry["previous"] for entry in entries[1:]] == [entry["sha256"] for entry in entries[:-1]]
