@@ -24,8 +24,19 @@ NOT_COUNTED = f"no ledger: nothing counts what releases of this dataset cost tog
 
 def place_of(job: Job) -> str | None:
     """The ledger that job or environment name; empty where it stands beside the workspace, None where nothing counts."""
-    named = os.environ.get(VARIABLE) or None
+    named = _in_file(os.environ.get(VARIABLE, "")) or None
     return named if job.ledger is None else job.ledger.url or named or ""
+
+
+def _in_file(named: str) -> str:
+    """What is named, or what stands in a file that is named after @: a secret that is mounted, with its password."""
+    if not named.startswith("@"):
+        return named
+    try:
+        return Path(named[1:]).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        found = f"it cannot be read ({type(error).__name__})"
+        raise LedgerError(named, found, f"name a file with a ledger's URL after the @ in {VARIABLE}", 2) from None
 
 
 def charge_of(job: Job, guarantee: Guarantee, run: str) -> Charge:

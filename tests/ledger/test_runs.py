@@ -175,6 +175,20 @@ def test_a_run_ends_with_the_ledger_that_it_began_with(folder: Path, monkeypatch
     assert [entry.kind for entry in other.entries()] == ["begin"]
 
 
+def test_a_mounted_secret_may_name_the_ledger(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty one names none; a missing one is no way round the ledger."""
+    place, secret = folder / "other.sqlite", folder / "url"
+    Ledger(str(place)).begin()
+    write_job(folder, None)
+    monkeypatch.setenv("DPDIST_LEDGER", f"@{secret}")
+    assert run(folder, "one").exit_code == 2
+    secret.write_text(f"sqlite:///{place}\n")
+    assert run(folder, "one").exit_code == 0
+    assert statement(folder, "one")["metered"] is True
+    secret.write_text("")
+    assert NOTHING_COUNTS in run(folder, "two").output
+
+
 def test_a_named_ledger_must_have_been_begun(folder: Path) -> None:
     """A mistyped path is no new budget."""
     write_job(folder, f"{{url: {folder}/nix.sqlite}}")
