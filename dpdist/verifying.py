@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpdist.errors import DataError, WorkspaceError
+from dpdist.errors import DpdistError, WorkspaceError
 from dpdist.files import write_text
 from dpdist.frames import read_job
 from dpdist.mechanisms.presets import MECHANISMS
@@ -73,8 +73,9 @@ def _claims(public: Path) -> list[Damaged]:
         said = {name: read_object(public, name) for name in SAYING}
     except Damaged as error:
         return [error]
-    except DataError as error:
-        return [Damaged("released/job.json", printable(error), "a job")]
+    except (DpdistError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+        found = f"a job of which nothing can be promised ({type(error).__name__})"
+        return [Damaged("released/job.json", found, "the job as it was released")]
     return [
         Damaged(name, f"{figure} {printable(own.get(figure))}", f"{printable(due[figure])}, which follows from its job")
         for name, own in said.items()

@@ -19,7 +19,7 @@ from dpdist.cli import app
 from dpdist.jobfile import find_job, parse_job
 from dpdist.ledger.accounts import charges, total
 from dpdist.ledger.book import Ledger
-from dpdist.progress import Event
+from dpdist.progress import Event, without_sizes
 
 NOTHING_COUNTS = "no ledger: nothing counts what releases of this dataset cost together (job key ledger, or DPDIST_LEDGER)"
 
@@ -62,6 +62,14 @@ def test_without_a_ledger_a_run_says_once_that_nothing_counts(folder: Path) -> N
     assert statement(folder, "one")["metered"] is False
     assert not (folder / "ledger.sqlite").exists()
     assert "ledger" not in run(folder, "two", "--quiet").output, "control"
+
+
+def test_what_a_ledger_says_is_shown_where_sizes_are_secret_too() -> None:
+    heard: list[Event] = []
+    hear = without_sizes(heard.append)
+    hear(Event("note", "ledger", note="said"))
+    hear(Event("note", "store records", note="of a size"))
+    assert [event.note for event in heard] == ["said"]
 
 
 def test_a_run_is_charged_once_and_its_statement_says_that_it_is_counted(folder: Path) -> None:
