@@ -82,8 +82,7 @@ class Database:
             if self.file is not None and not self.file.is_file():
                 raise self._none()
             with self._engine.connect() as link, link.begin():
-                if not inspect(link).has_table(ENTRIES.name):
-                    raise self._none()
+                self._refuse_none(link)
                 yield link
 
     @contextmanager
@@ -92,16 +91,22 @@ class Database:
         with self._telling():
             if self.file is not None and not self.file.is_file() and not begin:
                 raise self._none()
-            with self._engine.connect() as link, link.execution_options(dpdist_writes=True).begin():
-                if self._engine.dialect.name == "postgresql":
-                    link.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
-                if not inspect(link).has_table(ENTRIES.name):
-                    self._make(link, begin)
-                yield link
+            with self._engine.connect() as link:
+                if not begin:
+                    with link.begin():  # not while others wait
+                        self._refuse_none(link)
+                with link.execution_options(dpdist_writes=True).begin():
+                    if self._engine.dialect.name == "postgresql":
+                        link.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
+                    if begin and not inspect(link).has_table(ENTRIES.name):
+                        self._make(link)
+                    yield link
 
-    def _make(self, link: Connection, begin: bool) -> None:
-        if not begin:
+    def _refuse_none(self, link: Connection) -> None:
+        if not inspect(link).has_table(ENTRIES.name):
             raise self._none()
+
+    def _make(self, link: Connection) -> None:
         _NAMES.create_all(link)
         for guard in _GUARDS[self._engine.dialect.name]:
             link.execute(text(guard))

@@ -45,6 +45,7 @@ def begun(place: str, run: int, told: int, gate: tuple[int, int] | None = None) 
 
 
 def main(place: str, number: int, kills: int) -> None:
+    Ledger(place).entries()  # what is imported for it is imported before the forks
     heard, told = os.pipe()
     gate = os.pipe()
     rng = random.Random(number)
