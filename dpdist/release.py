@@ -18,14 +18,16 @@ from dpdist.core.keys import Key
 from dpdist.core.progress import Event, Listener, silent, stage, without_sizes
 from dpdist.estimation.frame_table import frame_table
 from dpdist.evaluation.evaluate import evaluate
+from dpdist.evaluation.verifying import refuse_unverified
 from dpdist.job import Job, budget_text
+from dpdist.ledger.runs import Meter
 from dpdist.mechanisms.reference_tables.donors import Donors
 from dpdist.models.copula.reference_summary import Facts
 from dpdist.planning import Plan, make_plan
 from dpdist.privacy.guarantees import Strict
 from dpdist.publish.folder import publish as publish_folder
 from dpdist.publish.folder import publishing, refuse_links
-from dpdist.publish.released import Release, promised, public_frame, read_release, without_points
+from dpdist.publish.released import Release, of_run, promised, public_frame, read_release, without_points
 from dpdist.runtime.blocks import Blocks
 from dpdist.runtime.executors import executor
 from dpdist.runtime.fit_address import Fit, open_fit
@@ -68,14 +70,16 @@ def run(
     input: str | Path | None = None,
     replay: str | Path | None = None,
     listener: Listener = silent,
+    counted: bool = True,
 ) -> Path | str:
     """Protect, publish, evaluate; on a workspace begun before it resumes. Returns the public folder.
 
-    The workspace is a folder, or the URL of a prefix in an object store; then a URL is returned, too.
-    Raises `JobError` or `DataError` before anything is written, `FitError` if a stratum cannot be released.
+    The workspace is a folder, or the URL of a prefix in an object store; then a URL is returned, too. Where job or
+    environment name a ledger, the run is charged in it; not so with `counted` false: in a study, whose data are public.
+    Raises `JobError`, `DataError` or `BudgetRefused` before anything is written, `FitError` if a stratum has no release.
     """
     with Workspace.opened(workspace) as space:
-        _run(job, space, input, replay, _guarded(job, listener))
+        _run(job, space, input, replay, _guarded(job, listener), counted)
         return space.published
 
 
@@ -84,10 +88,14 @@ def _guarded(job: Job, listener: Listener) -> Listener:
     return without_sizes(listener) if job.sizes_secret else listener
 
 
-def _run(job: Job, space: Workspace, input: str | Path | None, replay: str | Path | None, listener: Listener) -> None:
+def _run(
+    job: Job, space: Workspace, input: str | Path | None, replay: str | Path | None, listener: Listener, counted: bool
+) -> None:
     refuse_links(space.public)
     plan = make_plan(job, input, listener)
     identity = Identity(_decisive(plan), plan.source.fingerprint())
+    meter = Meter.of(job, plan.promise.total, space, uncharged=not counted or replay is not None or space.replayed)
+    meter.check(listener)
     if others := space.others():
         listener(
             Event("note", "workspace", note=f"the folder holds other files too, {others[0]} first: they are left alone")
@@ -100,7 +108,9 @@ def _run(job: Job, space: Workspace, input: str | Path | None, replay: str | Pat
             with private():
                 store_records(space, plan, identity, listener)
                 store_reference(space, plan, listener)
-                release = protect(space, plan, key, sampled_by, listener)
+                metered = meter.reserve(key)
+                release = of_run(protect(space, plan, key, sampled_by, listener), space.date, metered)
+                meter.settle(key)
             with publishing(space.public):
                 publish_folder(release, space.public, listener, space.replayed)
             space.store.show(space.public)
@@ -249,6 +259,7 @@ def publish(workspace: str | Path, listener: Listener = silent) -> Path | str:
     """Tables, microdata and statement again from `public/released`, at no cost and without the confidential folder."""
     with Workspace.opened(workspace) as space, space.publishing(), threadpool_limits(1):
         with publishing(space.public):
+            refuse_unverified(space.public)
             publish_folder(read_release(space.public / "released"), space.public, listener)
         space.store.show(space.public)
         return space.published

@@ -44,6 +44,8 @@ def _told(act: Callable[[], None], show_values: bool) -> None:
     """Run, and tell what went wrong in words that quote no record."""
     try:
         act()
+    except typer.Exit:  # an answer, as of a check that has found something
+        raise
     except BrokenPipeError:
         raise typer.Exit(1) from None
     except DpdistError as error:

@@ -46,6 +46,20 @@ class _Silence:
         return None
 
 
+class _Notes:
+    """Finished sentences alone, on standard error."""
+
+    def __enter__(self) -> Listener:
+        def say(event: Event) -> None:
+            if event.note:
+                err.print(event.note, markup=False)
+
+        return say
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
 class _Bars:
     """A progress bar per stage on standard error, with counts and the time left."""
 
@@ -78,7 +92,9 @@ class _Bars:
         self._progress.stop()
 
 
-def listening(quiet: bool, as_json: bool) -> _JsonLines | _Silence | _Bars:
+def listening(quiet: bool, as_json: bool) -> _JsonLines | _Silence | _Notes | _Bars:
     if as_json:
         return _JsonLines()
-    return _Silence() if quiet or not sys.stderr.isatty() else _Bars()
+    if quiet:
+        return _Silence()
+    return _Bars() if sys.stderr.isatty() else _Notes()

@@ -11,7 +11,7 @@ from typing import Annotated, cast, get_args
 
 import typer
 
-from dpdist.cli import cluster, stan
+from dpdist.cli import cluster, ledger, stan, verify
 from dpdist.cli import report as reporting
 from dpdist.cli.cautions import cautions
 from dpdist.cli.console import guarded, out
@@ -23,6 +23,7 @@ from dpdist.evaluation.auditing import audit as audit_workspace
 from dpdist.evaluation.calibrate import calibrate as calibrate_job
 from dpdist.job import Job, Measure
 from dpdist.job.loading import load_job
+from dpdist.ledger.charging import standing
 from dpdist.release import publish as publish_workspace
 from dpdist.release import run as run_job
 from dpdist.release import validate as validate_job
@@ -40,7 +41,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(cluster.app, name="cluster")
+app.add_typer(ledger.app, name="ledger")
 app.add_typer(stan.app, name="stan")
+for verb in (verify.verify, verify.sign, verify.keygen):
+    app.command()(verb)
 
 JobFile = Annotated[str, typer.Argument(metavar="JOB", help="A YAML job file, or the name of a shipped job (doctorates).")]
 StudyFile = Annotated[
@@ -78,6 +82,8 @@ def validate(job: JobFile, input: InputFile = None, quiet: Quiet = False, show_v
             plan = validate_job(load_job(job), input, listener)
         if not quiet:
             out.print(reporting.valid_text(plan))
+            for name, said in standing(plan.job, plan.promise.total).items():
+                out.print(f"{name}: {said}", markup=False)
             for caution in cautions(plan):
                 out.print(f"caution: {caution}", markup=False)
 

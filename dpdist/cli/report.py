@@ -23,13 +23,15 @@ from dpdist.core.public_files import UNFIT
 from dpdist.core.records import Frame
 from dpdist.core.table_cells import cross
 from dpdist.estimation.frame_table import frame_from_table
+from dpdist.evaluation.verifying import refuse_unverified
+from dpdist.ledger.charging import standing
 from dpdist.mechanisms.reference_tables.collapsing import fewest
 from dpdist.mechanisms.reference_tables.sensitivity import noise_scales
 from dpdist.planning import Plan
 from dpdist.privacy import adjacency, claims
 from dpdist.privacy.guarantees import large_delta
 from dpdist.publish.folder import recover
-from dpdist.publish.released import promised, refuse_changed
+from dpdist.publish.released import promised
 from dpdist.runtime.blocks import log_lik_bytes
 from dpdist.storage.bucket import MANIFEST
 from dpdist.storage.workspace import Workspace
@@ -57,7 +59,8 @@ def plan_text(plan: Plan) -> RenderableType:
     }
     said = promised(plan.promise, {}) | {"exchange": job.budget.exchange, "headline": adjacency.headline(job)}
     said["cautions"] = [*said["cautions"], *filter(None, [large_delta(job, _records(plan))]), *cautions(plan)]
-    return facts_text({**facts, **_promise(said), "composition": said["composition"], **_cautions(said)})
+    counted = standing(job, plan.promise.total)
+    return facts_text({**facts, **_promise(said), "composition": said["composition"], **counted, **_cautions(said)})
 
 
 def _cautions(said: Mapping[str, Any]) -> dict[str, str]:
@@ -210,7 +213,7 @@ def _statement(space: Workspace) -> dict[str, Any]:
         space.store.take_folder(space.public)
     if not space.public.is_dir():
         raise WorkspaceError(space.place, "no public folder", "run `dpdist run` on this workspace first")
-    refuse_changed(space.public)
+    refuse_unverified(space.public)
     said: dict[str, Any] = json.loads((space.public / "statement.json").read_text(encoding="utf-8"))
     return said
 

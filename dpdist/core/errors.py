@@ -129,6 +129,30 @@ class WorkspaceError(DpdistError):
         return type(self), (self.path, self.found, self.remedy, self.exit_code)
 
 
+class LedgerError(DpdistError):
+    """The ledger cannot be used: none there, not reachable, busy, damaged, or another than a run began with."""
+
+    def __init__(self, ledger: str, found: str, remedy: str, exit_code: int = 1):
+        self.ledger, self.found, self.remedy, self.exit_code = ledger, found, remedy, exit_code
+        super().__init__(f"ledger {ledger}: {found}\n    remedy:  {remedy}")
+
+    def __reduce__(self) -> tuple[type, tuple[str, str, str, int]]:
+        return type(self), (self.ledger, self.found, self.remedy, self.exit_code)
+
+
+class BudgetRefused(DpdistError):
+    """A release would cost more than its dataset's limits leave, or a cost that no limit covers; nothing was spent."""
+
+    exit_code = 3
+
+    def __init__(self, dataset: str, found: str, allowed: str, remedy: str):
+        self.dataset, self.found, self.allowed, self.remedy = dataset, found, allowed, remedy
+        super().__init__(f"budget of {dataset}: {found}\n    allowed: {allowed}\n    remedy:  {remedy}")
+
+    def __reduce__(self) -> tuple[type, tuple[str, str, str, str]]:
+        return type(self), (self.dataset, self.found, self.allowed, self.remedy)
+
+
 class ToolchainError(DpdistError):
     """Stan programs cannot be compiled or run here: no compiler, no CmdStan, an extra that is not installed."""
 

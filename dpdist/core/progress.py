@@ -39,7 +39,7 @@ def silent(event: Event) -> None:
 PUBLIC_TOTALS = frozenset(
     {
         *("check reference", "fit to reference", "store reference", "reference", "protect", "tables", "synthetic records"),
-        *("standard errors", "fit comparators", "evaluate"),
+        *("standard errors", "fit comparators", "evaluate", "ledger"),
     }
 )
 """Stages whose units are public where the number of records is secret: tables, levels, a reference's records."""

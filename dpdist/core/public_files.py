@@ -5,6 +5,7 @@ An earlier release may be somebody else's. What is read here is trusted afterwar
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import stat
@@ -14,11 +15,16 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import rfc8785
 from pydantic import ValidationError
 
 from dpdist.core.files import sha256
 
 MANIFEST = "manifest.json"
+SIGNATURE = "manifest.json.minisig"
+"""In a public folder that was signed; of the manifest, which vouches for all else."""
+FORMAT = 1
+"""Of manifests that this version writes and reads."""
 UNFIT = "NOT_FOR_PUBLICATION.txt"
 """In the public folder of a replay, beside what the manifest names."""
 LARGEST_JSON = 2**26
@@ -104,13 +110,63 @@ def vouched(folder: Path, part: str = "", *others: str) -> frozenset[str]:
     own = {name for name in files if not part or name.startswith(f"{part}/")} | set(others)
     if unnamed := sorted(own - files.keys()):
         raise Damaged(MANIFEST, f"it does not tell of {unnamed[0]}", "the checksum of every file that is read")
-    damage = [found for name in sorted(own) if (found := _difference(folder, name, files[name])) is not None]
-    unnamed = [name for name in _present(folder, part) if name not in own and name not in (MANIFEST, UNFIT)]
-    damage += [Damaged(name, "manifest.json does not tell of it", "only files that it tells of") for name in unnamed]
-    if damage:
+    if damage := _differences(folder, {name: files[name] for name in own}, part):
         others_alike = f", and {len(damage) - 1} more files are not the manifest's" if len(damage) > 1 else ""
         raise Damaged(damage[0].file, damage[0].found + others_alike, damage[0].allowed)
     return frozenset(own)
+
+
+def _differences(folder: Path, files: Mapping[str, str], part: str = "") -> list[Damaged]:
+    """Every file of the folder or of its part that is changed, missing, or not among these, in order of names."""
+    damage = [found for name in sorted(files) if (found := _difference(folder, name, files[name])) is not None]
+    beside = (MANIFEST, SIGNATURE, UNFIT)
+    unnamed = [name for name in _present(folder, part) if name not in files and name not in beside]
+    return damage + [Damaged(name, "manifest.json does not tell of it", "only files that it tells of") for name in unnamed]
+
+
+def all_damage(folder: Path) -> list[Damaged]:
+    """Everything in which a public folder is not as it was released, its manifest first, then a line a file."""
+    try:
+        said = read_object(folder, MANIFEST)
+        files = said.get("files")
+        if not isinstance(files, dict):
+            raise Damaged(MANIFEST, "no table of files", "files: SHA-256 by name")
+        for name, digest in files.items():
+            _check_entry(name, digest)
+    except Damaged as error:
+        return [error]
+    return [*_of_the_manifest(folder, said), *_differences(folder, files)]
+
+
+def _of_the_manifest(folder: Path, said: dict[str, Any]) -> Iterator[Damaged]:
+    """In what a manifest that can be read is not one of this format, whole."""
+    if "format" not in said:
+        allowed = f"format {FORMAT}: publish again with the workspace's own `dpdist run`"
+        yield Damaged(MANIFEST, "no format: made by an earlier dpdist, whose manifests have no name to check", allowed)
+    elif said["format"] != FORMAT:
+        yield Damaged(
+            MANIFEST, f"format {printable(said['format'])}", f"format {FORMAT}: verify with the dpdist that made it"
+        )
+    elif said.get("release") != release_id(said) or canonical(said) != (folder / MANIFEST).read_bytes():
+        yield Damaged(MANIFEST, "it is not the file that was released", "a release id that follows from all else in it")
+
+
+def canonical(said: Mapping[str, Any]) -> bytes:
+    """Canonical JSON (RFC 8785); whole numbers that its readers would round are written as texts."""
+    return rfc8785.dumps(_exact(said))
+
+
+def _exact(said: Any) -> Any:
+    if isinstance(said, Mapping):
+        return {str(name): _exact(value) for name, value in said.items()}
+    if isinstance(said, list | tuple):
+        return [_exact(value) for value in said]
+    return str(said) if isinstance(said, int) and abs(said) >= 2**53 else said
+
+
+def release_id(said: Mapping[str, Any]) -> str:
+    """What names a release: SHA-256 of all else that its manifest says."""
+    return hashlib.sha256(canonical({name: value for name, value in said.items() if name != "release"})).hexdigest()
 
 
 def _difference(folder: Path, name: str, digest: str) -> Damaged | None:

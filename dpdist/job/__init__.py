@@ -6,6 +6,7 @@ Public domains and bounds are stated here and never inferred from the confidenti
 from dpdist.job.data import Column, Simulate
 from dpdist.job.design import ReplicateWeights
 from dpdist.job.earlier import Calibration, Fit, Reference
+from dpdist.job.ledger import LedgerSettings, Limits, Window
 from dpdist.job.mechanism import Mechanism, ReleaseBudget, RuleOrName, Weights
 from dpdist.job.mechanisms import FACTS, STATISTICS, Facts, those
 from dpdist.job.model import Model, Prior, Program
@@ -48,6 +49,8 @@ __all__ = [
     "Fit",
     "Frozen",
     "Job",
+    "LedgerSettings",
+    "Limits",
     "Lonely",
     "Measure",
     "Mechanism",
@@ -73,6 +76,7 @@ __all__ = [
     "Toolchain",
     "WeightRule",
     "Weights",
+    "Window",
     "budget_text",
     "epsilon_of",
     "rho_of",

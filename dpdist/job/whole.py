@@ -12,6 +12,7 @@ from pydantic import Field, WithJsonSchema, model_validator
 from dpdist.job.data import Column, Input, Keep
 from dpdist.job.design import Survey
 from dpdist.job.earlier import CALIBRATION_SCHEMA, Calibration, Fit, Reference
+from dpdist.job.ledger import LedgerSettings
 from dpdist.job.mechanism import Mechanism, ReleaseBudget
 from dpdist.job.model import Model, Outcome
 from dpdist.job.names import (
@@ -56,6 +57,7 @@ class Job(Frozen):
     rake: tuple[Rake, ...] = ()
     compare: tuple[Comparator, ...] = ()
     record: Record = Record()
+    ledger: LedgerSettings | None = None
     runtime: Runtime = Runtime()
 
     @model_validator(mode="after")
@@ -198,19 +200,23 @@ class Job(Frozen):
 
     @cached_property
     def public(self) -> dict[str, Any]:
-        """The job as published: without input, runtime, recording, comparators and paths."""
+        """The job as published: without input, runtime, ledger, recording, comparators and paths."""
         return self.model_dump(
             mode="json",
-            exclude={"input": True, "runtime": True, "record": True, "compare": True, "reference": {"path", "release"}},
+            exclude={
+                **dict.fromkeys(("input", "runtime", "ledger", "record", "compare"), True),
+                "reference": {"path", "release"},
+            },
         )
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """Everything that decides the result, by dotted key (runtime and paths do not decide it)."""
+        """Everything that decides the result, by dotted key (runtime, ledger and paths do not decide it)."""
         return dict(
             _flat(
                 self.model_dump(
-                    mode="json", exclude={"runtime": True, "input": {"path"}, "reference": {"path", "release"}}
+                    mode="json",
+                    exclude={"runtime": True, "ledger": True, "input": {"path"}, "reference": {"path", "release"}},
                 ),
                 (),
             )

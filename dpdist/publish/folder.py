@@ -16,11 +16,12 @@ from filelock import FileLock, Timeout
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import sync_folder, synced, write_json, write_text
 from dpdist.core.progress import Listener, silent, stage
-from dpdist.core.public_files import UNFIT
+from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT
 from dpdist.mechanisms.laplace_tables.release import NoisyTables
+from dpdist.publish.manifest import manifest
 from dpdist.publish.released import Release, write_release
 from dpdist.publish.standard_errors import spreads
-from dpdist.publish.statement import manifest, statement
+from dpdist.publish.statement import statement
 from dpdist.publish.synthesis import synthesize
 from dpdist.publish.tables import Grounds, expectations, table
 
@@ -32,7 +33,8 @@ Publish the folder of that run. Two folders on the same noise, of other data or 
 def publish(release: Release, public: Path, listener: Listener = silent, replayed: bool = False) -> None:
     """Write the public folder. Spends nothing and reads nothing but `release`; the same release gives the same bytes.
 
-    The folder of a replay has the file `UNFIT` too, which stays when it is published again.
+    The folder of a replay has the file `UNFIT` too, which stays when it is published again, as a signature does whose
+    manifest is still the same.
     """
     building = _building(public)
     if building.exists():
@@ -48,10 +50,17 @@ def publish(release: Release, public: Path, listener: Listener = silent, replaye
             pa_csv.write_csv(for_spreadsheets(made), building / "tables" / f"{said.name}.csv")
             tick(1)
     write_json(building / "statement.json", statement(release))
-    write_json(building / "manifest.json", manifest(building, release))
+    made = manifest(building, release)
+    (building / MANIFEST).write_bytes(made)
+    if _signed(public) and (public / MANIFEST).read_bytes() == made:
+        shutil.copyfile(public / SIGNATURE, building / SIGNATURE)
     if replayed or (public / UNFIT).exists():
         write_text(building / UNFIT, REPLAYED)
     swap_in(building, public)
+
+
+def _signed(public: Path) -> bool:
+    return all((public / name).is_file() and not (public / name).is_symlink() for name in (MANIFEST, SIGNATURE))
 
 
 _FORMULA = re.compile(r"[=@＝＠]|[-+－＋](?!\d+\.?\d*$)")

@@ -107,6 +107,12 @@ def promised(promise: Promise, sampler: Mapping[str, Any], reference: Mapping[st
     return said
 
 
+def of_run(release: Release, date: str | None, metered: bool) -> Release:
+    """The release, with the day on which its run began, and that a ledger counts it, where these are so."""
+    said = {**({"date": date} if date is not None else {}), **({"metered": True} if metered else {})}
+    return replace(release, promise={**release.promise, **said})
+
+
 def public_frame(job: Job, frame: Frame, sets: tuple[Mapping[str, Mapping[str, Any]], ...]) -> Frame:
     """The frame as it is published: with the released noisy sizes of cells, where sizes are secret."""
     if not job.sizes_secret:

@@ -1,12 +1,9 @@
-"""The privacy statement and the manifest: what is claimed, what is assumed, and the checksum of every public file."""
+"""The privacy statement: what is claimed, and what is assumed."""
 
 from __future__ import annotations
 
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
-from dpdist.core.files import sha256
 from dpdist.estimation.weighted_points import REFERENCE_FILE
 from dpdist.job import FACTS, Job
 from dpdist.job.families import FAMILIES
@@ -18,10 +15,6 @@ from dpdist.privacy.domain import domain
 from dpdist.publish.accuracy import standard_errors
 from dpdist.publish.limits import drifted, looked_through, unidentified
 from dpdist.publish.released import DISTRIBUTIONS, DONORS, Release
-
-HASHES = ("sha256", "chain")
-"""Of a reference, in the manifest: of its file, or of an earlier release's manifest and of those before it."""
-PACKAGES = ("dpdist", "numpy", "scipy", "opendp", "randomgen", "pyarrow")
 
 VERBATIM = (
     "most of the reference's weights and outcomes, cell by cell, as they stand in its records; publish this folder only if "
@@ -79,7 +72,7 @@ def statement(release: Release) -> dict[str, Any]:
         "trust_model": TRUST_MODEL,
         "domain": domain(job),
         "synthetic_sets": 0 if job.mechanism.facts.whole_tables else job.synthetic_sets,
-        "metered": False,
+        "metered": release.promise.get("metered", False),
         "mechanism": job.mechanism.model_dump(mode="json", exclude=_not_its_own(job)),
         **({"calibration": job.calibration.public} if job.calibration is not None else {}),
         "model": _model(release),
@@ -116,18 +109,6 @@ def _claimed(release: Release) -> dict[str, Any]:
         **({"exchange": job.budget.exchange} if job.budget.adjacency == "substitution" else {}),
         "protected": protected(job),
         "not_protected": open_parts,
-    }
-
-
-def manifest(folder: Path, release: Release) -> dict[str, Any]:
-    """manifest.json: SHA-256 of every other public file, the public job, versions."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    reference = release.promise.get("reference")
-    return {
-        "files": {path.relative_to(folder).as_posix(): sha256(path) for path in files},
-        **({"reference": {name: reference[name] for name in HASHES if name in reference}} if reference else {}),
-        "job": release.job.public,
-        "versions": {name: version(name) for name in PACKAGES},
     }
 
 

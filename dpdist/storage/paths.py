@@ -104,5 +104,10 @@ class Places:
         return self.confidential / "replay"
 
     @property
+    def receipt(self) -> Path:
+        """Where and with which entry of a ledger the run was charged."""
+        return self.confidential / "ledger.json"
+
+    @property
     def identity(self) -> Path:
         return self.confidential / "identity.json"

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -147,6 +148,13 @@ class Workspace(Places):
         except (ValueError, KeyError, TypeError):
             raise self.damaged(path, "is damaged") from None
 
+    @property
+    def date(self) -> str | None:
+        """The day on which the run began, or the one that it repeats; None for a run of before."""
+        self.store.take(self.identity)
+        found = json.loads(self.identity.read_text(encoding="utf-8")).get("date")
+        return None if found is None else str(found)
+
     def read_key(self) -> Key:
         """The key that the run began with. Raises `WorkspaceError` if it is missing or another one."""
         try:
@@ -173,6 +181,7 @@ class Workspace(Places):
         or if the replay's job or input differ.
         """
         replayed = _replayed(replay, identity) if replay is not None else None
+        date = datetime.now(UTC).date().isoformat() if replayed is None else replayed[0].date
         self._refuse_foreign_folder()
         try:
             self.root.mkdir(parents=True, exist_ok=True)
@@ -182,7 +191,7 @@ class Workspace(Places):
             raise WorkspaceError(self.place, f"cannot be written ({error.strerror})", "choose a writable folder") from None
         with self.store.alone(self.confidential / "lock"):
             with private():
-                key = self._adopt(identity, replayed[1] if replayed else None)
+                key = self._adopt(identity, replayed[1] if replayed else None, date)
                 for folder in (self.records.parent, self.marks, self.evaluation):
                     folder.mkdir(exist_ok=True)
                 self._seal(identity, replayed[0] if replayed else None)
@@ -210,7 +219,7 @@ class Workspace(Places):
         own = {self.public.name, self.confidential.name, "status.json"}
         return sorted(path.name for path in self.root.iterdir() if path.name not in own and not path.name.startswith("."))
 
-    def _adopt(self, identity: Identity, replayed: Key | None) -> Key:
+    def _adopt(self, identity: Identity, replayed: Key | None, date: str | None) -> Key:
         present = self.read_identity()
         if present is not None and (differences := identity.differences(present)):
             raise WorkspaceError(
@@ -240,15 +249,16 @@ class Workspace(Places):
         if replayed is None and key == drawn and self.store.take(self.replay):  # of one that was killed before it began
             self.replay.unlink()
             self.store.drop([self.replay])
-        said = {"job": dict(identity.job), "input": identity.input, "version": identity.version}
+        said = {"job": dict(identity.job), "input": identity.input, "version": identity.version, "date": date}
         said["key"] = key.child("identity").hex()
         write_json(self.identity, said)
-        return key if self.store.settle(self.identity) else self._adopt(identity, replayed)
+        return key if self.store.settle(self.identity) else self._adopt(identity, replayed, date)
 
     def _seal(self, identity: Identity, source: Workspace | None) -> None:
         """A replay takes its noise over; and where something was published no noise is drawn from here on."""
         if source is not None:
             self._take_noise(source)
+            self._take_over(source, [self.receipt])
         if identity.adds_noise and not self.sealed and self._has_published():
             self.mark_once(self.marks / f"{SEALED}.json", [])
 
@@ -263,15 +273,17 @@ class Workspace(Places):
         """A replay takes over the noise of the run that it repeats, with its marks: no key gives it again."""
         source.store.take_folder(source.confidential / "noise")
         for path in sorted((source.confidential / "noise").glob("*.npz")):
-            mark = source.marks / f"noise-{path.stem}.json"
-            source.store.take(mark)
-            for kept in (mark, path):
-                own = self.root / kept.relative_to(source.root)
-                own.parent.mkdir(exist_ok=True)
-                if kept.exists() and not self.store.take(own):
-                    with replaced(own) as temporary:
-                        shutil.copyfile(kept, temporary)
-                    self.store.settle(own)
+            self._take_over(source, [self.marks / f"noise-{path.stem}.json", self.root / path.relative_to(source.root)])
+
+    def _take_over(self, source: Workspace, files: Iterable[Path]) -> None:
+        """Copy those of these files of its own that another workspace has."""
+        for own in files:
+            there = source.root / own.relative_to(self.root)
+            own.parent.mkdir(exist_ok=True)
+            if source.store.take(there) and not self.store.take(own):
+                with replaced(own) as temporary:
+                    shutil.copyfile(there, temporary)
+                self.store.settle(own)
 
     def _sweep(self) -> None:
         """Remove what a killed run was in the middle of writing."""

@@ -70,7 +70,7 @@ def _pair(
     _drifted(current, case, job).to_parquet(folder / "current.parquet")
     reference = Reference(path=str(folder / "earlier.parquet"))
     said = _job(case, job, epsilon, reference)
-    run(said, folder / "ws", input=folder / "current.parquet")
+    run(said, folder / "ws", input=folder / "current.parquet", counted=False)
     if case.split == "halves":
         yield from _sizes(_evaluated(folder / "ws", said))
     else:
@@ -94,7 +94,7 @@ def _periods(
             reference = Reference(path=str(path))
             continue
         said = _job(case, job, epsilon, reference).model_copy(update={"period": str(period)})
-        run(said, folder / f"ws-{period}", input=path)
+        run(said, folder / f"ws-{period}", input=path, counted=False)
         found.append(list(_sizes(_evaluated(folder / f"ws-{period}", said))))
         reference = Reference(release=str(folder / f"ws-{period}" / "public"))
     for name, measure in dict.fromkeys((name, measure) for each in found for name, measure, _ in each):

@@ -63,7 +63,7 @@ def repeated(study: Filed, case: FileCase, number: int, job: Job, rows: pd.DataF
         for place, (arm, epsilon) in enumerate(runs):
             said = arm_job(base, case, arm, epsilon, str(folder / "reference.parquet"))
             try:
-                run(said, folder / f"ws-{place}", input=folder / "current.parquet")
+                run(said, folder / f"ws-{place}", input=folder / "current.parquet", counted=False)
             except FitError:
                 results.append(Result(arm.label, epsilon, "refused", 1.0))
                 continue

@@ -1,0 +1,152 @@
+"""`dpdist ledger`: begin one and state limits, show what is charged and left, check the chain, hand entries out."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, cast
+
+import pandas as pd
+import typer
+from pydantic import ValidationError
+
+from dpdist.cli.console import guarded, out
+from dpdist.cli.table_text import facts_text, table_text
+from dpdist.core.errors import DpdistError, JobError, Problem
+from dpdist.core.public_files import first_problem
+from dpdist.job import Limits
+from dpdist.ledger.accounts import CLASSES, Class
+from dpdist.ledger.book import Ledger, Receipt
+from dpdist.ledger.pages import Page, exported, pages
+from dpdist.ledger.runs import read_receipt
+from dpdist.storage.workspace import Workspace
+
+app = typer.Typer(
+    help="The ledger, in which releases of a dataset are counted: begin one ([bold]init[/]), [bold]show[/], "
+    "[bold]check[/], [bold]export[/].",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+Place = Annotated[
+    str, typer.Option("--ledger", envvar="DPDIST_LEDGER", help="A file, sqlite:///FILE or postgresql://USER@HOST/DATABASE.")
+]
+Dataset = Annotated[str | None, typer.Option("--dataset", help="The dataset whose limits are stated.")]
+ClassName = Annotated[str, typer.Option("--class", help="strict, zCDP or asymptotic: these are never added.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+Workspaces = Annotated[
+    list[str] | None, typer.Argument(metavar="[WORKSPACE]...", help="Runs whose receipts the ledger must have.")
+]
+
+
+@app.command()
+def init(
+    ledger: Place,
+    dataset: Dataset = None,
+    cls: ClassName = "strict",
+    total: Annotated[str | None, typer.Option("--total", help="Over all periods, exact: 10 or 1/3.")] = None,
+    per_period: Annotated[str | None, typer.Option("--per-period", help="Of one period.")] = None,
+    window: Annotated[str | None, typer.Option("--window", help="Over consecutive periods: PERIODS:BUDGET.")] = None,
+) -> None:
+    """Begin a ledger where there is none; with --dataset, state its limits in place of those stated before."""
+
+    def act() -> None:
+        limits = _limits(dataset, cls, total, per_period, window)
+        book = Ledger(ledger)
+        began = book.begin()
+        out.print(f"{'begun' if began else 'there already'}: {book.name}", markup=False)
+        if dataset is not None:
+            book.limit(dataset, cast(Class, cls), limits)
+            out.print(f"limits of {dataset}, {cls}: {_in_words(limits)}", markup=False)
+
+    guarded(act)
+
+
+@app.command()
+def show(ledger: Place, as_json: Json = False) -> None:
+    """Show what every dataset's releases were charged, by period, and what its limits leave."""
+
+    def act() -> None:
+        book = Ledger(ledger)
+        found = pages(book.entries())
+        if as_json:
+            print(json.dumps({"ledger": book.name, "accounts": [page.said for page in found]}, indent=2))
+            return
+        out.print(facts_text({"ledger": book.name, **({} if found else {"charged": "nothing yet"})}))
+        for page in found:
+            _print(page)
+
+    guarded(act, as_json=as_json)
+
+
+@app.command()
+def check(ledger: Place, workspaces: Workspaces = None, as_json: Json = False) -> None:
+    """Check every entry's place in the chain, and that it has the receipts of these runs; 1 where something is wrong."""
+
+    def act() -> None:
+        book = Ledger(ledger)
+        wrong = book.problems({place: _receipt(place) for place in workspaces or ()})
+        if as_json:
+            print(json.dumps({"ledger": book.name, "problems": wrong}, indent=2))
+        elif wrong:
+            for line in wrong:
+                out.print(line, markup=False)
+        else:
+            out.print(f"{len(book.entries())} entries, each whole and in its place: {book.name}", markup=False)
+        if wrong:
+            raise typer.Exit(1)
+
+    guarded(act)
+
+
+@app.command()
+def export(ledger: Place, as_json: Json = False) -> None:
+    """Print every entry: as CSV, or with --json whole, one a line, with its SHA-256."""
+
+    def act() -> None:
+        entries = Ledger(ledger).entries()
+        if as_json:
+            for entry in entries:
+                print(json.dumps({**entry.said, "sha256": entry.sha256}, ensure_ascii=False))
+        else:
+            print(exported(entries), end="")
+
+    guarded(act)
+
+
+def _receipt(place: str) -> Receipt:
+    with Workspace.opened(place, soon=True) as space:
+        receipt = read_receipt(space)
+    if receipt is None:
+        raise DpdistError(f"workspace {place}: it was charged in no ledger\n    remedy:  name workspaces of charged runs")
+    return receipt
+
+
+def _limits(dataset: str | None, cls: str, total: str | None, per_period: str | None, window: str | None) -> Limits:
+    """Raises `JobError` for limits without a dataset, of an unknown class, or that are no budgets."""
+    if cls not in CLASSES:
+        raise JobError("ledger", [Problem("--class", f"'{cls}' is not known", ", ".join(CLASSES), "take one of these")])
+    if dataset is None and (total or per_period or window):
+        raise JobError("ledger", [Problem("--dataset", "limits of no dataset", "a dataset's name", "add --dataset")])
+    said: dict[str, object] = {"total": total, "per_period": per_period}
+    if window is not None:
+        periods, _, budget = window.partition(":")
+        said["window"] = {"periods": periods, "budget": budget}
+    try:
+        return Limits.model_validate(said)
+    except ValidationError as error:
+        example = "exact numbers, as --total 10 --per-period 1/2 --window 4:2"
+        raise JobError("ledger", [Problem("limits", first_problem(error), example, "correct the value")]) from None
+
+
+def _in_words(limits: Limits) -> str:
+    said = limits.model_dump(mode="json", exclude_none=True)
+    window = said.pop("window", None)
+    lines = [f"{name.replace('_', ' ')} {value}" for name, value in said.items()]
+    lines += [f"{window['budget']} in {window['periods']} consecutive periods"] if window else []
+    return ", ".join(lines) or "none"
+
+
+def _print(page: Page) -> None:
+    out.print()
+    out.print(table_text(page.title, pd.DataFrame(page.lines)))
+    out.print(facts_text(page.facts))

@@ -1,0 +1,162 @@
+"""What a dataset's releases cost together, and what its limits leave. Exact; nothing here reads or writes a ledger.
+
+Costs of different classes, or under different adjacency, are never added: each pair has an account of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal, get_args
+
+from dpdist.core.errors import BudgetRefused
+from dpdist.job import Limits, budget_text
+from dpdist.ledger.entries import Entry
+from dpdist.privacy.guarantees import Asymptotic, Concentrated, Guarantee, NoGuarantee, Strict
+
+Class = Literal["strict", "zCDP", "asymptotic"]
+CLASSES: tuple[Class, ...] = get_args(Class)
+SYMBOL: dict[str, str] = {"strict": "ε", "zCDP": "ρ", "asymptotic": "ε"}
+_DATED = re.compile(r"\d{4}(?!\d)")
+"""How periods begin whose order in time is that of their texts, if they are of one form."""
+
+
+@dataclass(frozen=True)
+class Charge:
+    """What one run costs: `budget` is ε, or ρ under zCDP; `delta` is None where it is not a known number."""
+
+    dataset: str
+    period: str
+    run: str
+    cls: Class
+    adjacency: str
+    budget: Fraction
+    delta: Fraction | None
+    job: str = ""
+    """SHA-256 of what decides the job's result."""
+
+    @property
+    def account(self) -> tuple[str, str]:
+        return self.cls, self.adjacency
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """In an entry's terms."""
+        return {
+            **{name: getattr(self, name) for name in ("dataset", "period", "run", "adjacency", "job")},
+            "class": self.cls,
+            "budget": budget_text(self.budget),
+            "delta": None if self.delta is None else budget_text(self.delta),
+        }
+
+    @classmethod
+    def of(cls, entry: Entry) -> Charge:
+        said = entry.said
+        own = {name: str(said[name]) for name in ("dataset", "period", "run", "adjacency", "job")}
+        delta = None if said["delta"] is None else Fraction(said["delta"])
+        return cls(**own, cls=said["class"], budget=Fraction(said["budget"]), delta=delta)
+
+
+def cost(guarantee: Guarantee, dataset: str) -> tuple[Class, Fraction, Fraction | None]:
+    """Class, ε or ρ, and δ of a guarantee. Raises `BudgetRefused` where nothing is promised: no sum covers that."""
+    match guarantee:
+        case Concentrated():
+            return "zCDP", guarantee.rho, guarantee.delta
+        case Strict():
+            return "strict", guarantee.epsilon, guarantee.delta
+        case Asymptotic():
+            return "asymptotic", guarantee.epsilon, None
+        case NoGuarantee():
+            found = "the job's mechanism promises nothing, and no budget covers that"
+            remedy = "name a mechanism with a guarantee, or run it without a ledger and publish nothing of it"
+            raise BudgetRefused(dataset, found, "a release with a guarantee", remedy)
+
+
+def charges(entries: Iterable[Entry], dataset: str) -> list[Charge]:
+    """Every charge of a dataset; a reservation counts whether or not its run has ended."""
+    return [Charge.of(entry) for entry in entries if entry.kind == "reserve" and entry.said["dataset"] == dataset]
+
+
+def policies(entries: Iterable[Entry], dataset: str) -> dict[str, Limits]:
+    """A dataset's limits as the ledger has them, by class: the last that were stated."""
+    found = [entry.said for entry in entries if entry.kind == "policy" and entry.said["dataset"] == dataset]
+    return {said["class"]: Limits.model_validate(said["limits"]) for said in found}
+
+
+def total(before: Iterable[Charge]) -> Fraction:
+    """Sequential composition: a person may be in every file."""
+    return sum((charge.budget for charge in before), Fraction(0))
+
+
+def by_period(before: Iterable[Charge]) -> dict[str, Fraction]:
+    """Costs of every period, periods in order of text."""
+    sums: dict[str, Fraction] = {}
+    for charge in before:
+        sums[charge.period] = sums.get(charge.period, Fraction(0)) + charge.budget
+    return dict(sorted(sums.items()))
+
+
+def largest_window(sums: Mapping[str, Fraction], period: str, periods: int) -> Fraction:
+    """The largest cost of so many consecutive periods, `period` among them, of those that have a release.
+
+    Texts of one form that begin with a year are in order of time. A period of another form than `period` may be at any
+    time, so its cost is in every window: the figure is never too small.
+    """
+    alike = sorted(name for name in sums if _form(name) == _form(period)) if _DATED.match(period) else [period]
+    beside = sum((own for name, own in sums.items() if name not in alike), Fraction(0))
+    here = alike.index(period)
+    begins = range(max(0, here - periods + 1), here + 1)
+    return beside + max(sum((sums[name] for name in alike[k : k + periods]), Fraction(0)) for k in begins)
+
+
+def _form(period: str) -> str:
+    return re.sub(r"\d", "9", period)
+
+
+def excesses(limits: Limits, before: Sequence[Charge], charge: Charge) -> Iterator[tuple[str, str]]:
+    """What a charge would exceed of some limits: what it comes to, and what is allowed."""
+    sums, symbol = by_period([*before, charge]), SYMBOL[charge.cls]
+    found = {"in all": (limits.total, sum(sums.values(), Fraction(0)))}
+    found[f"in period {charge.period}"] = (limits.per_period, sums[charge.period])
+    if limits.window is not None:
+        number = limits.window.periods
+        held = largest_window(sums, charge.period, number)
+        found[f"in {number} consecutive periods"] = (limits.window.budget, held)
+    for where, (limit, reached) in found.items():
+        if limit is not None and reached > limit:
+            own = f"this run's {symbol} = {budget_text(charge.budget)} would make {budget_text(reached)} {where}"
+            yield own, f"{symbol} = {budget_text(limit)} {where}, {budget_text(reached - charge.budget)} of it charged"
+
+
+def refuse_excess(entries: Sequence[Entry], stated: Limits, charge: Charge) -> None:
+    """Raises `BudgetRefused` where a charge does not fit under the ledger's limits or the job's own `stated` ones."""
+    every, kept = charges(entries, charge.dataset), policies(entries, charge.dataset)
+    if kept and charge.cls not in kept:
+        found = f"the ledger has limits for {', '.join(sorted(kept))} releases of this dataset, none for {charge.cls} ones"
+        remedy = f"state some: dpdist ledger init --dataset {charge.dataset} --class {charge.cls} --total …"
+        raise BudgetRefused(charge.dataset, found, "a class that has limits", remedy)
+    limits = [each for each in (kept.get(charge.cls), stated) if each is not None and _limited(each)]
+    others = sorted({each.adjacency for each in every if each.cls == charge.cls} - {charge.adjacency})
+    if limits and others:
+        found = f"its {charge.cls} releases were charged under adjacency {others[0]}, this one is under {charge.adjacency}"
+        allowed, remedy = "one adjacency: different ones have no sum", "state budget.adjacency as before"
+        raise BudgetRefused(charge.dataset, found, allowed, remedy)
+    own = [each for each in every if each.account == charge.account]
+    for each in limits:
+        for found, allowed in excesses(each, own, charge):
+            remedy = "lower the job's budget, or raise the limit where it is stated, with those who may decide it"
+            raise BudgetRefused(charge.dataset, found, allowed, remedy)
+
+
+def _limited(limits: Limits) -> bool:
+    return any(each is not None for each in (limits.total, limits.per_period, limits.window))
+
+
+def left(entries: Sequence[Entry], stated: Limits, charge: Charge) -> Fraction | None:
+    """What the totals leave before this charge, the least of them; None where no total is stated."""
+    spent = total(each for each in charges(entries, charge.dataset) if each.account == charge.account)
+    kept = policies(entries, charge.dataset).get(charge.cls)
+    totals = [each.total for each in (kept, stated) if each is not None and each.total is not None]
+    return min(totals) - spent if totals else None

@@ -1,0 +1,142 @@
+"""A ledger: a release is charged before it begins and settled when it is made; no entry is changed or removed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+from sqlalchemy import Connection
+
+from dpdist.core.errors import LedgerError
+from dpdist.job import Limits
+from dpdist.ledger.accounts import Charge, Class, refuse_excess
+from dpdist.ledger.database import Database, append, rows
+from dpdist.ledger.entries import FORMAT, Entry, damage, following, trusted
+
+DAMAGED = "find out who changed it, and restore it from a copy (dpdist ledger export makes one)"
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What a run keeps of its charge: which ledger, which entry."""
+
+    ledger: str
+    """The identity that the ledger was begun with."""
+    number: int
+    sha256: str
+
+    @property
+    def said(self) -> dict[str, Any]:
+        return {"ledger": self.ledger, "number": self.number, "sha256": self.sha256}
+
+
+class Ledger:
+    """Entries in a database. Every write is one transaction, of one writer at a time, on a chain without damage."""
+
+    def __init__(self, place: str) -> None:
+        self._database = Database(place)
+
+    @property
+    def name(self) -> str:
+        """For people: the URL without its password."""
+        return self._database.name
+
+    @property
+    def there(self) -> bool:
+        """False for a file that nobody has made."""
+        file = self._database.file
+        return file is None or file.is_file()
+
+    def begin(self) -> bool:
+        """Make the ledger; False where there is one already."""
+        with self._database.writing(begin=True) as link:
+            if rows(link):
+                self._trusted(link)
+                return False
+            self._append(link, None, {"kind": "begin", "format": FORMAT, "ledger": uuid4().hex})
+            return True
+
+    def limit(self, dataset: str, cls: Class, limits: Limits) -> None:
+        """State a dataset's limits of one class, in place of earlier ones, which stay in the chain."""
+        with self._database.writing() as link:
+            said = {"kind": "policy", "dataset": dataset, "class": cls, "limits": limits.model_dump(mode="json")}
+            self._append(link, self._trusted(link)[-1], said)
+
+    def reserve(self, charge: Charge, stated: Limits) -> Receipt:
+        """Charge a run, once however often it is asked for. Raises `BudgetRefused`, and then nothing is written."""
+        with self._database.writing() as link:
+            entries = self._trusted(link)
+            if (kept := _of_run(entries, charge.run, "reserve")) is None:
+                refuse_excess(entries, stated, charge)
+                kept = self._append(link, entries[-1], {"kind": "reserve", **charge.said})
+            elif replace(Charge.of(kept), job=charge.job) != charge:
+                raise self._other("the run was charged another cost")
+            return Receipt(str(entries[0].said["ledger"]), kept.number, kept.sha256)
+
+    def settle(self, charge: Charge, noise: str) -> None:
+        """Record that a charged run has made its release, once. `noise`: checksum of the noise that it kept.
+
+        Raises `LedgerError` where the run was settled with other noise: two copies of one workspace drew anew, and one
+        charge does not cover both.
+        """
+        with self._database.writing() as link:
+            entries = self._trusted(link)
+            reserved = _of_run(entries, charge.run, "reserve")
+            if reserved is None:
+                raise self._other("the run was never charged in it")
+            said = {"kind": "settle", "run": charge.run, "dataset": charge.dataset, "period": charge.period}
+            kept = _of_run(entries, charge.run, "settle")
+            if kept is None:
+                self._append(link, entries[-1], {**said, "reserve": reserved.number, "noise": noise})
+            elif kept.said["noise"] != noise:
+                raise self._other("another copy of this workspace has released other noise under the same charge")
+
+    def refuse_other(self, receipt: Receipt) -> None:
+        """Raises `LedgerError` unless a run's receipt is of this ledger, as it stands."""
+        if found := _unlike(self.entries(), receipt):
+            raise self._other(found)
+
+    def entries(self) -> list[Entry]:
+        """Every entry. Raises `LedgerError` where the chain has damage."""
+        with self._database.reading() as link:
+            return self._trusted(link)
+
+    def problems(self, receipts: Mapping[str, Receipt] | None = None) -> list[str]:
+        """What is wrong with the chain, or with what runs hold of it, by workspace; a sentence each."""
+        with self._database.reading() as link:
+            found = rows(link)
+        if wrong := list(damage(found)):
+            return wrong
+        entries = [trusted(row) for row in found]
+        unlike = {place: _unlike(entries, receipt) for place, receipt in (receipts or {}).items()}
+        return [f"{place}: {said}" for place, said in unlike.items() if said]
+
+    def _trusted(self, link: Connection) -> list[Entry]:
+        found = rows(link)
+        if wrong := next(damage(found), None):
+            raise LedgerError(self.name, f"its chain is damaged: {wrong}", DAMAGED)
+        return [trusted(row) for row in found]
+
+    def _append(self, link: Connection, last: Entry | None, said: Mapping[str, Any]) -> Entry:
+        entry = following(last, {**said, "time": datetime.now(UTC).isoformat(timespec="seconds")})
+        append(link, entry)
+        return entry
+
+    def _other(self, found: str) -> LedgerError:
+        return LedgerError(self.name, found, "name the ledger that the run was charged in, or use a new workspace", 2)
+
+
+def _of_run(entries: Iterable[Entry], run: str, kind: str) -> Entry | None:
+    return next((entry for entry in entries if entry.kind == kind and entry.said["run"] == run), None)
+
+
+def _unlike(entries: list[Entry], receipt: Receipt) -> str | None:
+    """What a ledger lacks of a run's receipt."""
+    if entries[0].said["ledger"] != receipt.ledger:
+        return "the run was charged in another ledger"
+    if receipt.number >= len(entries) or entries[receipt.number].sha256 != receipt.sha256:
+        return f"entry {receipt.number}, with which the run was charged, is not there"
+    return None

@@ -1,0 +1,132 @@
+"""A job's charge: which ledger it goes to, what it is, and what of the budget it would leave."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import rfc8785
+
+from dpdist.core.errors import BudgetRefused, LedgerError
+from dpdist.job import Job, Limits, budget_text
+from dpdist.ledger.accounts import SYMBOL, Charge, charges, cost, left, refuse_excess, total
+from dpdist.ledger.book import Ledger, Receipt
+from dpdist.privacy.guarantees import Guarantee
+
+VARIABLE = "DPDIST_LEDGER"
+BESIDE = "ledger.sqlite"
+"""Name of the ledger beside the workspaces of jobs that name none."""
+NOT_COUNTED = f"no ledger: nothing counts what releases of this dataset cost together (job key ledger, or {VARIABLE})"
+
+
+def place_of(job: Job) -> str | None:
+    """The ledger that job or environment name; empty where it stands beside the workspace, None where nothing counts."""
+    named = _in_file(os.environ.get(VARIABLE, "")) or None
+    return named if job.ledger is None else job.ledger.url or named or ""
+
+
+def _in_file(named: str) -> str:
+    """What is named, or what stands in a file that is named after @: a secret that is mounted, with its password."""
+    if not named.startswith("@"):
+        return named
+    try:
+        return Path(named[1:]).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        found = f"it cannot be read ({type(error).__name__})"
+        raise LedgerError(named, found, f"name a file with a ledger's URL after the @ in {VARIABLE}", 2) from None
+
+
+def charge_of(job: Job, guarantee: Guarantee, run: str) -> Charge:
+    """What a run of the job costs. Raises `BudgetRefused` where its mechanism promises nothing."""
+    cls, budget, delta = cost(guarantee, job.dataset)
+    decisive = hashlib.sha256(rfc8785.dumps({name: str(said) for name, said in job.identity.items()})).hexdigest()
+    exchanged = f", {job.budget.exchange}" if job.budget.adjacency == "substitution" else ""
+    return Charge(job.dataset, job.period, run, cls, job.budget.adjacency + exchanged, budget, delta, decisive)
+
+
+@dataclass(frozen=True)
+class Account:
+    """A job's ledger, and the limits that the job states itself."""
+
+    ledger: Ledger
+    stated: Limits
+    job: Job
+    guarantee: Guarantee
+    beside: bool
+    """True for the ledger beside the workspaces, which the first run begins; one that is named must have been begun."""
+
+    @classmethod
+    def of(cls, job: Job, guarantee: Guarantee, workspace: str | Path) -> Account | None:
+        """The account of a run into this workspace; None where nothing counts."""
+        if (place := place_of(job)) is None:
+            return None
+        return cls(Ledger(place or beside(workspace)), job.ledger or Limits(), job, guarantee, not place)
+
+    def refuse(self) -> str:
+        """Raises `BudgetRefused` where a new run would be refused; else a sentence on others of its period, if any."""
+        charge = self._charge("")
+        entries = [] if self.beside and not self.ledger.there else self.ledger.entries()
+        refuse_excess(entries, self.stated, charge)
+        return others_text(charges(entries, charge.dataset), charge)
+
+    def reserve(self, run: str) -> Receipt:
+        """Charge the run, once. Raises `BudgetRefused`."""
+        charge = self._charge(run)
+        if self.beside:
+            self.ledger.begin()
+        return self.ledger.reserve(charge, self.stated)
+
+    def settle(self, run: str, noise: str) -> None:
+        """The charged run has made its release."""
+        self.ledger.settle(self._charge(run), noise)
+
+    def _charge(self, run: str) -> Charge:
+        return charge_of(self.job, self.guarantee, run)
+
+
+def beside(workspace: str | Path) -> str:
+    """The ledger beside a workspace folder. Raises `LedgerError` for one in an object store."""
+    if "://" in str(workspace):
+        remedy = f"state ledger: {{url: postgresql://…}} or {VARIABLE}"
+        raise LedgerError(BESIDE, "no ledger stands beside an object store's workspaces", remedy, 2)
+    return str(Path(workspace).absolute().parent / BESIDE)
+
+
+def others_text(before: list[Charge], charge: Charge) -> str:
+    """That other runs of the period are charged too; empty where there are none."""
+    others = [each for each in before if each.period == charge.period]
+    if not others:
+        return ""
+    same = "the same job" if any(each.job == charge.job for each in others) else "another job"
+    runs = "a run" if len(others) == 1 else f"{len(others)} runs"
+    own, spent = budget_text(charge.budget), [each for each in others if each.account == charge.account]
+    total_then = budget_text(total(spent) + charge.budget)
+    return (
+        f"the ledger has {runs} of {charge.dataset} {charge.period} already ({same}, another workspace): this one is "
+        f"charged too, {SYMBOL[charge.cls]} = {own}, which makes {total_then} for the period"
+    )
+
+
+def standing(job: Job, guarantee: Guarantee) -> Mapping[str, str]:
+    """What a plan says of the budget: charged, left, and whether this run would be refused."""
+    place = place_of(job)
+    if place is None:
+        return {}
+    if not place:
+        return {"ledger": f"{BESIDE} beside the workspace"}
+    ledger = Ledger(place)
+    entries, stated = ledger.entries(), job.ledger or Limits()
+    try:
+        charge = charge_of(job, guarantee, "")
+        own = [each for each in charges(entries, job.dataset) if each.account == charge.account]
+        rest, symbol = left(entries, stated, charge), SYMBOL[charge.cls]
+        remains = "no total is stated" if rest is None else f"{budget_text(rest)} left"
+        said = f"{charge.cls} {symbol} = {budget_text(total(own))} charged to {job.dataset} under {charge.adjacency}"
+        facts = {"ledger": ledger.name, "budget": f"{said}; {remains}; this run takes {budget_text(charge.budget)}"}
+        refuse_excess(entries, stated, charge)
+    except BudgetRefused as refusal:
+        return {"ledger": ledger.name, "budget": f"a run into a new workspace would be refused: {refusal.found}"}
+    return facts

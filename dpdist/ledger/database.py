@@ -1,0 +1,179 @@
+"""Where entries stand: one append-only table in SQLite or PostgreSQL. Writers come one at a time, in a transaction each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sqlalchemy import (
+    Column,
+    Connection,
+    Engine,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    create_engine,
+    event,
+    insert,
+    inspect,
+    select,
+    text,
+)
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
+
+from dpdist.core.errors import LedgerError
+from dpdist.ledger.entries import COLUMNS, Entry, Row
+
+PATIENCE = 300
+"""Seconds that a writer waits for those before it."""
+LOCK = 0x6470_6469_7374
+"""Number of the advisory lock that writers of a PostgreSQL ledger take."""
+_NAMES = MetaData()
+ENTRIES = Table(
+    "dpdist_ledger",
+    _NAMES,
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("kind", String(16), nullable=False),
+    Column("dataset", String(80)),
+    Column("period", Text),
+    Column("run", String(64)),
+    Column("entry", Text, nullable=False),
+    Column("sha256", String(64), nullable=False),
+    UniqueConstraint("run", "kind", name="dpdist_ledger_once"),
+)
+_GUARDS = {
+    "sqlite": tuple(
+        f"CREATE TRIGGER dpdist_ledger_{verb} BEFORE {verb} ON dpdist_ledger "
+        "BEGIN SELECT RAISE(ABORT, 'a ledger is append-only'); END"
+        for verb in ("update", "delete")
+    ),
+    "postgresql": (
+        "CREATE FUNCTION dpdist_ledger_guard() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'a ledger is append-only'; END $$",
+        "CREATE TRIGGER dpdist_ledger_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON dpdist_ledger "
+        "FOR EACH STATEMENT EXECUTE FUNCTION dpdist_ledger_guard()",
+    ),
+}
+"""An entry that was written stays as it is, whoever has only this table's own rights."""
+
+
+class Database:
+    """A ledger's database: a file, or a PostgreSQL server's."""
+
+    def __init__(self, place: str) -> None:
+        self._url = _url(place)
+        self.name = self._url.render_as_string(hide_password=True)
+        self._engine = _engine(self._url, self.name)
+
+    @property
+    def file(self) -> Path | None:
+        return Path(str(self._url.database)) if self._url.get_backend_name() == "sqlite" else None
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A connection that sees one state. Raises `LedgerError` where there is no ledger."""
+        with self._telling():
+            if self.file is not None and not self.file.is_file():
+                raise self._none()
+            with self._engine.connect() as link, link.begin():
+                self._refuse_none(link)
+                yield link
+
+    @contextmanager
+    def writing(self, begin: bool = False) -> Iterator[Connection]:
+        """A transaction of the only writer, committed at the end; `begin`: the table is made where there is none."""
+        with self._telling():
+            if self.file is not None and not self.file.is_file() and not begin:
+                raise self._none()
+            with self._engine.connect() as link:
+                if not begin:
+                    with link.begin():  # not while others wait
+                        self._refuse_none(link)
+                with link.execution_options(dpdist_writes=True).begin():
+                    if self._engine.dialect.name == "postgresql":
+                        link.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
+                    if begin and not inspect(link).has_table(ENTRIES.name):
+                        self._make(link)
+                    yield link
+
+    def _refuse_none(self, link: Connection) -> None:
+        if not inspect(link).has_table(ENTRIES.name):
+            raise self._none()
+
+    def _make(self, link: Connection) -> None:
+        _NAMES.create_all(link)
+        for guard in _GUARDS[self._engine.dialect.name]:
+            link.execute(text(guard))
+
+    def _none(self) -> LedgerError:
+        remedy = "begin one: dpdist ledger init --ledger URL; or name the one that there is"
+        return LedgerError(self.name, "there is none", remedy, 2)
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """A driver's message may hold a password: the kind of error alone is told."""
+        try:
+            yield
+        except DBAPIError as error:
+            found = f"it does not answer, or refuses ({type(error.orig).__name__})"
+            remedy = (
+                "see that the file or server is there and yours to write, and not held by another; then the same command"
+            )
+            raise LedgerError(self.name, found, remedy) from None
+        except SQLAlchemyError as error:
+            raise LedgerError(self.name, f"it cannot be used ({type(error).__name__})", "check its URL") from None
+
+
+def rows(link: Connection) -> list[Row]:
+    """Every entry in order, as it stands."""
+    found = link.execute(select(ENTRIES).order_by(ENTRIES.c.number)).mappings()
+    return [Row(one["number"], one["entry"], one["sha256"], {name: one[name] for name in COLUMNS}) for one in found]
+
+
+def append(link: Connection, entry: Entry) -> None:
+    values = {"number": entry.number, "entry": entry.text, "sha256": entry.sha256, **entry.columns}
+    link.execute(insert(ENTRIES).values(values))
+
+
+def _url(place: str) -> URL:
+    """Raises `LedgerError` for what names no file and no PostgreSQL database; a plain path is a file."""
+    known = "a file, sqlite:///FILE or postgresql://USER@HOST/DATABASE"
+    if "://" not in place:
+        return URL.create("sqlite", database=str(Path(place).absolute()))
+    try:
+        said = make_url(place)
+        kind = said.get_backend_name()
+    except (ArgumentError, NoSuchModuleError, ValueError):
+        raise LedgerError(place.partition("://")[0], "no URL of a database", f"name {known}", 2) from None
+    if kind in ("postgresql", "postgres"):
+        return said.set(drivername="postgresql+psycopg")
+    if kind == "sqlite" and said.database not in (None, "", ":memory:") and not said.query:
+        return URL.create("sqlite", database=str(Path(str(said.database)).absolute()))
+    raise LedgerError(kind, "no database that a ledger can stand in", f"name {known}", 2)
+
+
+def _engine(url: URL, name: str) -> Engine:
+    """An engine that keeps no connection, so that no other process inherits one.
+
+    READ COMMITTED: whoever has waited for the lock reads what was committed meanwhile.
+    """
+    if url.get_backend_name() == "sqlite":
+        engine = create_engine(url, poolclass=NullPool, connect_args={"timeout": PATIENCE, "isolation_level": None})
+        event.listen(engine, "begin", _begin)
+        return engine
+    try:
+        waits = {"connect_timeout": 10, "options": f"-c lock_timeout={PATIENCE}s"}
+        return create_engine(url, poolclass=NullPool, connect_args=waits, isolation_level="READ COMMITTED")
+    except ImportError:
+        raise LedgerError(name, "no driver of PostgreSQL", "pip install 'dpdist[postgres]'", 2) from None
+
+
+def _begin(link: Connection) -> None:
+    """SQLite's own transactions begin with the first write, when what was read before may be old."""
+    link.exec_driver_sql("BEGIN IMMEDIATE" if link.get_execution_options().get("dpdist_writes") else "BEGIN")

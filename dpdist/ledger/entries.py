@@ -1,0 +1,95 @@
+"""Entries of a ledger and their chain: each holds the SHA-256 of the one before, over canonical JSON (RFC 8785).
+
+Every value is a text, a whole number or null: budgets are exact texts, so that no reader rounds them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import rfc8785
+
+FORMAT = 1
+BEFORE_THE_FIRST = "0" * 64
+"""What the first entry holds as the SHA-256 of the one before."""
+COLUMNS = ("kind", "dataset", "period", "run")
+"""What stands beside the text of an entry too, to be searched for."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry: `said` as it was written, `sha256` of its canonical text."""
+
+    said: Mapping[str, Any]
+    text: str
+    sha256: str
+
+    @property
+    def number(self) -> int:
+        return int(self.said["number"])
+
+    @property
+    def kind(self) -> str:
+        return str(self.said["kind"])
+
+    @property
+    def columns(self) -> dict[str, str | None]:
+        return {name: self.said.get(name) for name in COLUMNS}
+
+
+@dataclass(frozen=True)
+class Row:
+    """An entry as it stands in the database, not yet trusted."""
+
+    number: int
+    text: str
+    sha256: str
+    columns: Mapping[str, str | None]
+
+
+def following(last: Entry | None, said: Mapping[str, Any]) -> Entry:
+    """The entry of what is said after `last`."""
+    number, previous = (0, BEFORE_THE_FIRST) if last is None else (last.number + 1, last.sha256)
+    whole = {**said, "number": number, "previous": previous}
+    text = rfc8785.dumps(whole)
+    return Entry(whole, text.decode(), hashlib.sha256(text).hexdigest())
+
+
+def damage(rows: Iterable[Row]) -> Iterator[str]:
+    """What is wrong with a chain, a sentence for each wrong row: changed, missing, moved or not canonical."""
+    previous, number = BEFORE_THE_FIRST, 0
+    for row in rows:
+        if row.number != number:
+            yield f"entry {number}: missing"
+        if wrong := _wrong(row, previous if row.number == number else None):
+            yield f"entry {row.number}: {wrong}"
+        previous, number = row.sha256, row.number + 1
+    if number == 0:
+        yield "entry 0: missing"
+
+
+def _wrong(row: Row, previous: str | None) -> str | None:
+    """What is wrong with one row; `previous` None: not known, the row before is missing."""
+    try:
+        said = json.loads(row.text)
+        canonical = isinstance(said, dict) and rfc8785.dumps(said).decode() == row.text
+    except (ValueError, rfc8785.CanonicalizationError):
+        canonical = False
+    if not canonical:
+        return "its text is not canonical JSON"
+    if hashlib.sha256(row.text.encode()).hexdigest() != row.sha256:
+        return "its text is not the one that its checksum was made of"
+    if previous is not None and said.get("previous") != previous:
+        return "it does not follow the entry before it"
+    if said.get("number") != row.number or any(said.get(name) != row.columns[name] for name in COLUMNS):
+        return "its columns are not those of its text"
+    return None
+
+
+def trusted(row: Row) -> Entry:
+    """The entry of a row of a chain without damage."""
+    return Entry(json.loads(row.text), row.text, row.sha256)

@@ -1,0 +1,93 @@
+"""A ledger as people read it: one page for every dataset, class and adjacency, a line a period."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from dpdist.job import Limits, budget_text
+from dpdist.ledger.accounts import SYMBOL, Charge, by_period, charges, largest_window, policies, total
+from dpdist.ledger.entries import Entry
+
+EXPORTED = ("number", "time", "kind", "dataset", "period", "run", "class", "adjacency", "budget", "delta")
+
+
+@dataclass(frozen=True)
+class Page:
+    """The charges of one account, and its limits in the ledger (a job may state others)."""
+
+    dataset: str
+    charged: tuple[Charge, ...]
+    settled: frozenset[str]
+    limits: Limits
+
+    @property
+    def title(self) -> str:
+        first = self.charged[0]
+        return f"{self.dataset}: {first.cls}, {first.adjacency}"
+
+    @property
+    def lines(self) -> list[dict[str, str]]:
+        """A row a period: runs, how many of them have made their release, what they cost, what is left."""
+        first, rows, spent = self.charged[0], [], Fraction(0)
+        for period, own in by_period(self.charged).items():
+            runs = [charge for charge in self.charged if charge.period == period]
+            spent += own
+            done = sum(charge.run in self.settled for charge in runs)
+            row = {"period": period, "runs": str(len(runs)), "released": str(done), SYMBOL[first.cls]: budget_text(own)}
+            rows.append({**row, "summed": budget_text(spent)})
+        return rows
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Sums beside limits."""
+        spent, sums = total(self.charged), by_period(self.charged)
+        said = {"charged": budget_text(spent) + _of(spent, self.limits.total)}
+        deltas = [charge.delta for charge in self.charged]
+        known = sum((each for each in deltas if each is not None), Fraction(0))
+        if self.charged[0].cls == "strict":
+            said["δ"] = "not known of some releases" if None in deltas else budget_text(known)
+        if (most := self.limits.per_period) is not None:
+            said["a period"] = f"at most {budget_text(most)}"
+        if (window := self.limits.window) is not None:
+            held = max(largest_window(sums, period, window.periods) for period in sums)
+            said[f"{window.periods} periods"] = budget_text(held) + _of(held, window.budget)
+        return said
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """In JSON terms."""
+        first = self.charged[0]
+        own = {"dataset": self.dataset, "class": first.cls, "adjacency": first.adjacency}
+        limits = self.limits.model_dump(mode="json")
+        return {**own, "charged": budget_text(total(self.charged)), "limits": limits, "periods": self.lines}
+
+
+def _of(spent: Fraction, limit: Fraction | None) -> str:
+    return "" if limit is None else f" of {budget_text(limit)}, {budget_text(limit - spent)} left"
+
+
+def pages(entries: Sequence[Entry]) -> list[Page]:
+    """Every account that was charged, in order of its first charge."""
+    settled = frozenset(str(entry.said["run"]) for entry in entries if entry.kind == "settle")
+    datasets = dict.fromkeys(str(entry.said["dataset"]) for entry in entries if entry.kind == "reserve")
+    found = []
+    for dataset in datasets:
+        every, kept = charges(entries, dataset), policies(entries, dataset)
+        for account in dict.fromkeys(charge.account for charge in every):
+            own = tuple(charge for charge in every if charge.account == account)
+            found.append(Page(dataset, own, settled, kept.get(account[0], Limits())))
+    return found
+
+
+def exported(entries: Sequence[Entry]) -> str:
+    """Entries as CSV."""
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow([*EXPORTED, "sha256"])
+    lines.writerows([*(entry.said.get(name) for name in EXPORTED), entry.sha256] for entry in entries)
+    return text.getvalue()

@@ -1,0 +1,92 @@
+"""What a run does about its cost: charged before the first fit, settled before it publishes, and once if it resumes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+import rfc8785
+
+from dpdist.core.errors import LedgerError
+from dpdist.core.files import private, write_json
+from dpdist.core.keys import Key
+from dpdist.core.progress import Event, Listener
+from dpdist.job import Job
+from dpdist.ledger.book import Receipt
+from dpdist.ledger.charging import NOT_COUNTED, VARIABLE, Account
+from dpdist.privacy.guarantees import Guarantee
+from dpdist.storage.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class Meter:
+    """A run's account, and its receipt in the workspace.
+
+    `uncharged`: a replay, for the run that it repeats was charged; and a study, whose data are public.
+    """
+
+    space: Workspace
+    account: Account | None
+    uncharged: bool
+
+    @classmethod
+    def of(cls, job: Job, guarantee: Guarantee, space: Workspace, uncharged: bool) -> Meter:
+        return cls(space, None if uncharged else Account.of(job, guarantee, space.place), uncharged)
+
+    def check(self, listener: Listener) -> None:
+        """Before anything is written: raises `BudgetRefused`; tells of other charged runs, or that nothing counts.
+
+        Raises `LedgerError` where the run was charged in another ledger than it has now.
+        """
+        if self.uncharged:
+            return
+        receipt = read_receipt(self.space)
+        if self.account is None:
+            if receipt is not None:
+                remedy = f"name it again: ledger: {{url: …}} in the job, or {VARIABLE}"
+                raise LedgerError(receipt.ledger, "the run was charged in this one, and now names none", remedy, 2)
+            listener(Event("note", "ledger", note=NOT_COUNTED))
+        elif receipt is not None:
+            self.account.ledger.refuse_other(receipt)
+        elif self.space.read_identity() is None and (said := self.account.refuse()):
+            listener(Event("note", "ledger", note=said))
+
+    def reserve(self, key: Key) -> bool:
+        """Charge the run, and keep the receipt. True if it is charged; a replay is if the run that it repeats was."""
+        if self.account is None:
+            return read_receipt(self.space) is not None
+        receipt = self.account.reserve(run_of(key))
+        with private():
+            write_json(self.space.receipt, receipt.said)
+            self.space.store.settle(self.space.receipt)
+        return True
+
+    def settle(self, key: Key) -> None:
+        """The release is made, and may be published."""
+        if self.account is not None:
+            self.account.settle(run_of(key), _kept_noise(self.space))
+
+
+def run_of(key: Key) -> str:
+    """What names a run in a ledger: the same for every copy of its workspace, and it tells nothing about the key."""
+    return key.child("ledger").hex()
+
+
+def read_receipt(space: Workspace) -> Receipt | None:
+    """The receipt of a charged run. Raises `WorkspaceError` for one that is damaged."""
+    if not space.store.take(space.receipt):
+        return None
+    try:
+        said = json.loads(space.receipt.read_text(encoding="utf-8"))
+        return Receipt(str(said["ledger"]), int(said["number"]), str(said["sha256"]))
+    except (ValueError, KeyError, TypeError):
+        raise space.damaged(space.receipt, "is damaged") from None
+
+
+def _kept_noise(space: Workspace) -> str:
+    """Checksum of all noise that the run has drawn and kept, as its marks have it."""
+    names = sorted(name for name in space.store.names(space.marks) if name.startswith("noise-"))
+    space.store.take_all(space.marks / name for name in names)
+    said = {name: json.loads((space.marks / name).read_text(encoding="utf-8")) for name in names}
+    return hashlib.sha256(rfc8785.dumps(said)).hexdigest()

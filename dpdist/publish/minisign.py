@@ -1,0 +1,150 @@
+"""Ed25519 keys and signatures in the files of minisign (https://jedisct1.github.io/minisign/), which can check them too.
+
+A key is `Ed`, a number of 8 bytes and 32 bytes; a signature is `ED`, the number and 64 bytes over BLAKE2b-512 of the file,
+and 64 more over these and a comment, which is thereby signed as well.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from dpdist.core.errors import DpdistError
+
+PLAIN, HASHED = b"Ed", b"ED"
+"""Signed as it is, by earlier versions of minisign; signed by its BLAKE2b-512."""
+_NO_PASSWORD, _CHECKSUM, _SALT = b"\0\0", b"B2", bytes(48)
+_UNTRUSTED, _TRUSTED = "untrusted comment: ", "trusted comment: "
+
+
+class SignatureError(DpdistError):
+    """A key or a signature that cannot be read, or that is not the file's."""
+
+    def __init__(self, found: str, remedy: str):
+        self.found, self.remedy = found, remedy
+        super().__init__(f"{found}\n    remedy:  {remedy}")
+
+    def __reduce__(self) -> tuple[type, tuple[str, str]]:
+        return type(self), (self.found, self.remedy)
+
+
+@dataclass(frozen=True)
+class PublicKey:
+    """Checks signatures."""
+
+    number: bytes
+    key: bytes
+
+    @property
+    def name(self) -> str:
+        """As minisign prints it."""
+        return self.number[::-1].hex().upper()
+
+    @property
+    def text(self) -> str:
+        line = base64.b64encode(PLAIN + self.number + self.key).decode()
+        return f"{_UNTRUSTED}minisign public key {self.name}\n{line}\n"
+
+    @classmethod
+    def parse(cls, text: str) -> PublicKey:
+        """From the text of a file, or its line of 56 characters alone. Raises `SignatureError`."""
+        lines = [line for line in text.splitlines() if line.strip()]
+        raw = _decoded(lines[-1].strip() if lines else "", 42)
+        if raw is None or raw[:2] != PLAIN:
+            raise SignatureError("no public key of minisign's", "give the file that `dpdist keygen` or minisign wrote")
+        return cls(raw[2:10], raw[10:])
+
+    def check(self, data: bytes, signature: str) -> str:
+        """The signed comment. Raises `SignatureError` unless the signature is of these data and by this key."""
+        raw, comment, whole = _parsed(signature)
+        if raw[2:10] != self.number:
+            found = f"signed by another key, {raw[2:10][::-1].hex().upper()}, and not by {self.name}"
+            raise SignatureError(found, "take the key of whoever should have signed")
+        signed = data if raw[:2] == PLAIN else _digest(data)
+        try:
+            own = Ed25519PublicKey.from_public_bytes(self.key)
+            own.verify(raw[10:], signed)
+            own.verify(whole, raw[10:] + comment.encode())
+        except (InvalidSignature, ValueError):
+            raise SignatureError(
+                "the signature is not of this file", "do not trust the folder: ask who signed it"
+            ) from None
+        return comment
+
+
+@dataclass(frozen=True, repr=False)
+class SecretKey:
+    """Makes signatures."""
+
+    number: bytes
+    seed: bytes
+
+    @classmethod
+    def from_os(cls) -> SecretKey:
+        return cls(os.urandom(8), os.urandom(32))
+
+    @property
+    def public(self) -> PublicKey:
+        return PublicKey(self.number, self._own.public_key().public_bytes_raw())
+
+    @property
+    def text(self) -> str:
+        """Without a password: its file's mode guards it."""
+        pair = self.seed + self.public.key
+        checksum = hashlib.blake2b(PLAIN + self.number + pair, digest_size=32).digest()
+        raw = PLAIN + _NO_PASSWORD + _CHECKSUM + _SALT + self.number + pair + checksum
+        return f"{_UNTRUSTED}minisign unencrypted secret key\n{base64.b64encode(raw).decode()}\n"
+
+    @classmethod
+    def read(cls, path: Path) -> SecretKey:
+        """Raises `SignatureError` for what is no key, or one with a password."""
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, ValueError) as error:
+            raise SignatureError(f"{path}: cannot be read ({type(error).__name__})", "check the path") from None
+        raw = _decoded(lines[1].strip() if len(lines) > 1 else "", 158)
+        if raw is None or raw[:2] != PLAIN:
+            raise SignatureError(f"{path}: no secret key of minisign's", "make one: dpdist keygen FILE")
+        if raw[2:4] != _NO_PASSWORD:
+            raise SignatureError(f"{path}: a key with a password", "sign with minisign, or take it off: minisign -C -W")
+        return cls(raw[54:62], raw[62:94])
+
+    def sign(self, data: bytes, comment: str) -> str:
+        """The text of a signature's file."""
+        one = self._own.sign(_digest(data))
+        whole = self._own.sign(one + comment.encode())
+        lines = [base64.b64encode(each).decode() for each in (HASHED + self.number + one, whole)]
+        return f"{_UNTRUSTED}signature from dpdist\n{lines[0]}\n{_TRUSTED}{comment}\n{lines[1]}\n"
+
+    @property
+    def _own(self) -> Ed25519PrivateKey:
+        return Ed25519PrivateKey.from_private_bytes(self.seed)
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data).digest()
+
+
+def _parsed(signature: str) -> tuple[bytes, str, bytes]:
+    """Of a signature's file: algorithm, number and signature; comment; signature of both."""
+    lines = signature.split("\n")
+    if len(lines) >= 4 and lines[0].startswith(_UNTRUSTED) and lines[2].startswith(_TRUSTED):
+        raw, whole = _decoded(lines[1], 74), _decoded(lines[3], 64)
+        if raw is not None and whole is not None and raw[:2] in (PLAIN, HASHED):
+            return raw, lines[2].removeprefix(_TRUSTED), whole
+    raise SignatureError("no signature of minisign's", "sign the folder again, or restore it from a copy")
+
+
+def _decoded(text: str, size: int) -> bytes | None:
+    try:
+        raw = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return raw if len(raw) == size else None

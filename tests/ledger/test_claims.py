@@ -1,0 +1,64 @@
+"""Sixty-four processes that claim budget at once, in a file and on a server, and are killed: never overspent, none lost."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpdist.job import Limits
+from dpdist.ledger.accounts import charges, total
+from dpdist.ledger.book import Ledger
+
+CLAIMANTS = 64
+ROOM = 40
+"""Runs that the budget has room for."""
+
+
+def claimed(place: str, kills: int) -> dict[str, Any]:
+    command = [sys.executable, str(Path(__file__).with_name("claimants.py")), place, str(CLAIMANTS), str(kills)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240)
+    assert done.stderr == ""
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("kills", [12, pytest.param(200, marks=pytest.mark.slow)])
+def test_concurrent_claims_are_all_charged_once_or_refused(place: str, ledger: Ledger, kills: int) -> None:
+    """Whoever was told that it is charged has one entry, whoever was refused has none, and the budget is spent exactly."""
+    ledger.limit("wages", "strict", Limits(total=str(Fraction(ROOM, 3))))
+    said = claimed(place, kills)
+    assert said["killed"] >= kills
+    entries = ledger.entries()
+    charged = [int(charge.run.removeprefix("run-")) for charge in charges(entries, "wages")]
+    assert sorted(set(charged)) == sorted(charged), "never twice"
+    assert set(said["charged"]) == set(charged), "none lost, none unheard of"
+    assert sorted(said["charged"] + said["refused"]) == list(range(CLAIMANTS))
+    assert total(charges(entries, "wages")) == Fraction(ROOM, 3)
+    settled = sorted(entry.said["run"] for entry in entries if entry.kind == "settle")
+    assert settled == sorted(f"run-{run}" for run in charged)
+
+
+def test_control_without_one_writer_at_a_time_the_budget_would_be_overspent(
+    ledger: Ledger, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two who read the same state and then both write: the second finds its place in the chain taken."""
+    from dataclasses import replace
+
+    from sqlalchemy.exc import IntegrityError
+
+    from dpdist.ledger.database import Database, append
+    from dpdist.ledger.entries import following
+
+    last = ledger.entries()[-1]
+    own = {"kind": "reserve", "dataset": "wages", "period": "2021"}
+    first, second = (following(last, {**own, "run": run}) for run in ("run-1", "run-2"))
+    with Database(place).writing() as link:
+        append(link, first)
+    with pytest.raises(IntegrityError), Database(place)._engine.begin() as link:
+        append(link, replace(second))

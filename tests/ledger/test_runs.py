@@ -1,0 +1,312 @@
+"""A run and its ledger: charged before the first fit, once however often it resumes; refused with exit code 3."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from public_files import public_files
+from small_release import JOB, survey
+from typer.testing import CliRunner, Result
+
+import dpdist
+from dpdist.cli.main import app
+from dpdist.core.progress import Event, without_sizes
+from dpdist.job.loading import find_job, parse_job
+from dpdist.ledger.accounts import charges, total
+from dpdist.ledger.book import Ledger
+
+NOTHING_COUNTS = "no ledger: nothing counts what releases of this dataset cost together (job key ledger, or DPDIST_LEDGER)"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A survey, and a job file whose ledger stands beside the workspaces; ε = 3 a release."""
+    monkeypatch.delenv("DPDIST_LEDGER", raising=False)
+    survey().head(300).to_parquet(tmp_path / "survey.parquet")
+    write_job(tmp_path, "{}")
+    return tmp_path
+
+
+def write_job(folder: Path, ledger: str | None, *edits: tuple[str, str]) -> None:
+    text = JOB.replace("survey: {", f"input: {{path: {folder}/survey.parquet}}\nsurvey: {{")
+    for old, new in edits:
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "job.yaml").write_text(text + ("" if ledger is None else f"ledger: {ledger}\n"))
+
+
+def run(folder: Path, workspace: str, *more: str) -> Result:
+    return CliRunner().invoke(app, ["run", f"{folder}/job.yaml", "--workspace", f"{folder}/{workspace}", *more])
+
+
+def kinds(folder: Path) -> list[str]:
+    return [entry.kind for entry in Ledger(f"{folder}/ledger.sqlite").entries()]
+
+
+def statement(folder: Path, workspace: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / workspace / "public" / "statement.json").read_text())
+    return found
+
+
+def test_without_a_ledger_a_run_says_once_that_nothing_counts(folder: Path) -> None:
+    write_job(folder, None)
+    done = run(folder, "one")
+    assert done.exit_code == 0
+    assert done.output.count(NOTHING_COUNTS) == 1
+    assert statement(folder, "one")["metered"] is False
+    assert not (folder / "ledger.sqlite").exists()
+    assert "ledger" not in run(folder, "two", "--quiet").output, "control"
+
+
+def test_what_a_ledger_says_is_shown_where_sizes_are_secret_too() -> None:
+    heard: list[Event] = []
+    hear = without_sizes(heard.append)
+    hear(Event("note", "ledger", note="said"))
+    hear(Event("note", "store records", note="of a size"))
+    assert [event.note for event in heard] == ["said"]
+
+
+def test_a_run_is_charged_once_and_its_statement_says_that_it_is_counted(folder: Path) -> None:
+    for _ in range(3):
+        done = run(folder, "one")
+        assert done.exit_code == 0
+        assert "ledger" not in done.stderr
+    assert kinds(folder) == ["begin", "reserve", "settle"]
+    assert statement(folder, "one")["metered"] is True
+
+
+def test_the_same_job_into_another_folder_is_charged_and_says_so_before_it_starts(folder: Path) -> None:
+    run(folder, "one")
+    heard: list[Event] = []
+    dpdist.run(dpdist.load_job(folder / "job.yaml"), folder / "two", listener=heard.append)
+    notes = [k for k, event in enumerate(heard) if event.stage == "ledger"]
+    assert [heard[k].note for k in notes] == [
+        "the ledger has a run of small 2021 already (the same job, another workspace): this one is charged too, ε = 3, "
+        "which makes 6 for the period"
+    ]
+    assert notes[0] < [event.stage for event in heard].index("store records")
+    assert kinds(folder) == ["begin", "reserve", "settle", "reserve", "settle"]
+
+
+def test_a_copied_workspace_is_the_same_run(folder: Path) -> None:
+    run(folder, "one")
+    shutil.copytree(folder / "one", folder / "copy")
+    assert run(folder, "copy").exit_code == 0
+    assert kinds(folder) == ["begin", "reserve", "settle"]
+
+
+def test_over_budget_is_exit_code_3_before_anything_is_written(folder: Path) -> None:
+    write_job(folder, '{total: "6"}')
+    assert [run(folder, name).exit_code for name in ("one", "two")] == [0, 0]
+    before = sorted(folder.iterdir())
+    done = run(folder, "three")
+    assert done.exit_code == 3
+    assert (
+        "budget of small: this run's ε = 3 would make 9 in all\n    allowed: ε = 6 in all, 6 of it charged" in done.output
+    )
+    assert sorted(folder.iterdir()) == before
+    assert run(folder, "two").exit_code == 0, "who was charged goes on"
+
+
+def test_a_limit_that_the_job_does_not_know_holds_too(folder: Path) -> None:
+    place = str(folder / "ledger.sqlite")
+    told = CliRunner().invoke(app, ["ledger", "init", "--ledger", place, "--dataset", "small", "--per-period", "5"])
+    assert told.exit_code == 0
+    assert [run(folder, name).exit_code for name in ("one", "two")] == [0, 3]
+
+
+def test_a_run_refused_later_than_it_began_leaves_no_fit(folder: Path) -> None:
+    """Killed before it was charged, and meanwhile others spent the rest: exit 3, and nothing of it was fitted."""
+    write_job(folder, '{total: "6"}')
+    run(folder, "begun")
+    for name in ("public", "confidential/ledger.json", "confidential/strata.parquet"):
+        path = folder / "begun" / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for left in (folder / "begun" / "confidential").iterdir():
+        if left.name not in ("identity.json", "key", "marks", "records"):
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+    for mark in (folder / "begun" / "confidential" / "marks").iterdir():
+        if mark.stem != "records":
+            mark.unlink()
+    (folder / "ledger.sqlite").unlink()
+    assert [run(folder, name).exit_code for name in ("one", "two")] == [0, 0]
+    assert run(folder, "begun").exit_code == 3
+    assert not (folder / "begun" / "public").exists()
+    assert not list((folder / "begun" / "confidential").glob("noise/*"))
+
+
+def test_a_replay_is_not_charged_and_says_what_the_run_said(folder: Path) -> None:
+    run(folder, "one")
+    write_job(folder, '{total: "3"}')
+    done = run(folder, "again", "--replay", f"{folder}/one/confidential")
+    assert done.exit_code == 0, done.output
+    assert kinds(folder) == ["begin", "reserve", "settle"]
+    assert public_files(folder / "again") == public_files(folder / "one")
+    assert run(folder, "again").exit_code == 0, "resumed without naming the replay"
+    assert kinds(folder) == ["begin", "reserve", "settle"]
+
+
+def test_where_a_ledger_is_and_what_it_limits_is_published_nowhere(folder: Path) -> None:
+    """Control: with other limits and another place a replay has the same bytes."""
+    write_job(folder, '{total: "31.25"}')
+    run(folder, "one")
+    published = public_files(folder / "one")
+    assert not any(word in said for said in published.values() for word in (b"31.25", b"ledger.sqlite"))
+
+
+def test_publishing_again_costs_nothing_and_stays_counted(folder: Path) -> None:
+    run(folder, "one")
+    before = public_files(folder / "one")
+    dpdist.publish(folder / "one")
+    assert public_files(folder / "one") == before
+    assert kinds(folder) == ["begin", "reserve", "settle"]
+
+
+def test_a_run_ends_with_the_ledger_that_it_began_with(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(folder, "one")
+    write_job(folder, None)
+    done = run(folder, "one")
+    assert (done.exit_code, "now names none" in done.output) == (2, True)
+    other = Ledger(str(folder / "other.sqlite"))
+    other.begin()
+    monkeypatch.setenv("DPDIST_LEDGER", str(folder / "other.sqlite"))
+    done = run(folder, "one")
+    assert (done.exit_code, "charged in another ledger" in done.output) == (2, True)
+    monkeypatch.setenv("DPDIST_LEDGER", f"sqlite:///{folder}/ledger.sqlite")
+    assert run(folder, "one").exit_code == 0
+    assert [entry.kind for entry in other.entries()] == ["begin"]
+
+
+def test_a_mounted_secret_may_name_the_ledger(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty one names none; a missing one is no way round the ledger."""
+    place, secret = folder / "other.sqlite", folder / "url"
+    Ledger(str(place)).begin()
+    write_job(folder, None)
+    monkeypatch.setenv("DPDIST_LEDGER", f"@{secret}")
+    assert run(folder, "one").exit_code == 2
+    secret.write_text(f"sqlite:///{place}\n")
+    assert run(folder, "one").exit_code == 0
+    assert statement(folder, "one")["metered"] is True
+    secret.write_text("")
+    assert NOTHING_COUNTS in run(folder, "two").output
+
+
+def test_a_named_ledger_must_have_been_begun(folder: Path) -> None:
+    """A mistyped path is no new budget."""
+    write_job(folder, f"{{url: {folder}/nix.sqlite}}")
+    done = run(folder, "one")
+    assert (done.exit_code, "there is none" in done.output) == (2, True)
+    assert not (folder / "nix.sqlite").exists()
+    assert not (folder / "one").exists()
+
+
+UNPROTECTED = (
+    ("  weight: {bounds: [1, 60], outside: clip}\n", ""),
+    ("family: cell_sums", "family: noisy_tables"),
+    ("laplace_strict", "laplace"),
+    ("strata: [field]\n", ""),
+)
+
+
+def test_a_run_without_a_guarantee_has_no_place_in_a_ledger(folder: Path) -> None:
+    write_job(folder, "{}", *UNPROTECTED)
+    done = run(folder, "one")
+    assert done.exit_code == 3, done.output
+    assert "promises nothing" in done.output
+    write_job(folder, None, *UNPROTECTED)
+    assert run(folder, "one").exit_code == 0, "control"
+
+
+def test_validate_and_plan_show_what_is_left(folder: Path) -> None:
+    run(folder, "one")
+    write_job(folder, f'{{url: {folder}/ledger.sqlite, total: "8"}}')
+    said = "budget: strict ε = 3 charged to small under zero_out; 5 left; this run takes 3"
+    assert said in CliRunner().invoke(app, ["validate", f"{folder}/job.yaml"]).output
+    assert "5 left" in CliRunner().invoke(app, ["plan", f"{folder}/job.yaml"]).output
+    run(folder, "two")
+    done = CliRunner().invoke(app, ["validate", f"{folder}/job.yaml"])
+    assert (done.exit_code, "a run into a new workspace would be refused" in done.output) == (0, True)
+
+
+def test_the_pages_of_a_ledger(folder: Path) -> None:
+    """show, check and export, for people and for programs."""
+    run(folder, "one")
+    run(folder, "two")
+    place = ["--ledger", str(folder / "ledger.sqlite")]
+    CliRunner().invoke(app, ["ledger", "init", *place, "--dataset", "small", "--total", "10", "--window", "3:9"])
+    shown = CliRunner().invoke(app, ["ledger", "show", *place]).output
+    assert "small: strict, zero_out" in shown
+    assert "6 of 10, 4 left" in shown
+    assert "6 of 9, 3 left" in shown
+    (account,) = json.loads(CliRunner().invoke(app, ["ledger", "show", "--json", *place]).output)["accounts"]
+    (period,) = account["periods"]
+    assert (account["charged"], account["limits"]["total"]) == ("6", "10")
+    assert period == {"period": "2021", "runs": "2", "released": "2", "ε": "6", "summed": "6"}
+    checked = CliRunner().invoke(app, ["ledger", "check", *place, str(folder / "one"), str(folder / "two")])
+    assert (checked.exit_code, checked.output.startswith("6 entries, each whole")) == (0, True)
+    (folder / "ledger.sqlite").rename(folder / "away.sqlite")
+    Ledger(str(folder / "ledger.sqlite")).begin()
+    checked = CliRunner().invoke(app, ["ledger", "check", *place, str(folder / "one")])
+    assert (checked.exit_code, checked.output) == (1, f"{folder}/one: the run was charged in another ledger\n")
+    (folder / "away.sqlite").rename(folder / "ledger.sqlite")
+    lines = CliRunner().invoke(app, ["ledger", "export", "--json", *place]).output.splitlines()
+    entries = [json.loads(line) for line in lines]
+    assert [entry["previous"] for entry in entries[1:]] == [entry["sha256"] for entry in entries[:-1]]
+    table = CliRunner().invoke(app, ["ledger", "export", *place]).output.splitlines()
+    assert len(table) == 7
+    assert table[2].split(",")[2:5] == ["reserve", "small", "2021"]
+
+
+ELECTIONS = tuple(str(year) for year in range(1994, 2026, 2))
+
+
+@pytest.mark.real_data
+def test_sixteen_elections_add_up_and_the_seventeenth_is_refused(data: Path, tmp_path: Path) -> None:
+    """One template, a chain of releases: the ledger's sum is the one in the last statement."""
+    place = tmp_path / "ledger.sqlite"
+    CliRunner().invoke(app, ["ledger", "init", "--ledger", str(place), "--dataset", "cps_vote", "--total", "16"])
+    everybody = pd.read_parquet(data / "cps_vote.parquet", columns=["year", "state", "voted", "weight"]).dropna()
+    text = find_job("vote_strict").read_text(encoding="utf-8")
+    before = '{histogram: {epsilon: "0.3"}}'
+    codes = []
+    for period in (*ELECTIONS, "2026"):
+        year = int(period) if period in ELECTIONS else 2024
+        everybody[everybody["year"] == year].to_parquet(tmp_path / "current.parquet")
+        own = text.replace('period: "2024"', f'period: "{period}"')
+        own = own.replace("{path: cps_vote-2022.parquet, provenance: an earlier public-use file}", before)
+        own = own.replace("compare: [laplace_composed, reference_only]\n", "")
+        (tmp_path / "job.yaml").write_text(own + f"ledger: {{url: {place}}}\n")
+        command = ["run", f"{tmp_path}/job.yaml", "-w", f"{tmp_path}/{period}", "--input", f"{tmp_path}/current.parquet"]
+        codes.append(CliRunner().invoke(app, command).exit_code)
+        before = f"{{release: {tmp_path}/{period}/public}}"
+    assert codes == [0] * 16 + [3]
+    last = statement(tmp_path, ELECTIONS[-1])
+    assert total(charges(Ledger(str(place)).entries(), "cps_vote")) == Fraction(last["reference"]["chain_epsilon"]) == 16
+    assert not (tmp_path / "2026").exists()
+    assert last["metered"] is True
+
+
+def test_a_correction_of_an_earlier_year_is_charged_beside_it(folder: Path) -> None:
+    """Years of one template, and the first again with a lower bound on salaries: its period has both charges."""
+    for period in ("2021", "2022"):
+        write_job(folder, '{per_period: "5"}', ('"2021"', f'"{period}"'))
+        assert run(folder, period).exit_code == 0
+    write_job(folder, '{per_period: "5"}', ("200000", "150000"), ('"3"', '"2"'))
+    assert run(folder, "corrected").exit_code == 0
+    write_job(folder, '{per_period: "5"}', ("200000", "150000"), ('"3"', '"1e-6"'))
+    assert run(folder, "again").exit_code == 3
+    found = charges(Ledger(str(folder / "ledger.sqlite")).entries(), "small")
+    assert [(each.period, each.budget) for each in found] == [("2021", 3), ("2022", 3), ("2021", 2)]
+
+
+def test_what_a_job_says_of_its_ledger_decides_no_result() -> None:
+    said = 'ledger: {url: x, total: "9", window: {periods: 2, budget: "1"}}'
+    plain, counted = parse_job(JOB), parse_job(JOB + said)
+    assert plain.identity == counted.identity
+    assert plain.public == counted.public

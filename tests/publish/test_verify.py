@@ -1,0 +1,265 @@
+"""A release in the hands of others: every changed, missing and added file is named, and who signed it is known."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import stat
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from small_release import JOB, survey
+from typer.testing import CliRunner
+
+import dpdist
+from dpdist.cli.main import app
+from dpdist.core.errors import WorkspaceError
+from dpdist.core.files import sha256
+from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT, canonical, release_id
+from dpdist.evaluation.verifying import problems, sign
+from dpdist.publish.minisign import PublicKey, SecretKey, SignatureError
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace, and its input beside it."""
+    folder = tmp_path_factory.mktemp("released")
+    survey().head(300).to_parquet(folder / "survey.parquet")
+    job = dpdist.parse_job(JOB.replace("survey: {", f"input: {{path: {folder}/survey.parquet}}\nsurvey: {{"))
+    dpdist.run(job, folder / "ws")
+    return folder / "ws"
+
+
+@pytest.fixture
+def public(released: Path, tmp_path: Path) -> Path:
+    shutil.copytree(released / "public", tmp_path / "ws" / "public")
+    return tmp_path / "ws" / "public"
+
+
+@pytest.fixture(scope="module")
+def key() -> SecretKey:
+    return SecretKey.from_os()
+
+
+def files(public: Path) -> list[str]:
+    return sorted(path.relative_to(public).as_posix() for path in public.rglob("*") if path.is_file())
+
+
+def verify(public: Path, *more: str) -> tuple[int, list[str]]:
+    done = CliRunner().invoke(app, ["verify", str(public), *more])
+    return done.exit_code, done.output.splitlines()
+
+
+def vouch(public: Path, **edits: object) -> None:
+    """Write the manifest again as dpdist would, of the files as they are: what a forger can do."""
+    said = json.loads((public / MANIFEST).read_text()) | edits
+    said["files"] = {name: sha256(public / name) for name in files(public) if name not in (MANIFEST, SIGNATURE)}
+    (public / MANIFEST).write_bytes(canonical(said | {"release": release_id(said)}))
+
+
+def edit(path: Path, **edits: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | edits))
+
+
+def test_a_release_is_whole_whatever_its_folder_is_called(public: Path) -> None:
+    assert verify(public.parent) == (0, [f"whole: {public}"])
+    moved = public.rename(public.with_name("downloaded"))
+    assert verify(moved) == (0, [f"whole: {moved}"])
+
+
+def test_every_flipped_bit_is_named(public: Path) -> None:
+    """Of every file at four places, and of the manifest at many more."""
+    flips = 0
+    for name in files(public):
+        path = public / name
+        good = path.read_bytes()
+        places = range(0, len(good), 29) if name == MANIFEST else {0, len(good) // 3, len(good) // 2, len(good) - 1}
+        for at in places:
+            path.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
+            lines = problems(public)
+            assert lines, f"{name} at {at}"
+            assert lines[0].startswith((name, MANIFEST)), f"{name} at {at}: {lines}"
+            assert name == MANIFEST or len(lines) == 1
+            flips += 1
+        path.write_bytes(good)
+    assert flips >= 100
+    assert problems(public) == [], "control"
+
+
+def test_changed_missing_and_added_files_have_a_line_each(public: Path) -> None:
+    (public / "tables" / "counts.csv").write_text("changed")
+    (public / "released" / "seed").unlink()
+    (public / "synthetic").rename(public / "records")
+    (public / "tables" / "more.csv").write_text("added")
+    code, lines = verify(public)
+    assert code == 1
+    assert [line.partition(":")[0] for line in lines] == [
+        "released/seed",
+        "synthetic/set-1.parquet",
+        "tables/counts.csv",
+        "records/set-1.parquet",
+        "tables/more.csv",
+    ]
+    assert lines[0] == "released/seed: no such file"
+
+
+def test_report_and_publish_refuse_what_is_not_whole(public: Path) -> None:
+    assert "small 2021" in dpdist.report(public.parent), "control"
+    (public / "tables" / "counts.csv").write_text("changed")
+    for act in (dpdist.report, dpdist.publish):
+        with pytest.raises(WorkspaceError, match=r"tables/counts\.csv: it is not the file"):
+            act(public.parent)
+    assert (public / "tables" / "counts.csv").read_text() == "changed"
+
+
+FORGED: dict[str, Callable[[Path], None]] = {
+    "less spent": lambda public: edit(public / "statement.json", epsilon="0.3"),
+    "another guarantee": lambda public: edit(public / "released" / "promise.json", guarantee="asymptotic"),
+    "another job": lambda public: edit(
+        public / "released" / "job.json",
+        budget=json.loads((public / "released" / "job.json").read_text())["budget"] | {"epsilon": "300"},
+    ),
+}
+
+
+@pytest.mark.parametrize("how", FORGED)
+def test_a_statement_whose_figures_do_not_follow_from_its_job_is_named(public: Path, how: str) -> None:
+    """Its forger has written the manifest again: every checksum holds."""
+    FORGED[how](public)
+    vouch(public)
+    lines = problems(public)
+    assert lines
+    assert all(line.startswith(("statement.json:", "released/promise.json:")) for line in lines)
+    for act in (dpdist.report, dpdist.publish):
+        with pytest.raises(WorkspaceError, match="which follows from its job"):
+            act(public.parent)
+
+
+@pytest.mark.parametrize(("format", "found"), [(None, "no format"), (2, "format 2"), ("1", "format 1")])
+def test_another_format_is_said_to_be_one(public: Path, format: object, found: str) -> None:
+    said = json.loads((public / MANIFEST).read_text())
+    if format is None:
+        (public / MANIFEST).write_text(json.dumps({name: said[name] for name in ("files", "job", "versions")}))
+    else:
+        vouch(public, format=format)
+    assert [line.startswith(f"manifest.json: {found}") for line in problems(public)] == [True]
+
+
+def test_a_replayed_folder_is_never_whole(public: Path) -> None:
+    (public / UNFIT).write_text("of a replay")
+    assert verify(public) == (1, [f"{UNFIT}: the folder repeats another run's draws"])
+
+
+def test_minisign_accepts_what_dpdist_signs(public: Path, tmp_path: Path) -> None:
+    """Debian's own program, with keys that dpdist has made."""
+    secret, line = tmp_path / "agency.key", ["verify", str(public), "--key", str(tmp_path / "agency.key.pub")]
+    runner = CliRunner()
+    assert runner.invoke(app, ["keygen", str(secret)]).exit_code == 0
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    assert runner.invoke(app, ["keygen", str(secret)]).exit_code == 1, "a key is not overwritten"
+    assert runner.invoke(app, ["sign", str(public), "--key", str(secret)]).exit_code == 0
+    assert runner.invoke(app, line).exit_code == 0
+    said = minisign("-V", "-p", f"{secret}.pub", "-m", str(public / MANIFEST))
+    name = json.loads((public / MANIFEST).read_text())["release"]
+    assert f"Trusted comment: dataset:small period:2021 release:{name}\n" in said
+
+
+def minisign(*said: str) -> str:
+    try:
+        done = subprocess.run(["minisign", *said], capture_output=True, text=True, check=False, timeout=60)
+    except FileNotFoundError:
+        raise AssertionError("no minisign: apt-get install minisign") from None
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("way", [[], ["-l"]], ids=["hashed", "as it is"])
+def test_dpdist_accepts_what_minisign_signs(public: Path, tmp_path: Path, way: list[str]) -> None:
+    """With keys of either; `-l`: as versions before 0.6 signed."""
+    minisign("-G", "-W", "-p", f"{tmp_path}/pub", "-s", f"{tmp_path}/sec")
+    own = SecretKey.read(tmp_path / "sec")
+    (tmp_path / "own").write_text(own.text)
+    for secret in ("sec", "own"):
+        minisign("-S", *way, "-s", f"{tmp_path}/{secret}", "-m", str(public / MANIFEST))
+        assert verify(public, "--key", f"{tmp_path}/pub") == (0, [f"whole: {public}"])
+        assert verify(public, "--key", own.public.text.splitlines()[1])[0] == 0
+    assert own.public == PublicKey.parse((tmp_path / "pub").read_text())
+
+
+def test_another_key_no_signature_and_a_changed_one_are_named(public: Path, key: SecretKey) -> None:
+    assert problems(public, key.public) == [f"{SIGNATURE}: no such file"]
+    sign(public, key)
+    assert problems(public, key.public) == []
+    other = SecretKey.from_os().public
+    (line,) = problems(public, other)
+    assert line == f"{SIGNATURE}: signed by another key, {key.public.name}, and not by {other.name}"
+    namesake = PublicKey(key.public.number, other.key)
+    assert problems(public, namesake) == [f"{SIGNATURE}: the signature is not of this file"]
+
+
+def test_every_changed_character_of_a_signature_is_found(public: Path, key: SecretKey) -> None:
+    """But for its first line, the comment that nobody signs."""
+    sign(public, key)
+    path = public / SIGNATURE
+    good = path.read_text()
+    for at in range(len("untrusted comment: signature from dpdist\n"), len(good) - 1):
+        path.write_text(good[:at] + ("A" if good[at] != "A" else "B") + good[at + 1 :])
+        assert problems(public, key.public), good[at - 5 : at + 5]
+    path.write_text(good)
+    assert problems(public, key.public) == []
+
+
+def test_a_forger_without_the_key_is_found_out(public: Path, key: SecretKey) -> None:
+    """What no checksum shows: figures of a table changed, and the manifest written again."""
+    sign(public, key)
+    (public / "tables" / "counts.csv").write_text("field,sex,estimate\n")
+    vouch(public)
+    assert problems(public) == [], "control"
+    assert problems(public, key.public) == [f"{SIGNATURE}: the signature is not of this file"]
+
+
+def test_what_is_not_whole_or_repeats_a_run_is_not_signed(public: Path, key: SecretKey) -> None:
+    (public / UNFIT).write_text("of a replay")
+    with pytest.raises(WorkspaceError, match="not signed"):
+        sign(public, key)
+    (public / UNFIT).unlink()
+    (public / "tables" / "counts.csv").unlink()
+    with pytest.raises(WorkspaceError, match="not signed"):
+        sign(public, key)
+
+
+def test_a_signature_stays_while_the_manifest_does(public: Path, key: SecretKey) -> None:
+    """Published again by the same code, a release is the same bytes; otherwise its signature would be another's."""
+    sign(public, key)
+    dpdist.publish(public.parent)
+    assert problems(public, key.public) == []
+    vouch(public, date="1999-01-01")
+    dpdist.publish(public.parent)
+    assert not (public / SIGNATURE).exists()
+    assert problems(public) == []
+
+
+def test_a_replay_has_the_day_of_the_run_that_it_repeats(released: Path, tmp_path: Path) -> None:
+    source = tmp_path / "ws"
+    shutil.copytree(released, source)
+    edit(source / "confidential" / "identity.json", date="2019-12-31")
+    job = dpdist.parse_job(JOB.replace("survey: {", f"input: {{path: {released.parent}/survey.parquet}}\nsurvey: {{"))
+    dpdist.run(job, tmp_path / "again", replay=source / "confidential")
+    assert json.loads((tmp_path / "again" / "public" / MANIFEST).read_text())["date"] == "2019-12-31"
+
+
+@pytest.mark.parametrize("text", ["", "RWQ", "not a key\n" * 3])
+def test_what_is_no_key_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "key").write_text(text)
+    with pytest.raises(SignatureError):
+        PublicKey.parse(text)
+    with pytest.raises(SignatureError):
+        SecretKey.read(tmp_path / "key")
+
+
+def test_no_key_is_shown_by_accident() -> None:
+    key = SecretKey.from_os()
+    assert key.seed.hex() not in repr(key)
+    assert str(key.seed) not in repr(key)
