@@ -2,19 +2,22 @@
 
 A *search* is a generator of steps: it yields a step, is sent the summary of the fit with the weights that the step gave,
 and returns once Δ = max_i α_i F_i(α) ≤ target. Whoever runs the search (over blocks on a cluster, or in memory) decides how
-a fit is made; the rule does not know.
+a fit is made; the rule does not know. What becomes of a step at a record stands here alone: `informed`, `weigh`, `bounded`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from dpdist.core.records import Floats
 from dpdist.job import Mechanism, WeightRule, Weights
 from dpdist.privacy.weights import (
     Cap,
     Cluster,
+    Constant,
     Counted,
     Inverse,
     Linear,
@@ -25,8 +28,12 @@ from dpdist.privacy.weights import (
     Step,
     Summary,
     Truncated,
+    among,
+    asks_for_outcomes,
+    at,
     foreseen,
     itself,
+    product,
 )
 
 MARGIN = 0.999
@@ -38,8 +45,57 @@ MAX_STEPS = 40
 Search = Generator[Step, Summary, None]
 
 
+Carry = dict[str, Floats]
+"""What records keep between the fits of a search, by name, each (record,): alpha, unweighted (F) and bound (F(α))."""
+W = TypeVar("W")
+
+
 class NotReached(Exception):
     """No weights of this rule brought the bound under the target."""
+
+
+class AllOutcomes(NamedTuple):
+    """Asked of whoever runs a search, in place of a fit: the outcomes of all records, (record,)."""
+
+
+def informed(steps: Generator[W, Summary, None]) -> Generator[W | AllOutcomes, Any, None]:
+    """The search, its steps told the outcomes of all records where they ask for them."""
+    step, outcomes = next(steps), None
+    while True:
+        if asks_for_outcomes(step):
+            if outcomes is None:
+                outcomes = np.sort((yield AllOutcomes()))
+            step = among(step, outcomes)
+        summary = yield step
+        try:
+            step = steps.send(summary)
+        except StopIteration:
+            return
+
+
+def weigh(step: Step, outcome: Floats, carry: Carry) -> Floats:
+    """New α from the carry, and into it; an α that needs no earlier fit begins a carry. `outcome`: of these records."""
+    if isinstance(step, Ones | Constant):
+        carry.clear()
+        carry["alpha"] = step(*3 * (np.ones(len(outcome)),))
+    else:
+        carry["alpha"] = at(step, outcome)(carry["unweighted"], carry["alpha"], carry["bound"])
+    return carry["alpha"]
+
+
+def bounded(carry: Carry, bound: Floats) -> Floats:
+    """F(α) of a fit into the carry; returns (Δ, max F, −min F), to be combined over blocks by max."""
+    carry["bound"] = bound
+    unweighted = carry.setdefault("unweighted", bound)
+    finite = unweighted[np.isfinite(unweighted)]
+    weighted = product(carry["alpha"], bound)
+    return np.array([weighted.max(initial=0.0), finite.max(initial=0.0), -finite.min(initial=np.inf)])
+
+
+def summary_of(extremes: Floats) -> Summary:
+    """What a search is told of a fit, from the first three of its records' extremes."""
+    bound, largest, negative_smallest = extremes[:3]
+    return Summary(float(bound), float(largest), -float(negative_smallest))
 
 
 def search(weights: Weights, target: float) -> Search:

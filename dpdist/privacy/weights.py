@@ -8,7 +8,7 @@ of steps is in `searches`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -32,6 +32,7 @@ class Step(Protocol):
         ...
 
 
+S = TypeVar("S")
 NO_OUTCOMES: Floats = np.empty(0)
 
 
@@ -163,22 +164,24 @@ class Reweight(NamedTuple):
         return _finite(unweighted, np.minimum(1.0, np.where((own == 0) & (alpha > 0), alpha, raised)))
 
 
-def innermost(step: Step) -> Step:
-    """The step that others are taken after."""
-    return innermost(step.inner) if isinstance(step, ScaleShift | Truncated) else step
+def asks_for_outcomes(step: object) -> bool:
+    """True if the step, or one that it is taken after, has to know the outcomes of all records."""
+    return asks_for_outcomes(step.inner) if isinstance(step, ScaleShift | Truncated) else isinstance(step, Cluster)
 
 
-def among(step: Step, outcomes: Floats) -> Step:
+def among(step: S, outcomes: Floats) -> S:
     """The step, told all outcomes of the stratum, sorted, if it asks for them."""
-    return _told(step, lambda cluster: cluster._replace(outcomes=outcomes))
+    told: S = _told(step, lambda cluster: cluster._replace(outcomes=outcomes))
+    return told
 
 
-def at(step: Step, outcome: Floats) -> Step:
+def at(step: S, outcome: Floats) -> S:
     """The step, told the outcomes of the records that it is to weight, if it asks for them."""
-    return _told(step, lambda cluster: cluster._replace(own=outcome))
+    told: S = _told(step, lambda cluster: cluster._replace(own=outcome))
+    return told
 
 
-def _told(step: Step, tell: Callable[[Cluster], Step]) -> Step:
+def _told(step: Any, tell: Callable[[Cluster], Cluster]) -> Any:
     if isinstance(step, ScaleShift | Truncated):
         return step._replace(inner=_told(step.inner, tell))
     return tell(step) if isinstance(step, Cluster) else step

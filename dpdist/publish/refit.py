@@ -14,8 +14,19 @@ import numpy as np
 from dpdist.core.keys import Key
 from dpdist.core.records import Codes, Floats, Records
 from dpdist.models.protocol import Draws, Exact, Expectation, Improper, StratumModel, Synthesizer, expected_of
-from dpdist.privacy.weight_search import NotReached, reference_counts, reference_search, search_of
-from dpdist.privacy.weights import Summary, among, at, itself
+from dpdist.privacy.weight_search import (
+    AllOutcomes,
+    Carry,
+    NotReached,
+    bounded,
+    informed,
+    reference_counts,
+    reference_search,
+    search_of,
+    summary_of,
+    weigh,
+)
+from dpdist.privacy.weights import Summary, itself
 from dpdist.publish.released import Release
 
 DRAWS = 400
@@ -154,23 +165,22 @@ def _subsample(release: Release, own: slice) -> tuple[Codes, Floats]:
 def _weights(release: Release, model: Recentred, records: Records, key: Key) -> Floats:
     """Privacy weights of the synthetic sample that the job's search ends with, its last ones if it misses the target."""
     mechanism, frozen = release.job.mechanism, release.job.frozen
-    steps = (reference_search if frozen else search_of)(mechanism, release.target)
+    search = informed((reference_search if frozen else search_of)(mechanism, release.target))
     counted = reference_counts(mechanism) if frozen else itself
-    step = next(steps)
-    alpha = bound = np.ones(len(records))
-    unweighted: Floats | None = None
+    draws = min(SEARCH_DRAWS, release.job.sampler.draws)
+    carry: Carry = {}
+    reply: Floats | Summary | None = None
     while True:
-        told = at(among(step, np.sort(records.outcome)), records.outcome)
-        alpha = told(alpha if unweighted is None else unweighted, alpha, bound)
-        statistics = model.statistics(records, counted(alpha))
-        draws = model.draw(statistics, min(SEARCH_DRAWS, release.job.sampler.draws), key.generator("posterior"))
-        bound = model.extremes(draws, records).bound
-        unweighted = bound if unweighted is None else unweighted
-        summary = Summary(float((alpha * bound).max()), float(unweighted.max()), float(unweighted.min()))
         try:
-            step = steps.send(summary)
+            step = search.send(reply)
         except (StopIteration, NotReached):
-            return alpha
+            return carry["alpha"]
+        if isinstance(step, AllOutcomes):
+            reply = records.outcome
+            continue
+        statistics = model.statistics(records, counted(weigh(step, records.outcome, carry)))
+        fit = model.draw(statistics, draws, key.generator("posterior"))
+        reply = summary_of(bounded(carry, model.extremes(fit, records).bound))
 
 
 def _redrawn(model: Recentred, records: Records, alpha: Floats, rng: np.random.Generator) -> Floats:

@@ -10,24 +10,16 @@ that differ in the last digit is rounded apart, and the files hold many numbers.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import re
-import secrets
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import opendp.measurements
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
-from golden_jobs import CURRENT, EARLIER, RELEASED, Said, parsed, rooted, said, shipped, survey
-from shipped_surveys import simulated_survey
-
-import dpdist
+from small_jobs import Said
+from small_runs import run
 
 GOLDENS = Path(__file__).parent / "released"
 TOLERANCE = 1e-9
@@ -46,58 +38,9 @@ class Kept(NamedTuple):
     total: float
 
 
-@contextmanager
-def named(name: str) -> Iterator[None]:
-    """Root keys and OpenDP's noise follow from the name: differences of geometric numbers, and rounded normal ones."""
-    numbers, keys = itertools.count(), itertools.count()
-
-    def generator() -> np.random.Generator:
-        digest = hashlib.blake2b(f"{name} {next(numbers)}".encode(), digest_size=16).digest()
-        return np.random.default_rng(int.from_bytes(digest, "little"))
-
-    def make_laplace(*_: object, scale: float) -> Callable[[list[int]], list[int]]:
-        def measurement(values: list[int]) -> list[int]:
-            one, other = generator().geometric(-np.expm1(-1.0 / scale), (2, len(values)))
-            return (np.array(values, dtype=np.int64) + one - other).tolist()
-
-        return measurement
-
-    def make_gaussian(*_: object, scale: float) -> Callable[[list[int]], list[int]]:
-        def measurement(values: list[int]) -> list[int]:
-            noise = np.rint(scale * generator().standard_normal(len(values)))
-            return (np.array(values, dtype=np.int64) + noise.astype(np.int64)).tolist()
-
-        return measurement
-
-    def token_bytes(size: int = 32) -> bytes:
-        return hashlib.blake2b(f"{name} key {next(keys)}".encode(), digest_size=size).digest()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(opendp.measurements, "make_laplace", make_laplace)
-        patch.setattr(opendp.measurements, "make_gaussian", make_gaussian)
-        patch.setattr(secrets, "token_bytes", token_bytes)
-        yield
-
-
-def write_inputs(folder: Path) -> None:
-    """The files that the jobs name."""
-    survey(1).to_parquet(folder / CURRENT)
-    survey(2).to_parquet(folder / EARLIER)
-    for job in shipped().values():
-        for seed, path in enumerate([job["input"].get("path"), (job.get("reference") or {}).get("path")], 3):
-            if path is not None:
-                simulated_survey(job, seed).to_parquet(folder / path)
-    first = said("reference_tables", "substitution", "reference_cells") | {"period": "2018", "input": {"path": EARLIER}}
-    work = folder / "earlier_work"
-    with named(RELEASED):
-        dpdist.run(parsed(rooted(first | {"reference": {"histogram": {"epsilon": "3"}}}, folder)), work)
-    (work / "public").rename(folder / RELEASED)
-
-
 def released(name: str, job: Said, inputs: Path, workspace: Path) -> dict[str, Kept]:
     """Run a job and keep what it left: the public folder, and the tables and bounds of the confidential one."""
-    with named(name):
-        dpdist.run(parsed(rooted(job, inputs)), workspace)
+    run(name, job, inputs, workspace)
     own = [path for path in (workspace / "public").rglob("*") if path.is_file()]
     own += [*(workspace / "confidential").glob("*.parquet"), *(workspace / "confidential" / "evaluation").glob("*.parquet")]
     return {path.relative_to(workspace).as_posix(): kept(path) for path in sorted(own)}

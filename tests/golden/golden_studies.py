@@ -7,34 +7,37 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from golden_jobs import shipped
-from golden_runs import Kept, kept, named
+from golden_runs import Kept, kept
+from named_draws import named
 from shipped_surveys import Said, simulated_survey
+from small_jobs import shipped
 
 from dpdist.job.loading import find_job
 from dpdist.studies.file import parse_study
 from dpdist.studies.run import run
 
 _SURVEY = {"population": 8000, "sample": 800}
+_TABULATED = ["fbs", "fbs_expected", "fbp_N_n", "fbs_inverse", "fbs_fixed_point_parameters"]
 STUDIES: dict[str, Said] = {
-    "global_dp_beta": {"cases": {"beta": {"n": 200}}, "epsilons": ["5", "4", "3"], "draws": 100},
+    "global_dp_beta": {"cases": {"beta": {"n": 200}}, "epsilons": ["4"], "draws": 100},
     "vector_weights_counts": {"cases": {"poisson": {"n": 200}, "nb": {"n": 200}}, "draws": 100},
     "guarantees": {"cases": {"random": {}, "two_point": {}}, "epsilons": ["3"]},
-    "fbs_fbp_laplace": {"cases": {"normal": _SURVEY}, "sets": [2], "draws": 100},
+    "fbs_fbp_laplace": {"cases": {"normal": _SURVEY}, "sets": [2], "draws": 100, "mechanisms": _TABULATED},
     "strict_survey": {"cases": {"n1000_3": _SURVEY}, "epsilons": ["1"]},
     "drift_chain": {
         "cases": {"shape": _SURVEY | {"periods": 2}},
-        "mechanisms": [{"label": "every", "refresh": 1}, {"label": "renewed", "renewed": True}],
+        "mechanisms": ["every", "renewed"],
     },
     "strict_halves": {
         "cases": {"nscg_substitution": {"job": "shipped-nscg_strict"}, "nscg_around": {"job": "shipped-nscg_strict"}}
     },
     "repeated_samples": {
         "cases": {"nscg_3000": {"job": "shipped-nscg_strict", "sample": 150, "weight_bounds": [1, 1000]}},
-        "epsilons": ["1", "20"],
+        "epsilons": ["20"],
+        "mechanisms": ["reference_tables", "histogram", "sanitized_statistics", "fbp"],
     },
 }
-"""By a shipped study's name: its cases that are kept, each with its own keys, and other keys in place of the study's."""
+"""By a shipped study's name: its cases and mechanisms that stay, cases with keys of their own, and other keys."""
 
 
 def study(name: str, folder: Path) -> Said:
@@ -50,8 +53,9 @@ def study(name: str, folder: Path) -> Said:
             (folder / f"{file}.yaml").write_text(json.dumps(job), encoding="utf-8")
             case |= {"job": str(folder / f"{file}.yaml"), "file": file}
     left_out = ("figures", "beside", "notes", "limits")
-    made = {key: value for key, value in made.items() if key not in left_out} | own
-    for arm in made.get("mechanisms", []):
+    arms = [arm for arm in made["mechanisms"] if arm.get("label") in own.get("mechanisms", [arm.get("label")])]
+    made = {key: value for key, value in made.items() if key not in left_out} | own | {"mechanisms": arms}
+    for arm in arms:
         names = [case["name"] for case in kept_cases]
         if "cases" in arm:
             arm["cases"] = [each for each in arm["cases"] if each in names] or names[:1]

@@ -1,4 +1,4 @@
-"""Records what the jobs of golden_jobs release, or compares with what is recorded.
+"""Records what the jobs of small_jobs release, or compares with what is recorded.
 
 python tests/golden/record.py [NAME …]                  record these, or all; what no job has any more is deleted
 python tests/golden/record.py --compare [NAME …]        byte for byte, on the machine type that recorded
@@ -15,9 +15,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from golden_jobs import cases, reach
-from golden_runs import GOLDENS, differences, read_golden, released, write_golden, write_inputs
+sys.path.insert(0, str(Path(__file__).parent.parent))  # what tests share
+
+from golden_runs import GOLDENS, differences, read_golden, released, write_golden
 from golden_studies import STUDIES, studied
+from small_jobs import cases, reach
+from small_runs import write_inputs
 
 
 def main() -> int:

@@ -9,9 +9,10 @@ import json
 from pathlib import Path
 
 import pytest
-from golden_jobs import EXACT, cases, reach
-from golden_runs import GOLDENS, Kept, differences, kept, read_golden, released, write_inputs
+from golden_runs import GOLDENS, Kept, differences, kept, read_golden, released
 from golden_studies import STUDIES, studied
+from small_jobs import EXACT, cases, reach
+from small_runs import write_inputs
 
 CASES = cases()
 

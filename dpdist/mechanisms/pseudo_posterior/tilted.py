@@ -24,18 +24,14 @@ from dpdist.engine.protocol import (
     StratumRecorder,
 )
 from dpdist.models.protocol import Clamped, Draws, StratumModel
-from dpdist.privacy.weight_search import NotReached
+from dpdist.privacy.weight_search import AllOutcomes, NotReached, bounded, informed, summary_of
+from dpdist.privacy.weight_search import weigh as weigh_by
 from dpdist.privacy.weights import (
-    Cluster,
-    Constant,
     Counted,
-    Ones,
     Step,
     Summary,
     Truncated,
-    among,
     at,
-    innermost,
     itself,
     product,
 )
@@ -65,15 +61,11 @@ Weighings = Generator[Weighing, Summary, None]
 
 
 def weigh(model: StratumModel, step: Weighing, records: Records, carry: Carry) -> Floats:
-    """New α from the carry, and into it; an α that needs no earlier fit begins a carry."""
-    if isinstance(step, Frozen):
-        carry.clear()
-        carry["unweighted"], carry["alpha"] = step.weigh(model, records)
-    elif isinstance(step, Ones | Constant):
-        carry.clear()
-        carry["alpha"] = step(*3 * (np.ones(len(records)),))
-    else:
-        carry["alpha"] = at(step, records.outcome)(carry["unweighted"], carry["alpha"], carry["bound"])
+    """New α from the carry, and into it; weights that are fixed on a reference begin a carry."""
+    if not isinstance(step, Frozen):
+        return weigh_by(step, records.outcome, carry)
+    carry.clear()
+    carry["unweighted"], carry["alpha"] = step.weigh(model, records)
     return carry["alpha"]
 
 
@@ -103,12 +95,7 @@ class Bound(NamedTuple):
 
     def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
         extremes = self.model.extremes(self.draws, records)
-        carry["bound"] = extremes.bound
-        unweighted = carry.setdefault("unweighted", extremes.bound)
-        finite = unweighted[np.isfinite(unweighted)]
-        weighted, ranges = (product(carry["alpha"], size) for size in (extremes.bound, extremes.range))
-        largest = finite.max(initial=0.0)
-        return np.array([weighted.max(initial=0.0), largest, -finite.min(initial=np.inf), ranges.max(initial=0.0)])
+        return np.array([*bounded(carry, extremes.bound), product(carry["alpha"], extremes.range).max(initial=0.0)])
 
 
 class Byproducts(NamedTuple):
@@ -157,22 +144,22 @@ def fits(
 
     `counted` tells what a record counts in a fit by its privacy weight.
     """
-    step = next(steps)
+    search = informed(steps)
+    step = next(search)
     kept: list[Fit] = []
-    number, outcomes = 0, None
+    number = 0
     while True:
-        if not isinstance(step, Frozen) and isinstance(innermost(step), Cluster):
-            if outcomes is None:
-                outcomes = np.sort((yield Pass(Outcomes(), "concat")))
-            step = among(step, outcomes)
+        if isinstance(step, AllOutcomes):
+            step = search.send((yield Pass(Outcomes(), "concat")))
+            continue
         statistics = yield Pass(Weigh(model, step, counted), model.combine)
         theta = yield Sample(statistics, "posterior")
-        bound, largest, negative_smallest, range_bound = yield Pass(Bound(model, theta), "max")
-        summary = Summary(float(bound), float(largest), -float(negative_smallest))
-        kept = [*kept[:1], *kept[1:][-2:], Fit(step, statistics, theta, summary, float(range_bound))]
+        extremes = yield Pass(Bound(model, theta), "max")
+        summary, range_bound = summary_of(extremes), float(extremes[3])
+        kept = [*kept[:1], *kept[1:][-2:], Fit(step, statistics, theta, summary, range_bound)]
         number += 1
         try:
-            step = steps.send(summary)
+            step = search.send(summary)
         except StopIteration:
             return kept, number
 

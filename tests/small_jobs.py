@@ -1,4 +1,4 @@
-"""Small jobs whose releases are recorded: what a job file can name, crossed; variants of keys; the shipped jobs."""
+"""Small jobs: every mechanism × adjacency × family that a job can name; variants of other keys; the shipped jobs."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ def survey(seed: int, n: int = 240) -> pd.DataFrame:
 def said(mechanism: MechanismName, adjacency: Adjacency, family: Family | Statistics) -> Said:
     """A small job under the three names; it may be one that is refused."""
     facts, own = FAMILIES[family], _MECHANISMS[mechanism]
-    by = ["field", "sex"] if facts.predictors or family in ("cell_sums", "noisy_tables", "reference_cells") else ["field"]
+    both = facts.predictors or family in ("cell_sums", "noisy_tables", "reference_cells")
+    by = ["sex"] if family == "scores" else ["field", "sex"] if both else ["field"]
     outcome, weight = _OUTCOMES[family], facts.weight is not False
     columns = {name: _COLUMNS[name] for name in (*by, outcome)}
     model: Said = {"family": family} | ({"predictors": ["sex"]} if facts.predictors else {})
@@ -97,7 +98,7 @@ def said(mechanism: MechanismName, adjacency: Adjacency, family: Family | Statis
         "input": {"path": CURRENT},
         "columns": columns | ({"weight": own["weight"]} if weight and "weight" in own else {}),
         "survey": {"weight": "weight"} if weight else {},
-        "strata": own.get("strata", ["field"]),
+        "strata": [] if family == "scores" else own.get("strata", ["field"]),
         "outcome": outcome,
         "model": None if family in get_args(Statistics) else model,
         "mechanism": {"name": mechanism} | ({"aim": 0.4} if (mechanism, family) == ("weighted", "scores") else {}),
@@ -183,8 +184,20 @@ def reach() -> dict[str, str]:
     return {name: _fate(job) for name, job in crossed()}
 
 
+@cache
+def nameable() -> dict[str, Job]:
+    """Every crossed name and variant that is a job; of what needs a Markov chain too."""
+    made = {name: job for name, job in crossed() if not reach()[name].startswith("refused")}
+    return {name: unchecked(job) for name, job in (made | dict(variants())).items()}
+
+
+def unchecked(job: Said) -> Job:
+    """The job, whether or not its keys go together."""
+    return Job.model_validate(job if "program" not in (job.get("model") or {}) else _with(job, model__program=_program()))
+
+
 def _fate(job: Said) -> str:
-    found = Job.model_validate(job if "program" not in (job.get("model") or {}) else _with(job, model__program=_program()))
+    found = unchecked(job)
     if against := contradictions(found):
         return f"refused: {', '.join(sorted({dotted(each.where) for each in against}))}"
     return "stan" if found.sampler.name == "stan" else EXACT

@@ -1,0 +1,102 @@
+"""What every registered mechanism must hold, as checks that say what is missing: promises, refusals, noise.
+
+A check returns sentences; a mechanism that keeps its contract has none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, get_args
+
+from named_draws import Drawn
+from small_jobs import EXACT, nameable, reach
+
+from dpdist.job import Job, MechanismName
+from dpdist.job.checks import contradictions
+from dpdist.privacy.guarantees import Asymptotic, Concentrated, NoGuarantee, Promise, Strict
+
+MEMBERS = ("scope", "promise", "protect")
+SCOPES = ("stratum", "file")
+STRICT = (Strict, Concentrated)
+LAWS = {"laplace": "Laplace", "gaussian": "Gaussian"}
+
+
+def jobs_under(name: str) -> list[Job]:
+    """Small jobs of a mechanism: its adjacencies, families and variants."""
+    return [job for job in nameable().values() if job.mechanism.name == name]
+
+
+def problems(name: str, mechanism: object, jobs: Sequence[Job]) -> list[str]:
+    """What a mechanism lacks, each once."""
+    lacking = [f"{name}: it has no {member}" for member in MEMBERS if not hasattr(mechanism, member)]
+    if lacking:
+        return lacking
+    found = [*_registered(name, mechanism, jobs), *(line for job in jobs for line in _promised(name, mechanism, job))]
+    return list(dict.fromkeys(found))
+
+
+def _registered(name: str, mechanism: Any, jobs: Sequence[Job]) -> Iterator[str]:
+    if name not in get_args(MechanismName):
+        yield f"{name}: no job can name it: add it to MechanismName"
+    if not jobs or not any(fate == EXACT and case.startswith(f"{name}-") for case, fate in reach().items()):
+        yield f"{name}: no small job stands for it: add what a job under it says to tests/small_jobs.py"
+    if mechanism.scope not in SCOPES:
+        yield f"{name}: its scope is {mechanism.scope!r}, not one of {', '.join(SCOPES)}"
+
+
+def _promised(name: str, mechanism: Any, job: Job) -> Iterator[str]:
+    promise = mechanism.promise(job)
+    if not isinstance(promise, Promise):
+        yield f"{name}: promise returns {type(promise).__name__}, not a Promise"
+        return
+    kinds = {type(promise.total), type(promise.per_set)}
+    if len(kinds) > 1:
+        yield f"{name}: a set has another class of guarantee than the release"
+    if not isinstance(promise.total, (*STRICT, Asymptotic, NoGuarantee)):
+        yield f"{name}: its guarantee is {type(promise.total).__name__}, which is no class of guarantee"
+    strict = isinstance(promise.total, STRICT)
+    if strict != job.strict:
+        what, other = ("strict", "is not") if strict else (type(promise.total).__name__, "is")
+        yield f"{name}: it promises {what}, and to Job.strict the job {other} strict: make them one"
+    if not isinstance(promise.total, NoGuarantee):
+        yield from _of_the_budget(name, promise, job)
+    if strict:
+        yield from _refusals(name, job)
+
+
+def _of_the_budget(name: str, promise: Promise, job: Job) -> Iterator[str]:
+    assert not isinstance(promise.total, NoGuarantee)
+    if promise.total.epsilon != job.budget.epsilon:
+        yield f"{name}: it promises ε = {promise.total.epsilon}, and the job's budget is {job.budget.epsilon}"
+    if promise.total.adjacency != job.budget.adjacency:
+        yield f"{name}: it promises {promise.total.adjacency}, and the job asks for {job.budget.adjacency}"
+
+
+def _refusals(name: str, job: Job) -> Iterator[str]:
+    for rule, changed in record_dependent(job).items():
+        if not contradictions(changed):
+            yield f"{name}: it is strict, and a job with '{rule}', which depends on the records, is accepted: refuse it"
+
+
+def record_dependent(job: Job) -> dict[str, Job]:
+    """The job under rules whose effect depends on outcomes, by the rule."""
+    outcome = job.outcomes[0]
+    made = {
+        f"{rule}: drop": job.model_copy(
+            update={"columns": job.columns | {outcome: job.columns[outcome].model_copy(update={rule: "drop"})}}
+        )
+        for rule in ("missing", "zeros")
+    }
+    fallback = job.mechanism.model_copy(update={"fallback": "pool"})
+    return made | {"fallback: pool": job.model_copy(update={"mechanism": fallback})}
+
+
+def problems_of_noise(name: str, statement: Mapping[str, Any], drawn: Sequence[Drawn]) -> list[str]:
+    """Where a statement names other noise than OpenDP was asked for; where nothing is promised it need not name any."""
+    used = {one.law for one in drawn}
+    told = json.dumps(statement["assumptions"])
+    named = {law for law, word in LAWS.items() if f"discrete {word} noise" in told}
+    owed = set() if statement["guarantee"] == "none" else used
+    lines = [f"{name}: {LAWS[law]} noise is drawn, and the statement does not name it" for law in sorted(owed - named)]
+    return lines + [f"{name}: the statement names {LAWS[law]} noise, and none is drawn" for law in sorted(named - used)]

@@ -1,0 +1,32 @@
+"""Runs of small jobs under named keys and noise, and the files that they name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from named_draws import Drawn, named
+from shipped_surveys import simulated_survey
+from small_jobs import CURRENT, EARLIER, RELEASED, Said, parsed, rooted, said, shipped, survey
+
+import dpdist
+
+
+def write_inputs(folder: Path) -> None:
+    """The files that the jobs name."""
+    survey(1).to_parquet(folder / CURRENT)
+    survey(2).to_parquet(folder / EARLIER)
+    for job in shipped().values():
+        for seed, path in enumerate([job["input"].get("path"), (job.get("reference") or {}).get("path")], 3):
+            if path is not None:
+                simulated_survey(job, seed).to_parquet(folder / path)
+    first = said("reference_tables", "substitution", "reference_cells") | {"period": "2018", "input": {"path": EARLIER}}
+    work = folder / "earlier_work"
+    with named(RELEASED):
+        dpdist.run(parsed(rooted(first | {"reference": {"histogram": {"epsilon": "3"}}}, folder)), work)
+    (work / "public").rename(folder / RELEASED)
+
+
+def run(name: str, job: Said, inputs: Path, workspace: Path, drawn: list[Drawn] | None = None) -> None:
+    """Release a small job in this process; `drawn` is told of its noise."""
+    with named(name, drawn):
+        dpdist.run(parsed(rooted(job, inputs)), workspace)
