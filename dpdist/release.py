@@ -21,12 +21,12 @@ from dpdist.job import Job, budget_text
 from dpdist.keys import Key
 from dpdist.models.donors import Donors
 from dpdist.models.score_facts import Facts
-from dpdist.planning import Plan, make_plan
+from dpdist.planning import Plan, make_plan, refuse_formats
 from dpdist.privacy.guarantees import Strict
 from dpdist.progress import Event, Listener, silent, stage, without_sizes
 from dpdist.publish.folder import publish as publish_folder
 from dpdist.publish.folder import publishing, refuse_links
-from dpdist.publish.released import Release, promised, public_frame, read_release, without_points
+from dpdist.publish.released import Release, presented, promised, public_frame, read_release, without_points
 from dpdist.runtime.blocks import Blocks
 from dpdist.runtime.executors import executor
 from dpdist.runtime.fit import Fit, open_fit
@@ -245,11 +245,17 @@ def _refreshed(job: Job) -> dict[str, Any]:
     return {"histogram": {"epsilon": budget_text(said.epsilon)}} if said is not None else {}
 
 
-def publish(workspace: str | Path, listener: Listener = silent) -> Path | str:
-    """Tables, microdata and statement again from `public/released`, at no cost and without the confidential folder."""
+def publish(workspace: str | Path, listener: Listener = silent, job: Job | None = None) -> Path | str:
+    """Tables, microdata and statement again from `public/released`, at no cost and without the confidential folder.
+
+    Of `job`, a job file with other labels, the presentation is taken; raises `JobError` where it says anything else anew.
+    """
     with Workspace.opened(workspace) as space, space.publishing(), threadpool_limits(1):
         with publishing(space.public):
-            publish_folder(read_release(space.public / "released"), space.public, listener)
+            release = read_release(space.public / "released")
+            release = release if job is None else presented(release, job)
+            refuse_formats(release.job)
+            publish_folder(release, space.public, listener)
         space.store.show(space.public)
         return space.published
 

@@ -372,6 +372,7 @@ SAME_RESULT = [
     (("period",), 2020),
     (("budget", "adjacency"), "zero_out"),
     (("mechanism", "fallback"), "refuse"),
+    (("presentation",), {"title": "Salaries", "columns": {"field": {"label": "Field", "levels": {"law": "Law"}}}}),
 ]
 
 
@@ -436,10 +437,10 @@ def test_strata_change_the_identity() -> None:
     assert parse_job(text.replace("strata: [field]\nmodel", "strata: []\nmodel")).identity != parse_job(text).identity
 
 
-def test_the_list_of_what_changes_the_identity_names_every_top_level_key_but_runtime() -> None:
+def test_the_list_of_what_changes_the_identity_names_every_top_level_key_but_runtime_and_presentation() -> None:
     of_mechanisms, of_stan_alone = {"reference", "fit", "calibration"}, {"diagnostics"}
     named = {path[0] for path, _ in OTHER_RESULT} | {"strata"}
-    assert named == set(Job.model_fields) - {"runtime"} - of_mechanisms - of_stan_alone
+    assert named == set(Job.model_fields) - {"runtime", "presentation"} - of_mechanisms - of_stan_alone
     stan = TEXT.replace("sampler:\n", "sampler:\n  name: stan\n")
     assert parse_job(stan + "diagnostics: {policy: fail}\n").identity != parse_job(stan).identity
 

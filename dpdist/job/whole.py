@@ -15,6 +15,7 @@ from dpdist.job.earlier import CALIBRATION_SCHEMA, Calibration, Fit, Reference
 from dpdist.job.mechanism import Mechanism, ReleaseBudget
 from dpdist.job.model import Model
 from dpdist.job.names import CELLWISE, CLAMPED, LAPLACE, NEEDING, NOISY, SAMPLERS, Comparator
+from dpdist.job.presentation import Presentation
 from dpdist.job.running import Diagnostics, Record, Runtime, Sampler
 from dpdist.job.tables import Rake, Table
 from dpdist.job.values import ColumnName, Frozen, Name, Period, Sentence, at_most
@@ -48,6 +49,7 @@ class Job(Frozen):
     rake: tuple[Rake, ...] = ()
     compare: tuple[Comparator, ...] = ()
     record: Record = Record()
+    presentation: Presentation = Presentation()
     runtime: Runtime = Runtime()
 
     @model_validator(mode="after")
@@ -175,11 +177,12 @@ class Job(Frozen):
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """Everything that decides the result, by dotted key (runtime and paths do not decide it)."""
+        """Everything that decides the result, by dotted key (runtime, presentation and paths do not decide it)."""
         return dict(
             _flat(
                 self.model_dump(
-                    mode="json", exclude={"runtime": True, "input": {"path"}, "reference": {"path", "release"}}
+                    mode="json",
+                    exclude={"runtime": True, "presentation": True, "input": {"path"}, "reference": {"path", "release"}},
                 ),
                 (),
             )

@@ -18,6 +18,7 @@ from dpdist.job_consistency.mechanisms import (
     weight_rule,
 )
 from dpdist.job_consistency.models import family_keys, outcomes, sampler_settings
+from dpdist.job_consistency.presentation import presentation
 from dpdist.job_consistency.running import scheduler_contradictions
 from dpdist.job_consistency.tables import modelled, promises, raked_totals, table_statistics
 
@@ -49,5 +50,6 @@ def contradictions(job: Job) -> list[Contradiction]:
         *added_noise(job),
         *noisy_tables(job),
         *comparators(job),
+        *presentation(job),
         *scheduler_contradictions(job.runtime),
     ]

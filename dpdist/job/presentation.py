@@ -1,0 +1,80 @@
+"""How a release is shown to those who read it: public text and the rules of print. It decides no figure of a release."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from dpdist.job.names import StatisticName
+from dpdist.job.values import Frozen, Sentence
+
+Format = Literal["csv", "dta", "sav"]
+"""Of synthetic records, beside Parquet: text, Stata, SPSS."""
+NEEDS_AN_EXTRA: tuple[Format, ...] = ("sav",)
+"""Formats whose library is not installed with dpdist itself."""
+EXTRA = 'pip install "dpdist[formats]"'
+
+
+def _named_by_text(value: Any) -> Any:
+    """Levels are named by their texts, as tables print them: the whole number 119 is "119"."""
+    return {str(level): label for level, label in value.items()} if isinstance(value, dict) else value
+
+
+class ColumnText(Frozen):
+    """What a column is called, what it is measured in, and what its levels are called."""
+
+    label: Sentence | None = None
+    unit: Sentence | None = Field(default=None, description='as printed after the label, for example "US dollars"')
+    levels: Annotated[dict[str, Sentence], BeforeValidator(_named_by_text)] = {}
+
+
+class TableText(Frozen):
+    """What is printed above and below a table."""
+
+    title: Sentence | None = None
+    notes: tuple[Sentence, ...] = ()
+    across: str | None = Field(default=None, description="the column whose levels stand side by side in print")
+
+
+class Presentation(Frozen):
+    """Labels, notes and rules of print; all of it is public text, and nothing is inferred."""
+
+    title: Sentence | None = None
+    universe: Sentence | None = Field(default=None, description="whom the figures are about, in words")
+    source: Sentence | None = None
+    licence: Sentence | None = None
+    contact: Sentence | None = None
+    responsible: Sentence | None = Field(default=None, description="the body that answers for the release")
+    notes: tuple[Sentence, ...] = ()
+    language: str = Field(
+        default="en", pattern=r"^[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*$", description="of the texts, as en-GB"
+    )
+    columns: dict[str, ColumnText] = {}
+    tables: dict[str, TableText] = {}
+    estimator: Literal["parameters", "records"] | None = Field(
+        default=None, description="which estimates are printed; unset: parameters where there are any"
+    )
+    decimals: dict[StatisticName, Annotated[int, Field(ge=-9, le=9)]] = Field(
+        default={}, description="of printed figures; -3 prints whole thousands; unset: four digits of the largest figure"
+    )
+    formats: tuple[Format, ...] = Field(default=("csv",), description="of synthetic records, beside Parquet")
+
+    def column(self, name: str) -> ColumnText:
+        return self.columns.get(name, ColumnText())
+
+    def table(self, name: str) -> TableText:
+        return self.tables.get(name, TableText())
+
+    def label(self, column: str) -> str:
+        """What a column is called: by its own name where nothing else is said."""
+        return self.column(column).label or column
+
+    def level(self, column: str, level: object) -> str:
+        """What a level is called."""
+        return self.column(column).levels.get(str(level), str(level))
+
+    def with_unit(self, column: str) -> str:
+        """The label, its unit behind it."""
+        unit = self.column(column).unit
+        return f"{self.label(column)} ({unit})" if unit else self.label(column)
