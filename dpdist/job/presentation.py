@@ -26,7 +26,7 @@ class ColumnText(Frozen):
 
     label: Sentence | None = None
     unit: Sentence | None = Field(default=None, description='as printed after the label, for example "US dollars"')
-    levels: Annotated[dict[str, Sentence], BeforeValidator(_named_by_text)] = {}
+    levels: Annotated[dict[str, Sentence], BeforeValidator(_named_by_text)] = Field(default={})
 
 
 class TableText(Frozen):
@@ -50,8 +50,8 @@ class Presentation(Frozen):
     language: str = Field(
         default="en", pattern=r"^[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*$", description="of the texts, as en-GB"
     )
-    columns: dict[str, ColumnText] = {}
-    tables: dict[str, TableText] = {}
+    columns: dict[str, ColumnText] = Field(default={})
+    tables: dict[str, TableText] = Field(default={})
     estimator: Literal["parameters", "records"] | None = Field(
         default=None, description="which estimates are printed; unset: parameters where there are any"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,10 +18,16 @@ from dpdist.models.noisy_tables import NoisyTables
 from dpdist.progress import Listener, silent, stage
 from dpdist.public_files import UNFIT
 from dpdist.publish.precision import spreads
+from dpdist.publish.printed import Printed, printed
 from dpdist.publish.released import Release, write_release
 from dpdist.publish.statement import manifest, statement
 from dpdist.publish.synthesis import synthesize
 from dpdist.publish.tables import Grounds, expectations, table
+from dpdist.publish.writers.cells import plain
+from dpdist.publish.writers.codebook import write_codebook
+from dpdist.publish.writers.microdata import write_microdata
+from dpdist.publish.writers.wide import write_wide
+from dpdist.publish.writers.workbook import write_workbook
 
 REPLAYED = """This folder was made with --replay, for a test or an audit: it repeats another run's draws.
 Publish the folder of that run. Two folders on the same noise, of other data or other code, differ by exact sums.
@@ -40,34 +45,43 @@ def publish(release: Release, public: Path, listener: Listener = silent, replaye
     building.mkdir(parents=True)
     write_release(building / "released", release)
     grounds = {} if isinstance(release.model(0), NoisyTables) else _grounds(release, building, listener)
-    (building / "tables").mkdir()
-    with stage(listener, "tables", len(release.job.tables)) as tick:
-        for said in release.job.tables:
-            made = table(release, said, grounds)
-            pq.write_table(made, building / "tables" / f"{said.name}.parquet")
-            pa_csv.write_csv(for_spreadsheets(made), building / "tables" / f"{said.name}.csv")
-            tick(1)
-    write_json(building / "statement.json", statement(release))
+    tables = _write_tables(release, building / "tables", grounds, listener)
+    said = statement(release)
+    write_json(building / "statement.json", said)
+    write_workbook(building / "tables.xlsx", release.job, [form for form, _ in tables], said)
+    write_codebook(building / "codebook.json", release.job, tables)
     write_json(building / "manifest.json", manifest(building, release))
     if replayed or (public / UNFIT).exists():
         write_text(building / UNFIT, REPLAYED)
     swap_in(building, public)
 
 
-_FORMULA = re.compile(r"[=@＝＠]|[-+－＋](?!\d+\.?\d*$)")
+def _write_tables(
+    release: Release, folder: Path, grounds: dict[str, Grounds], listener: Listener
+) -> list[tuple[Printed, pa.Table]]:
+    """Every table: Parquet, long and wide CSV; in its printed form, and as it is."""
+    folder.mkdir()
+    found = []
+    with stage(listener, "tables", len(release.job.tables)) as tick:
+        for said in release.job.tables:
+            made = table(release, said, grounds)
+            pq.write_table(made, folder / f"{said.name}.parquet")
+            pa_csv.write_csv(for_spreadsheets(made), folder / f"{said.name}.csv")
+            found.append((printed(release.job, said, made), made))
+            write_wide(folder / f"{said.name}.wide.csv", found[-1][0])
+            tick(1)
+    return found
 
 
 def for_spreadsheets(table: pa.Table) -> pa.Table:
     """The table with an apostrophe before each text that a spreadsheet would run as a formula; a signed number is none."""
-
-    def plain(text: str | None) -> str | None:
-        return f"'{text}" if text is not None and _FORMULA.match(text) else text
-
     columns = [
-        pa.array([plain(text) for text in column.to_pylist()], pa.string()) if pa.types.is_string(column.type) else column
+        pa.array([text and plain(text) for text in column.to_pylist()], pa.string())
+        if pa.types.is_string(column.type)
+        else column
         for column in table.columns
     ]
-    return pa.table(columns, names=[str(plain(name)) for name in table.column_names])
+    return pa.table(columns, names=[plain(name) for name in table.column_names])
 
 
 def _grounds(release: Release, building: Path, listener: Listener) -> dict[str, Grounds]:
@@ -75,6 +89,7 @@ def _grounds(release: Release, building: Path, listener: Listener) -> dict[str, 
     strata = len(release.frame.stratum_labels)
     with stage(listener, "synthetic records", strata) as tick:
         sums = synthesize(release, building / "synthetic", tick)
+    write_microdata(building / "synthetic", release.job)
     with stage(listener, "standard errors", strata) as tick:
         outcomes, spread = release.job.model.outcomes, spreads(release, tick)
         return {
