@@ -17,6 +17,8 @@ from dpdist.files import sync_folder, synced, write_json, write_text
 from dpdist.models.noisy_tables import NoisyTables
 from dpdist.progress import Listener, silent, stage
 from dpdist.public_files import UNFIT
+from dpdist.publish.measurements import FILE as MEASUREMENTS
+from dpdist.publish.measurements import write_measurements
 from dpdist.publish.precision import spreads
 from dpdist.publish.printed import Printed, printed
 from dpdist.publish.released import Release, write_release
@@ -48,6 +50,7 @@ def publish(release: Release, public: Path, listener: Listener = silent, replaye
     tables = _write_tables(release, building / "tables", grounds, listener)
     said = statement(release)
     write_json(building / "statement.json", said)
+    write_measurements(building / MEASUREMENTS, release)
     write_workbook(building / "tables.xlsx", release.job, [form for form, _ in tables], said)
     write_codebook(building / "codebook.json", release.job, tables)
     write_json(building / "manifest.json", manifest(building, release))
