@@ -73,6 +73,7 @@ def test_a_run_leaves_what_is_promised(finished: Path) -> None:
         *(f"released/{name}" for name in ("job.json", "promise.json", "frame.parquet", "seed")),
         "tables.xlsx",
         "codebook.json",
+        "index.html",
         "statement.json",
         "manifest.json",
     }

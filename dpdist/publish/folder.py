@@ -28,6 +28,7 @@ from dpdist.publish.tables import Grounds, expectations, table
 from dpdist.publish.writers.cells import plain
 from dpdist.publish.writers.codebook import write_codebook
 from dpdist.publish.writers.microdata import write_microdata
+from dpdist.publish.writers.page import write_page
 from dpdist.publish.writers.wide import write_wide
 from dpdist.publish.writers.workbook import write_workbook
 
@@ -53,6 +54,7 @@ def publish(release: Release, public: Path, listener: Listener = silent, replaye
     write_measurements(building / MEASUREMENTS, release)
     write_workbook(building / "tables.xlsx", release.job, [form for form, _ in tables], said)
     write_codebook(building / "codebook.json", release.job, tables)
+    write_page(building / "index.html", release.job, tables, said)
     write_json(building / "manifest.json", manifest(building, release))
     if replayed or (public / UNFIT).exists():
         write_text(building / UNFIT, REPLAYED)
