@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from dpdist.job.names import StatisticName
 from dpdist.job.values import Frozen, Sentence
@@ -13,6 +13,7 @@ Format = Literal["csv", "dta", "sav"]
 """Of synthetic records, beside Parquet: text, Stata, SPSS."""
 NEEDS_AN_EXTRA: tuple[Format, ...] = ("sav",)
 """Formats whose library is not installed with dpdist itself."""
+FLAGS = ("reliable", "caution", "unreliable")
 EXTRA = 'pip install "dpdist[formats]"'
 
 
@@ -37,6 +38,33 @@ class TableText(Frozen):
     across: str | None = Field(default=None, description="the column whose levels stand side by side in print")
 
 
+class Thresholds(Frozen):
+    """Above which a figure is flagged."""
+
+    caution: Annotated[float, Field(gt=0)]
+    unreliable: Annotated[float, Field(gt=0)]
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if not self.caution < self.unreliable:
+            raise ValueError("caution must be below unreliable")
+        return self
+
+
+class Quality(Frozen):
+    """Rules for printed figures. The long files keep every figure: what they tell of a record is in the guarantee."""
+
+    cv: Thresholds | None = Field(default=None, description="of the standard error over the estimate")
+    margin: dict[StatisticName, Thresholds] = Field(default={}, description="of the margin of error, by statistic")
+    minimum: int | None = Field(default=None, gt=0, description="published count of a cell that is printed")
+    hide_unreliable: bool = False
+
+    @property
+    def flags(self) -> bool:
+        """True if there are flags to print."""
+        return self.cv is not None or bool(self.margin)
+
+
 class Presentation(Frozen):
     """Labels, notes and rules of print; all of it is public text, and nothing is inferred."""
 
@@ -58,6 +86,7 @@ class Presentation(Frozen):
     decimals: dict[StatisticName, Annotated[int, Field(ge=-9, le=9)]] = Field(
         default={}, description="of printed figures; -3 prints whole thousands; unset: four digits of the largest figure"
     )
+    quality: Quality = Quality()
     formats: tuple[Format, ...] = Field(default=("csv",), description="of synthetic records, beside Parquet")
 
     def column(self, name: str) -> ColumnText:

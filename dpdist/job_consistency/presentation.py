@@ -33,6 +33,7 @@ def presentation(job: Job) -> Iterator[Contradiction]:
             yield _unknown((*path, "across"), found, table.across, tables[name].by)
     yield from _files(job)
     yield from _estimator(job)
+    yield from _quality(job)
 
 
 def _unknown(path: Path, found: str, name: str, known: Collection[str]) -> Contradiction:
@@ -83,3 +84,15 @@ def _estimator(job: Job) -> Iterator[Contradiction]:
         yield Contradiction(path, found, "leave it out", "parameters")
     if wanted == "parameters" and job.model.family == "user":
         yield Contradiction(path, "a user's program has estimates from records alone", "leave it out", "records")
+
+
+def _quality(job: Job) -> Iterator[Contradiction]:
+    """A smallest count is one of a table that has counts; unreliable figures are those that a threshold names."""
+    said, path = job.presentation.quality, ("presentation", "quality")
+    for table in job.tables if said.minimum is not None else ():
+        if all(statistic.name != "count" for statistic in table.statistics):
+            found = f"table '{table.name}' has no counts to compare with it"
+            yield Contradiction((*path, "minimum"), found, "add count to its statistics, or leave minimum out")
+    if said.hide_unreliable and not said.flags:
+        found = "no threshold says what is unreliable"
+        yield Contradiction((*path, "hide_unreliable"), found, "add cv or margin, or leave it out")

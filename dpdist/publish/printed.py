@@ -14,25 +14,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import scipy
-from numpy.typing import NDArray
 
 from dpdist.job import Job, Statistic, Table
 from dpdist.job.presentation import Presentation
+from dpdist.publish.quality import Flags, in_words, rated
 from dpdist.records import TOTAL, Floats
 
-Texts = NDArray[np.str_]
 NO_ESTIMATE = ".."
 """Printed where there is no estimate."""
 MOST_ACROSS = 8
 """Levels that stand side by side, where the job does not name the column."""
 DIGITS, MOST_DECIMALS = 4, 6
 
-MARGIN = "±"
+MARGIN, FLAG = "±", "flag"
 MARGINS = (
     "± is the margin of error: half of a symmetric 90 % interval. The limits in the long file follow the law of a figure, "
     "which is not symmetric for counts."
 )
-WITHOUT = f"{NO_ESTIMATE} stands where there is no estimate."
+WITHOUT = f"{NO_ESTIMATE} stands where there is no estimate, or none is printed."
 ESTIMATORS = {
     "parameters": "Estimates are those from the released parameters.",
     "records": "Estimates are those from the synthetic records.",
@@ -63,8 +62,14 @@ class Printed:
     margins: Floats
     lower: Floats
     upper: Floats
+    flags: Flags
+    """reliable, caution, unreliable, or nothing: (row, column)."""
     estimator: str
     notes: tuple[str, ...]
+
+    @property
+    def with_flags(self) -> bool:
+        return bool((self.flags != "").any())
 
     @property
     def with_margins(self) -> bool:
@@ -86,6 +91,8 @@ def printed(job: Job, said: Table, table: pa.Table) -> Printed:
     groups = [""] if across is None else labels[across]
     stub = [i for i in range(len(labels)) if i != across]
     columns = _columns(text, said, groups, value)
+    quality = rated(text.quality, [column.statistic.name for column in columns], value, error, margin)
+    value, margin, lower, upper = (np.where(quality.printed, each, np.nan) for each in (value, margin, lower, upper))
     return Printed(
         name=said.name,
         title=text.table(said.name).title or said.name,
@@ -97,6 +104,7 @@ def printed(job: Job, said: Table, table: pa.Table) -> Printed:
         margins=_rounded(margin, columns),
         lower=_rounded(lower, columns),
         upper=_rounded(upper, columns),
+        flags=quality.flags,
         estimator=shown,
         notes=_notes(job, said, shown, value, margin),
     )
@@ -154,6 +162,16 @@ def _rounded(values: Floats, columns: Sequence[Column]) -> Floats:
     return np.column_stack([np.round(values[:, j], column.decimals) + 0.0 for j, column in enumerate(columns)])
 
 
+def wide_heads(table: Printed) -> list[str]:
+    """Names of the printed columns, all different; a margin of error and a flag follow their figure."""
+    heads = []
+    for column in table.columns:
+        name = f"{column.group}: {column.head}" if column.group else column.head
+        heads += [name, *([f"{name}, {MARGIN}"] if table.with_margins else [])]
+        heads += [f"{name}, {FLAG}"] if table.with_flags else []
+    return heads
+
+
 def figure_text(value: float, decimals: int, thousands: str = "") -> str:
     """A rounded figure as text; nothing where there is none."""
     return "" if np.isnan(value) else f"{value:{thousands}.{max(decimals, 0)}f}"
@@ -164,4 +182,5 @@ def _notes(job: Job, said: Table, shown: str, values: Floats, margins: Floats) -
     notes = [*text.table(said.name).notes, *text.notes, ESTIMATORS[shown]]
     notes += [MARGINS] if np.isfinite(margins).any() else []
     notes += [WITHOUT] if np.isnan(values).any() else []
+    notes += in_words(text.quality)
     return (*notes, f"Source: {text.source}.") if text.source else tuple(notes)

@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from dpdist.files import write_json
 from dpdist.job import Job
-from dpdist.publish.printed import MARGIN, Printed
+from dpdist.job.presentation import FLAGS
+from dpdist.publish.printed import FLAG, NO_ESTIMATE, Printed, wide_heads
 from dpdist.publish.writers.cells import plain
 from dpdist.publish.writers.microdata import level_codes, variable_names
 from dpdist.records import TOTAL
@@ -96,15 +97,12 @@ def _long(job: Job, printed: Printed, table: pa.Table) -> dict[str, Any]:
 
 
 def _wide(printed: Printed) -> dict[str, Any]:
-    heads = [*printed.stub]
-    for column in printed.columns:
-        name = f"{column.group}: {column.head}" if column.group else column.head
-        heads += [name, f"{name}, {MARGIN}"] if printed.with_margins else [name]
-    columns = [
-        _named(plain(head), number, "string" if number <= len(printed.stub) else "double")
-        | ({"null": ["", ".."]} if number > len(printed.stub) else {})
-        for number, head in enumerate(heads, start=1)
-    ]
+    columns = [_named(plain(name), number, "string") for number, name in enumerate(printed.stub, start=1)]
+    for number, head in enumerate(wide_heads(printed), start=len(columns) + 1):
+        if head.endswith(f", {FLAG}"):
+            columns.append(_named(plain(head), number, _one_of(FLAGS)))
+        else:
+            columns.append(_named(plain(head), number, "double") | {"null": ["", NO_ESTIMATE]})
     return _schema(f"tables/{printed.name}.wide.csv", f"{printed.title}, as printed", columns)
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from dpdist.files import write_text
 from dpdist.job import Job
+from dpdist.job.presentation import FLAGS
 from dpdist.publish.printed import NO_ESTIMATE, Printed, figure_text
 from dpdist.publish.writers.dotplot import Plot, plots
 from dpdist.publish.writers.examples import check_of, examples, names_of
@@ -33,6 +34,8 @@ class Cell(NamedTuple):
     margin: str
     value: str
     """For sorting."""
+    flag: str
+    """Only what asks for care."""
 
 
 class Row(NamedTuple):
@@ -96,14 +99,15 @@ def _shown(tables: Sequence[Printed]) -> Iterator[Shown]:
 
 
 def _rows(table: Printed) -> Iterator[Row]:
-    for labels, values, margins in zip(table.rows, table.values, table.margins, strict=True):
+    for labels, *figures in zip(table.rows, table.values, table.margins, table.flags, strict=True):
         cells = [
             Cell(
                 NO_ESTIMATE if np.isnan(value) else figure_text(value, column.decimals, ","),
                 figure_text(margin, column.decimals, ","),
                 "" if np.isnan(value) else f"{value:.10g}",
+                "" if flag == FLAGS[0] or np.isnan(value) else flag,
             )
-            for column, value, margin in zip(table.columns, values.tolist(), margins.tolist(), strict=True)
+            for column, value, margin, flag in zip(table.columns, *(each.tolist() for each in figures), strict=True)
         ]
         yield Row(labels, cells, TOTAL in labels)
 

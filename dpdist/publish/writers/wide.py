@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from dpdist.files import write_text
-from dpdist.publish.printed import MARGIN, NO_ESTIMATE, Printed, figure_text
+from dpdist.publish.printed import NO_ESTIMATE, Printed, figure_text, wide_heads
 from dpdist.publish.writers.cells import plain
 
 
@@ -17,15 +17,12 @@ def write_wide(path: Path, table: Printed) -> None:
     """One header, of unique names: the level across and the statistic; a margin of error follows its figure."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    head = list(table.stub)
-    for column in table.columns:
-        name = f"{column.group}: {column.head}" if column.group else column.head
-        head += [name, f"{name}, {MARGIN}"] if table.with_margins else [name]
-    writer.writerow(map(plain, head))
-    for row, values, margins in zip(table.rows, table.values, table.margins, strict=True):
+    writer.writerow(map(plain, (*table.stub, *wide_heads(table))))
+    for row, *figures in zip(table.rows, table.values, table.margins, table.flags, strict=True):
         cells = [plain(label) for label in row]
-        for column, value, margin in zip(table.columns, values.tolist(), margins.tolist(), strict=True):
+        for column, value, margin, flag in zip(table.columns, *(each.tolist() for each in figures), strict=True):
             cells.append(NO_ESTIMATE if np.isnan(value) else figure_text(value, column.decimals))
             cells += [figure_text(margin, column.decimals)] if table.with_margins else []
+            cells += [flag] if table.with_flags else []
         writer.writerow(cells)
     write_text(path, text.getvalue())

@@ -14,7 +14,7 @@ from xlsxwriter.format import Format
 from xlsxwriter.worksheet import Worksheet
 
 from dpdist.job import Job
-from dpdist.publish.printed import MARGIN, NO_ESTIMATE, Column, Printed
+from dpdist.publish.printed import FLAG, MARGIN, NO_ESTIMATE, Column, Printed
 
 CREATED = datetime(2000, 1, 1)
 """Stands in for the time of writing: a workbook of the same release has the same bytes."""
@@ -121,7 +121,7 @@ def _sheet(sheet: Worksheet, styles: Styles, job: Job, number: int, table: Print
     universe = job.presentation.universe
     sheet.write_string(1, 0, ", ".join(filter(None, (job.dataset, job.period, universe))), styles.note)
     _for_print(sheet)
-    each, stub = 2 if table.with_margins else 1, len(table.stub)
+    each, stub = 1 + table.with_margins + table.with_flags, len(table.stub)
     if len(table.rows) > MOST_ROWS or stub + each * len(table.columns) > MOST_COLUMNS:
         sheet.write_string(3, 0, f"A sheet cannot hold this table: it is in tables/{table.name}.csv.")
         return
@@ -148,8 +148,8 @@ def _heads(sheet: Worksheet, styles: Styles, table: Printed, row: int, each: int
         if table.across and (at - stub) % width == 0:
             _merged(sheet, row - 1, at, width, column.group, styles.group)
         sheet.write_string(row, at, column.head, styles.head)
-        if each == 2:
-            sheet.write_string(row, at + 1, MARGIN, styles.head)
+        for k, head in enumerate([MARGIN] * table.with_margins + [FLAG] * table.with_flags, start=1):
+            sheet.write_string(row, at + k, head, styles.head)
     if table.across:
         sheet.write_string(row - 2, stub, table.across, styles.bold)
 
@@ -170,8 +170,10 @@ def _figures(sheet: Worksheet, styles: Styles, table: Printed, top: int, each: i
         for j, column in enumerate(table.columns):
             at = stub + each * j
             _figure(sheet, styles, (i, at), float(values[j]), column)
-            if each == 2 and np.isfinite(margins[j]):
+            if np.isfinite(margins[j]):
                 sheet.write_number(i, at + 1, float(margins[j]), styles.number(column.decimals, True))
+            if table.with_flags and (flag := str(table.flags[i - top, j])):
+                sheet.write_string(i, at + each - 1, flag, styles.missing)
 
 
 def _figure(sheet: Worksheet, styles: Styles, at: tuple[int, int], value: float, column: Column) -> None:
