@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 import dpdist
 from dpdist.cli import app
 from dpdist.errors import JobError
+from dpdist.job.presentation import Presentation
 from dpdist.jobfile import parse_job
 
 LABELS = """
@@ -107,3 +109,11 @@ def test_validate_names_the_command_that_installs_a_format(text: str, monkeypatc
     monkeypatch.setattr("dpdist.planning.find_spec", lambda name: None if name == "pyreadstat" else there(name))
     with pytest.raises(JobError, match=r'pip install "dpdist\[formats\]"'):
         dpdist.validate(job)
+
+
+def test_the_example_of_the_guide_is_a_presentation_of_the_job_that_it_is_about() -> None:
+    root = Path(__file__).parents[2]
+    guide = (root / "docs" / "how-to" / "present.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)
+    said = parse_job((root / "jobs" / "nscg_strict.yaml").read_text(encoding="utf-8") + block).presentation
+    assert set(Presentation.model_fields) - said.model_fields_set == {"notes", "estimator"}

@@ -173,3 +173,22 @@ def test_publishing_again_another_day_gives_the_same_bytes(workspace: Path, monk
     monkeypatch.setattr(time, "time", lambda: later)
     dpdist.publish(workspace)
     assert public_files(workspace) == before
+
+
+def test_levels_that_are_numbers_are_their_own_codes_and_odd_names_are_mended(tmp_path: Path) -> None:
+    people = survey().rename(columns={"field": "if", "sex": "3 sex?"})
+    people["if"] = people["if"].map({"arts": 110, "law": 120})
+    people.to_parquet(tmp_path / "survey.parquet")
+    text = JOB.replace("  field: {levels: [arts, law]}", "  if: {levels: [110, 120]}").replace("  sex:", '  "3 sex?":')
+    text = text.replace("[field, sex]", '[if, "3 sex?"]').replace("[field]", "[if]")
+    job = parse_job(text + "presentation: {formats: [csv, dta, sav], columns: {if: {levels: {110: Arts}}}}")
+    synthetic = Path(dpdist.run(job, tmp_path / "ws", input=tmp_path / "survey.parquet")) / "synthetic"
+    records = pd.read_parquet(synthetic / "set-1.parquet")
+    for frame, meta in (
+        pyreadstat.read_dta(str(synthetic / "set-1.dta")),
+        pyreadstat.read_sav(str(synthetic / "set-1.sav")),
+    ):
+        assert list(frame.columns) == ["if_2", "v_3_sex_", "salary", "weight"]
+        assert np.array_equal(frame["if_2"], records["if"].astype(int))
+        assert meta.variable_value_labels["if_2"] == {110: "Arts", 120: "120"}
+    assert list(pd.read_csv(synthetic / "set-1.csv").columns) == ["if", "3 sex?", "salary", "weight"]

@@ -101,6 +101,7 @@ def _coded(table: pa.Table, job: Job) -> pd.DataFrame:
         column = table[name].combine_chunks()
         if name in job.modelled_columns:
             codes = level_codes(job.columns[name].levels or ())
+            column = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
             values = pd.Series([codes[level] for level in column.dictionary.to_pylist()], dtype="int32")
             columns[name] = values.to_numpy()[column.indices.to_numpy()]
         else:

@@ -55,7 +55,7 @@ class Styles:
 
 def write_workbook(path: Path, job: Job, tables: Sequence[Printed], statement: Mapping[str, Any]) -> None:
     """Texts are written as texts: no cell is a formula, whatever its first letter."""
-    book = xlsxwriter.Workbook(str(path), {"strings_to_formulas": False, "strings_to_urls": False})
+    book = xlsxwriter.Workbook(str(path), {"strings_to_formulas": False, "strings_to_urls": False, "in_memory": True})
     book.set_properties({"title": _title(job), "author": job.presentation.responsible or "", "created": CREATED})
     styles = Styles(book)
     cover = book.add_worksheet("Cover")
