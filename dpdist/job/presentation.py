@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -65,6 +66,18 @@ class Quality(Frozen):
         return self.cv is not None or bool(self.margin)
 
 
+class Registry(Frozen):
+    """What an entry of the registry of deployments tells and dpdist cannot know."""
+
+    intended_use: Sentence
+    publication_date: date
+    tuning: Sentence = Field(description="how constants and the budget were chosen, on which data")
+    justification: Sentence
+    author: Sentence | None = Field(default=None, description="of the entry; unset: the responsible body")
+    url: str | None = Field(default=None, pattern=r"^https?://\S+$")
+    continual: bool = Field(default=False, description="the product is published every period")
+
+
 class Presentation(Frozen):
     """Labels, notes and rules of print; all of it is public text, and nothing is inferred."""
 
@@ -87,6 +100,7 @@ class Presentation(Frozen):
         default={}, description="of printed figures; -3 prints whole thousands; unset: four digits of the largest figure"
     )
     quality: Quality = Quality()
+    registry: Registry | None = None
     formats: tuple[Format, ...] = Field(default=("csv",), description="of synthetic records, beside Parquet")
 
     def column(self, name: str) -> ColumnText:

@@ -34,6 +34,7 @@ def presentation(job: Job) -> Iterator[Contradiction]:
     yield from _files(job)
     yield from _estimator(job)
     yield from _quality(job)
+    yield from _registry(job)
 
 
 def _unknown(path: Path, found: str, name: str, known: Collection[str]) -> Contradiction:
@@ -96,3 +97,15 @@ def _quality(job: Job) -> Iterator[Contradiction]:
     if said.hide_unreliable and not said.flags:
         found = "no threshold says what is unreliable"
         yield Contradiction((*path, "hide_unreliable"), found, "add cv or margin, or leave it out")
+
+
+def _registry(job: Job) -> Iterator[Contradiction]:
+    """An entry is of a guarantee that holds for every file, and of a body that answers for it."""
+    if job.presentation.registry is None:
+        return
+    path = ("presentation", "registry")
+    if not job.strict:
+        found = f"'{job.mechanism.name}' as this job has it promises no differential privacy that could be registered"
+        yield Contradiction(path, found, "leave registry out, or take a strict mechanism")
+    if job.presentation.responsible is None:
+        yield Contradiction(path, "an entry names who is responsible", "add presentation.responsible")

@@ -29,6 +29,7 @@ from dpdist.publish.writers.cells import plain
 from dpdist.publish.writers.codebook import write_codebook
 from dpdist.publish.writers.microdata import write_microdata
 from dpdist.publish.writers.page import write_page
+from dpdist.publish.writers.registry import write_registry
 from dpdist.publish.writers.wide import write_wide
 from dpdist.publish.writers.workbook import write_workbook
 
@@ -54,6 +55,7 @@ def publish(release: Release, public: Path, listener: Listener = silent, replaye
     write_measurements(building / MEASUREMENTS, release)
     write_workbook(building / "tables.xlsx", release.job, [form for form, _ in tables], said)
     write_codebook(building / "codebook.json", release.job, tables)
+    write_registry(building / "registry.yaml", release.job, said)
     write_page(building / "index.html", release.job, tables, said)
     write_json(building / "manifest.json", manifest(building, release))
     if replayed or (public / UNFIT).exists():

@@ -127,6 +127,7 @@ ABOUT = {
     "codebook.json": "columns, levels and labels, as CSV on the Web metadata",
     "measurements.parquet": "what was measured under noise: values, laws and scales, for inference of your own",
     "statement.json": "the privacy statement in full",
+    "registry.yaml": "the release as an entry of the registry of differential-privacy deployments",
     "manifest.json": "checksums of all files, the job, versions",
 }
 
