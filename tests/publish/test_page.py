@@ -101,6 +101,17 @@ def test_what_it_says_of_privacy_is_the_statements(page: Page, public: Path) -> 
     assert [sentence for sentence in (*one, *many) if sentence[1:] not in text] == []
 
 
+def test_of_epsilon_a_page_without_a_guarantee_says_nothing_of_its_own(tmp_path: Path) -> None:
+    job = parse_job(JOB)
+    said = {"guarantee_in_words": "nothing is claimed", "privacy_unit_in_words": "a row", "trust_model": "central"}
+    pages = []
+    for guarantee in ("strict", "none"):
+        write_page(tmp_path / "index.html", job, [], {**said, "guarantee": guarantee})
+        pages.append((tmp_path / "index.html").read_text(encoding="utf-8"))
+    assert ["epsilon" in page for page in pages] == [True, False]
+    assert all("Nothing is claimed." in page for page in pages)
+
+
 def test_figures_on_the_page_are_the_published_ones(html: str, public: Path) -> None:
     table = pd.read_parquet(public / "tables" / "counts.parquet").query("estimator == 'parameters'")
     shown = [float(value) for value in re.findall(r'data-v="([^"]+)"', html)]

@@ -24,8 +24,8 @@ MOST_FIGURES = 3_000
 MOST_SETS = 5
 """Whose files a page links."""
 EPSILON = (
-    "ε (epsilon) limits how much the published results can depend on any one record. A smaller ε is a stricter limit, and "
-    "at ε = 0 results could not depend on a record at all. What the limit is here, and for whom, is said below."
+    "ε (epsilon) measures how much published results may depend on any one record: the smaller, the stricter, and 0 is no "
+    "dependence at all. What is claimed here, and for whom, is this:"
 )
 
 
@@ -68,7 +68,7 @@ def write_page(path: Path, job: Job, tables: Sequence[tuple[Printed, pa.Table]],
         language=text.language,
         facts=list(about(job)),
         said=statement,
-        epsilon=EPSILON,
+        epsilon="" if statement.get("guarantee") == "none" else EPSILON,
         tables=list(_shown([printed for printed, _ in tables])),
         records=records,
         sets=job.synthetic_sets,

@@ -25,7 +25,7 @@ def write_registry(path: Path, job: Job, statement: Mapping[str, Any]) -> None:
 
 def entry(job: Job, said: Registry, statement: Mapping[str, Any]) -> dict[str, Any]:
     text = job.presentation
-    deployment: dict[str, Any] = {
+    deployment = {
         "short_name": text.title or f"{job.dataset}, {job.period}",
         "data_curator": text.responsible,
         "intended_use": said.intended_use,
@@ -33,19 +33,7 @@ def entry(job: Job, said: Registry, statement: Mapping[str, Any]) -> dict[str, A
         "data_product_description": _described(job),
         "publication_date": said.publication_date.isoformat(),
         **({"additional_information_url": said.url} if said.url else {}),
-        "dp_flavor": {
-            "name": _flavor(statement),
-            "data_domain": _listed(statement["domain"]),
-            "unprotected_quantities": _listed([*statement["not_protected"], *statement["public"]]),
-        },
-        "privacy_loss": {
-            "privacy_unit": statement["privacy_unit"],
-            "privacy_unit_description": _listed([statement["privacy_unit_in_words"], statement["adjacency_in_words"]]),
-            "privacy_parameters": {
-                name: float(Fraction(statement[name])) for name in ("epsilon", "delta", "rho") if statement.get(name)
-            },
-            "privacy_parameters_description": statement["guarantee_in_words"],
-        },
+        **_claimed(statement),
         "model": {
             "model_type": "Central",
             "actors": statement["trust_model"],
@@ -63,6 +51,23 @@ def entry(job: Job, said: Registry, statement: Mapping[str, Any]) -> dict[str, A
         },
     }
     return {"approved": False, "registry_author": said.author or text.responsible, "deployment": deployment}
+
+
+def _claimed(statement: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = {name: float(Fraction(statement[name])) for name in ("epsilon", "delta", "rho") if statement.get(name)}
+    return {
+        "dp_flavor": {
+            "name": _flavor(statement),
+            "data_domain": _listed(statement["domain"]),
+            "unprotected_quantities": _listed([*statement["not_protected"], *statement["public"]]),
+        },
+        "privacy_loss": {
+            "privacy_unit": statement["privacy_unit"],
+            "privacy_unit_description": _listed([statement["privacy_unit_in_words"], statement["adjacency_in_words"]]),
+            "privacy_parameters": parameters,
+            "privacy_parameters_description": statement["guarantee_in_words"],
+        },
+    }
 
 
 def _tables_alone(job: Job) -> bool:
