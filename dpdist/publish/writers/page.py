@@ -16,11 +16,13 @@ from dpdist.job.presentation import FLAGS
 from dpdist.publish.printed import NO_ESTIMATE, Printed, figure_text
 from dpdist.publish.writers.dotplot import Plot, plots
 from dpdist.publish.writers.examples import check_of, examples, names_of
-from dpdist.publish.writers.workbook import about, lines
+from dpdist.publish.writers.workbook import about
 from dpdist.records import TOTAL
 
-MOST_FIGURES = 3_000
-"""That a page shows, over all tables: beyond it a table is for download, so that the page stays below 1 MB."""
+MOST_FIGURES = (3_000, 1_000, 300, 0)
+"""That a page shows, over all tables: beyond it a table is for download. The first under which the page is light enough."""
+HEAVIEST = 1_000_000
+"""Bytes of a page."""
 MOST_SETS = 5
 """Whose files a page links."""
 EPSILON = (
@@ -59,27 +61,30 @@ def write_page(path: Path, job: Job, tables: Sequence[tuple[Printed, pa.Table]],
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("dpdist.publish.writers"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"sentence": _sentence, "lines": lines}
+    environment.filters["sentence"] = _sentence
     text, names = job.presentation, names_of(job)
     records = (path.parent / "synthetic").exists()
     check = check_of(tables, names.outcome) if records else None
-    html = environment.get_template("release.html").render(
-        title=text.title or f"{job.dataset}, {job.period}",
-        language=text.language,
-        facts=list(about(job)),
-        said=statement,
-        epsilon="" if statement.get("guarantee") == "none" else EPSILON,
-        tables=list(_shown([printed for printed, _ in tables])),
-        records=records,
-        sets=job.synthetic_sets,
-        names=names,
-        check=check,
-        check_text=figure_text(check.value, 6, ",") if check else "",
-        examples=list(examples(job, check)) if records else [],
-        codebook=_codebook(job),
-        files=list(_files(path.parent, job)),
-        missing=NO_ESTIMATE,
-    )
+    facts = {
+        "title": text.title or f"{job.dataset}, {job.period}",
+        "language": text.language,
+        "facts": list(about(job)),
+        "said": statement,
+        "epsilon": "" if statement.get("guarantee") == "none" else EPSILON,
+        "records": records,
+        "sets": job.synthetic_sets,
+        "names": names,
+        "check": check,
+        "check_text": figure_text(check.value, 6, ",") if check else "",
+        "examples": list(examples(job, check)) if records else [],
+        "codebook": _codebook(job),
+        "files": list(_files(path.parent, job)),
+    }
+    template, forms = environment.get_template("release.html"), [printed for printed, _ in tables]
+    for most in MOST_FIGURES:
+        html = template.render(**facts, tables=list(_shown(forms, most)))
+        if len(html.encode()) < HEAVIEST:
+            break
     write_text(path, html)
 
 
@@ -88,8 +93,8 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")
 
 
-def _shown(tables: Sequence[Printed]) -> Iterator[Shown]:
-    left = MOST_FIGURES
+def _shown(tables: Sequence[Printed], left: int) -> Iterator[Shown]:
+    """Tables in their order, as long as there are figures left to show."""
     for table in tables:
         rows = list(_rows(table)) if (size := table.values.size) <= left else []
         left -= size if rows else 0
