@@ -121,10 +121,11 @@ def _labels(job: Job, said: Table, name: str) -> list[str]:
 
 
 def _across(text: Presentation, said: Table, labels: Sequence[Sequence[str]]) -> int | None:
-    """The column whose levels stand side by side: the job's, or the last of several if it has few levels."""
+    """The column whose levels stand side by side: the job's, or of several the one with the fewest, if these are few."""
     if (named := text.table(said.name).across) is not None:
         return said.by.index(named)
-    return len(labels) - 1 if len(labels) > 1 and len(labels[-1]) <= MOST_ACROSS else None
+    fewest = min(range(len(labels)), key=lambda i: (len(labels[i]), -i), default=0)
+    return fewest if len(labels) > 1 and len(labels[fewest]) <= MOST_ACROSS else None
 
 
 def _laid_out(column: pa.ChunkedArray, shape: tuple[int, ...], across: int | None) -> Floats:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import openpyxl
 import pandas as pd
+import pyarrow.parquet as pq
 import pyreadstat
 import pytest
 from csvw import TableGroup
@@ -18,7 +19,9 @@ from public_files import public_files
 from small_release import JOB, survey
 
 import dpdist
+from dpdist.job.presentation import TableText
 from dpdist.jobfile import parse_job
+from dpdist.publish.printed import printed
 
 LEVELS = ["=SUM(A1)", "قانون", "-5 to 0"]
 PRESENTATION = """
@@ -192,3 +195,16 @@ def test_levels_that_are_numbers_are_their_own_codes_and_odd_names_are_mended(tm
         assert np.array_equal(frame["if_2"], records["if"].astype(int))
         assert meta.variable_value_labels["if_2"] == {110: "Arts", 120: "120"}
     assert list(pd.read_csv(synthetic / "set-1.csv").columns) == ["if", "3 sex?", "salary", "weight"]
+
+
+def test_the_column_of_the_fewest_levels_stands_across_unless_the_job_names_one(public: Path, workspace: Path) -> None:
+    job = parse_job((workspace / "public" / "released" / "job.json").read_text(encoding="utf-8"))
+    table = pq.read_table(public / "tables" / "counts.parquet")
+    (said,) = job.tables
+    assert printed(job, said, table).across == "sex"
+    across = job.presentation.model_copy(update={"tables": {"counts": TableText(across="field")}})
+    turned = printed(job.model_copy(update={"presentation": across}), said, table)
+    assert (turned.across, turned.rows) == ("Field of degree", (("f",), ("m",), ("Total",)))
+    plain = printed(job, said, table)
+    assert plain.values[1, 2] == turned.values[1, 2]  # the second field's men's count, in both
+    assert turned.columns[2].group == plain.rows[1][0]
