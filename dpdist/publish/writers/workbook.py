@@ -24,8 +24,8 @@ WIDEST = 44
 """Characters of a column of labels."""
 FIGURE, TEXT = 13, 90
 """Characters of a column of figures, and of one of text."""
-LINE = 15
-"""Points of a row of one line. Heights are stated: not every program finds them itself."""
+LINE, ROW = 15, 17
+"""Points of a line of text, and of a row of figures. Heights are stated: not every program finds them itself."""
 
 
 class Styles:
@@ -39,9 +39,9 @@ class Styles:
         self.stub = book.add_format({"bold": True, "text_wrap": True, "valign": "bottom", "bottom": 1})
         self.group = book.add_format({"bold": True, "align": "center", "bottom": 1, "text_wrap": True})
         self.wrapped = book.add_format({"text_wrap": True, "valign": "top"})
-        self.label = book.add_format({"valign": "top"})
+        self.label = book.add_format({"valign": "vcenter"})
         self.note = book.add_format({"font_color": "#595959", "font_size": 9})
-        self.missing = book.add_format({"align": "right", "font_color": "#595959"})
+        self.missing = book.add_format({"align": "right", "valign": "vcenter", "font_color": "#595959"})
         self.link = book.add_format({"font_color": "#0563C1", "underline": 1})
 
     def number(self, decimals: int, margin: bool) -> Format:
@@ -49,7 +49,7 @@ class Styles:
         if (decimals, margin) not in self.numbers:
             form = "#,##0" + ("." + "0" * decimals if decimals > 0 else "")
             shade = {"font_color": "#595959"} if margin else {}
-            self.numbers[decimals, margin] = self.book.add_format({"num_format": form, **shade})
+            self.numbers[decimals, margin] = self.book.add_format({"num_format": form, "valign": "vcenter", **shade})
         return self.numbers[decimals, margin]
 
 
@@ -130,6 +130,7 @@ def _sheet(sheet: Worksheet, styles: Styles, job: Job, number: int, table: Print
     for i, label in enumerate(zip(*table.rows, strict=True) if stub else ()):
         sheet.set_column(i, i, min(WIDEST, max(map(len, (table.stub[i], *label))) + 2))
     sheet.set_column(stub, stub + each * len(table.columns) - 1, FIGURE)
+    sheet.set_default_row(ROW)
     sheet.freeze_panes(top, stub)
     sheet.repeat_rows(0, top - 1)
     _figures(sheet, styles, table, top, each)
