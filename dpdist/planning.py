@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from dpdist.estimation.estimators import stratum_sizes
 from dpdist.estimation.raking import NotMet, factors, margins_of
 from dpdist.job import Job
 from dpdist.job.families import parametric
+from dpdist.job.presentation import EXTRA, NEEDS_AN_EXTRA
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import StratumModel
@@ -56,6 +58,7 @@ class Plan:
 
 def make_plan(job: Job, input: str | Path | None, listener: Listener) -> Plan:
     """Check every record and the model's needs; nothing is spent or written. Raises `JobError` or `DataError`."""
+    refuse_formats(job)
     source = open_source(job, input)
     with stage(listener, "check records", source.rows) as tick:
         census = take_census(job, source, tick)
@@ -86,6 +89,14 @@ def make_plan(job: Job, input: str | Path | None, listener: Listener) -> Plan:
     _check_scale(job, plan.model)
     check(job, plan.model)
     return plan
+
+
+def refuse_formats(job: Job) -> None:
+    """Raises `JobError` where a format of synthetic records needs a library that is not installed here."""
+    for i, name in enumerate(job.presentation.formats):
+        if name in NEEDS_AN_EXTRA and find_spec("pyreadstat") is None:
+            where, found = f"presentation.formats.{i}", f"{name} needs pyreadstat, which is not installed"
+            raise JobError(job.dataset, [Problem(where, found, "formats that can be written here", EXTRA)])
 
 
 def _check_scale(job: Job, model: StratumModel) -> None:

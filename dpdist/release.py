@@ -23,11 +23,11 @@ from dpdist.job import Job, budget_text
 from dpdist.ledger.runs import Meter
 from dpdist.mechanisms.reference_tables.donors import Donors
 from dpdist.models.copula.reference_summary import Facts
-from dpdist.planning import Plan, make_plan
+from dpdist.planning import Plan, make_plan, refuse_formats
 from dpdist.privacy.guarantees import Strict
 from dpdist.publish.folder import publish as publish_folder
 from dpdist.publish.folder import publishing, refuse_links
-from dpdist.publish.released import Release, of_run, promised, public_frame, read_release, without_points
+from dpdist.publish.released import Release, of_run, presented, promised, public_frame, read_release, without_points
 from dpdist.runtime.blocks import Blocks
 from dpdist.runtime.executors import executor
 from dpdist.runtime.fit_address import Fit, open_fit
@@ -255,12 +255,18 @@ def _refreshed(job: Job) -> dict[str, Any]:
     return {"histogram": {"epsilon": budget_text(said.epsilon)}} if said is not None else {}
 
 
-def publish(workspace: str | Path, listener: Listener = silent) -> Path | str:
-    """Tables, microdata and statement again from `public/released`, at no cost and without the confidential folder."""
+def publish(workspace: str | Path, listener: Listener = silent, job: Job | None = None) -> Path | str:
+    """Tables, microdata and statement again from `public/released`, at no cost and without the confidential folder.
+
+    Of `job`, a job file with other labels, the presentation is taken; raises `JobError` where it says anything else anew.
+    """
     with Workspace.opened(workspace) as space, space.publishing(), threadpool_limits(1):
         with publishing(space.public):
             refuse_unverified(space.public)
-            publish_folder(read_release(space.public / "released"), space.public, listener)
+            release = read_release(space.public / "released")
+            release = release if job is None else presented(release, job)
+            refuse_formats(release.job)
+            publish_folder(release, space.public, listener)
         space.store.show(space.public)
         return space.published
 

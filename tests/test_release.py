@@ -68,10 +68,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_leaves_what_is_promised(finished: Path) -> None:
     public = {
-        *(f"tables/{name}.{kind}" for name in ("salaries", "all") for kind in ("csv", "parquet")),
-        *(f"synthetic/set-{k}.parquet" for k in (1, 2, 3)),
+        *(f"tables/{name}.{kind}" for name in ("salaries", "all") for kind in ("csv", "wide.csv", "parquet")),
+        *(f"synthetic/set-{k}.{kind}" for k in (1, 2, 3) for kind in ("csv", "parquet")),
         *(f"released/set-{k}.json" for k in (1, 2, 3)),
         *(f"released/{name}" for name in ("job.json", "promise.json", "frame.parquet", "seed")),
+        "tables.xlsx",
+        "codebook.json",
+        "index.html",
         "statement.json",
         "manifest.json",
     }

@@ -135,12 +135,17 @@ def run(
 
 
 @app.command()
-def publish(workspace: WorkspaceFolder, quiet: Quiet = False, as_json: Json = False) -> None:
+def publish(
+    workspace: WorkspaceFolder,
+    job: Annotated[str | None, typer.Option("--job", help="A job file whose presentation is taken: new labels.")] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
     """Make tables, microdata and statement again from what was released. Spends nothing, reads no record."""
 
     def act() -> None:
         with listening(quiet, as_json) as listener:
-            public = publish_workspace(workspace, listener)
+            public = publish_workspace(workspace, listener, load_job(job) if job is not None else None)
         if as_json:
             print(json.dumps({"event": "done", "public": str(public)}))
         elif not quiet:

@@ -21,6 +21,7 @@ from dpdist.job.names import (
     Family,
     Statistics,
 )
+from dpdist.job.presentation import Presentation
 from dpdist.job.running import Diagnostics, Record, Runtime, Sampler
 from dpdist.job.tables import Rake, Table
 from dpdist.job.values import ColumnName, Frozen, Name, Period, Sentence, at_most
@@ -58,6 +59,7 @@ class Job(Frozen):
     compare: tuple[Comparator, ...] = ()
     record: Record = Record()
     ledger: LedgerSettings | None = None
+    presentation: Presentation = Presentation()
     runtime: Runtime = Runtime()
 
     @model_validator(mode="after")
@@ -211,12 +213,18 @@ class Job(Frozen):
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """Everything that decides the result, by dotted key (runtime, ledger and paths do not decide it)."""
+        """Everything that decides the result, by dotted key (runtime, ledger, presentation and paths do not decide it)."""
         return dict(
             _flat(
                 self.model_dump(
                     mode="json",
-                    exclude={"runtime": True, "ledger": True, "input": {"path"}, "reference": {"path", "release"}},
+                    exclude={
+                        "runtime": True,
+                        "ledger": True,
+                        "presentation": True,
+                        "input": {"path"},
+                        "reference": {"path", "release"},
+                    },
                 ),
                 (),
             )

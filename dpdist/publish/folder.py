@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,11 +18,21 @@ from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT
 from dpdist.mechanisms.laplace_tables.release import NoisyTables
 from dpdist.publish.manifest import manifest
+from dpdist.publish.measurements import FILE as MEASUREMENTS
+from dpdist.publish.measurements import write_measurements
+from dpdist.publish.printed import Printed, printed
 from dpdist.publish.released import Release, write_release
 from dpdist.publish.standard_errors import spreads
 from dpdist.publish.statement import statement
 from dpdist.publish.synthesis import synthesize
 from dpdist.publish.tables import Grounds, expectations, table
+from dpdist.publish.writers.cells import plain
+from dpdist.publish.writers.codebook import write_codebook
+from dpdist.publish.writers.microdata import write_microdata
+from dpdist.publish.writers.page import write_page
+from dpdist.publish.writers.registry import write_registry
+from dpdist.publish.writers.wide import write_wide
+from dpdist.publish.writers.workbook import write_workbook
 
 REPLAYED = """This folder was made with --replay, for a test or an audit: it repeats another run's draws.
 Publish the folder of that run. Two folders on the same noise, of other data or other code, differ by exact sums.
@@ -42,14 +51,14 @@ def publish(release: Release, public: Path, listener: Listener = silent, replaye
     building.mkdir(parents=True)
     write_release(building / "released", release)
     grounds = {} if isinstance(release.model(0), NoisyTables) else _grounds(release, building, listener)
-    (building / "tables").mkdir()
-    with stage(listener, "tables", len(release.job.tables)) as tick:
-        for said in release.job.tables:
-            made = table(release, said, grounds)
-            pq.write_table(made, building / "tables" / f"{said.name}.parquet")
-            pa_csv.write_csv(for_spreadsheets(made), building / "tables" / f"{said.name}.csv")
-            tick(1)
-    write_json(building / "statement.json", statement(release))
+    tables = _write_tables(release, building / "tables", grounds, listener)
+    said = statement(release)
+    write_json(building / "statement.json", said)
+    write_measurements(building / MEASUREMENTS, release)
+    write_workbook(building / "tables.xlsx", release.job, [form for form, _ in tables], said)
+    write_codebook(building / "codebook.json", release.job, tables)
+    write_registry(building / "registry.yaml", release.job, said)
+    write_page(building / "index.html", release.job, tables, said)
     made = manifest(building, release)
     (building / MANIFEST).write_bytes(made)
     if _signed(public) and (public / MANIFEST).read_bytes() == made:
@@ -63,20 +72,32 @@ def _signed(public: Path) -> bool:
     return all((public / name).is_file() and not (public / name).is_symlink() for name in (MANIFEST, SIGNATURE))
 
 
-_FORMULA = re.compile(r"[=@＝＠]|[-+－＋](?!\d+\.?\d*$)")
+def _write_tables(
+    release: Release, folder: Path, grounds: dict[str, Grounds], listener: Listener
+) -> list[tuple[Printed, pa.Table]]:
+    """Every table: Parquet, long and wide CSV; in its printed form, and as it is."""
+    folder.mkdir()
+    found = []
+    with stage(listener, "tables", len(release.job.tables)) as tick:
+        for said in release.job.tables:
+            made = table(release, said, grounds)
+            pq.write_table(made, folder / f"{said.name}.parquet")
+            pa_csv.write_csv(for_spreadsheets(made), folder / f"{said.name}.csv")
+            found.append((printed(release.job, said, made), made))
+            write_wide(folder / f"{said.name}.wide.csv", found[-1][0])
+            tick(1)
+    return found
 
 
 def for_spreadsheets(table: pa.Table) -> pa.Table:
     """The table with an apostrophe before each text that a spreadsheet would run as a formula; a signed number is none."""
-
-    def plain(text: str | None) -> str | None:
-        return f"'{text}" if text is not None and _FORMULA.match(text) else text
-
     columns = [
-        pa.array([plain(text) for text in column.to_pylist()], pa.string()) if pa.types.is_string(column.type) else column
+        pa.array([text and plain(text) for text in column.to_pylist()], pa.string())
+        if pa.types.is_string(column.type)
+        else column
         for column in table.columns
     ]
-    return pa.table(columns, names=[str(plain(name)) for name in table.column_names])
+    return pa.table(columns, names=[plain(name) for name in table.column_names])
 
 
 def _grounds(release: Release, building: Path, listener: Listener) -> dict[str, Grounds]:
@@ -84,6 +105,7 @@ def _grounds(release: Release, building: Path, listener: Listener) -> dict[str, 
     strata = len(release.frame.stratum_labels)
     with stage(listener, "synthetic records", strata) as tick:
         sums = synthesize(release, building / "synthetic", tick)
+    write_microdata(building / "synthetic", release.job)
     with stage(listener, "standard errors", strata) as tick:
         outcomes, spread = release.job.outcomes, spreads(release, tick)
         return {

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpdist.core.confidential import refuse_confidential
-from dpdist.core.errors import WorkspaceError
+from dpdist.core.errors import JobError, Problem, WorkspaceError
 from dpdist.core.files import write_json, write_text
 from dpdist.core.keys import Key
 from dpdist.core.public_files import MANIFEST, Damaged, read_object, vouched
@@ -37,6 +37,7 @@ from dpdist.privacy.guarantees import (
     epsilon_text,
 )
 
+UNDO = "undo the change, or run the job in a new workspace, which spends its budget"
 REMEDY = "restore it from a copy, or let the same `dpdist run` make the folder again"
 """Of a public folder that is not whole."""
 DISTRIBUTIONS = "distributions.parquet"
@@ -83,6 +84,16 @@ class Release:
 
     def theta(self, model: StratumModel, stratum: int, set: int) -> Draws:
         return model.recall(self.sets[set][self.frame.stratum_labels[stratum]])
+
+
+def presented(release: Release, job: Job) -> Release:
+    """The release with the presentation of a job that is otherwise the released one. Raises `JobError`."""
+    before, after = ({k: v for k, v in said.public.items() if k != "presentation"} for said in (release.job, job))
+    if changed := [name for name in after if after[name] != before[name]]:
+        problems = [Problem(name, "not as it was released", "a change of presentation alone", UNDO) for name in changed]
+        raise JobError("presentation", problems)
+    public = release.job.public | {"presentation": job.public["presentation"]}
+    return replace(release, job=Job.model_validate(public))
 
 
 def promised(promise: Promise, sampler: Mapping[str, Any], reference: Mapping[str, Any] | None = None) -> dict[str, Any]:

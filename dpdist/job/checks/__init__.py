@@ -18,6 +18,7 @@ from dpdist.job.checks.mechanisms import (
     weight_rule,
 )
 from dpdist.job.checks.models import family_keys, likelihood, outcomes, sampler_settings
+from dpdist.job.checks.presentation import presentation
 from dpdist.job.checks.running import scheduler_contradictions
 from dpdist.job.checks.tables import modelled, promises, raked_totals, table_statistics
 
@@ -51,5 +52,6 @@ def contradictions(job: Job) -> list[Contradiction]:
         *added_noise(job),
         *noisy_tables(job),
         *comparators(job),
+        *presentation(job),
         *scheduler_contradictions(job.runtime),
     ]

@@ -1,0 +1,111 @@
+"""Labels and rules of print: of columns, levels and tables that the job has, each with a name of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from difflib import get_close_matches
+
+from dpdist.core.records import TOTAL
+from dpdist.job import Column, Job
+from dpdist.job.checks.contradiction import Contradiction, Path, listed
+from dpdist.job.presentation import ColumnText
+
+WIDE = ".wide"
+"""Ends the name of a table's printed form."""
+
+
+def presentation(job: Job) -> Iterator[Contradiction]:
+    said, columns = job.presentation, tuple(dict.fromkeys([*job.columns, *job.components]))
+    for name, column in said.columns.items():
+        path = ("presentation", "columns", name)
+        if name not in columns:
+            yield _unknown(path, f"'{name}' is no column of this job", name, columns)
+        else:
+            yield from _levels(path, name, column, job.columns.get(name))
+    yield from _twice(("presentation", "columns"), {name: said.label(name) for name in columns}, "label")
+    tables = {table.name: table for table in job.tables}
+    for name, table in said.tables.items():
+        path = ("presentation", "tables", name)
+        if name not in tables:
+            yield _unknown(path, f"'{name}' is no table of this job", name, tuple(tables))
+        elif table.across is not None and table.across not in tables[name].by:
+            found = f"'{table.across}' is no column of table '{name}'"
+            yield _unknown((*path, "across"), found, table.across, tables[name].by)
+    yield from _files(job)
+    yield from _estimator(job)
+    yield from _quality(job)
+    yield from _registry(job)
+
+
+def _unknown(path: Path, found: str, name: str, known: Collection[str]) -> Contradiction:
+    near = get_close_matches(name, list(known), n=1)
+    return Contradiction(path, found, f"did you mean '{near[0]}'?" if near else "leave it out", listed(list(known)))
+
+
+def _levels(path: Path, name: str, said: ColumnText, column: Column | None) -> Iterator[Contradiction]:
+    """Labels of levels: of those that are declared, all different, none that names the margins."""
+    if not said.levels:
+        return
+    if column is None or column.levels is None:
+        yield Contradiction((*path, "levels"), f"'{name}' has no levels", "leave levels out, or label another column")
+        return
+    known = tuple(map(str, column.levels))
+    for level in said.levels:
+        if level not in known:
+            yield _unknown((*path, "levels", level), f"'{level}' is no level of '{name}'", level, known)
+    shown = {level: said.levels.get(level, level) for level in known}
+    yield from _twice((*path, "levels"), shown, "label")
+    for level, label in shown.items():
+        if label == TOTAL:
+            yield Contradiction((*path, "levels", level), f"'{TOTAL}' names the margins of tables", "take another label")
+
+
+def _twice(path: Path, labels: dict[str, str], what: str) -> Iterator[Contradiction]:
+    first: dict[str, str] = {}
+    for name, label in labels.items():
+        if label in first:
+            yield Contradiction((*path, name), f"it has the {what} of '{first[label]}'", "take another label")
+        first.setdefault(label, name)
+
+
+def _files(job: Job) -> Iterator[Contradiction]:
+    """A table's printed form lies beside it, under a name that no other table may have."""
+    names = {table.name for table in job.tables}
+    for i, table in enumerate(job.tables):
+        if table.name.removesuffix(WIDE) in names - {table.name}:
+            found = f"'{table.name}.csv' is the printed form of table '{table.name.removesuffix(WIDE)}'"
+            yield Contradiction(("tables", i, "name"), found, "rename one")
+
+
+def _estimator(job: Job) -> Iterator[Contradiction]:
+    """The estimator that is printed is one that the release has."""
+    wanted, path = job.presentation.estimator, ("presentation", "estimator")
+    if wanted == "records" and job.mechanism.facts.whole_tables:
+        found = f"'{job.mechanism.name}' makes no synthetic records"
+        yield Contradiction(path, found, "leave it out", "parameters")
+    if wanted == "parameters" and job.family == "user":
+        yield Contradiction(path, "a user's program has estimates from records alone", "leave it out", "records")
+
+
+def _quality(job: Job) -> Iterator[Contradiction]:
+    """A smallest count is one of a table that has counts; unreliable figures are those that a threshold names."""
+    said, path = job.presentation.quality, ("presentation", "quality")
+    for table in job.tables if said.minimum is not None else ():
+        if all(statistic.name != "count" for statistic in table.statistics):
+            found = f"table '{table.name}' has no counts to compare with it"
+            yield Contradiction((*path, "minimum"), found, "add count to its statistics, or leave minimum out")
+    if said.hide_unreliable and not said.flags:
+        found = "no threshold says what is unreliable"
+        yield Contradiction((*path, "hide_unreliable"), found, "add cv or margin, or leave it out")
+
+
+def _registry(job: Job) -> Iterator[Contradiction]:
+    """An entry is of a guarantee that holds for every file, and of a body that answers for it."""
+    if job.presentation.registry is None:
+        return
+    path = ("presentation", "registry")
+    if not job.strict:
+        found = f"'{job.mechanism.name}' as this job has it promises no differential privacy that could be registered"
+        yield Contradiction(path, found, "leave registry out, or take a strict mechanism")
+    if job.presentation.responsible is None:
+        yield Contradiction(path, "an entry names who is responsible", "add presentation.responsible")

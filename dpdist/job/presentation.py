@@ -1,0 +1,123 @@
+"""How a release is shown to those who read it: public text and the rules of print. It decides no figure of a release."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from dpdist.job.names import StatisticName
+from dpdist.job.values import Frozen, Sentence
+
+Format = Literal["csv", "dta", "sav"]
+"""Of synthetic records, beside Parquet: text, Stata, SPSS."""
+NEEDS_AN_EXTRA: tuple[Format, ...] = ("sav",)
+"""Formats whose library is not installed with dpdist itself."""
+FLAGS = ("reliable", "caution", "unreliable")
+EXTRA = 'pip install "dpdist[formats]"'
+
+
+def _named_by_text(value: Any) -> Any:
+    """Levels are named by their texts, as tables print them: the whole number 119 is "119"."""
+    return {str(level): label for level, label in value.items()} if isinstance(value, dict) else value
+
+
+class ColumnText(Frozen):
+    """What a column is called, what it is measured in, and what its levels are called."""
+
+    label: Sentence | None = None
+    unit: Sentence | None = Field(default=None, description='as printed after the label, for example "US dollars"')
+    levels: Annotated[dict[str, Sentence], BeforeValidator(_named_by_text)] = Field(default={})
+
+
+class TableText(Frozen):
+    """What is printed above and below a table."""
+
+    title: Sentence | None = None
+    notes: tuple[Sentence, ...] = ()
+    across: str | None = Field(default=None, description="the column whose levels stand side by side in print")
+
+
+class Thresholds(Frozen):
+    """Above which a figure is flagged."""
+
+    caution: Annotated[float, Field(gt=0)]
+    unreliable: Annotated[float, Field(gt=0)]
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if not self.caution < self.unreliable:
+            raise ValueError("caution must be below unreliable")
+        return self
+
+
+class Quality(Frozen):
+    """Rules for printed figures. The long files keep every figure: what they tell of a record is in the guarantee."""
+
+    cv: Thresholds | None = Field(default=None, description="of the standard error over the estimate")
+    margin: dict[StatisticName, Thresholds] = Field(default={}, description="of the margin of error, by statistic")
+    minimum: int | None = Field(default=None, gt=0, description="published count of a cell that is printed")
+    hide_unreliable: bool = False
+
+    @property
+    def flags(self) -> bool:
+        """True if there are flags to print."""
+        return self.cv is not None or bool(self.margin)
+
+
+class Registry(Frozen):
+    """What an entry of the registry of deployments tells and dpdist cannot know."""
+
+    intended_use: Sentence
+    publication_date: date
+    tuning: Sentence = Field(description="how constants and the budget were chosen, on which data")
+    justification: Sentence
+    author: Sentence | None = Field(default=None, description="of the entry; unset: the responsible body")
+    url: str | None = Field(default=None, pattern=r"^https?://\S+$")
+    continual: bool = Field(default=False, description="the product is published every period")
+
+
+class Presentation(Frozen):
+    """Labels, notes and rules of print; all of it is public text, and nothing is inferred."""
+
+    title: Sentence | None = None
+    universe: Sentence | None = Field(default=None, description="whom the figures are about, in words")
+    source: Sentence | None = None
+    licence: Sentence | None = None
+    contact: Sentence | None = None
+    responsible: Sentence | None = Field(default=None, description="the body that answers for the release")
+    notes: tuple[Sentence, ...] = ()
+    language: str = Field(
+        default="en", pattern=r"^[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*$", description="of the texts, as en-GB"
+    )
+    columns: dict[str, ColumnText] = Field(default={})
+    tables: dict[str, TableText] = Field(default={})
+    estimator: Literal["parameters", "records"] | None = Field(
+        default=None, description="which estimates are printed; unset: parameters where there are any"
+    )
+    decimals: dict[StatisticName, Annotated[int, Field(ge=-9, le=9)]] = Field(
+        default={}, description="of printed figures; -3 prints whole thousands; unset: four digits of the largest figure"
+    )
+    quality: Quality = Quality()
+    registry: Registry | None = None
+    formats: tuple[Format, ...] = Field(default=("csv",), description="of synthetic records, beside Parquet")
+
+    def column(self, name: str) -> ColumnText:
+        return self.columns.get(name, ColumnText())
+
+    def table(self, name: str) -> TableText:
+        return self.tables.get(name, TableText())
+
+    def label(self, column: str) -> str:
+        """What a column is called: by its own name where nothing else is said."""
+        return self.column(column).label or column
+
+    def level(self, column: str, level: object) -> str:
+        """What a level is called."""
+        return self.column(column).levels.get(str(level), str(level))
+
+    def with_unit(self, column: str) -> str:
+        """The label, its unit behind it."""
+        unit = self.column(column).unit
+        return f"{self.label(column)} ({unit})" if unit else self.label(column)

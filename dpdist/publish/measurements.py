@@ -1,0 +1,230 @@
+"""`measurements.parquet`: what was measured under noise, one row a cell and statistic, so that others can infer from it.
+
+Values and scales are in one unit: a record that is not clipped counts as at most 1. Tilted posteriors measure nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dpdist.core.records import Floats
+from dpdist.estimation.weighted_points import CELL
+from dpdist.mechanisms.laplace_cells.release import CellSums
+from dpdist.mechanisms.laplace_tables.release import NoisyTables
+from dpdist.mechanisms.perturbed_histogram.release import Histogram
+from dpdist.mechanisms.reference_tables.release import ReferenceCells
+from dpdist.mechanisms.reference_tables.sensitivity import UNIT
+from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
+from dpdist.mechanisms.sanitized_lognormal.sensitivity import REACH, SENSITIVITY_2, SHARE
+from dpdist.models.outcome import OutcomeModel
+from dpdist.models.protocol import Draws
+from dpdist.publish.released import Release
+
+FILE = "measurements.parquet"
+COLUMNS: dict[str, tuple[pa.DataType, str]] = {
+    "set": (pa.int32(), "number of the synthetic set; 0 where one measurement serves all sets"),
+    "table": (pa.string(), "the table that the figure is of; null where it serves all tables"),
+    "statistic": (pa.string(), "the sum over the cell's records that was measured; its definition stands in the metadata"),
+    "measurement": (pa.int64(), "number of the noisy figure; cells of one number were measured together, as one sum"),
+    "value": (pa.float64(), "the sum plus noise"),
+    "law": (pa.string(), "of the noise: discrete Laplace or discrete Gaussian, on multiples of `lattice`"),
+    "scale": (pa.float64(), "of the noise: b of the Laplace law, sigma of the Gaussian; null where it is confidential"),
+    "lattice": (pa.float64(), "the value is a multiple of it"),
+    "sensitivity": (
+        pa.float64(),
+        "what was divided by epsilon to give the scale, or, under Gaussian noise, the L2 distance",
+    ),
+    "centre": (pa.float64(), "of the outcome's clipping interval"),
+    "weight_cap": (pa.float64(), "the weight at which records were clipped"),
+    "half_width": (pa.float64(), "of the outcome's clipping interval"),
+}
+LAPLACE, GAUSSIAN = "discrete_laplace", "discrete_gaussian"
+NO_LIMITS = (None, None, None)
+DEFINITIONS = {
+    "count_in_bin": "the number of records whose outcome lies between centre - half_width and centre + half_width",
+    "a": "the sum of a = min(w, U) / U, with w the weight and U the weight_cap",
+    "b": "the sum of b = a (clip(y, c - R, c + R) - c) / R, with y the outcome, c the centre and R the half_width",
+    "1 - v": "the sum of 1 - v, v = min(w, U) / U, with w the weight and U the weight_cap",
+    "vc": "the sum of v c, c = clip((y - m) / R, -1, 1), with y the outcome, m the centre and R the half_width",
+    "v(1 + c)/2": "the sum of v (1 + c) / 2, in the notation of vc",
+    "v(1 - c)/2": "the sum of v (1 - c) / 2, in the notation of vc",
+    "p1": f"location: the share {SHARE} of the budget; p = A (log y, log w)' less the reference's mean, over {REACH:g}, "
+    "shortened to length 1; A is `whitening` and the mean is `reference` in released/set-1.json",
+    "p2": "as p1, of the second component",
+    "1 - |p|^2": "scatter, over all cells of the stratum: the other share of the budget",
+    "p1^2 - p2^2": "as 1 - |p|^2",
+    "2 p1 p2": "as 1 - |p|^2",
+    "count": "the table's own figure; its noise has the scale of confidential sensitivities",
+    "mean": "as count",
+    "total": "as count",
+}
+"""What a statistic is, for the file's metadata: its name without that of the outcome."""
+
+
+class Figures(NamedTuple):
+    """Noisy figures of one kind: `cells` are levels by column; values and `limits` are by (cell, statistic)."""
+
+    cells: Sequence[dict[str, str]]
+    statistics: Sequence[str]
+    values: Floats
+    scales: Sequence[Fraction | None]
+    limits: Callable[[int, int], tuple[float | None, float | None, float | None]]
+    unit: float = UNIT
+    law: str = LAPLACE
+    table: str | None = None
+    units: Sequence[int] | None = None
+    """Number of the sum that a cell is part of; unset: every cell has its own."""
+
+
+def write_measurements(path: Path, release: Release) -> bool:
+    """Written where figures were released under noise; tells whether it was."""
+    if not isinstance(release.model(0), tuple(MEASURED)):
+        return False
+    rows = list(_rows(release))
+    columns = [name for name in release.job.categories if any(name in row["cell"] for row in rows)]
+    data = {CELL + name: pa.array([row["cell"].get(name) for row in rows], pa.string()) for name in columns}
+    data |= {name: pa.array([row[name] for row in rows], kind) for name, (kind, _) in COLUMNS.items()}
+    said = {"columns": {name: text for name, (_, text) in COLUMNS.items()}, "statistics": _defined(rows)}
+    pq.write_table(pa.table(data).replace_schema_metadata({"dpdist.measurements": json.dumps(said)}), path)
+    return True
+
+
+def _defined(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """What the statistics of a file are; those of several outcomes end with the outcome's name."""
+    names = dict.fromkeys(str(row["statistic"]) for row in rows)
+    return {
+        name: next(text for known, text in _BY_LENGTH if name == known or name.startswith(f"{known} ")) for name in names
+    }
+
+
+_BY_LENGTH = sorted(DEFINITIONS.items(), key=lambda each: -len(each[0]))
+
+
+def _rows(release: Release) -> Iterator[dict[str, Any]]:
+    number, once = 0, isinstance(release.model(0), ReferenceCells | SanitizedLognormal | NoisyTables)
+    for stratum in range(len(release.frame.stratum_labels)):
+        model = release.model(stratum)
+        for k in range(1 if once else len(release.sets)):
+            for figures in _figures_of(release, model, stratum, release.theta(model, stratum, k)):
+                own = list(_of(release, figures, 0 if once else k + 1, number))
+                yield from own
+                number = max(row["measurement"] for row in own) + 1
+
+
+def _of(release: Release, figures: Figures, number_of_set: int, start: int) -> Iterator[dict[str, Any]]:
+    several, units = len(figures.statistics), figures.units or range(len(figures.cells))
+    for i, cell in enumerate(figures.cells):
+        for j, statistic in enumerate(figures.statistics):
+            scale = figures.scales[j]
+            known = np.isfinite(figures.values[i, j]) and scale is not None
+            yield {
+                "cell": cell,
+                "set": number_of_set,
+                "table": figures.table,
+                "statistic": statistic,
+                "measurement": start + units[i] * several + j,
+                "value": float(figures.values[i, j] / figures.unit) if np.isfinite(figures.values[i, j]) else None,
+                "law": figures.law,
+                "scale": float(scale / Fraction(figures.unit)) if known and scale is not None else None,
+                "lattice": 1.0 / figures.unit if known else None,
+                "sensitivity": _sensitivity(release, figures, scale) if known and scale is not None else None,
+                **dict(zip(("centre", "weight_cap", "half_width"), figures.limits(i, j), strict=True)),
+            }
+
+
+def _sensitivity(release: Release, figures: Figures, scale: Fraction) -> float:
+    """Scale times ε, both exact; of Gaussian noise the L2 distance of neighbours."""
+    job = release.job
+    if figures.law == GAUSSIAN:
+        return float(SENSITIVITY_2[job.budget.adjacency] / UNIT)
+    once = job.mechanism.name in ("sanitized_statistics", "laplace_composed", "laplace")
+    epsilon = job.budget.epsilon if once else job.epsilon_of_tables / job.synthetic_sets
+    return float(scale * epsilon / Fraction(figures.unit))
+
+
+def _cells(release: Release, model: OutcomeModel, stratum: int) -> list[dict[str, str]]:
+    """Levels of every pattern of a stratum, of the columns that do not vary within one."""
+    frame, own = release.frame, release.frame.rows_of(stratum)
+    pattern = model.design.pattern
+    first = np.unique(pattern, return_index=True)[1]
+    codes = {name: frame.codes[name][own] for name in release.job.categories}
+    constant = [name for name, values in codes.items() if np.array_equal(values, values[first][pattern])]
+    return [{name: str(frame.levels[name][codes[name][row]]) for name in constant} for row in first]
+
+
+def _figures_of(release: Release, model: object, stratum: int, theta: Draws) -> Iterator[Figures]:
+    for kind, figures in MEASURED.items():
+        if isinstance(model, kind):
+            yield from figures(release, model, stratum, theta)
+
+
+def _histogram(release: Release, model: Histogram, stratum: int, theta: Draws) -> Iterator[Figures]:
+    (cell,) = _cells(release, model, stratum)[:1]
+    low, high = model.edges[:-1], model.edges[1:]
+    middle, half = (low + high) / 2.0, (high - low) / 2.0
+    for bin, value in enumerate(theta["counts"][0]):
+        limits = (float(middle[bin]), None, float(half[bin]))
+        yield Figures([cell], ["count_in_bin"], np.array([[value]]), [model.scale], lambda *_, own=limits: own, 1)
+
+
+def _cell_sums(release: Release, model: CellSums, stratum: int, theta: Draws) -> Iterator[Figures]:
+    limits = (model.bounds.centre, model.bounds.weight, model.bounds.reach)
+    cells = _cells(release, model, stratum)
+    yield Figures(cells, ["a", "b"], theta["sums"][0], [model.scale] * 2, lambda *_: limits)
+
+
+def _noisy_tables(release: Release, model: NoisyTables, stratum: int, theta: Draws) -> Iterator[Figures]:
+    """Cells without a sample record are known to be empty and were not measured."""
+    for table in model.tables:
+        kept = np.flatnonzero(table.occupied)
+        cells = [dict(zip(table.cells.by, table.cells.labels[k], strict=True)) for k in kept]
+        values = theta[table.parameter.name][0][kept]
+        if model.bounds is None:
+            scales: list[Fraction | None] = [None] * len(table.statistics)
+            yield Figures(cells, table.statistics, values, scales, lambda *_: NO_LIMITS, 1, table=table.name)
+        else:
+            bounds = model.bounds
+            limits = (bounds.centre, bounds.weight, bounds.reach)
+            statistics, scales = ["a", "b"][: values.shape[1]], [model.scale] * values.shape[1]
+            yield Figures(cells, statistics, values, scales, lambda *_, own=limits: own, table=table.name)
+
+
+def _reference_cells(release: Release, model: ReferenceCells, stratum: int, theta: Draws) -> Iterator[Figures]:
+    """Limits are (centres, cap, half-widths) by cell; sums after the first go round the outcomes."""
+    named = {parameter.name: parameter.dims[1][1] for parameter in model.parameters if parameter.name == "sums"}
+    several, limits = len(model.outcomes), theta["limits"][0]
+
+    def of(i: int, j: int) -> tuple[float | None, float | None, float | None]:
+        k = (j - 1) % several
+        own = (None, None) if j == 0 else (float(limits[i, k]), float(limits[i, several + 1 + k]))
+        return own[0], float(limits[i, several]), own[1]
+
+    values, unit = theta["sums"][0], theta["unit"][0].astype(int).tolist()
+    scales = [model.scales[0], *[model.scales[1]] * (values.shape[1] - 1)]
+    yield Figures(_cells(release, model, stratum), named["sums"], values, scales, of, units=unit)
+
+
+def _sanitized(release: Release, model: SanitizedLognormal, stratum: int, theta: Draws) -> Iterator[Figures]:
+    law = GAUSSIAN if model.noise == "gaussian" else LAPLACE
+    cells, (sums, scatter) = _cells(release, model, stratum), (p.dims[-1][1] for p in model.parameters[:2])
+    whole = {name: level for name, level in cells[0].items() if name in release.frame.strata}
+    yield Figures(cells, sums, theta["sums"][0], [model.scale] * 2, lambda *_: NO_LIMITS, law=law)
+    yield Figures([whole], scatter, theta["scatter"][0][None], [model.scale] * 3, lambda *_: NO_LIMITS, law=law)
+
+
+MEASURED: dict[type, Callable[[Release, Any, int, Draws], Iterator[Figures]]] = {
+    Histogram: _histogram,
+    CellSums: _cell_sums,
+    NoisyTables: _noisy_tables,
+    ReferenceCells: _reference_cells,
+    SanitizedLognormal: _sanitized,
+}
+"""Models whose released object is noisy figures, and how these are told."""

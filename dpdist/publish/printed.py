@@ -1,0 +1,187 @@
+"""A table as agencies print it: labels in the stub and above the columns, figures rounded, margins of error beside them.
+
+What is printed is the published table, and nothing is computed anew but rounding and margins of error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import scipy
+
+from dpdist.core.records import TOTAL, Floats
+from dpdist.job import Job, Statistic, Table
+from dpdist.job.presentation import Presentation
+from dpdist.publish.quality import Flags, in_words, rated
+
+NO_ESTIMATE = ".."
+"""Printed where there is no estimate."""
+MOST_ACROSS = 8
+"""Levels that stand side by side, where the job does not name the column."""
+DIGITS, MOST_DECIMALS = 4, 6
+
+MARGIN, FLAG = "±", "flag"
+MARGINS = (
+    "± is the margin of error: half of a symmetric 90 % interval. The limits in the long file follow the law of a figure, "
+    "which is not symmetric for counts."
+)
+WITHOUT = f"{NO_ESTIMATE} stands where there is no estimate, or none is printed."
+ESTIMATORS = {
+    "parameters": "Estimates are those from the released parameters.",
+    "records": "Estimates are those from the synthetic records.",
+}
+
+
+class Column(NamedTuple):
+    """A printed column: the level above it, the statistic, decimals of its figures."""
+
+    group: str
+    head: str
+    statistic: Statistic
+    decimals: int
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A table in print. `stub` names the columns of `rows`' labels; figures are (row, column), NaN where there is none."""
+
+    name: str
+    title: str
+    stub: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    across: str | None
+    """What the groups of columns are levels of."""
+    columns: tuple[Column, ...]
+    values: Floats
+    margins: Floats
+    lower: Floats
+    upper: Floats
+    flags: Flags
+    """reliable, caution, unreliable, or nothing: (row, column)."""
+    estimator: str
+    notes: tuple[str, ...]
+
+    @property
+    def with_flags(self) -> bool:
+        return bool((self.flags != "").any())
+
+    @property
+    def with_margins(self) -> bool:
+        return bool(np.isfinite(self.margins).any())
+
+
+def printed(job: Job, said: Table, table: pa.Table) -> Printed:
+    """The printed form of a published table, as `dpdist.publish.tables` made it."""
+    text, shown = job.presentation, _estimator(job.presentation, table)
+    rows = table.filter(pc.equal(table["estimator"], shown))
+    labels = [_labels(job, said, name) for name in said.by]
+    across = _across(text, said, labels)
+    shape = (*map(len, labels), len(said.statistics))
+    value, error, df, lower, upper = (
+        _laid_out(rows[name], shape, across) for name in ("estimate", "standard_error", "df", "lower", "upper")
+    )
+    with np.errstate(invalid="ignore"):
+        margin = scipy.stats.t.ppf(0.95, df) * error
+    groups = [""] if across is None else labels[across]
+    stub = [i for i in range(len(labels)) if i != across]
+    columns = _columns(text, said, groups, value)
+    quality = rated(text.quality, [column.statistic.name for column in columns], value, error, margin)
+    value, margin, lower, upper = (np.where(quality.printed, each, np.nan) for each in (value, margin, lower, upper))
+    return Printed(
+        name=said.name,
+        title=text.table(said.name).title or said.name,
+        stub=tuple(text.label(said.by[i]) for i in stub),
+        rows=tuple(product(*(labels[i] for i in stub))),
+        across=None if across is None else text.label(said.by[across]),
+        columns=columns,
+        values=_rounded(value, columns),
+        margins=_rounded(margin, columns),
+        lower=_rounded(lower, columns),
+        upper=_rounded(upper, columns),
+        flags=quality.flags,
+        estimator=shown,
+        notes=_notes(job, said, shown, value, margin),
+    )
+
+
+def _estimator(text: Presentation, table: pa.Table) -> str:
+    """The job's, or the first that the table has: parameters where there are any."""
+    return text.estimator or str(table["estimator"][0])
+
+
+def _labels(job: Job, said: Table, name: str) -> list[str]:
+    levels = [job.presentation.level(name, level) for level in job.columns[name].levels or ()]
+    return levels + [TOTAL] * said.margins
+
+
+def _across(text: Presentation, said: Table, labels: Sequence[Sequence[str]]) -> int | None:
+    """The column whose levels stand side by side: the job's, or of several the one with the fewest, if these are few."""
+    if (named := text.table(said.name).across) is not None:
+        return said.by.index(named)
+    fewest = min(range(len(labels)), key=lambda i: (len(labels[i]), -i), default=0)
+    return fewest if len(labels) > 1 and len(labels[fewest]) <= MOST_ACROSS else None
+
+
+def _laid_out(column: pa.ChunkedArray, shape: tuple[int, ...], across: int | None) -> Floats:
+    """A table's figures as (row, column): the levels across stand before the statistics."""
+    values = np.asarray(column.to_numpy(), dtype=np.float64).reshape(shape)
+    if across is None:
+        return values.reshape(-1, shape[-1])
+    return np.moveaxis(values, across, -2).reshape(-1, shape[across] * shape[-1])
+
+
+def head_of(text: Presentation, statistic: Statistic) -> str:
+    """What a statistic is called above its column."""
+    name = statistic.name.capitalize()
+    return name if statistic.variable is None else f"{name} of {text.with_unit(statistic.variable)}"
+
+
+def _columns(text: Presentation, said: Table, groups: Sequence[str], values: Floats) -> tuple[Column, ...]:
+    number, made = len(said.statistics), []
+    for group in groups:
+        for j, statistic in enumerate(said.statistics):
+            stated = text.decimals.get(statistic.name)
+            own = 0 if statistic.name == "count" else _decimals(values[:, j::number])
+            made.append(Column(group, head_of(text, statistic), statistic, own if stated is None else stated))
+    return tuple(made)
+
+
+def _decimals(values: Floats) -> int:
+    """So many that the largest figure has `DIGITS` digits, and none beyond the point where it has more before it."""
+    known = np.abs(values[np.isfinite(values)])
+    largest = float(known.max()) if len(known) else 0.0
+    return 0 if largest == 0.0 else int(np.clip(DIGITS - 1 - np.floor(np.log10(largest)), 0, MOST_DECIMALS))
+
+
+def _rounded(values: Floats, columns: Sequence[Column]) -> Floats:
+    return np.column_stack([np.round(values[:, j], column.decimals) + 0.0 for j, column in enumerate(columns)])
+
+
+def wide_heads(table: Printed) -> list[str]:
+    """Names of the printed columns, all different; a margin of error and a flag follow their figure."""
+    heads = []
+    for column in table.columns:
+        name = f"{column.group}: {column.head}" if column.group else column.head
+        heads += [name, *([f"{name}, {MARGIN}"] if table.with_margins else [])]
+        heads += [f"{name}, {FLAG}"] if table.with_flags else []
+    return heads
+
+
+def figure_text(value: float, decimals: int, thousands: str = "") -> str:
+    """A rounded figure as text; nothing where there is none."""
+    return "" if np.isnan(value) else f"{value:{thousands}.{max(decimals, 0)}f}"
+
+
+def _notes(job: Job, said: Table, shown: str, values: Floats, margins: Floats) -> tuple[str, ...]:
+    text = job.presentation
+    notes = [*text.table(said.name).notes, *text.notes, ESTIMATORS[shown]]
+    notes += [MARGINS] if np.isfinite(margins).any() else []
+    notes += [WITHOUT] if np.isnan(values).any() else []
+    notes += in_words(text.quality)
+    return (*notes, f"Source: {text.source}.") if text.source else tuple(notes)

@@ -1,0 +1,72 @@
+"""How far a printed figure can be relied on, by the rules of the job: its published error decides, and no record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.core.records import Floats
+from dpdist.job import StatisticName
+from dpdist.job.presentation import FLAGS, Quality, Thresholds
+
+Flags = NDArray[np.str_]
+
+
+class Rated(NamedTuple):
+    """Flags of figures, "" where a figure has no error, and which figures are printed; (row, column) each."""
+
+    flags: Flags
+    printed: NDArray[np.bool_]
+
+
+def rated(said: Quality, statistics: Sequence[StatisticName], values: Floats, errors: Floats, margins: Floats) -> Rated:
+    """Figures are (row, column), `statistics` of every column, those of a group of columns in one order."""
+    grade = np.full(values.shape, -1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        cv = errors / np.abs(values)
+    if said.cv is not None:
+        grade = np.maximum(grade, _graded(cv, said.cv))
+    for j, name in enumerate(statistics):
+        if name in said.margin:
+            grade[:, j] = np.maximum(grade[:, j], _graded(margins[:, j], said.margin[name]))
+    shown = np.ones(values.shape, dtype=bool)
+    if said.minimum is not None:
+        shown = ~(_counts(statistics, values) < said.minimum)
+    if said.hide_unreliable:
+        shown &= grade < FLAGS.index("unreliable")
+    return Rated(np.array(["", *FLAGS])[grade + 1], shown)
+
+
+def _graded(measure: Floats, thresholds: Thresholds) -> NDArray[np.int_]:
+    """Place in FLAGS of every measure, −1 where it is not known."""
+    grade = (measure > thresholds.caution).astype(int) + (measure > thresholds.unreliable)
+    return np.where(np.isnan(measure), -1, grade)
+
+
+def _counts(statistics: Sequence[StatisticName], values: Floats) -> Floats:
+    """The protected count of every figure's cell: a group of columns has one."""
+    places = [j for j, name in enumerate(statistics) if name == "count"]
+    return np.repeat(values[:, places], len(statistics) // len(places), axis=1)
+
+
+def in_words(said: Quality) -> list[str]:
+    """The rules as notes of a table."""
+    notes = []
+    if said.cv is not None:
+        low, high = (f"{100 * each:g} %" for each in (said.cv.caution, said.cv.unreliable))
+        notes.append(
+            f"A figure is flagged caution where its coefficient of variation is above {low}, unreliable above {high}."
+        )
+    for name, limits in said.margin.items():
+        notes.append(
+            f"A {name} is flagged caution where its margin of error is above {limits.caution:,.10g}, unreliable above "
+            f"{limits.unreliable:,.10g}."
+        )
+    if said.minimum is not None:
+        notes.append(f"Figures of cells with a published count below {said.minimum:,} are not printed.")
+    if said.hide_unreliable:
+        notes.append("Unreliable figures are not printed.")
+    return notes

@@ -1,0 +1,113 @@
+"""`codebook.json`: every CSV file of the release as CSV on the Web metadata, and what columns and levels are called."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from dpdist.core.files import write_json
+from dpdist.core.records import TOTAL
+from dpdist.job import Job
+from dpdist.job.presentation import FLAGS
+from dpdist.publish.printed import FLAG, NO_ESTIMATE, Printed, wide_heads
+from dpdist.publish.writers.cells import plain
+from dpdist.publish.writers.microdata import level_codes, variable_names
+
+LONG = {
+    "statistic": "count, mean or total, as the job asks for them",
+    "variable": "the outcome of a mean or a total",
+    "estimator": "what the estimate is made of: released parameters, or synthetic records",
+    "estimate": "the estimate",
+    "standard_error": "its standard error",
+    "df": "degrees of freedom of the interval; inf stands for the normal law",
+    "lower": "lower limit of the 90 % interval",
+    "upper": "upper limit of the 90 % interval",
+    "suppressed": "true where there is no estimate",
+}
+"""Columns of a table's long file, beside those of its cells."""
+
+
+def write_codebook(path: Path, job: Job, tables: Sequence[tuple[Printed, pa.Table]]) -> None:
+    text = job.presentation
+    written = [said for one, made in tables for said in (_long(job, one, made), _wide(one))]
+    if "csv" in text.formats:
+        written += [_records(job, number) for number in range(1, _sets(job) + 1)]
+    facts = {"dc:title": text.title or f"{job.dataset}, {job.period}", "dc:source": text.source}
+    facts |= {"dc:rights": text.licence, "dc:publisher": text.responsible}
+    said = {name: value for name, value in facts.items() if value is not None}
+    context = ["http://www.w3.org/ns/csvw", {"@language": text.language}]
+    write_json(path, {"@context": context, **said, "tables": written, "notes": [*_columns(job)]})
+
+
+def _sets(job: Job) -> int:
+    return 0 if job.mechanism.facts.whole_tables else job.synthetic_sets
+
+
+def _columns(job: Job) -> list[dict[str, Any]]:
+    """What the columns and their levels are called; the names and codes that Stata and SPSS files have for them."""
+    text, kept = job.presentation, [*job.modelled_columns, *job.components]
+    names, said = variable_names(kept), []
+    for name in dict.fromkeys([*kept, *job.cell_columns]):
+        column: dict[str, Any] = {"column": name, "label": text.label(name)}
+        column |= {"unit": text.column(name).unit} if text.column(name).unit else {}
+        column |= {"variable": names[name]} if name in names else {}
+        if name in job.columns and (levels := job.columns[name].levels):
+            codes = level_codes(levels)
+            column["levels"] = [
+                {"level": str(level), "label": text.level(name, level), "code": codes[level]} for level in levels
+            ]
+        said.append(column)
+    return said
+
+
+def _named(header: str, number: int, datatype: Any, said: str = "") -> dict[str, Any]:
+    """A column by its header as it stands in the file."""
+    name = re.sub(r"[^A-Za-z0-9_.]", "_", header).lstrip("_") or "column"
+    return {"name": f"{name}_{number}", "titles": header, "datatype": datatype} | ({"dc:description": said} if said else {})
+
+
+def _one_of(texts: Sequence[str]) -> dict[str, str]:
+    """Text that is one of these."""
+    return {"base": "string", "format": "|".join(re.sub(r"([\\^$.|?*+(){}\[\]])", r"\\\1", plain(text)) for text in texts)}
+
+
+def _category(job: Job, name: str, number: int, *more: str) -> dict[str, Any]:
+    levels = [str(level) for level in job.columns[name].levels or ()]
+    return _named(plain(name), number, _one_of([*levels, *more]), job.presentation.label(name))
+
+
+def _schema(url: str, title: str, columns: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"url": url, "dc:title": title, "tableSchema": {"columns": columns}}
+
+
+def _long(job: Job, printed: Printed, table: pa.Table) -> dict[str, Any]:
+    columns = []
+    for number, field in enumerate(table.schema, start=1):
+        if field.name in LONG:
+            kind = {pa.string(): "string", pa.bool_(): "boolean"}.get(field.type, "double")
+            column = _named(field.name, number, kind, LONG[field.name])
+            columns.append(column | ({"null": ["", "inf"]} if field.name == "df" else {}))
+        else:
+            columns.append(_category(job, field.name, number, TOTAL))
+    return _schema(f"tables/{printed.name}.csv", printed.title, columns)
+
+
+def _wide(printed: Printed) -> dict[str, Any]:
+    columns = [_named(plain(name), number, "string") for number, name in enumerate(printed.stub, start=1)]
+    for number, head in enumerate(wide_heads(printed), start=len(columns) + 1):
+        if head.endswith(f", {FLAG}"):
+            columns.append(_named(plain(head), number, _one_of(FLAGS)))
+        else:
+            columns.append(_named(plain(head), number, "double") | {"null": ["", NO_ESTIMATE]})
+    return _schema(f"tables/{printed.name}.wide.csv", f"{printed.title}, as printed", columns)
+
+
+def _records(job: Job, number: int) -> dict[str, Any]:
+    columns = [_category(job, name, place) for place, name in enumerate(job.modelled_columns, start=1)]
+    for place, name in enumerate(job.components, start=len(columns) + 1):
+        columns.append(_named(plain(name), place, "double", job.presentation.with_unit(name)))
+    return _schema(f"synthetic/set-{number}.csv", f"Synthetic records, set {number}", columns)

@@ -1,0 +1,114 @@
+"""Dot plots of a printed table as SVG: a line a row, a dot an estimate, a bar its 90 % interval."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from markupsafe import Markup, escape
+
+from dpdist.core.records import TOTAL, Floats, Ints
+from dpdist.publish.printed import Printed, figure_text
+
+MOST_ROWS, FEWEST_DOTS = 60, 3
+WIDTH, LABELS, RIGHT, TOP, STEP = 760, 250, 55, 34, 9
+LONGEST = 38
+"""Characters of a label; the whole one is shown by a title."""
+TICKS = 5
+
+
+class Plot(NamedTuple):
+    title: str
+    svg: Markup
+
+
+def plots(table: Printed) -> Iterator[Plot]:
+    """One a statistic, of tables that a page can hold; a level across has a colour and a line of its own.
+
+    Counts and totals are drawn without margins, beside which their cells would be as nothing.
+    """
+    if len(table.rows) > MOST_ROWS:
+        return
+    heads = list(dict.fromkeys(column.head for column in table.columns))
+    for number, head in enumerate(heads):
+        columns = np.arange(number, len(table.columns), len(heads))
+        rows = np.arange(len(table.rows))
+        if table.columns[number].statistic.name != "mean":
+            inner = [j for j in columns if table.columns[j].group != TOTAL]
+            below = [i for i in rows if TOTAL not in table.rows[i]]
+            columns, rows = np.array(inner, dtype=int), np.array(below, dtype=int)
+        if np.isfinite(table.values[np.ix_(rows, columns)]).sum() >= FEWEST_DOTS:
+            yield Plot(head, _svg(table, head, rows, columns))
+
+
+def _svg(table: Printed, head: str, rows: Ints, columns: Ints) -> Markup:
+    groups, decimals = [table.columns[j].group for j in columns], table.columns[columns[0]].decimals
+    values, lower, upper = (each[np.ix_(rows, columns)] for each in (table.values, table.lower, table.upper))
+    ticks = _ticks(np.concatenate([values, lower, upper], axis=None))
+    legend = _legend(groups)
+    top, height = TOP + (20 if legend else 0), max(22, STEP * (len(groups) + 1))
+    bottom = top + height * len(rows)
+    parts = [*legend, *_axis(ticks, top, bottom, decimals)]
+    for i, row in enumerate(rows):
+        y = top + height * i
+        parts.append(_label(" / ".join(table.rows[row]) or table.title, y + height / 2))
+        for j in range(len(groups)):
+            at = y + height * (j + 1) / (len(groups) + 1)
+            parts += _dot(values[i, j], lower[i, j], upper[i, j], ticks, at, j, decimals)
+    name = escape(f"{table.title}: {head}, with 90 % intervals; the figures stand in the table")
+    return Markup(
+        f'<svg viewBox="0 0 {WIDTH} {bottom + 8}" role="img" aria-label="{name}" xmlns="http://www.w3.org/2000/svg">'
+        + "".join(parts)
+        + "</svg>"
+    )
+
+
+def _ticks(values: Floats) -> Floats:
+    """Round numbers that hold all values; with 0 where it is not far."""
+    known = values[np.isfinite(values)]
+    low, high = float(known.min()), float(known.max())
+    low = 0.0 if 0.0 < low < 0.5 * high else low
+    raw = (high - low or abs(high) or 1.0) / TICKS
+    power = 10.0 ** np.floor(np.log10(raw))
+    step = power * min(each for each in (1.0, 2.0, 2.5, 5.0, 10.0) if each * power >= raw * 0.999)
+    return np.asarray(np.arange(np.floor(low / step), np.ceil(high / step) + 1.0) * step)
+
+
+def _x(value: float, ticks: Floats) -> float:
+    return LABELS + (WIDTH - LABELS - RIGHT) * (value - float(ticks[0])) / (float(ticks[-1] - ticks[0]) or 1.0)
+
+
+def _axis(ticks: Floats, top: float, bottom: float, decimals: int) -> Iterator[str]:
+    spacing = float(ticks[1] - ticks[0]) if len(ticks) > 1 else 1.0
+    digits = max(0, min(decimals, int(np.ceil(-np.log10(spacing))) + 1)) if spacing < 1 else 0
+    for tick in ticks.tolist():
+        x = _x(tick, ticks)
+        yield f'<line class="grid" x1="{x:.1f}" y1="{top - 4}" x2="{x:.1f}" y2="{bottom}"/>'
+        yield f'<text class="tick" x="{x:.1f}" y="{top - 10}" text-anchor="middle">{figure_text(tick, digits, ",")}</text>'
+
+
+def _label(text: str, y: float) -> str:
+    shown = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    more = f"<title>{escape(text)}</title>" if shown != text else ""
+    return f'<text x="{LABELS - 10}" y="{y + 4:.1f}" text-anchor="end">{more}{escape(shown)}</text>'
+
+
+def _dot(value: float, lower: float, upper: float, ticks: Floats, y: float, group: int, decimals: int) -> Iterator[str]:
+    if np.isfinite([lower, upper]).all():
+        ends = f'x1="{_x(lower, ticks):.1f}" x2="{_x(upper, ticks):.1f}"'
+        yield f'<line class="bar g{group % 8}" {ends} y1="{y:.1f}" y2="{y:.1f}"/>'
+    if np.isfinite(value):
+        said = f"<title>{figure_text(value, decimals, ',')}</title>"
+        yield f'<circle class="dot g{group % 8}" cx="{_x(value, ticks):.1f}" cy="{y:.1f}" r="4">{said}</circle>'
+
+
+def _legend(groups: list[str]) -> list[str]:
+    if len(groups) < 2:
+        return []
+    parts, step = [], (WIDTH - 20) / len(groups)
+    for j, group in enumerate(groups):
+        x, shown = 10 + step * j, group if len(group) * 7 < step - 20 else group[: max(3, int(step / 7) - 4)] + "…"
+        parts.append(f'<circle class="dot g{j % 8}" cx="{x:.1f}" cy="10" r="4"/>')
+        parts.append(f'<text x="{x + 10:.1f}" y="14"><title>{escape(group)}</title>{escape(shown)}</text>')
+    return parts

@@ -1,0 +1,155 @@
+"""Synthetic records for statistical packages, beside their Parquet: CSV, and Stata and SPSS files with labels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from dpdist.core.records import Level
+from dpdist.job import Job
+from dpdist.job.presentation import Presentation
+from dpdist.publish.writers.cells import plain
+
+CREATED = datetime(2000, 1, 1)
+"""Stands in for the time of writing: the same release gives the same bytes."""
+LONGEST_NAME, LONGEST_LABEL = 32, 80
+"""Of Stata's variables, in characters."""
+
+
+def write_microdata(folder: Path, job: Job) -> None:
+    """Every set-<k>.parquet again in the job's formats."""
+    for number in range(1, job.synthetic_sets + 1):
+        path = folder / f"set-{number}.parquet"
+        if "csv" in job.presentation.formats:
+            _write_csv(path, path.with_suffix(".csv"))
+        if {"dta", "sav"} & set(job.presentation.formats):
+            frame = _coded(pq.read_table(path), job)
+            if "dta" in job.presentation.formats:
+                _write_stata(frame, path.with_suffix(".dta"), job)
+            if "sav" in job.presentation.formats:
+                _write_spss(frame, path.with_suffix(".sav"), job)
+
+
+def _write_csv(path: Path, to: Path) -> None:
+    """Levels by their texts; read and written in parts."""
+    with pq.ParquetFile(path) as file:
+        schema = pa.schema([(plain(field.name), _value_type(field.type)) for field in file.schema_arrow])
+        with pa_csv.CSVWriter(to, schema) as writer:
+            for batch in file.iter_batches():
+                writer.write_batch(pa.record_batch([_texts(column) for column in batch.columns], schema=schema))
+
+
+def _value_type(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _texts(column: pa.Array) -> pa.Array:
+    """Levels in place of their codes; texts such that no spreadsheet runs one as a formula."""
+    if not pa.types.is_dictionary(column.type):
+        return column
+    levels = column.dictionary
+    if pa.types.is_string(levels.type):
+        levels = pa.array([plain(text) for text in levels.to_pylist()], pa.string())
+    return levels.take(column.indices)
+
+
+def variable_names(names: Sequence[str]) -> dict[str, str]:
+    """Names that Stata and SPSS take: letters, digits and _ of ASCII, no more than 32, all different."""
+    made: dict[str, str] = {}
+    for name in names:
+        base = re.sub(r"[^A-Za-z0-9_]", "_", name)[:LONGEST_NAME]
+        base = base if re.match(r"[A-Za-z]", base) else f"v_{base}"[:LONGEST_NAME]
+        taken, tried, number = {each.lower() for each in made.values()}, base, 2
+        while tried.lower() in taken or tried.lower() in RESERVED:
+            tried, number = f"{base[: LONGEST_NAME - len(str(number)) - 1]}_{number}", number + 1
+        made[name] = tried
+    return made
+
+
+RESERVED = frozenset(
+    (
+        *("byte", "double", "float", "if", "in", "int", "long", "using", "with", "strl", "_all", "_b", "_coef", "_cons"),
+        *("_n", "_pi", "_pred", "_rc", "_se", "_skip", "all", "and", "by", "eq", "ge", "gt", "le", "lt", "ne", "not", "or"),
+        "to",
+    )
+)
+"""Words of Stata and SPSS, which no variable may have for a name."""
+
+
+def level_codes(levels: Sequence[Level]) -> dict[Level, int]:
+    """What a level is called in Stata and SPSS: itself where levels are whole numbers, else its place from 1."""
+    numbered = all(isinstance(level, int) and not isinstance(level, bool) and abs(level) < 2**31 for level in levels)
+    return {level: int(level) if numbered else place for place, level in enumerate(levels, start=1)}
+
+
+def _levels(job: Job) -> dict[str, dict[Level, int]]:
+    return {name: level_codes(job.columns[name].levels or ()) for name in job.modelled_columns}
+
+
+def _coded(table: pa.Table, job: Job) -> pd.DataFrame:
+    """Levels by their codes, under names that packages take."""
+    columns: dict[str, Any] = {}
+    for name in table.column_names:
+        column = table[name].combine_chunks()
+        if name in job.modelled_columns:
+            codes = level_codes(job.columns[name].levels or ())
+            column = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+            values = pd.Series([codes[level] for level in column.dictionary.to_pylist()], dtype="int32")
+            columns[name] = values.to_numpy()[column.indices.to_numpy()]
+        else:
+            columns[name] = column.to_numpy()
+    return pd.DataFrame(columns).rename(columns=variable_names(list(columns)))
+
+
+def _variable_labels(job: Job, names: Mapping[str, str]) -> dict[str, Any]:
+    return {short: job.presentation.with_unit(name)[:LONGEST_LABEL] for name, short in names.items()}
+
+
+def _value_labels(job: Job, names: Mapping[str, str]) -> Any:
+    text: Presentation = job.presentation
+    return {
+        names[name]: {code: text.level(name, level) for level, code in codes.items()}
+        for name, codes in _levels(job).items()
+    }
+
+
+def _names(job: Job) -> dict[str, str]:
+    return variable_names([*job.modelled_columns, *job.components])
+
+
+def _write_stata(frame: pd.DataFrame, path: Path, job: Job) -> None:
+    names = _names(job)
+    frame.to_stata(
+        path,
+        write_index=False,
+        version=118,
+        byteorder="<",
+        time_stamp=CREATED,
+        data_label=(job.presentation.title or f"{job.dataset} {job.period}")[:LONGEST_LABEL],
+        variable_labels=_variable_labels(job, names),
+        value_labels=_value_labels(job, names),
+    )
+
+
+def _write_spss(frame: pd.DataFrame, path: Path, job: Job) -> None:
+    import pyreadstat
+
+    names = _names(job)
+    pyreadstat.write_sav(
+        frame,
+        str(path),
+        file_label=(job.presentation.title or f"{job.dataset} {job.period}")[:64],
+        column_labels=_variable_labels(job, names),
+        variable_value_labels=_value_labels(job, names),
+    )
+    with path.open("r+b") as file:  # the time of writing: creation_date and creation_time of the header
+        file.seek(92)
+        file.write(b"01 Jan 0000:00:00")

@@ -1,0 +1,150 @@
+"""`index.html`: one self-contained page of a release. It asks for nothing from any network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jinja2
+import numpy as np
+import pyarrow as pa
+
+from dpdist.core.files import write_text
+from dpdist.core.records import TOTAL
+from dpdist.job import Job
+from dpdist.job.presentation import FLAGS
+from dpdist.publish.printed import NO_ESTIMATE, Printed, figure_text
+from dpdist.publish.writers.dotplot import Plot, plots
+from dpdist.publish.writers.examples import check_of, examples, names_of
+from dpdist.publish.writers.workbook import about
+
+MOST_FIGURES = (3_000, 1_000, 300, 0)
+"""That a page shows, over all tables: beyond it a table is for download. The first under which the page is light enough."""
+HEAVIEST = 1_000_000
+"""Bytes of a page."""
+MOST_SETS = 5
+"""Whose files a page links."""
+EPSILON = (
+    "ε (epsilon) measures how much published results may depend on any one record: the smaller, the stricter, and 0 is no "
+    "dependence at all. What is claimed here, and for whom, is this:"
+)
+
+
+class Cell(NamedTuple):
+    text: str
+    margin: str
+    value: str
+    """For sorting."""
+    flag: str
+    """Only what asks for care."""
+
+
+class Row(NamedTuple):
+    labels: tuple[str, ...]
+    cells: list[Cell]
+    margin: bool
+
+
+class Shown(NamedTuple):
+    """A table on the page; without rows it is for download alone."""
+
+    printed: Printed
+    rows: list[Row]
+    groups: list[tuple[str, int]]
+    plots: list[Plot]
+    figures: int
+
+
+def write_page(path: Path, job: Job, tables: Sequence[tuple[Printed, pa.Table]], statement: Mapping[str, Any]) -> None:
+    """Files that stand beside the page by now are linked; the texts on privacy are the statement's."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("dpdist.publish.writers"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["sentence"] = _sentence
+    text, names = job.presentation, names_of(job)
+    records = (path.parent / "synthetic").exists()
+    check = check_of(tables, names.outcome) if records else None
+    facts = {
+        "title": text.title or f"{job.dataset}, {job.period}",
+        "language": text.language,
+        "facts": list(about(job)),
+        "said": statement,
+        "epsilon": "" if statement.get("guarantee") == "none" else EPSILON,
+        "records": records,
+        "sets": job.synthetic_sets,
+        "names": names,
+        "check": check,
+        "check_text": figure_text(check.value, 6, ",") if check else "",
+        "examples": list(examples(job, check)) if records else [],
+        "codebook": _codebook(job),
+        "files": list(_files(path.parent, job)),
+    }
+    template, forms = environment.get_template("release.html"), [printed for printed, _ in tables]
+    for most in MOST_FIGURES:
+        html = template.render(**facts, tables=list(_shown(forms, most)))
+        if len(html.encode()) < HEAVIEST:
+            break
+    write_text(path, html)
+
+
+def _sentence(text: str) -> str:
+    """With a capital and a full stop."""
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")
+
+
+def _shown(tables: Sequence[Printed], left: int) -> Iterator[Shown]:
+    """Tables in their order, as long as there are figures left to show."""
+    for table in tables:
+        rows = list(_rows(table)) if (size := table.values.size) <= left else []
+        left -= size if rows else 0
+        names = [column.group for column in table.columns]
+        groups = [(name, names.count(name)) for name in dict.fromkeys(names)]
+        yield Shown(table, rows, groups, list(plots(table)) if rows else [], size)
+
+
+def _rows(table: Printed) -> Iterator[Row]:
+    for labels, *figures in zip(table.rows, table.values, table.margins, table.flags, strict=True):
+        cells = [
+            Cell(
+                NO_ESTIMATE if np.isnan(value) else figure_text(value, column.decimals, ","),
+                figure_text(margin, column.decimals, ","),
+                "" if np.isnan(value) else f"{value:.10g}",
+                "" if flag == FLAGS[0] or np.isnan(value) else flag,
+            )
+            for column, value, margin, flag in zip(table.columns, *(each.tolist() for each in figures), strict=True)
+        ]
+        yield Row(labels, cells, TOTAL in labels)
+
+
+def _codebook(job: Job) -> list[tuple[str, str, str, list[tuple[str, str]]]]:
+    """Name, label, unit, and the labels of levels: of every column of the release."""
+    text, found = job.presentation, []
+    for name in dict.fromkeys([*job.cell_columns, *job.modelled_columns, *job.components]):
+        levels = job.columns[name].levels if name in job.columns else None
+        labelled = [(str(level), text.level(name, level)) for level in levels or ()]
+        found.append((name, text.label(name), text.column(name).unit or "", labelled))
+    return found
+
+
+ABOUT = {
+    "tables.xlsx": "all tables as printed, with the privacy statement",
+    "codebook.json": "columns, levels and labels, as CSV on the Web metadata",
+    "measurements.parquet": "what was measured under noise: values, laws and scales, for inference of your own",
+    "statement.json": "the privacy statement in full",
+    "registry.yaml": "the release as an entry of the registry of differential-privacy deployments",
+    "manifest.json": "checksums of all files, the job, versions",
+}
+
+
+def _files(folder: Path, job: Job) -> Iterator[tuple[str, str]]:
+    """Files of the release and what they hold: those of the first sets only, where there are many."""
+    for name, said in ABOUT.items():
+        if name == "manifest.json" or (folder / name).exists():
+            yield name, said
+    for table in job.tables:
+        for end, said in (("csv", "long form"), ("wide.csv", "as printed"), ("parquet", "long form")):
+            yield f"tables/{table.name}.{end}", f"{job.presentation.table(table.name).title or table.name}: {said}"
+    for number in range(1, min(job.synthetic_sets, MOST_SETS) + 1):
+        for path in sorted((folder / "synthetic").glob(f"set-{number}.*")):
+            yield f"synthetic/{path.name}", f"synthetic records, set {number}"

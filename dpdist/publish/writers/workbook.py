@@ -1,0 +1,209 @@
+"""`tables.xlsx`: a cover, one sheet a table as agencies print it, and the privacy statement. The same bytes every time."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xlsxwriter
+from xlsxwriter.format import Format
+from xlsxwriter.worksheet import Worksheet
+
+from dpdist.job import Job
+from dpdist.publish.printed import FLAG, MARGIN, NO_ESTIMATE, Column, Printed
+
+CREATED = datetime(2000, 1, 1)
+"""Stands in for the time of writing: a workbook of the same release has the same bytes."""
+MOST_ROWS, MOST_COLUMNS = 2**20 - 100, 2**14
+"""Of a sheet, less what stands above and below the table."""
+WIDEST = 44
+"""Characters of a column of labels."""
+FIGURE, TEXT = 13, 90
+"""Characters of a column of figures, and of one of text."""
+LINE, ROW = 15, 17
+"""Points of a line of text, and of a row of figures. Heights are stated: not every program finds them itself."""
+
+
+class Styles:
+    """Formats of a workbook, each made once."""
+
+    def __init__(self, book: xlsxwriter.Workbook):
+        self.book, self.numbers = book, dict[tuple[int, bool], Format]()
+        self.title = book.add_format({"bold": True, "font_size": 14})
+        self.bold = book.add_format({"bold": True, "valign": "top"})
+        self.head = book.add_format({"bold": True, "text_wrap": True, "valign": "bottom", "align": "right", "bottom": 1})
+        self.stub = book.add_format({"bold": True, "text_wrap": True, "valign": "bottom", "bottom": 1})
+        self.group = book.add_format({"bold": True, "align": "center", "bottom": 1, "text_wrap": True})
+        self.wrapped = book.add_format({"text_wrap": True, "valign": "top"})
+        self.label = book.add_format({"valign": "vcenter"})
+        self.note = book.add_format({"font_color": "#595959", "font_size": 9})
+        self.missing = book.add_format({"align": "right", "valign": "vcenter", "font_color": "#595959"})
+        self.link = book.add_format({"font_color": "#0563C1", "underline": 1})
+
+    def number(self, decimals: int, margin: bool) -> Format:
+        """Of a figure; of a margin of error, in grey."""
+        if (decimals, margin) not in self.numbers:
+            form = "#,##0" + ("." + "0" * decimals if decimals > 0 else "")
+            shade = {"font_color": "#595959"} if margin else {}
+            self.numbers[decimals, margin] = self.book.add_format({"num_format": form, "valign": "vcenter", **shade})
+        return self.numbers[decimals, margin]
+
+
+def write_workbook(path: Path, job: Job, tables: Sequence[Printed], statement: Mapping[str, Any]) -> None:
+    """Texts are written as texts: no cell is a formula, whatever its first letter."""
+    book = xlsxwriter.Workbook(str(path), {"strings_to_formulas": False, "strings_to_urls": False, "in_memory": True})
+    book.set_properties({"title": _title(job), "author": job.presentation.responsible or "", "created": CREATED})
+    styles = Styles(book)
+    cover = book.add_worksheet("Cover")
+    for number, table in enumerate(tables, start=1):
+        _sheet(book.add_worksheet(f"Table {number}"), styles, job, number, table)
+    _statement(book.add_worksheet("Privacy"), styles, statement)
+    _cover(cover, styles, job, tables, statement)
+    book.close()
+
+
+def _title(job: Job) -> str:
+    return job.presentation.title or f"{job.dataset}, {job.period}"
+
+
+def about(job: Job) -> Iterator[tuple[str, str]]:
+    """What a cover says of a release: heading and text, those that the job states."""
+    text = job.presentation
+    yield "Data", f"{job.dataset}, {job.period}"
+    for head in ("universe", "source", "responsible", "contact", "licence"):
+        if (said := getattr(text, head)) is not None:
+            yield {"responsible": "Responsible body"}.get(head, head.capitalize()), said
+
+
+def _cover(sheet: Worksheet, styles: Styles, job: Job, tables: Sequence[Printed], statement: Mapping[str, Any]) -> None:
+    sheet.set_column(0, 0, 20)
+    sheet.set_column(1, 1, TEXT)
+    sheet.write_string(0, 0, _title(job), styles.title)
+    row = 2
+    for head, said in (*about(job), ("Privacy", str(statement["guarantee_in_words"]))):
+        sheet.write_string(row, 0, head, styles.bold)
+        _wrapped(sheet, styles, row, said)
+        row += 1
+    row += 1
+    sheet.write_string(row, 0, "Tables", styles.bold)
+    for number, table in enumerate(tables, start=1):
+        sheet.write_url(row + number - 1, 1, f"internal:'Table {number}'!A1", styles.link, f"{number}. {table.title}")
+    last = row + len(tables)
+    sheet.write_url(last, 1, "internal:'Privacy'!A1", styles.link, "What is protected, and what is not")
+    _for_print(sheet, landscape=False)
+
+
+def _wrapped(sheet: Worksheet, styles: Styles, row: int, text: str) -> None:
+    """A text in the wide column, the row as high as its lines."""
+    sheet.write_string(row, 1, text, styles.wrapped)
+    sheet.set_row(row, LINE * _number_of_lines(text, TEXT))
+
+
+def _number_of_lines(text: str, width: int) -> int:
+    return max(1, len(textwrap.wrap(text, width)))
+
+
+def _for_print(sheet: Worksheet, landscape: bool = True) -> None:
+    sheet.hide_gridlines(2)
+    sheet.set_paper(9)
+    sheet.set_landscape() if landscape else sheet.set_portrait()
+    sheet.fit_to_pages(1, 0)
+    sheet.set_footer("&L&A&R&P / &N")
+
+
+def _sheet(sheet: Worksheet, styles: Styles, job: Job, number: int, table: Printed) -> None:
+    """Title, heads, figures and notes of a table."""
+    sheet.write_string(0, 0, f"Table {number}. {table.title}", styles.title)
+    universe = job.presentation.universe
+    sheet.write_string(1, 0, ", ".join(filter(None, (job.dataset, job.period, universe))), styles.note)
+    _for_print(sheet)
+    each, stub = 1 + table.with_margins + table.with_flags, len(table.stub)
+    if len(table.rows) > MOST_ROWS or stub + each * len(table.columns) > MOST_COLUMNS:
+        sheet.write_string(3, 0, f"A sheet cannot hold this table: it is in tables/{table.name}.csv.")
+        return
+    top = 5 if table.across else 4
+    _heads(sheet, styles, table, top - 1, each)
+    for i, label in enumerate(zip(*table.rows, strict=True) if stub else ()):
+        sheet.set_column(i, i, min(WIDEST, max(map(len, (table.stub[i], *label))) + 2))
+    sheet.set_column(stub, stub + each * len(table.columns) - 1, FIGURE)
+    sheet.set_default_row(ROW)
+    sheet.freeze_panes(top, stub)
+    sheet.repeat_rows(0, top - 1)
+    _figures(sheet, styles, table, top, each)
+    for i, note in enumerate(table.notes, start=top + len(table.rows) + 1):
+        sheet.write_string(i, 0, note, styles.note)
+
+
+def _heads(sheet: Worksheet, styles: Styles, table: Printed, row: int, each: int) -> None:
+    """Statistics above their columns, and above them the levels that stand across, each over all of its own."""
+    stub, width = len(table.stub), sum(column.group == table.columns[0].group for column in table.columns) * each
+    sheet.set_row(row, LINE * max(_number_of_lines(column.head, FIGURE - 1) for column in table.columns))
+    for i, name in enumerate(table.stub):
+        sheet.write_string(row, i, name, styles.stub)
+    for j, column in enumerate(table.columns):
+        at = stub + each * j
+        if table.across and (at - stub) % width == 0:
+            _merged(sheet, row - 1, at, width, column.group, styles.group)
+        sheet.write_string(row, at, column.head, styles.head)
+        for k, head in enumerate([MARGIN] * table.with_margins + [FLAG] * table.with_flags, start=1):
+            sheet.write_string(row, at + k, head, styles.head)
+    if table.across:
+        sheet.write_string(row - 2, stub, table.across, styles.bold)
+
+
+def _merged(sheet: Worksheet, row: int, at: int, width: int, text: str, style: Format) -> None:
+    if width == 1:
+        sheet.write_string(row, at, text, style)
+        return
+    sheet.merge_range(row, at, row, at + width - 1, "", style)
+    sheet.write_string(row, at, text, style)
+
+
+def _figures(sheet: Worksheet, styles: Styles, table: Printed, top: int, each: int) -> None:
+    stub = len(table.stub)
+    for i, (label, values, margins) in enumerate(zip(table.rows, table.values, table.margins, strict=True), start=top):
+        for j, text in enumerate(label):
+            sheet.write_string(i, j, text, styles.label)
+        for j, column in enumerate(table.columns):
+            at = stub + each * j
+            _figure(sheet, styles, (i, at), float(values[j]), column)
+            if np.isfinite(margins[j]):
+                sheet.write_number(i, at + 1, float(margins[j]), styles.number(column.decimals, True))
+            if table.with_flags and (flag := str(table.flags[i - top, j])):
+                sheet.write_string(i, at + each - 1, flag, styles.missing)
+
+
+def _figure(sheet: Worksheet, styles: Styles, at: tuple[int, int], value: float, column: Column) -> None:
+    if np.isnan(value):
+        sheet.write_string(*at, NO_ESTIMATE, styles.missing)
+    else:
+        sheet.write_number(*at, value, styles.number(column.decimals, False))
+
+
+def _statement(sheet: Worksheet, styles: Styles, statement: Mapping[str, Any]) -> None:
+    """statement.json as rows: a heading and a text, lists over several rows."""
+    sheet.set_column(0, 0, 26)
+    sheet.set_column(1, 1, TEXT)
+    sheet.write_string(0, 0, "Privacy statement", styles.title)
+    row = 2
+    for name, said in statement.items():
+        for i, line in enumerate(lines(said)):
+            if i == 0:
+                sheet.write_string(row, 0, name.replace("_", " ").capitalize(), styles.bold)
+            _wrapped(sheet, styles, row, line)
+            row += 1
+    sheet.freeze_panes(2, 0)
+    _for_print(sheet, landscape=False)
+
+
+def lines(said: Any, prefix: str = "") -> list[str]:
+    """A value of the statement as lines of text."""
+    if isinstance(said, Mapping):
+        return [line for name, value in said.items() for line in lines(value, f"{prefix}{name.replace('_', ' ')}: ")]
+    if isinstance(said, list | tuple):
+        return [line for value in said for line in lines(value, prefix)]
+    return [prefix + ("none" if said is None else ("no", "yes")[said] if isinstance(said, bool) else str(said))]

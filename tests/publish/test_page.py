@@ -1,0 +1,206 @@
+"""The page of a release: self-contained, with the statement's own words and the published figures; large tables are for
+download."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from small_release import JOB, survey
+
+import dpdist
+from dpdist.job.loading import parse_job
+from dpdist.publish.printed import printed
+from dpdist.publish.writers.page import write_page
+
+LEVELS = ["<script>alert(1)</script>", "قانون"]
+PRESENTATION = """
+synthetic_sets: 3
+presentation:
+  title: Salaries & more
+  language: ar
+  columns:
+    field: {label: الحقل}
+    salary: {label: annual salary, unit: US dollars}
+"""
+
+
+@pytest.fixture(scope="module")
+def public(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    people = survey()
+    people["field"] = people["field"].map(dict(zip(["arts", "law"], LEVELS, strict=True)))
+    people.to_parquet(folder / "survey.parquet")
+    text = JOB.replace("[arts, law]", json.dumps(LEVELS)).replace("by: [field, sex]", "by: [sex, field]")
+    return Path(dpdist.run(parse_job(text + PRESENTATION), folder / "ws", input=folder / "survey.parquet"))
+
+
+class Page(HTMLParser):
+    """Elements by name, visible text, and text of table cells."""
+
+    def __init__(self, html: str):
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.within: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self.within.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        while self.within and self.within.pop() != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        if self.within and self.within[-1] not in ("script", "style"):
+            self.text.append(data)
+
+    def of(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+@pytest.fixture(scope="module")
+def html(public: Path) -> str:
+    return (public / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def page(html: str) -> Page:
+    return Page(html)
+
+
+def test_the_page_asks_for_nothing_from_a_network_and_links_files_that_are_there(
+    page: Page, html: str, public: Path
+) -> None:
+    assert len(html.encode()) < 1_000_000
+    loaded = [e.get("src") or e.get("href") for tag in ("img", "link", "script", "iframe") for e in page.of(tag)]
+    assert [name for name in loaded if name] == []
+    assert not re.search(r"(?:https?:)?//(?!www\.w3\.org/2000/svg)[a-z]", html)
+    links = [str(e["href"]) for e in page.of("a") if not str(e["href"]).startswith("#")]
+    assert len(links) > 10
+    assert [name for name in links if not (public / name).is_file()] == []
+    targets = {e.get("id") for _, e in page.elements}
+    assert {str(e["href"])[1:] for e in page.of("a") if str(e["href"]).startswith("#")} <= targets
+
+
+def test_what_it_says_of_privacy_is_the_statements(page: Page, public: Path) -> None:
+    said, text = json.loads((public / "statement.json").read_text(encoding="utf-8")), "".join(page.text)
+    one = [said[name] for name in ("headline", "guarantee_in_words", "adjacency_in_words", "privacy_unit_in_words")]
+    many = [*said["not_protected"], *said["protected"], *said["assumptions"], *said["standard_errors"]]
+    assert [sentence for sentence in (*one, *many) if sentence[1:] not in text] == []
+
+
+def test_of_epsilon_a_page_without_a_guarantee_says_nothing_of_its_own(tmp_path: Path) -> None:
+    job = parse_job(JOB)
+    said = {"guarantee_in_words": "nothing is claimed", "privacy_unit_in_words": "a row", "trust_model": "central"}
+    pages = []
+    for guarantee in ("strict", "none"):
+        write_page(tmp_path / "index.html", job, [], {**said, "guarantee": guarantee})
+        pages.append((tmp_path / "index.html").read_text(encoding="utf-8"))
+    assert ["epsilon" in page for page in pages] == [True, False]
+    assert all("Nothing is claimed." in page for page in pages)
+
+
+def test_figures_on_the_page_are_the_published_ones(html: str, public: Path) -> None:
+    table = pd.read_parquet(public / "tables" / "counts.parquet").query("estimator == 'parameters'")
+    shown = [float(value) for value in re.findall(r'data-v="([^"]+)"', html)]
+    assert len(shown) == len(table) == 3 * 3 * 2
+    assert np.allclose(sorted(shown), sorted(table["estimate"].round()), atol=0.0)
+    assert html.count("<circle") - html.count('cy="10"') == 2 * 2 + 3 * 3  # counts without margins, means with them
+
+
+def test_labels_are_texts_whatever_they_hold_in_a_direction_of_their_own(page: Page, html: str) -> None:
+    assert page.of("html") == [{"lang": "en"}]
+    assert len(page.of("script")) == 1
+    assert html.count("<script>alert") == 0
+    assert '<bdi lang="ar">قانون</bdi>' in html
+    assert '<bdi lang="ar">الحقل</bdi>' in html
+
+
+def test_every_control_has_a_name_and_every_heading_cell_a_scope(page: Page) -> None:
+    named = {e["for"] for e in page.of("label")}
+    assert {e["id"] for e in page.of("input")} == named
+    assert all(e.get("scope") in ("row", "col", "colgroup") for e in page.of("th"))
+    assert all(e.get("aria-label") for e in page.of("svg"))
+    assert all(e.get("aria-label") or e.get("aria-labelledby") for e in page.of("div") if e.get("role") == "region")
+    levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch(r"h\d", tag)]
+    assert levels[0] == 1
+    assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
+
+
+def test_the_python_example_gives_the_figure_that_the_page_names(
+    html: str, public: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = re.search(r"<h3>Python</h3>\s*<pre[^>]*><code>(.*?)</code>", html, re.DOTALL)
+    assert code is not None
+    text = (
+        code[1].replace("&#34;", '"').replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&").replace("&#39;", "'")
+    )
+    monkeypatch.chdir(public)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(text, {})
+    table = pd.read_parquet(public / "tables" / "counts.parquet")
+    (told,) = table.query("estimator == 'records' and statistic == 'mean' and field == 'Total' and sex == 'Total'")[
+        "estimate"
+    ]
+    assert float(printed.getvalue().split()[0]) == pytest.approx(told, rel=1e-9)
+    assert f"{told!r} in tables/counts.csv" in text
+
+
+def page_of_a_table(tmp_path: Path, levels: list[str]) -> tuple[int, str]:
+    """Figures of a table of two columns of these levels with margins, and the page that it has."""
+    text = JOB.replace("{levels: [arts, law]}", f"{{levels: {levels}}}").replace(
+        "{levels: [f, m]}", f"{{levels: {levels}}}"
+    )
+    job = parse_job(text.replace("strata: [field]\n", ""))
+    (said,) = job.tables
+    cells = [(one, other) for one in (*levels, "Total") for other in (*levels, "Total")]
+    size = 2 * len(cells)
+    numbers = {name: np.arange(size, dtype=float) for name in ("estimate", "standard_error", "df", "lower", "upper")}
+    table = pa.table(
+        {
+            "field": np.repeat([one for one, _ in cells], 2),
+            "sex": np.repeat([other for _, other in cells], 2),
+            "statistic": ["count", "mean"] * len(cells),
+            "variable": [None, "salary"] * len(cells),
+            "estimator": ["parameters"] * size,
+            **numbers,
+        }
+    )
+    form = printed(job, said, table)
+    statement = {
+        "guarantee_in_words": "words",
+        "privacy_unit_in_words": "words",
+        "not_protected": [],
+        "trust_model": "words",
+    }
+    write_page(tmp_path / "index.html", job, [(form, table)], statement)
+    return size, (tmp_path / "index.html").read_text(encoding="utf-8")
+
+
+def test_a_table_of_a_hundred_thousand_cells_is_written_and_the_page_leaves_it_for_download(tmp_path: Path) -> None:
+    size, html = page_of_a_table(tmp_path, [f"level {i}" for i in range(320)])
+    assert size == 206_082
+    assert len(html) < 100_000
+    assert "206,082 figures, more than a page can show" in html
+    assert "<svg" not in html
+
+
+def test_a_page_stays_light_where_labels_are_long(tmp_path: Path) -> None:
+    size, html = page_of_a_table(tmp_path, [f"{i} {'label ' * 60}" for i in range(36)])
+    assert size == 2738
+    assert len(html.encode()) < 1_000_000
+    assert "2,738 figures, more than a page can show" in html
+    assert "figures, more than a page can show" not in page_of_a_table(tmp_path, [f"{i} label" for i in range(36)])[1]

@@ -1,0 +1,119 @@
+"""Presentation is public text: it may change after a release, is published with it, and decides no figure of it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from public_files import public_files
+from small_release import JOB, survey
+from typer.testing import CliRunner
+
+import dpdist
+from dpdist.cli.main import app
+from dpdist.core.errors import JobError
+from dpdist.job.loading import parse_job
+from dpdist.job.presentation import Presentation
+
+LABELS = """
+presentation:
+  title: Salaries of graduates
+  licence: CC BY 4.0
+  columns:
+    field: {label: Field of degree, levels: {arts: Arts and humanities}}
+    salary: {label: Annual salary, unit: US dollars}
+"""
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("input")
+    survey().to_parquet(folder / "survey.parquet")
+    return JOB.replace("survey: {", f"input: {{path: {folder}/survey.parquet}}\nsurvey: {{")
+
+
+@pytest.fixture(scope="module")
+def finished(text: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    workspace = tmp_path_factory.mktemp("runs") / "finished"
+    dpdist.run(parse_job(text), workspace)
+    return workspace
+
+
+@pytest.fixture
+def workspace(finished: Path, tmp_path: Path) -> Path:
+    shutil.copytree(finished, tmp_path / "ws")
+    return tmp_path / "ws"
+
+
+def figures(workspace: Path) -> dict[str, bytes]:
+    files = public_files(workspace)
+    return {name: files[name] for name in files if name.endswith((".parquet", "statement.json", "set-1.json", "seed"))}
+
+
+def titled(workspace: Path) -> str | None:
+    said = json.loads((workspace / "public" / "manifest.json").read_text(encoding="utf-8"))
+    return said["job"]["presentation"]["title"]
+
+
+def test_new_labels_are_published_in_the_same_workspace_and_no_figure_changes(workspace: Path, text: str) -> None:
+    before = figures(workspace)
+    assert titled(workspace) is None
+    dpdist.run(parse_job(text + LABELS), workspace)
+    assert titled(workspace) == "Salaries of graduates"
+    assert figures(workspace) == before
+    dpdist.publish(workspace)
+    assert titled(workspace) == "Salaries of graduates"
+
+
+def test_publish_takes_new_labels_without_the_confidential_folder(workspace: Path, text: str, tmp_path: Path) -> None:
+    before, file = figures(workspace), tmp_path / "job.yaml"
+    shutil.rmtree(workspace / "confidential")
+    file.write_text(text + LABELS, encoding="utf-8")
+    shown = CliRunner().invoke(app, ["publish", str(workspace), "--job", str(file)])
+    assert shown.exit_code == 0, shown.output
+    assert (titled(workspace), figures(workspace)) == ("Salaries of graduates", before)
+
+
+def test_publish_takes_nothing_but_labels_of_a_job(workspace: Path, text: str) -> None:
+    other, before = parse_job(text.replace('epsilon: "3"', 'epsilon: "2"') + LABELS), public_files(workspace)
+    with pytest.raises(JobError, match=r"budget: not as it was released") as refused:
+        dpdist.publish(workspace, job=other)
+    assert [problem.where for problem in refused.value.problems] == ["budget"]
+    assert public_files(workspace) == before
+
+
+def test_an_unknown_level_is_refused_with_its_line(text: str) -> None:
+    with pytest.raises(JobError) as refused:
+        parse_job(text + LABELS.replace("{arts:", "{art:"))
+    (problem,) = refused.value.problems
+    assert problem.where == "presentation.columns.field.levels.art"
+    line = (text + LABELS).splitlines().index(
+        "    field: {label: Field of degree, levels: {arts: Arts and humanities}}"
+    ) + 1
+    assert problem.places == (f"line {line}",)
+
+
+def test_levels_that_are_numbers_are_named_by_their_texts() -> None:
+    columns = "  sex: {levels: [1, 2]}"
+    said = parse_job(JOB.replace("  sex: {levels: [f, m]}", columns) + "presentation: {columns: {sex: {levels: {1: men}}}}")
+    assert [said.presentation.level("sex", level) for level in (1, 2)] == ["men", "2"]
+
+
+def test_validate_names_the_command_that_installs_a_format(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, there = parse_job(text + "presentation: {formats: [csv, sav]}"), importlib.util.find_spec
+    dpdist.validate(job)
+    monkeypatch.setattr("dpdist.planning.find_spec", lambda name: None if name == "pyreadstat" else there(name))
+    with pytest.raises(JobError, match=r'pip install "dpdist\[formats\]"'):
+        dpdist.validate(job)
+
+
+def test_the_example_of_the_guide_is_a_presentation_of_the_job_that_it_is_about() -> None:
+    root = Path(__file__).parents[2]
+    guide = (root / "docs" / "how-to" / "present.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)
+    said = parse_job((root / "jobs" / "nscg_strict.yaml").read_text(encoding="utf-8") + block).presentation
+    assert set(Presentation.model_fields) - said.model_fields_set == {"notes", "estimator", "registry"}
