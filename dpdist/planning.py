@@ -17,6 +17,7 @@ from dpdist.core.table_cells import cross
 from dpdist.estimation.estimators import stratum_sizes
 from dpdist.estimation.raking import NotMet, factors, margins_of
 from dpdist.job import Job
+from dpdist.job.checks.models import likelihood
 from dpdist.job.families import parametric
 from dpdist.job.presentation import EXTRA, NEEDS_AN_EXTRA
 from dpdist.mechanisms.models import builder_of
@@ -58,6 +59,7 @@ class Plan:
 
 def make_plan(job: Job, input: str | Path | None, listener: Listener) -> Plan:
     """Check every record and the model's needs; nothing is spent or written. Raises `JobError` or `DataError`."""
+    _check_likelihood(job)
     refuse_formats(job)
     source = open_source(job, input)
     with stage(listener, "check records", source.rows) as tick:
@@ -106,6 +108,14 @@ def _check_scale(job: Job, model: StratumModel) -> None:
         found = f"noise of scale {float(max(scales)):.3g} units, beside which sums are not exact"
         remedy = "raise epsilon, or publish fewer figures or sets"
         raise JobError(job.dataset, [Problem("budget.epsilon", found, "a scale of at most 2^46 units", remedy)])
+
+
+def _check_likelihood(job: Job) -> None:
+    """Of a job that was made without a file: what is fitted is stated. Raises `JobError`."""
+    if against := list(likelihood(job)):
+        raise JobError(
+            job.dataset, [Problem(".".join(map(str, each.where)), each.found, "", each.remedy) for each in against]
+        )
 
 
 def _check_labels(job: Job, frame: Frame) -> None:

@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
+import dpdist
 from dpdist import job as vocabulary
-from dpdist.core.errors import JobError, Problem
+from dpdist.core.errors import DataError, JobError, Problem
 from dpdist.job import Job, ReleaseBudget, Runtime, budget_text
 from dpdist.job.checks import contradictions, scheduler_contradictions
 from dpdist.job.loading import find_job, load_job, parse_job
@@ -242,6 +243,23 @@ def test_a_mechanism_that_fits_a_likelihood_is_refused_without_a_model_before_an
     assert (problem.where, problem.places) == ("mechanism.name", (f"line {line}",))
     assert problem.found == f"'{mechanism}' fits a likelihood, and none is stated"
     assert problem.remedy == "add model: {family: lognormal}, or another family"
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "model", "where"),
+    [("weighted", None, "mechanism.name"), ("reference_tables", {"family": "lognormal"}, "model")],
+)
+def test_a_job_that_was_made_without_a_file_is_held_to_it_before_any_file_is_read(
+    mechanism: str, model: dict[str, str] | None, where: str, tmp_path: Path
+) -> None:
+    """Control: with what it must state, its survey is missed."""
+    said = edited("mechanism", to={"name": mechanism}) | {"model": model}
+    mended = said | {"model": {"family": "lognormal"} if model is None else None}
+    with pytest.raises(JobError) as refused:
+        dpdist.plan(Job.model_validate(said), tmp_path / "none.parquet")
+    assert [each.where for each in refused.value.problems] == [where]
+    with pytest.raises(DataError, match=r"none\.parquet"):
+        dpdist.plan(Job.model_validate(mended), tmp_path / "none.parquet")
 
 
 @pytest.mark.parametrize("mechanism", vocabulary.STATISTICS)

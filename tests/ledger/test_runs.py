@@ -208,7 +208,6 @@ def test_a_named_ledger_must_have_been_begun(folder: Path) -> None:
 
 UNPROTECTED = (
     ("  weight: {bounds: [1, 60], outside: clip}\n", ""),
-    ("family: cell_sums", "family: noisy_tables"),
     ("laplace_strict", "laplace"),
     ("strata: [field]\n", ""),
 )

@@ -118,8 +118,10 @@ def test_sensitivities_of_the_file_itself_are_in_no_measurement(folder: Path) ->
 
 
 def test_a_posterior_measures_nothing(folder: Path) -> None:
-    text = JOB.replace("family: cell_sums", "family: lognormal").replace("name: laplace_strict", "name: weighted")
+    text = JOB.replace(
+        "mechanism: {name: laplace_strict", "model: {family: lognormal, predictors: [sex]}\nmechanism: {name: weighted"
+    )
     text = text.replace("  weight: {bounds: [1, 60], outside: clip}\n", "").replace("[0, 200000]", "[0, 2000000]")
-    job = parse_job(text.replace("outcome: salary}\nmech", "outcome: salary, predictors: [sex]}\nmech"))
+    job = parse_job(text)
     public = Path(dpdist.run(job, folder / "posterior", input=folder / "survey.parquet"))
     assert not (public / "measurements.parquet").exists()

@@ -39,7 +39,7 @@ def test_a_job_reads_stan_files_of_its_own_folder_alone(name: str, tmp_path: Pat
 def test_a_program_beside_the_job_or_below_it_is_read(name: str, tmp_path: Path) -> None:
     (tmp_path / "programs").mkdir()
     shutil.copy(find_job(JOB).parent / "partial_pooling.stan", tmp_path / name)
-    program = load_job(job_with_program(tmp_path, name)).model.program
+    program = load_job(job_with_program(tmp_path, name)).likelihood.program
     assert program is not None
     assert program.name == "own.stan"
 
