@@ -16,7 +16,7 @@ from dpdist.job.mechanism import Mechanism, ReleaseBudget
 from dpdist.job.model import Model
 from dpdist.job.names import CELLWISE, CLAMPED, LAPLACE, NEEDING, NOISY, SAMPLERS, Comparator
 from dpdist.job.running import Diagnostics, Record, Runtime, Sampler
-from dpdist.job.tables import Rake, Table
+from dpdist.job.tables import Microdata, Rake, Table
 from dpdist.job.values import ColumnName, Frozen, Name, Period, Sentence, at_most
 
 
@@ -45,6 +45,7 @@ class Job(Frozen):
     sampler: Sampler = Sampler()
     diagnostics: Diagnostics = Diagnostics()
     tables: tuple[Table, ...] = Field(min_length=1)
+    microdata: Microdata = Microdata()
     rake: tuple[Rake, ...] = ()
     compare: tuple[Comparator, ...] = ()
     record: Record = Record()

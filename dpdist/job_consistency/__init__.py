@@ -19,7 +19,7 @@ from dpdist.job_consistency.mechanisms import (
 )
 from dpdist.job_consistency.models import family_keys, outcomes, sampler_settings
 from dpdist.job_consistency.running import scheduler_contradictions
-from dpdist.job_consistency.tables import modelled, promises, raked_totals, table_statistics
+from dpdist.job_consistency.tables import copied, modelled, promises, raked_totals, table_statistics
 
 __all__ = ["Contradiction", "contradictions", "scheduler_contradictions"]
 
@@ -35,6 +35,7 @@ def contradictions(job: Job) -> list[Contradiction]:
         *sampler_settings(job),
         *table_statistics(job),
         *modelled(job),
+        *copied(job),
         *promises(job),
         *raked_totals(job),
         *weight_rule(job),

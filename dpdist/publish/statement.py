@@ -45,6 +45,12 @@ DONATED = (
     "share that donors have",
     "outcomes on a grid, such as whole thousands, are rounded back to it; without weights, only whole numbers are",
 )
+MICRODATA = (
+    "by the columns under `measured` synthetic records have the released counts and means of every cell. A record has the "
+    "columns under `copied` from its donor, as they stand in the reference beside the donor's weight and outcomes. Where a "
+    f"cell has fewer than {FEWEST} donors, the donor may be of another cell. No figure of these columns was measured on "
+    "the current file. What has changed since the reference is not in them, and no standard error or interval is theirs"
+)
 RATIOS = (
     "a mean is the ratio of the noisy total and the noisy count, clipped to the outcome's public bounds; where the noisy "
     "count is not above 0, the bound on the total's side"
@@ -85,10 +91,18 @@ def statement(release: Release) -> dict[str, Any]:
         "model": _model(release),
         "public": _public(release),
         "post_processing": _post_processing(release),
+        **_microdata(release),
         "standard_errors": standard_errors(release),
         **_not_identified(release),
         **_drift(release),
     }
+
+
+def _microdata(release: Release) -> dict[str, Any]:
+    """What of the synthetic records is measured, where the job copies columns of its reference."""
+    job = release.job
+    measured, copied = [*job.modelled_columns, *job.components], list(job.microdata.columns)
+    return {"microdata": {"in_words": MICRODATA, "measured": measured, "copied": copied}} if copied else {}
 
 
 def _drift(release: Release) -> dict[str, Any]:
@@ -186,7 +200,8 @@ def _public(release: Release) -> list[str]:
         what = VERBATIM if _on_a_file(release) else "points of the earlier release, as they were"
         facts.append(f"released/{DISTRIBUTIONS}: {what}")
     if release.donors:
-        facts.append(f"released/{DONORS}: {VERBATIM}")
+        copied = f", with its {', '.join(job.microdata.columns)}" if job.microdata.columns else ""
+        facts.append(f"released/{DONORS}: {VERBATIM}{copied}")
     facts += [f"the universe: {keep.column} is one of {', '.join(map(str, keep.keep))}" for keep in job.universe]
     facts += [f"the job states: {sentence}" for sentence in job.assumed_public]
     return facts + [
