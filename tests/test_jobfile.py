@@ -437,7 +437,7 @@ def test_strata_change_the_identity() -> None:
 
 
 def test_the_list_of_what_changes_the_identity_names_every_top_level_key_but_runtime() -> None:
-    of_mechanisms, of_stan_alone = {"reference", "fit", "calibration"}, {"diagnostics"}
+    of_mechanisms, of_stan_alone = {"reference", "fit", "calibration", "microdata"}, {"diagnostics"}
     named = {path[0] for path, _ in OTHER_RESULT} | {"strata"}
     assert named == set(Job.model_fields) - {"runtime"} - of_mechanisms - of_stan_alone
     stan = TEXT.replace("sampler:\n", "sampler:\n  name: stan\n")

@@ -93,6 +93,13 @@ def test_the_statement_says_what_is_measured_and_what_is_copied(
     assert "microdata" not in usual, "control"
 
 
+def test_the_columns_decide_the_result_and_are_published_with_the_job(files: Path) -> None:
+    """A run with others does not resume this one's workspace. Control: the same columns."""
+    said, others = job(files, edit=LISTED), job(files)
+    assert said.identity == job(files, edit=LISTED).identity != others.identity
+    assert (said.public["microdata"], others.public["microdata"]) == ({"columns": COPIED}, {"columns": []})
+
+
 def test_publishing_again_needs_neither_records_nor_reference(files: Path, tmp_path: Path) -> None:
     folder = dpdist.run(job(files, edit=LISTED), tmp_path / "ws")
     before = {p: p.read_bytes() for p in Path(folder).rglob("*") if p.is_file()}
