@@ -6,7 +6,8 @@ import numpy as np
 from scipy.special import expit, logit
 
 from dpdist.models import score_tables
-from dpdist.models.score_facts import LEAST, Facts, Law
+from dpdist.models.copula.shapes import LEAST
+from dpdist.models.score_facts import Facts, Law
 from dpdist.models.score_law import Kind
 from dpdist.records import Floats, Ints
 
@@ -53,7 +54,8 @@ def misfit(facts: Facts, fits: Law, kind: Kind, bounds: tuple[float, float], sum
     none = Law.nothing(cells)
     if kind == "binary":
         return none
-    distributions, group = np.unique(facts.of_outcome, return_inverse=True)
+    distributions, group = np.unique(facts.of_outcome, axis=0, return_inverse=True)
+    group = group.reshape(-1)
     member = (group[:, None] == np.arange(len(distributions))).astype(np.float64)
     records, held = facts.records @ member, np.einsum("dcj,cg->dgj", sums, member)
     means = np.divide(held[..., 1], held[..., 0], out=np.zeros(held.shape[:-1]), where=held[..., 0] > 0)

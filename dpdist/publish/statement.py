@@ -16,6 +16,7 @@ from dpdist.privacy.adjacency import TRUST_MODEL, headline, neighbours, not_prot
 from dpdist.privacy.claims import in_words
 from dpdist.privacy.domain import domain
 from dpdist.publish.accuracy import standard_errors
+from dpdist.publish.borrowing import borrowing
 from dpdist.publish.limits import drifted, looked_through, unidentified
 from dpdist.publish.released import DISTRIBUTIONS, DONORS, Release
 
@@ -33,6 +34,10 @@ NO_RECORDS = (
 LEAST_SQUARES = (
     "counts and totals of all tables are the additive ones nearest to the noisy figures in least squares; a mean is the "
     "ratio of its total and count where the table has both, and else as noised"
+)
+BORROWED = (
+    "cells with few reference records take part of their distributions from other cells. The entry `borrowing` names them, "
+    "with the weight of their own records. It is smaller where these are fewer, and where they are more like the others"
 )
 AS_NOISED = "figures are as noised: margins are not the sums of their cells"
 DONATED = (
@@ -90,6 +95,7 @@ def statement(release: Release) -> dict[str, Any]:
         **({"calibration": job.calibration.public} if job.calibration is not None else {}),
         "model": _model(release),
         "public": _public(release),
+        **({"borrowing": borrowed} if (borrowed := borrowing(release)) else {}),
         "post_processing": _post_processing(release),
         **_microdata(release),
         "standard_errors": standard_errors(release),
@@ -259,6 +265,8 @@ def _post_processing(release: Release) -> list[str]:
             "scores are turned back into weights and outcomes by the reference's distributions, within its range: no value "
             "beyond what the reference holds is drawn; means from parameters take either within narrow bins of scores"
         )
+    if borrowing(release):
+        steps.append(BORROWED)
     if job.model.family == "cell_sums":
         steps.append(
             "a cell's mean weight and mean outcome are set into their public bounds; a synthetic record has its cell's "

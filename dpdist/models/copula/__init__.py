@@ -1,0 +1,1 @@
+"""The score model: weight and outcome by their scores under a reference's distributions."""
