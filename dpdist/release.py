@@ -39,11 +39,11 @@ from dpdist.storage import arrays
 from dpdist.storage.identity import Identity
 from dpdist.storage.log import confidential_log
 from dpdist.storage.paths import SCRATCH
-from dpdist.storage.tables import write_records, write_table
+from dpdist.storage.tables import gather, write_records, write_table
 from dpdist.storage.workspace import REFERENCE, Workspace
 from dpdist.survey.earlier_release import ReferenceRelease
 from dpdist.survey.prepare import changed_while_read, let_go, place
-from dpdist.survey.reference_file import place_reference
+from dpdist.survey.reference_file import copied_columns, place_reference
 from dpdist.survey.released_reference import composed
 from dpdist.survey.same_file import table_content
 
@@ -155,11 +155,13 @@ def store_reference(space: Workspace, plan: Plan, listener: Listener) -> None:
         stage(listener, "store reference", reference.source.rows) as tick,
     ):
         records = place_reference(job, reference, Path(scratch), tick)
+        if job.microdata.columns:
+            gather(space.copied, copied_columns(job, reference.source))
         if reference.source.fingerprint() != reference.sha256:
             raise changed_while_read(reference.source)
         counts = np.bincount(plan.frame.stratum[records.frame], minlength=len(plan.frame.stratum_labels))
         write_records(space.reference, records, Blocks.of(counts, job.sampler.total).edges)
-    space.mark("reference", [space.reference])
+    space.mark("reference", [space.reference, *([space.copied] if job.microdata.columns else [])])
 
 
 def _decisive(plan: Plan) -> dict[str, Any]:

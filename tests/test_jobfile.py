@@ -558,9 +558,9 @@ def test_outcomes_and_their_order_change_the_identity() -> None:
 
 
 def test_the_list_of_what_changes_the_identity_names_every_top_level_key_but_runtime_and_presentation() -> None:
-    of_mechanisms, of_stan_alone = {"reference", "fit", "calibration"}, {"diagnostics"}
+    of_mechanisms, of_stan_alone = {"reference", "fit", "calibration", "microdata"}, {"diagnostics"}
     named = {path[0] for path, _ in OTHER_RESULT} | {"strata", "outcome"}
-    assert named == set(Job.model_fields) - {"runtime", "presentation"} - of_mechanisms - of_stan_alone
+    assert named == set(Job.model_fields) - {"runtime", "presentation", "ledger"} - of_mechanisms - of_stan_alone
     stan = TEXT.replace("sampler:\n", "sampler:\n  name: stan\n")
     assert parse_job(stan + "diagnostics: {policy: fail}\n").identity != parse_job(stan).identity
 

@@ -11,6 +11,7 @@ import pytest
 from scipy.special import gammaincinv, ndtr
 
 import dpdist
+from dpdist.cli.cautions import cautions
 from dpdist.core.errors import DataError, JobError
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
@@ -215,6 +216,24 @@ def test_a_cell_without_reference_records_is_named(files: Path, tmp_path: Path) 
     with pytest.raises(DataError, match="field = law, sex = f"):
         dpdist.run(job(files, reference="without.parquet"), tmp_path / "ws")
     assert not (tmp_path / "ws").exists()
+
+
+def test_cells_that_borrow_are_named_in_plan_and_statement(files: Path, tmp_path: Path, workspace: Path) -> None:
+    """40 women of law in the reference. Others are not named, nor is anyone where all have enough."""
+    rows = survey(12)
+    few = (rows["field"] == "law") & (rows["sex"] == "f")
+    rows[~few | (few.cumsum() <= 40)].to_parquet(files / "few.parquet")
+    told = "".join(cautions(dpdist.plan(job(files, reference="few.parquet"))))
+    assert "fewer than 100 reference records" in told
+    assert "law / f (40)" in told
+    dpdist.run(job(files, reference="few.parquet", mechanism="unweighted"), tmp_path / "ws")
+    found, usual = (json.loads((each / "public" / "statement.json").read_text()) for each in (tmp_path / "ws", workspace))
+    of_all = [each for each in found["borrowing"] if "outcome" in each["own_weight"]]
+    assert [(each["stratum"], each["cell"], each["reference_records"]) for each in of_all] == [("law", "f", 40)]
+    assert 0.0 <= of_all[0]["own_weight"]["outcome"] < 1.0
+    assert any("`borrowing`" in step for step in found["post_processing"])
+    assert not [each for each in usual.get("borrowing", []) if "outcome" in each["own_weight"]], "control"
+    assert "take part of their distributions" not in "".join(cautions(dpdist.plan(job(files)))), "control"
 
 
 WRONG = [

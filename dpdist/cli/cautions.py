@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
+import numpy as np
+
 from dpdist.core.records import Frame
 from dpdist.job import Job
 from dpdist.mechanisms.promises import target_of
+from dpdist.models.copula.model import Scores
+from dpdist.models.copula.shapes import LEAST
 from dpdist.models.protocol import StratumModel
 from dpdist.planning import Plan
+from dpdist.survey.reference_file import ReferenceFile
 
 LARGE_EPSILON = 20
+NAMED = 20
+"""Small cells that a plan names."""
 WEIGHTED_BOUND = (20.0, 10.0)
 """Records × Δ* at which a weighted fit of p predictors just exists: the first number, and the second times p."""
 
@@ -20,6 +27,7 @@ def cautions(plan: Plan) -> Iterator[str]:
     """Sentences; none of them refuses a job."""
     job = plan.job
     yield from _small_strata(job, plan.frame, plan.model)
+    yield from _small_cells(plan)
     if plan.promise.total.name != "none" and job.budget.epsilon > LARGE_EPSILON:
         yield f"ε = {float(job.budget.epsilon):g} is a weak guarantee: odds may change by a factor of e^ε"
     if plan.goodness is not None:
@@ -48,6 +56,26 @@ def _small_strata(job: Job, frame: Frame, model: StratumModel) -> Iterator[str]:
         yield (
             f"{which}: {smallest:,} records probably cannot reach Δ* = {target:g}, and the run would be refused; "
             f"about {least:,} are needed: {ways}"
+        )
+
+
+def _small_cells(plan: Plan) -> Iterator[str]:
+    """Cells of a score model with too few reference records for distributions of their own, by name."""
+    job, frame, reference = plan.job, plan.frame, plan.reference
+    if job.family != "scores" or not isinstance(reference, ReferenceFile):
+        return
+    found, counts = [], reference.counts(frame)
+    for stratum, label in enumerate(frame.stratum_labels):
+        rows = frame.rows_of(stratum)
+        cells = Scores.build(job, frame, rows).cells
+        records = np.bincount(cells.pattern, weights=counts[rows], minlength=len(cells)).astype(int)
+        few = [(cell, n) for cell, n in zip(cells.names, records.tolist(), strict=True) if n < LEAST]
+        found += [f"{label} / {cell} ({n:,})" for cell, n in few]
+    if found:
+        more = f", and {len(found) - NAMED:,} more, which the statement names" if len(found) > NAMED else ""
+        yield (
+            f"cells with fewer than {LEAST:,} reference records take part of their distributions from cells like them: "
+            f"{', '.join(found[:NAMED])}{more}"
         )
 
 

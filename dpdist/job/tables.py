@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, PlainSerializer
 
 from dpdist.job.names import StatisticName
-from dpdist.job.values import Frozen, Name
+from dpdist.job.values import ColumnName, Frozen, Name
 
 
 class Statistic(Frozen):
@@ -38,6 +38,14 @@ class Table(Frozen):
     margins: bool = True
     statistics: tuple[Annotated[Statistic, BeforeValidator(_statistic), PlainSerializer(_statistic_text)], ...] = Field(
         min_length=1
+    )
+
+
+class Microdata(Frozen):
+    """What synthetic records beside reference tables hold further: columns of the reference, copied as they are."""
+
+    columns: tuple[ColumnName, ...] = Field(
+        default=(), description="columns of the reference's file, of which nothing is measured on the current one"
     )
 
 

@@ -23,7 +23,7 @@ from dpdist.job.names import (
 )
 from dpdist.job.presentation import Presentation
 from dpdist.job.running import Diagnostics, Record, Runtime, Sampler
-from dpdist.job.tables import Rake, Table
+from dpdist.job.tables import Microdata, Rake, Table
 from dpdist.job.values import ColumnName, Frozen, Name, Period, Sentence, at_most
 
 _UNSAID = Model(family="lognormal")
@@ -55,6 +55,7 @@ class Job(Frozen):
     sampler: Sampler = Sampler()
     diagnostics: Diagnostics = Diagnostics()
     tables: tuple[Table, ...] = Field(min_length=1)
+    microdata: Microdata = Microdata()
     rake: tuple[Rake, ...] = ()
     compare: tuple[Comparator, ...] = ()
     record: Record = Record()

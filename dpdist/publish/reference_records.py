@@ -42,18 +42,19 @@ class Drawn(NamedTuple):
         means = release.theta(cells, stratum, 0)["means"][0]
         return cls(cells, _at_the_common_scale(donors, cells.count * means[:, 0], means[:, 1:], domains), domains)
 
-    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """Outcomes and weights that have their cells' released means."""
+    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats, Ints]:
+        """Outcomes and weights that have their cells' released means, and the positions of their donors."""
         cell, means = self.cells.pattern(frame_row), theta["means"][0]
         weight, outcomes = np.empty(len(frame_row)), np.empty((len(frame_row), len(self.domains)))
+        donor = np.empty(len(frame_row), dtype=np.int64)
         for k in np.unique(cell).tolist():
             own = np.flatnonzero(cell == k)
-            drawn = self.donors.drawn(k, self.cells.codes, len(own), rng)
+            donor[own] = drawn = self.donors.drawn(k, self.cells.codes, len(own), rng)
             weight[own], outcomes[own] = agree(
                 *(self.donors.weight[drawn], self.donors.outcomes[drawn], means[k, 0], means[k, 1:]),
                 *(self.domains, self.cells.weighted),
             )
-        return outcomes if outcomes.shape[1] > 1 else outcomes[:, 0], weight
+        return outcomes if outcomes.shape[1] > 1 else outcomes[:, 0], weight, donor
 
 
 def _at_the_common_scale(donors: Donors, counts: Floats, means: Floats, domains: tuple[Domain, ...]) -> Donors:

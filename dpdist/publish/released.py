@@ -190,7 +190,7 @@ def read_release(folder: Path) -> Release:
         seed = Key.read(folder / "seed")
         facts = facts_from_table(pq.read_table(folder / DISTRIBUTIONS)) if job.family == "scores" else {}
         kept = folder / DONORS
-        donors = donors_from_table(pq.read_table(kept), job.outcomes) if kept.exists() else {}
+        donors = donors_from_table(pq.read_table(kept), job.outcomes, job.microdata.columns) if kept.exists() else {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise WorkspaceError(str(folder), f"no complete release ({type(error).__name__})", REMEDY) from None
     return Release(job, promise, frame, sets, seed, points, facts, donors)

@@ -13,6 +13,7 @@ from dpdist.privacy.adjacency import TRUST_MODEL, headline, neighbours, not_prot
 from dpdist.privacy.claims import in_words
 from dpdist.privacy.domain import domain
 from dpdist.publish.accuracy import standard_errors
+from dpdist.publish.borrowing import borrowing
 from dpdist.publish.limits import drifted, looked_through, unidentified
 from dpdist.publish.released import DISTRIBUTIONS, DONORS, Release
 
@@ -27,6 +28,10 @@ LEAST_SQUARES = (
     "counts and totals of all tables are the additive ones nearest to the noisy figures in least squares; a mean is the "
     "ratio of its total and count where the table has both, and else as noised"
 )
+BORROWED = (
+    "cells with few reference records take part of their distributions from other cells. The entry `borrowing` names them, "
+    "with the weight of their own records. It is smaller where these are fewer, and where they are more like the others"
+)
 AS_NOISED = "figures are as noised: margins are not the sums of their cells"
 DONATED = (
     f"a donor is of the synthetic record's own cell, or of the cells most like it where the cell has fewer than {FEWEST}",
@@ -37,6 +42,12 @@ DONATED = (
     "0, the public bounds, a top-code and a minimum stay where they are; where the means allow it, they keep the weighted "
     "share that donors have",
     "outcomes on a grid, such as whole thousands, are rounded back to it; without weights, only whole numbers are",
+)
+MICRODATA = (
+    "by the columns under `measured` synthetic records have the released counts and means of every cell. A record has the "
+    "columns under `copied` from its donor, as they stand in the reference beside the donor's weight and outcomes. Where a "
+    f"cell has fewer than {FEWEST} donors, the donor may be of another cell. No figure of these columns was measured on "
+    "the current file. What has changed since the reference is not in them, and no standard error or interval is theirs"
 )
 RATIOS = (
     "a mean is the ratio of the noisy total and the noisy count, clipped to the outcome's public bounds; where the noisy "
@@ -77,11 +88,20 @@ def statement(release: Release) -> dict[str, Any]:
         **({"calibration": job.calibration.public} if job.calibration is not None else {}),
         "model": _model(release),
         "public": _public(release),
+        **({"borrowing": borrowed} if (borrowed := borrowing(release)) else {}),
         "post_processing": _post_processing(release),
+        **_microdata(release),
         "standard_errors": standard_errors(release),
         **_not_identified(release),
         **_drift(release),
     }
+
+
+def _microdata(release: Release) -> dict[str, Any]:
+    """What of the synthetic records is measured, where the job copies columns of its reference."""
+    job = release.job
+    measured, copied = [*job.modelled_columns, *job.components], list(job.microdata.columns)
+    return {"microdata": {"in_words": MICRODATA, "measured": measured, "copied": copied}} if copied else {}
 
 
 def _drift(release: Release) -> dict[str, Any]:
@@ -162,7 +182,8 @@ def _public(release: Release) -> list[str]:
         what = VERBATIM if _on_a_file(release) else "points of the earlier release, as they were"
         facts.append(f"released/{DISTRIBUTIONS}: {what}")
     if release.donors:
-        facts.append(f"released/{DONORS}: {VERBATIM}")
+        copied = f", with its {', '.join(job.microdata.columns)}" if job.microdata.columns else ""
+        facts.append(f"released/{DONORS}: {VERBATIM}{copied}")
     facts += [f"the universe: {keep.column} is one of {', '.join(map(str, keep.keep))}" for keep in job.universe]
     facts += [f"the job states: {sentence}" for sentence in job.assumed_public]
     return facts + [
@@ -220,6 +241,8 @@ def _post_processing(release: Release) -> list[str]:
             "scores are turned back into weights and outcomes by the reference's distributions, within its range: no value "
             "beyond what the reference holds is drawn; means from parameters take either within narrow bins of scores"
         )
+    if borrowing(release):
+        steps.append(BORROWED)
     if job.family == "cell_sums":
         steps.append(
             "a cell's mean weight and mean outcome are set into their public bounds; a synthetic record has its cell's "

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +23,15 @@ from dpdist.publish.reference_records import Drawn
 from dpdist.publish.released import Release
 
 BATCH = 65_536
+
+
+class Block(NamedTuple):
+    """Synthetic records: frame row, outcomes, weight, and what they copy of a reference's records, if anything."""
+
+    frame_row: Codes
+    outcome: Floats
+    weight: Floats
+    copied: pa.Table | None = None
 
 
 def synthesize(release: Release, folder: Path, tick: Callable[[int], None]) -> list[list[Sums]]:
@@ -39,10 +49,10 @@ def synthesize(release: Release, folder: Path, tick: Callable[[int], None]) -> l
         for stratum in range(len(frame.stratum_labels)):
             model = release.model(stratum)
             for k, writer in enumerate(writers):
-                for part, outcome, weight in _blocks(release, model, stratum, k):
-                    for own, values in zip(sums, columns(outcome), strict=True):
-                        own[k] = own[k].plus(record_sums(part, weight, values, rows))
-                    writer.write_table(_table(release, part, outcome, weight * factor[k][part]))
+                for block in _blocks(release, model, stratum, k):
+                    for own, values in zip(sums, columns(block.outcome), strict=True):
+                        own[k] = own[k].plus(record_sums(block.frame_row, block.weight, values, rows))
+                    writer.write_table(_table(release, block, block.weight * factor[k][block.frame_row]))
             tick(1)
     return sums
 
@@ -52,22 +62,24 @@ def columns(outcome: Floats) -> tuple[Floats, ...]:
     return (outcome,) if outcome.ndim == 1 else tuple(outcome.T)
 
 
-def _blocks(release: Release, model: StratumModel, stratum: int, k: int) -> Iterator[tuple[Codes, Floats, Floats]]:
-    """Frame row, outcomes and weight of a stratum's synthetic records in set k + 1, the same whenever they are made."""
+def _blocks(release: Release, model: StratumModel, stratum: int, k: int) -> Iterator[Block]:
+    """A stratum's synthetic records in set k + 1, the same whenever they are made."""
     frame, own = release.frame, release.frame.rows_of(stratum)
     frame_row = np.repeat(np.arange(own.start, own.stop, dtype=np.int32), frame.count[own])
     theta = release.theta(model, stratum, k)
     drawn = Drawn.of(release, model, stratum) if isinstance(model, ReferenceCells) else None
     for block, start in enumerate(range(0, len(frame_row), BATCH)):
         part = frame_row[start : start + BATCH]
+        rng = release.seed.generator("synthesis", frame.stratum_labels[stratum], block, k + 1)
         if isinstance(model, Presampled):
-            outcome, weight = (values[start : start + BATCH] for values in model.presampled(theta))
+            yield Block(part, *(values[start : start + BATCH] for values in model.presampled(theta)))
+        elif drawn is not None:
+            outcome, weight, donor = drawn.simulate(theta, part, rng)
+            copied = drawn.donors.copied
+            yield Block(part, outcome, weight, None if copied is None else copied.take(pa.array(donor)))
         else:
             assert isinstance(model, Synthesizer)
-            made_by = drawn or model
-            rng = release.seed.generator("synthesis", frame.stratum_labels[stratum], block, k + 1)
-            outcome, weight = made_by.simulate(theta, part, rng)
-        yield part, outcome, weight
+            yield Block(part, *model.simulate(theta, part, rng))
 
 
 def synthetic_sums(release: Release) -> list[Sums]:
@@ -77,8 +89,9 @@ def synthetic_sums(release: Release) -> list[Sums]:
     for stratum in range(len(release.frame.stratum_labels)):
         model = release.model(stratum)
         for k in range(len(sums)):
-            for part, outcome, weight in _blocks(release, model, stratum, k):
-                sums[k] = sums[k].plus(record_sums(part, weight, columns(outcome)[0], rows))
+            for block in _blocks(release, model, stratum, k):
+                own = columns(block.outcome)[0]
+                sums[k] = sums[k].plus(record_sums(block.frame_row, block.weight, own, rows))
     return sums
 
 
@@ -86,14 +99,17 @@ def _schema(release: Release) -> pa.Schema:
     job, frame = release.job, release.frame
     levels = [(name, list(frame.levels[name])) for name in job.modelled_columns]
     categories = [(name, pa.dictionary(pa.int32(), pa.infer_type(known))) for name, known in levels]
-    return pa.schema([*categories, *((name, pa.float64()) for name in job.components)])
+    copied = [each.copied for each in release.donors.values() if each.copied is not None]
+    further = [field.remove_metadata() for field in copied[0].schema] if copied else []
+    return pa.schema([*categories, *((name, pa.float64()) for name in job.components), *further])
 
 
-def _table(release: Release, frame_row: Codes, outcome: Floats, weight: Floats) -> pa.Table:
+def _table(release: Release, block: Block, weight: Floats) -> pa.Table:
     frame = release.frame
     categories = [
-        pa.DictionaryArray.from_arrays(pa.array(frame.codes[name][frame_row]), pa.array(list(frame.levels[name])))
+        pa.DictionaryArray.from_arrays(pa.array(frame.codes[name][block.frame_row]), pa.array(list(frame.levels[name])))
         for name in release.job.modelled_columns
     ]
-    numbers = [*columns(outcome), weight][: len(release.job.components)]
-    return pa.Table.from_arrays([*categories, *map(pa.array, numbers)], schema=_schema(release))
+    numbers = [*columns(block.outcome), weight][: len(release.job.components)]
+    further = [] if block.copied is None else block.copied.columns
+    return pa.Table.from_arrays([*categories, *map(pa.array, numbers), *further], schema=_schema(release))

@@ -10,6 +10,7 @@ from importlib.metadata import version
 from typing import Literal
 
 import numpy as np
+import pyarrow as pa
 
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Frame, Ints, Records
@@ -25,7 +26,7 @@ from dpdist.runtime.blocks import Layout
 from dpdist.sampling import Sampler, completed, sampler_of
 from dpdist.storage.byproducts import StratumStore
 from dpdist.storage.noise_once import drawn_once
-from dpdist.storage.tables import each_block, read_rows, read_table
+from dpdist.storage.tables import each_block, read_rows, read_table, rows_at
 from dpdist.storage.workspace import REFERENCE, Workspace
 
 FitName = Literal["strata", "proper", "pooled"]
@@ -101,6 +102,10 @@ class Fit:
     def reference_records(self, stratum: int) -> Records:
         start, stop = self._reference_edges[[stratum, stratum + 1]].tolist()
         return read_rows(self.space.reference, start, stop)
+
+    def copied(self, records: Records) -> pa.Table | None:
+        """What the job copies of these records of the reference, in their order; None where it copies nothing."""
+        return rows_at(self.space.copied, records.record) if self.job.microdata.columns else None
 
     def noise(self, stratum: int) -> Callable[[Noise], Floats]:
         """A stratum's noise: what is kept, or drawn and kept now, for these sums and no others."""

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
 from dpdist.core.confidential import Confidential
 from dpdist.core.errors import DataError, Problem
@@ -73,9 +74,18 @@ class Unwatched(Unrecorded):
 
 
 def learned_from(
-    job: Job, model: StratumModel, sampler: Sampler, key: Key, stratum: str, records: Records, current: int
+    job: Job,
+    model: StratumModel,
+    sampler: Sampler,
+    key: Key,
+    stratum: str,
+    records: Records,
+    current: int,
+    copied: pa.Table | None = None,
 ) -> Learned:
     """What the reference's records of a stratum fix for a current stratum of `current` records.
+
+    `copied` has further columns of these records, which synthetic ones take.
 
     Weights are learned on no more records than the current stratum has: the fewer a fit has, the wider it is and the larger
     its bounds; those of `weighted` under fits that are wider still (`foreseen`). Raises `Improper`, `NotReached`,
@@ -84,7 +94,7 @@ def learned_from(
     if isinstance(model, ReferenceCells):
         cells = learn_cells(model, [records.about(k) for k in range(len(records.outcomes))])
         return cells._replace(
-            donors=Donors.of(model.pattern(records.frame), records.weight, np.column_stack(records.outcomes))
+            donors=Donors.of(model.pattern(records.frame), records.weight, np.column_stack(records.outcomes), copied)
         )
     if isinstance(model, SanitizedLognormal):
         return learn_whitening(model, records)
@@ -140,7 +150,8 @@ class LearnOne:
                 learned = learn_cells(model, *carried_records(fit, model, stratum))
             else:
                 records = fit.reference_records(stratum)
-                learned = learned_from(fit.job, model, sampler, key, label, records, current)
+                copied = fit.copied(records)
+                learned = learned_from(fit.job, model, sampler, key, label, records, current, copied)
         except (Improper, NotReached, Unconverged) as failure:
             return Outcome(stratum, str(failure))
         except Spurious:

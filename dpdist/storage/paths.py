@@ -41,6 +41,11 @@ class Places:
         return self.confidential / "records" / "reference.arrow"
 
     @property
+    def copied(self) -> Path:
+        """Columns of the reference's file that synthetic records copy, in its order."""
+        return self.confidential / "records" / "copied.parquet"
+
+    @property
     def carried(self) -> Path:
         """Points of an earlier release under rows of the current frame."""
         return self.confidential / "records" / "carried.parquet"

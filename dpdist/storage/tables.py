@@ -110,6 +110,18 @@ def gather(path: Path, parts: Iterable[pa.Table]) -> None:
                 writer.close()
 
 
+def rows_at(path: Path, rows: Ints) -> pa.Table:
+    """Rows of a Parquet file, none of them twice, in the order in which they are named. The file is read in parts."""
+    order, parts, start = np.argsort(rows), [], 0
+    with pq.ParquetFile(path) as file:
+        empty = file.schema_arrow.empty_table()
+        for batch in file.iter_batches():
+            first, last = np.searchsorted(rows, [start, start + batch.num_rows], sorter=order)
+            parts.append(pa.Table.from_batches([batch]).take(pa.array(rows[order[first:last]] - start)))
+            start += batch.num_rows
+    return pa.concat_tables([empty, *parts]).take(pa.array(np.argsort(order)))
+
+
 def write_table(path: Path, table: pa.Table) -> None:
     gather(path, [table])
 

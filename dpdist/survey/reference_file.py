@@ -6,16 +6,19 @@ name or format, is refused, and so is a file that holds its records as no other 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from dpdist.core.errors import DataError, Problem
 from dpdist.core.records import Frame, Ints, Records
 from dpdist.job import Job
 from dpdist.survey.prepare import Census, Tick, place, take_census
 from dpdist.survey.same_file import LARGEST, hashed, same_records
+from dpdist.survey.schema import check_copied
 from dpdist.survey.source import Source, open_source, simulated_source
 
 SHOWN = 3
@@ -54,6 +57,8 @@ def open_reference(job: Job, source: Source, frame: Frame, tick: Tick = lambda r
     digest = found.fingerprint()
     if digest == source.fingerprint():
         raise _current(found)
+    if problems := check_copied(job, found.columns, lambda names: next(iter(found.batches(names))).schema):
+        raise DataError(found.name, problems)
     census = take_census(job, found, tick)
     if same_records(*(hashed(job, file, largest=LARGEST) for file in (source, found))):
         raise _current(found)
@@ -75,6 +80,13 @@ def place_reference(job: Job, reference: ReferenceFile, scratch: Path, tick: Tic
     kept = order[np.searchsorted(row[order], 0) :]
     records = placed.take(kept)
     return replace(records, frame=row[kept].astype(np.int32))
+
+
+def copied_columns(job: Job, source: Source) -> Iterator[pa.Table]:
+    """The columns that the job copies from its reference, all rows in the file's order; categories as texts."""
+    for batch in source.batches(job.microdata.columns):
+        plain = [v.dictionary_decode() if pa.types.is_dictionary(v.type) else v for v in batch.columns]
+        yield pa.Table.from_arrays(plain, names=batch.schema.names).select(list(job.microdata.columns))
 
 
 def _current(reference: Source) -> DataError:

@@ -9,6 +9,8 @@ import pyarrow as pa
 from dpdist.core.errors import Problem
 from dpdist.job import Column, Job
 
+SHOWN = 20
+"""Columns of a file that a message names."""
 CSV_NULLS = ("", "NA", "NaN", "nan", "null", "NULL")
 
 
@@ -43,9 +45,13 @@ def check_schema(job: Job, schema: pa.Schema, text_only: bool) -> list[Problem]:
     problems = []
     for name in needed_columns(job):
         if name not in schema.names:
-            near = ", ".join(schema.names[:20])
             problems.append(
-                Problem(name, "missing column", f"the file has {near}", "correct the name in the job or the file")
+                Problem(
+                    name,
+                    "missing column",
+                    f"the file has {_listed(schema.names)}",
+                    "correct the name in the job or the file",
+                )
             )
             continue
         kind = schema.field(name).type
@@ -77,6 +83,30 @@ def check_schema(job: Job, schema: pa.Schema, text_only: bool) -> list[Problem]:
                 Problem(name, f"wrong type: {kind}", f"values of the levels' type, {wanted}", f"{hint}, or the column")
             )
     return problems
+
+
+def check_copied(job: Job, names: Sequence[str], schema: Callable[[Sequence[str]], pa.Schema]) -> list[Problem]:
+    """Columns that the job copies from a reference and that it lacks, has twice, or that hold no single values.
+
+    `schema` gives the types of columns that are there."""
+    problems, wanted = [], job.microdata.columns
+    for name in wanted:
+        if name not in names:
+            remedy = "correct the name under microdata.columns, or leave it out"
+            problems.append(Problem(name, "missing column", f"the reference has {_listed(names)}", remedy))
+        elif list(names).count(name) > 1:
+            problems.append(Problem(name, "stands twice in the reference", "each column once", "rename or delete one"))
+    for field in [] if problems or not wanted else schema(wanted):
+        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        if pa.types.is_nested(kind):
+            allowed = "texts, numbers, dates, or true and false"
+            problems.append(Problem(field.name, f"wrong type: {kind}", allowed, "leave it out of microdata.columns"))
+    return problems
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The first 20 of a file's columns."""
+    return ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
 
 
 def _comparable(column: Column, kind: pa.DataType) -> bool:

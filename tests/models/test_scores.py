@@ -326,15 +326,15 @@ def test_cells_that_share_a_distribution_are_levelled_as_one_and_constant_ones_a
     assert (moved[[1, 5]] == 0.0).all(), "too few records to tell"
     assert (moved[[0, 4]] != 0.0).all()
     assert np.abs(moved).max() < 0.2
-    together = replace(
-        model.known, of_outcome=np.where(np.arange(6) == 1, model.known.of_outcome[0], model.known.of_outcome)
-    )
+    of_outcome = model.known.of_outcome
+    together = replace(model.known, of_outcome=np.where(np.arange(6)[:, None] == 1, of_outcome[0], of_outcome))
     moved = model.within(together).levelled(own).undone.slopes[0, :, 0]
     assert moved[0] == moved[1] != 0.0
     assert (facts.undone.slopes[0, :, 1:] == 0.0).all()
 
 
-def test_small_cells_share_a_fit_and_a_distribution() -> None:
+def test_small_cells_share_a_fit_and_borrow_a_distribution_in_part() -> None:
+    """40 and 20 records borrow from the field's others: all of them are alike. 320 are alone."""
     frame = frame_of(200)
     frame = replace(frame, count=np.array([900, 40, 320, 320, 700, 20]))
     model = Scores.build(job_of(), frame, slice(0, 6))
@@ -342,16 +342,12 @@ def test_small_cells_share_a_fit_and_a_distribution() -> None:
     facts = model.told(records, KEY)
     assert model.within(facts).units[0].tolist() == [0, 0, 2, 2, 1, 1]
     assert model.within(facts).units[1].tolist() == [[0, 0], [0, 0], [2, 2], [2, 2], [1, 1], [1, 1]]
-    assert facts.of_weight[0, 1] != facts.of_weight[1, 1]
-    small = facts.marginals[facts.of_weight[1, 1]]
-    assert small.records >= 100, "the field's distribution stands in"
-    fewer = replace(records, outcome=np.where(records.record % 2, np.maximum(records.outcome, 1e3), records.outcome))
-    for own, wider in ((records, False), (fewer, True)):
-        zeros = np.bincount(frame.codes["field"][own.frame[own.outcome == 0]])
-        facts = model.told(own, KEY)
-        assert (min(zeros) >= 100) != wider
-        behind = [facts.marginals[k].records for k in facts.of_weight[[1, 2, 4], 0]]
-        assert behind == [zeros.sum() if wider else n for n in zeros]
+    assert (facts.own[[0, 2, 3, 4], 1:] == 1.0).all()
+    assert (facts.own[[1, 5], 1:] < 1.0).all()
+    assert (facts.effective[[0, 2, 3, 4]] == facts.records[[0, 2, 3, 4]]).all()
+    assert (facts.effective[[1, 5]] > facts.records[[1, 5]]).all()
+    some = [facts.marginals[k] for k in facts.of_outcome[:, 0]]
+    assert some[1].value.max() == max(each.value.max() for each in some[:2]), "control: others' values are in it"
     assert cells.grouped(np.zeros((3, 1), dtype=np.int32), np.array([5, 6, 7]), 500).tolist() == [0, 0, 0]
 
 

@@ -20,7 +20,7 @@ from dpdist.job.checks.mechanisms import (
 from dpdist.job.checks.models import family_keys, likelihood, outcomes, sampler_settings
 from dpdist.job.checks.presentation import presentation
 from dpdist.job.checks.running import scheduler_contradictions
-from dpdist.job.checks.tables import modelled, promises, raked_totals, table_statistics
+from dpdist.job.checks.tables import copied, modelled, promises, raked_totals, table_statistics
 
 __all__ = ["Contradiction", "contradictions", "scheduler_contradictions"]
 
@@ -38,6 +38,7 @@ def contradictions(job: Job) -> list[Contradiction]:
         *sampler_settings(job),
         *table_statistics(job),
         *modelled(job),
+        *copied(job),
         *promises(job),
         *raked_totals(job),
         *weight_rule(job),

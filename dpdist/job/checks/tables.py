@@ -42,6 +42,32 @@ def modelled(job: Job) -> Iterator[Contradiction]:
                 yield Contradiction(("tables", i, "by", j), found, remedy, listed(job.modelled_columns) or "no column")
 
 
+def copied(job: Job) -> Iterator[Contradiction]:
+    """Columns copied with the reference's records: records that synthetic ones are made of, and columns they lack."""
+    names, path = job.microdata.columns, ("microdata", "columns")
+    if not names:
+        return
+    held = (*job.modelled_columns, *job.components)
+    said = job.reference
+    if job.mechanism.name != "reference_tables":
+        found = f"'{job.mechanism.name}' draws records from a model, or has none: no record of a reference is in them"
+        yield Contradiction(path, found, "take mechanism: {name: reference_tables}, or leave microdata out")
+    elif said is not None and (said.release is not None or said.histogram is not None):
+        what = "an earlier release holds" if said.release is not None else "histograms hold"
+        found = f"{what} {', '.join(held)} alone"
+        yield Contradiction(path, found, "name a public file under reference.path, or leave microdata out")
+    replicated = job.survey.replicate_weights
+    design = {job.survey.psu, *job.survey.fpc, *job.categories, *(replicated.columns if replicated is not None else ())}
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            yield Contradiction((*path, i), f"'{name}' is named twice", "delete one")
+        elif name in held:
+            yield Contradiction((*path, i), f"'{name}' is in the synthetic records already", "leave it out")
+        elif name in design:
+            found = f"'{name}' is of the sample's design or of totals to meet, and a donor's would be another sample's"
+            yield Contradiction((*path, i), found, "leave it out")
+
+
 def promises(job: Job) -> Iterator[Contradiction]:
     """What is to be promised or published can be."""
     anywhere = job.budget.exchange == "anywhere"

@@ -22,28 +22,33 @@ FEWEST = 20
 """With fewer donors a cell takes those of a wider group."""
 OUTCOME = "outcome "
 """Beginning of the names of the outcomes' columns."""
+COPIED = "copied "
+"""Beginning of the names of columns that the job copies."""
 
 
 @dataclass(frozen=True, eq=False)
 class Donors:
     """Donors in order of their cell, and within it of outcomes and weight.
 
-    `cell` (record,) is a cell's number in the stratum, `weight` (record,) above 0, `outcomes` (record, outcome).
+    `cell` (record,) is a cell's number in the stratum, `weight` (record,) above 0, `outcomes` (record, outcome); `copied`
+    has their values in further columns of the reference's file, where the job lists some.
     """
 
     cell: Ints
     weight: Floats
     outcomes: Floats
+    copied: pa.Table | None = None
 
     @classmethod
-    def of(cls, cell: Codes, weight: Floats, outcomes: Floats) -> Self:
+    def of(cls, cell: Codes, weight: Floats, outcomes: Floats, copied: pa.Table | None = None) -> Self:
         """Of a reference's records: those with a weight, at most MOST of a cell."""
         order = np.lexsort((weight, *outcomes.T[::-1], cell))
         order = order[weight[order] > 0]
         _, start, size = np.unique(cell[order], return_index=True, return_counts=True)
         kept = [begin + _evenly(0.5, min(n, MOST), n) for begin, n in zip(start, size, strict=True)]
         order = order[np.concatenate(kept)] if kept else order
-        return cls(cell[order].astype(np.int64), weight[order], outcomes[order])
+        taken = None if copied is None else copied.take(pa.array(order))
+        return cls(cell[order].astype(np.int64), weight[order], outcomes[order], taken)
 
     def __len__(self) -> int:
         return len(self.cell)
@@ -85,14 +90,21 @@ def donors_table(donors: Mapping[str, Donors], outcomes: Sequence[str]) -> pa.Ta
     cell, weight = (np.concatenate([getattr(each, name) for each in donors.values()]) for name in ("cell", "weight"))
     values = np.concatenate([each.outcomes for each in donors.values()])
     columns = {OUTCOME + name: pa.array(values[:, k].copy()) for k, name in enumerate(outcomes)}
+    further = [each.copied for each in donors.values() if each.copied is not None]
+    copied = pa.concat_tables(further) if further else pa.table({})
+    columns |= {COPIED + name: column for name, column in zip(copied.column_names, copied.columns, strict=True)}
     return pa.table({"stratum": stratum, "cell": cell, "weight": weight, **columns})
 
 
-def donors_from_table(table: pa.Table, outcomes: Sequence[str]) -> dict[str, Donors]:
-    """The inverse of `donors_table`."""
+def donors_from_table(table: pa.Table, outcomes: Sequence[str], copied: Sequence[str] = ()) -> dict[str, Donors]:
+    """The inverse of `donors_table`; `copied` names the columns that the job copies."""
     stratum = table.column("stratum").combine_chunks()
     labels, codes = stratum.dictionary.to_pylist(), stratum.indices.to_numpy()
     cell, weight = (table.column(name).to_numpy() for name in ("cell", "weight"))
     values = np.column_stack([table.column(OUTCOME + name).to_numpy() for name in outcomes])
     masks: list[NDArray[np.bool_]] = [codes == k for k in range(len(labels))]
-    return {label: Donors(cell[own], weight[own], values[own]) for label, own in zip(labels, masks, strict=True)}
+    further = table.select([COPIED + name for name in copied]).rename_columns(list(copied)) if copied else None
+    return {
+        label: Donors(cell[own], weight[own], values[own], None if further is None else further.filter(pa.array(own)))
+        for label, own in zip(labels, masks, strict=True)
+    }

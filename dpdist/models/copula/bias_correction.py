@@ -8,7 +8,8 @@ from scipy.special import expit, logit
 from dpdist.core.records import Floats, Ints
 from dpdist.models.copula import expectations
 from dpdist.models.copula.law import Kind
-from dpdist.models.copula.reference_summary import LEAST, Facts, Law
+from dpdist.models.copula.reference_summary import Facts, Law
+from dpdist.models.copula.shapes import LEAST
 
 FARTHEST, STEPS = 4.0, 40
 """Of an outcome's score, and of a share's logit; halvings until it is found."""
@@ -53,7 +54,8 @@ def misfit(facts: Facts, fits: Law, kind: Kind, bounds: tuple[float, float], sum
     none = Law.nothing(cells)
     if kind == "binary":
         return none
-    distributions, group = np.unique(facts.of_outcome, return_inverse=True)
+    distributions, group = np.unique(facts.of_outcome, axis=0, return_inverse=True)
+    group = group.reshape(-1)
     member = (group[:, None] == np.arange(len(distributions))).astype(np.float64)
     records, held = facts.records @ member, np.einsum("dcj,cg->dgj", sums, member)
     means = np.divide(held[..., 1], held[..., 0], out=np.zeros(held.shape[:-1]), where=held[..., 0] > 0)

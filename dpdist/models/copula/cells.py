@@ -43,6 +43,11 @@ class Cells:
     def __len__(self) -> int:
         return len(self.codes)
 
+    @property
+    def names(self) -> list[str]:
+        """Labels of this stratum's cells."""
+        return [self.labels[k] for k in self.kept.tolist()]
+
     def cell(self, frame_row: Codes) -> Codes:
         return self.pattern[frame_row - self.first]
 

@@ -10,13 +10,13 @@ import numpy as np
 from scipy.special import ndtr
 
 from dpdist.core.records import Floats, Ints, Records
+from dpdist.models.copula.bins import BINS
 from dpdist.models.copula.law import Kind
 from dpdist.models.copula.normal_scores import Scored
 from dpdist.models.copula.reference_summary import Facts, Law
 from dpdist.models.copula.spline import basis
 from dpdist.models.numerics.tiles import by_pattern
 
-BINS = np.concatenate([[-9.0], np.linspace(-4.0, 4.0, 49), [9.0]])
 DRAWS = 64
 """At a time: their bins by bins are some megabytes."""
 
@@ -25,36 +25,30 @@ def expectations(facts: Facts, law: Law, kind: Kind, bounds: tuple[float, float]
     """E(w) and E(wy) of every cell, (draw, cell)."""
     draws, cells = law.share.shape
     weight, product = np.empty((draws, cells)), np.empty((draws, cells))
-    means = [marginal.averages(BINS) for marginal in facts.marginals]
     for cell in range(cells):
-        zero, one = (means[k] for k in facts.of_weight[cell])
-        outcome = np.clip(means[facts.of_outcome[cell]], *bounds) if kind != "binary" else None
+        bins = facts.bins[cell]
         for low in range(0, draws, DRAWS):
             own = slice(low, low + DRAWS)
             share = law.share[own, cell]
-            chances = [_chances(law.mean[own, cell, part], law.sd[own, cell, part]) for part in range(2)]
-            ones = chances[1] * one
-            weight[own, cell] = share * ones.sum(axis=1) + (1.0 - share) * (chances[0] @ zero)
-            if outcome is None:
+            chances = [_chances(law.mean[own, cell, part], law.sd[own, cell, part], bins.edges) for part in range(2)]
+            ones = chances[1] * bins.one
+            weight[own, cell] = share * ones.sum(axis=1) + (1.0 - share) * (chances[0] @ bins.zero)
+            if kind == "binary":
                 product[own, cell] = share * ones.sum(axis=1)
-            else:
-                located = law.slopes[own, cell] @ basis(CENTRES).T
-                product[own, cell] = share * (ones * _mean(outcome, located, law.residual[own, cell])).sum(axis=1)
+                continue
+            located = facts.untied[cell] * (law.slopes[own, cell] @ bins.splines.T) + facts.tie[cell] * bins.splines[:, 1]
+            residual = facts.untied[cell] * law.residual[own, cell]
+            given = np.empty_like(located)
+            for k, values in bins.means.items():
+                inside = bins.outcome == k
+                given[:, inside] = _mean(np.clip(values, *bounds), located[:, inside], residual)
+            product[own, cell] = share * (ones * given).sum(axis=1)
     return weight, product
 
 
-def _centres() -> Floats:
-    """Mean score of every bin under the standard normal law."""
-    density = np.exp(-(BINS**2) / 2.0) / np.sqrt(2.0 * np.pi)
-    return np.asarray(-np.diff(density) / np.diff(ndtr(BINS)))
-
-
-CENTRES = _centres()
-
-
-def _chances(mean: Floats, sd: Floats) -> Floats:
+def _chances(mean: Floats, sd: Floats, edges: Floats) -> Floats:
     """Chance of every bin, (draw, bin), what lies beyond the outermost in them."""
-    below = ndtr((BINS[1:-1] - mean[:, None]) / sd[:, None])
+    below = ndtr((edges[1:-1] - mean[:, None]) / sd[:, None])
     return np.diff(below, prepend=0.0, append=1.0, axis=1)
 
 
@@ -83,8 +77,7 @@ def borrowed(facts: Facts, law: Law, scored: Scored, records: Records, share: Fl
         coefficients[2:] *= share[cell]
         left = pairs[own] - functions @ coefficients
         left -= left.mean(axis=0)
-        behind = facts.marginals[facts.of_weight[cell, 1]].records
-        found[cell] = left.T @ left / len(own) / max(float(facts.records[cell]), float(behind))
+        found[cell] = left.T @ left / len(own) / float(facts.effective[cell])
     return found
 
 

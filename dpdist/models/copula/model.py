@@ -4,8 +4,10 @@ In cell c, z_w = Φ⁻¹F_c(w) ~ N(μ, τ²) and z_y = Φ⁻¹{F_c(y−) + U(F_c
 outcome can be 0 that comes first: part 1 of the cell's records has another value, P(part 1) = p; the weight's law and
 distribution are a part's own, and z_y is part 1's alone. A yes-or-no outcome has its parts and nothing more.
 
-f_i is the log density less that under the reference's own fit θ_ref: a fixed function of the record, which cancels from the
-posterior (METHODS §2, offsets). §5b subtracts log φ(z_w) + log φ(z_y), which leaves the dependence of y on w in f.
+f_i is the log density less that under the reference's own fit θ_ref: a fixed function of the record and of its own
+uniforms, which are drawn by its number, one for the weight and one for the outcome, whatever it holds. What is subtracted
+cancels from the posterior (METHODS §2, offsets). §5b subtracts log φ(z_w) + log φ(z_y), which leaves the dependence of y
+on w in f.
 Every interval between knots has a dot product of (1, z_y, z_w, z_y², z_y z_w, z_w²) with a table over draws (`spline`).
 """
 
@@ -29,6 +31,7 @@ from dpdist.models.copula.fits import Fitted
 from dpdist.models.copula.law import PARTS, Kind, relative, told
 from dpdist.models.copula.normal_scores import Scored, part_of
 from dpdist.models.copula.reference_summary import Facts, Law, tell
+from dpdist.models.copula.shapes import ties
 from dpdist.models.copula.spline import BASIS, INTERVALS, KNOTS, Prior, products
 from dpdist.models.described import describe_draws, recall_draws
 from dpdist.models.design import frame_strata_as_predictors
@@ -67,9 +70,17 @@ class Scores:
         cell, part = self.cells.cell(records.frame), part_of(records.outcome, self.kind)
         plain = tell(self.cells, cell, part, records.weight, records.outcome, self.kind == "binary", key)
         own = self.within(plain)
-        fit = own._fitted(own.statistics(records, np.ones(len(records))))
+        if self.kind != "binary":
+            scored, ones = own.scored(records), part == 1
+            tie = ties(cell[ones].astype(np.int64), scored.weight[ones], scored.outcome[ones], own.units[0])
+            own = self.within(replace(plain, tie=tie))
+        return own.fitted_to(records)
+
+    def fitted_to(self, records: Records) -> Facts:
+        """The same facts with the fit to a reference's records as the prior."""
+        fit = self._fitted(self.statistics(records, np.ones(len(records))))
         return replace(
-            plain,
+            self.known,
             weight=Prior(fit.weight.location[fit.of_weight], fit.weight.variance[fit.of_weight]),
             outcome=Prior(fit.outcome.location[fit.of_outcome], fit.outcome.variance[fit.of_outcome]),
         )

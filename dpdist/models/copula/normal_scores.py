@@ -16,7 +16,8 @@ from dpdist.models.numerics.tiles import by_pattern
 
 
 class Scored(NamedTuple):
-    """Cell, part and scores of records, (record,) each; z_y is 0 where there is none."""
+    """Cell, part and scores of records, (record,) each; z_y is 0 where there is none. Where a cell is tied it is what is
+    left of the outcome's score, (z_y − ρ z_w)/√(1 − ρ²)."""
 
     cell: Codes
     part: Ints
@@ -43,8 +44,9 @@ def scored(facts: Facts, records: Records, cell: Codes, kind: Kind) -> Scored:
         z_w[own] = facts.marginals[number].scores(records.weight[own], places[own])
     if kind != "binary":
         places = uniforms_of(facts.key, "outcome", records.record)
-        for own, number in _outcomes(facts, cell, part):
+        for own, number in _outcomes(facts, cell, part, records.weight):
             z_y[own] = facts.marginals[number].scores(records.outcome[own], places[own])
+        z_y = np.where(part == 1, (z_y - facts.tie[cell] * basis(z_w)[:, 1]) / facts.untied[cell], 0.0)
     return Scored(cell, part, z_w, z_y)
 
 
@@ -56,14 +58,16 @@ def placed(facts: Facts, law: Law, cell: Codes, kind: Kind, uniforms: Floats) ->
     for own, number in by_pattern(facts.of_weight[cell, part].astype(np.int32)):
         weight[own] = facts.marginals[number].values(z_w[own])
     if kind != "binary":
-        located = (basis(z_w) * law.slopes[0, cell]).sum(axis=1)
-        z_y = located + law.residual[0, cell] * ndtri(uniforms[:, 2])
-        for own, number in _outcomes(facts, cell, part):
+        splines = basis(z_w)
+        located = (splines * law.slopes[0, cell]).sum(axis=1)
+        left = located + law.residual[0, cell] * ndtri(uniforms[:, 2])
+        z_y = facts.tie[cell] * splines[:, 1] + facts.untied[cell] * left
+        for own, number in _outcomes(facts, cell, part, weight):
             outcome[own] = facts.marginals[number].values(z_y[own])
     return outcome, weight
 
 
-def _outcomes(facts: Facts, cell: Codes, part: Ints) -> list[tuple[Ints, int]]:
-    """Records of part 1 by the distribution of their outcomes."""
-    numbers = np.where(part == 1, facts.of_outcome[cell], -1).astype(np.int32)
+def _outcomes(facts: Facts, cell: Codes, part: Ints, weight: Floats) -> list[tuple[Ints, int]]:
+    """Records of part 1 by the distribution of their outcomes, given their weights."""
+    numbers = np.where(part == 1, facts.outcome_of(cell, weight), -1).astype(np.int32)
     return [(own, number) for own, number in by_pattern(numbers) if number >= 0]

@@ -1,14 +1,15 @@
 """What a reference tells of a stratum's cells, once for all: distributions, shares of zeros, priors. All of it is public.
 
 The weight's distribution is taken apart for records with and without an outcome of 0, where a model has both parts.
-Cells with fewer than LEAST reference records take the distribution of a wider group (`score_cells`).
+Cells with few reference records borrow from others (`score_shapes`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -18,12 +19,14 @@ from scipy.special import expit, logit
 
 from dpdist.core.keys import Key
 from dpdist.core.records import Codes, Floats, Ints
+from dpdist.models.copula.bins import Bins, bins_of
 from dpdist.models.copula.cells import Cells
 from dpdist.models.copula.marginal import Marginal
+from dpdist.models.copula.shapes import Shapes, by_class, shapes
 from dpdist.models.copula.spline import BASIS, Prior
 
-LEAST = 100
-"""Reference records below which a cell has no distribution of its own."""
+SHAPES = ("weight where the outcome is 0", "weight", "outcome")
+"""Distributions of a cell."""
 FEWEST = 2
 """With fewer in the whole stratum, a part takes the other part's distribution of weights."""
 
@@ -59,18 +62,26 @@ class Law(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """`of_weight` (cell, part) and `of_outcome` (cell,) are positions in `marginals`; `share` (cell,) is that of part 1 and
-    `records` (cell,) the reference's; priors are per cell: of the weight's score (cell, part, 1), of the outcome's
-    (cell, BASIS). `key` gives every record its places at atoms: a function of its number, whatever it holds. `undone`, on
-    the scale of logit p, μ, log τ, β and log σ, is added to a fit: what fits of files like the reference lack to its
-    weighted means (`score_levels`), and such a fit without privacy weights less the one with them.
+    """`of_weight` (cell, part) and `of_outcome` (cell, class) are positions in `marginals`; a record is of class k if
+    its weight has k of its cell's `edges` (cell, class − 1) at or below it. `share` (cell,) is that of part 1,
+    `records` (cell,) the reference's. `own` (cell, SHAPES) is the weight of own records in a cell's distributions,
+    `effective` (cell,) how many records would tell as much of it. Where cells share a fit, `tie` (cell,) is the
+    correlation of a cell's scores of weight and outcome, and the fit is of what is left of the outcome's (`normal_scores`).
+    Priors are per cell: of the weight's score (cell, part, 1), of the outcome's (cell, BASIS). `key` gives every record
+    its places at atoms: a function of its number, whatever it holds. `undone`, on the scale of logit p, μ, log τ, β and
+    log σ, is added to a fit: what fits of files like the reference lack to its weighted means (`score_levels`), and such
+    a fit without privacy weights less the one with them.
     """
 
     marginals: tuple[Marginal, ...]
     of_weight: Ints
     of_outcome: Ints
+    edges: Floats
     share: Floats
     records: Floats
+    own: Floats
+    effective: Floats
+    tie: Floats
     weight: Prior
     outcome: Prior
     key: Key
@@ -81,6 +92,21 @@ class Facts:
         return replace(self, undone=Law(*(a + b for a, b in zip(self.undone, more, strict=True))))
 
     @property
+    def untied(self) -> Floats:
+        """Deviation of what is left of the outcome's score, (cell,)."""
+        return np.sqrt(1.0 - self.tie**2)
+
+    def outcome_of(self, cell: Codes, weight: Floats) -> Ints:
+        """Position of the distribution of every record's outcome, given its weight."""
+        return np.asarray(self.of_outcome[cell, (weight[:, None] >= self.edges[cell]).sum(axis=1)])
+
+    @cached_property
+    def bins(self) -> tuple[Bins, ...]:
+        """Of every cell: means within narrow bins of scores."""
+        parts = zip(self.of_weight, self.of_outcome, self.edges, strict=True)
+        return tuple(bins_of(self.marginals, *each) for each in parts)
+
+    @property
     def nodes(self) -> Nodes:
         """Every node of every marginal, in order."""
         number = np.repeat(np.arange(len(self.marginals)), [len(each.value) for each in self.marginals])
@@ -88,7 +114,8 @@ class Facts:
 
     def describe(self) -> Mapping[str, Any]:
         """All but the nodes, JSON-ready."""
-        arrays = {name: getattr(self, name).tolist() for name in ("of_weight", "of_outcome", "share", "records")}
+        names = ("of_weight", "of_outcome", "edges", "share", "records", "own", "effective", "tie")
+        arrays = {name: getattr(self, name).tolist() for name in names}
         priors = {f"{name}_prior": [part.tolist() for part in getattr(self, name)] for name in ("weight", "outcome")}
         priors["undone"] = [part[0].tolist() for part in self.undone]
         return {**arrays, **priors, "key": self.key.hex(), "marginal_records": [each.records for each in self.marginals]}
@@ -100,10 +127,20 @@ class Facts:
         for k, records in enumerate(said["marginal_records"]):
             own = nodes.marginal == k
             marginals.append(Marginal(nodes.value[own], nodes.low[own], nodes.high[own], records))
+        cells = len(said["records"])
+        numbers = {name: np.array(said[name], dtype=np.float64) for name in ("share", "records")}
+        # Releases of before have one class and no ties, and name no cell that borrows.
+        own = np.array(said.get("own", np.ones((cells, len(SHAPES)))), dtype=np.float64)
         return cls(
             tuple(marginals),
-            *(np.array(said["of_weight"], dtype=np.int64), np.array(said["of_outcome"], dtype=np.int64)),
-            *(np.array(said["share"], dtype=np.float64), np.array(said["records"], dtype=np.float64)),
+            np.array(said["of_weight"], dtype=np.int64),
+            np.array(said["of_outcome"], dtype=np.int64).reshape(cells, -1),
+            np.array(said.get("edges", []), dtype=np.float64).reshape(cells, -1),
+            numbers["share"],
+            numbers["records"],
+            own,
+            np.array(said.get("effective", said["records"]), dtype=np.float64),
+            np.array(said.get("tie", np.zeros(cells)), dtype=np.float64),
             *(_prior(said["weight_prior"]), _prior(said["outcome_prior"])),
             Key.from_hex(said["key"]),
             Law(*(np.array([part], dtype=np.float64) for part in said["undone"])),
@@ -127,41 +164,31 @@ class Nodes(NamedTuple):
 def tell(cells: Cells, cell: Codes, part: Ints, weight: Floats, outcome: Floats, binary: bool, key: Key) -> Facts:
     """Distributions and shares of every cell; priors of independence, until there is a fit (`Scores.told`)."""
     found: list[Marginal] = []
-    of_weight = np.zeros((len(cells), 2), dtype=np.int64)
-    of_outcome = np.zeros(len(cells), dtype=np.int64)
+    of_parts = [Shapes.empty(len(cells))] * 2
     for p in (1, 0):
         own = part == p
         if own.sum() >= FEWEST:
-            of_weight[:, p] = _marginals(cells, cell[own], weight[own], lambda v: Marginal.of(v, continuous=True), found)
+            of_parts[p] = shapes(cells, cell[own], weight[own], True, found)
     for p in (1, 0):
         if (part == p).sum() < FEWEST:
-            of_weight[:, p] = of_weight[:, 1 - p]
+            of_parts[p] = of_parts[1 - p]
+    of_outcome = Shapes.empty(len(cells))
+    classes, edges = of_outcome.position[:, None], np.empty((len(cells), 0))
     if not binary:
         own = part == 1 if (part == 1).any() else np.ones(len(part), dtype=bool)
-        of_outcome = _marginals(cells, cell[own], outcome[own], lambda v: Marginal.of(v, continuous=False), found)
+        of_outcome = shapes(cells, cell[own], outcome[own], False, found)
+        classes, edges = by_class(of_outcome.position, cell[own], weight[own], outcome[own], found)
     size = np.bincount(cell, minlength=len(cells)).astype(np.float64)
     ones = np.bincount(cell[part == 1], minlength=len(cells))
     share = (ones + 0.5) / (size + 1.0)
     priors = Prior.independence((len(cells), 2), 1), Prior.independence((len(cells),), BASIS)
-    return Facts(tuple(found), of_weight, of_outcome, share, size, *priors, key, Law.nothing(len(cells)))
-
-
-def _marginals(
-    cells: Cells, cell: Codes, values: Floats, make: Callable[[Floats], Marginal], found: list[Marginal]
-) -> Ints:
-    """Position in `found` of every cell's distribution: its own, or that of the narrowest group with LEAST records."""
-    position = np.full(len(cells), -1, dtype=np.int64)
-    for left_out in range(cells.depth + 1):
-        group = cells.wider(left_out) if left_out else np.arange(len(cells))
-        member = group[cell]
-        size = np.bincount(member, minlength=int(group.max()) + 1)
-        last = left_out == cells.depth
-        wanted = np.unique(group[(position < 0) & ((size[group] >= LEAST) | last)])
-        for k in wanted.tolist():
-            chosen = (position < 0) & (group == k)
-            position[chosen] = len(found)
-            found.append(make(values[member == k]))
-    return position
+    shares = np.column_stack([each.own for each in (*of_parts, of_outcome)])
+    behind = np.minimum(of_parts[1].effective, of_outcome.effective if not binary else of_parts[1].effective)
+    alone = (shares[:, 1:] == 1.0).all(axis=1)
+    of_weight = np.column_stack([each.position for each in of_parts])
+    effective = np.where(alone, size, behind + size - ones)
+    told = (share, size, shares, effective, np.zeros(len(cells)), *priors, key, Law.nothing(len(cells)))
+    return Facts(tuple(found), of_weight, classes, edges, *told)
 
 
 def facts_table(facts: Mapping[str, Facts]) -> pa.Table:

@@ -1,0 +1,189 @@
+"""Distributions of a reference's weights and outcomes by cell, part and class of weights (METHODS §5b).
+
+A cell of LEAST records has its own. A smaller one has a mixture of its own records and those of cells like it, by size and
+likeness (`small_area`). They are compared by their mean, and by the mean and the variance of normal scores under the
+distribution of all: a few records of a heavy tail say little of a mean. Where weights have few values, every class of
+weights has outcomes of its own: so the reference's pairs of weight and outcome are kept. Cells that share a fit have
+correlations of weight and outcome of their own, mixed in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dpdist.core.records import Codes, Floats, Ints
+from dpdist.models.copula.cells import Cells
+from dpdist.models.copula.marginal import Marginal
+from dpdist.models.copula.small_area import composite
+
+LEAST = 100
+"""Reference records below which a cell's distributions are mixed with others'."""
+CLASS = 50
+"""Reference records of a class of weights, at least."""
+STRAIGHT = 0.9
+"""Correlation of scores at most: what is left of an outcome's score then has a deviation of .44, and no record is far."""
+LOST = 3.0
+"""Records that the variance of a correlation's inverse hyperbolic tangent lacks (Fisher)."""
+LITTLE = 1e-9
+FEW_VALUES = 10
+"""Records by value, in the mean, from which weights are atoms and not points of a density."""
+
+
+class Shapes(NamedTuple):
+    """Position of every cell's distribution; weight of its own records in it; records that would tell as much."""
+
+    position: Ints
+    own: Floats
+    effective: Floats
+
+    @classmethod
+    def empty(cls, cells: int) -> Shapes:
+        return cls(np.zeros(cells, dtype=np.int64), np.ones(cells), np.zeros(cells))
+
+
+def ties(cell: Ints, weight: Floats, outcome: Floats, unit: Ints) -> Floats:
+    """Correlation of the scores of weight and outcome, (cell,), where several cells share a unit; 0 elsewhere.
+
+    A cell's own and that of its unit are mixed by size and likeness, as inverse hyperbolic tangents."""
+    size = np.bincount(cell, minlength=len(unit)).astype(np.float64)
+    products = [_means(values, cell, size) for values in (weight, outcome, weight**2, outcome**2, weight * outcome)]
+    found = np.zeros(len(unit))
+    for number in np.flatnonzero(np.bincount(unit) > 1).tolist():
+        cells = unit == number
+        whole = _correlation([np.average(each[cells], weights=size[cells] + LITTLE) for each in products])
+        own = _correlation([each[cells] for each in products])
+        with np.errstate(divide="ignore"):
+            sampling = np.where(size[cells] > LOST, 1.0 / np.maximum(size[cells] - LOST, LITTLE), np.inf)
+        mixed = composite(np.arctanh(own) - np.arctanh(whole), sampling)
+        found[cells] = np.tanh(np.arctanh(whole) + mixed.own * (np.arctanh(own) - np.arctanh(whole)))
+    return found
+
+
+def _correlation(means: Sequence[Floats]) -> Floats:
+    """From means of two variables, of their squares and of their product; within ± STRAIGHT, and 0 of constant ones."""
+    one, other, one_squared, other_squared, product = means
+    scale = np.sqrt(np.maximum(one_squared - one**2, 0.0) * np.maximum(other_squared - other**2, 0.0))
+    found = np.divide(product - one * other, scale, out=np.zeros_like(scale), where=scale > LITTLE)
+    return np.asarray(np.clip(found, -STRAIGHT, STRAIGHT))
+
+
+def of_outcomes(values: Floats) -> Marginal:
+    return Marginal.of(values, continuous=False)
+
+
+def discrete(values: Floats) -> bool:
+    return FEW_VALUES * len(np.unique(values)) <= len(values)
+
+
+def shapes(cells: Cells, cell: Codes, values: Floats, weights: bool, found: list[Marginal]) -> Shapes:
+    """Distributions of all cells, added to `found`; `values` (record,) of weights, or else of outcomes."""
+    size = np.bincount(cell, minlength=len(cells))
+    position, own, effective = np.arange(len(cells)) + len(found), np.ones(len(cells)), size.astype(np.float64)
+    small = np.flatnonzero(size < LEAST)
+    like = _wider(cells, size, small)
+    for columns in np.unique(like[like > 0]).tolist():
+        group = cells.wider(columns)
+        for number in np.unique(group[small[like == columns]]).tolist():
+            mixed = np.intersect1d(small[like == columns], np.flatnonzero(group == number))
+            inside = group[cell] == number
+            own[mixed], effective[mixed] = _by_likeness(cell[inside], values[inside], mixed)
+    for k in range(len(cells)):
+        mine, others = values[cell == k], np.empty(0)
+        if k in small and like[small == k] > 0:
+            group = cells.wider(int(like[small == k][0]))
+            others = values[(group[cell] == group[k]) & (cell != k)]
+        continuous = weights and not discrete(np.concatenate([mine, others]))
+        found.append(Marginal.mixed(mine, others, float(own[k]), continuous))
+    return Shapes(position, own, effective)
+
+
+def _wider(cells: Cells, size: Ints, small: Ints) -> Ints:
+    """How many predictors small cells leave out, (small cell,): the fewest under which others have LEAST records, or all.
+    None where no other cell has a record."""
+    left_out = np.zeros(len(small), dtype=np.int64)
+    for columns in range(1, cells.depth + 1):
+        group = cells.wider(columns)
+        others = np.bincount(group, weights=size)[group[small]] - size[small]
+        left_out[(left_out == 0) & ((others >= LEAST) | ((columns == cells.depth) & (others > 0)))] = columns
+    return left_out
+
+
+def _by_likeness(cell: Codes, values: Floats, wanted: Ints) -> tuple[Floats, Floats]:
+    """Weights of own records and effective numbers of records of the `wanted` cells of a group, from its records.
+
+    A cell and the others differ by the mean of their scores under the group's distribution, by these scores' variance, or
+    by the mean of the values: the least alike decides. So borrowing moves no mean by more than its own sampling error."""
+    present, number = np.unique(np.concatenate([wanted, cell]), return_inverse=True)
+    number = number[len(wanted) :]
+    size = np.bincount(number, minlength=len(present)).astype(np.float64)
+    z = of_outcomes(values).scores(values, np.full(len(values), 0.5))
+    squared = _squared(z, number, size)
+    pooled = [np.full(len(size), _within(moment, number, size)) for moment in (z, squared)]
+    variances = [*pooled, _means(_squared(values, number, size), number, size)]
+    alike = [_alike(m, v, number, size) for m, v in zip((z, squared, values), variances, strict=True)]
+    own, records = (np.column_stack(each)[np.searchsorted(present, wanted)] for each in zip(*alike, strict=True))
+    unlike = own.argmax(axis=1)
+    return own[np.arange(len(wanted)), unlike], records[np.arange(len(wanted)), unlike]
+
+
+def _means(values: Floats, number: Ints, size: Floats) -> Floats:
+    """Of every cell, 0 where it has no record."""
+    return np.asarray(np.bincount(number, values, len(size)) / np.maximum(size, 1.0))
+
+
+def _squared(values: Floats, number: Ints, size: Floats) -> Floats:
+    """Squared distances from means of cells, (record,), whose means are the cells' variances without bias."""
+    return np.asarray((values - _means(values, number, size)[number]) ** 2 * (size / np.maximum(size - 1.0, 1.0))[number])
+
+
+def _within(values: Floats, number: Ints, size: Floats) -> float:
+    """Variance within cells."""
+    away = values - _means(values, number, size)[number]
+    return float((away**2).sum()) / max(1.0, len(values) - float((size > 0).sum()))
+
+
+def _alike(values: Floats, variance: Floats, number: Ints, size: Floats) -> tuple[Floats, Floats]:
+    """Weights of own records in a composite mean, and effective numbers of records, (cell,), by how far cells' means lie
+    from those of all others; `variance` (cell,) of a value in a cell."""
+    others = np.maximum(len(values) - size, 1.0)
+    mean, rest = _means(values, number, size), (values.sum() - np.bincount(number, values, len(size))) / others
+    with np.errstate(divide="ignore", invalid="ignore"):
+        sampling = np.where(size > 1, variance / size + np.mean(variance) / others, np.inf)
+    found = composite(mean - rest, sampling)
+    least = variance / len(values)
+    records = np.divide(variance, np.maximum(found.error, least), out=size.copy(), where=variance > 0)
+    return found.own, np.asarray(np.minimum(records, len(values)))
+
+
+def by_class(position: Ints, cell: Codes, weight: Floats, outcome: Floats, found: list[Marginal]) -> tuple[Ints, Floats]:
+    """Positions (cell, class) and edges (cell, class − 1) of classes of weights that have a distribution of outcomes each:
+    in place of the cell's, or added to `found`. A cell with fewer classes than others repeats its last one."""
+    edges = [_edges(weight[cell == k]) for k in range(len(position))]
+    most = max(len(each) for each in edges)
+    padded = np.array([[*each, *(each[-1:] or [0.0]) * (most - len(each))] for each in edges]).reshape(len(position), most)
+    positions = np.repeat(position[:, None], most + 1, axis=1)
+    for k in (k for k, each in enumerate(edges) if each):
+        inside = cell == k
+        number = (weight[inside][:, None] >= np.array(edges[k])).sum(axis=1)
+        for each in range(len(edges[k]) + 1):
+            if each:
+                positions[k, each:] = len(found)
+                found.append(of_outcomes(outcome[inside][number == each]))
+            else:
+                found[position[k]] = of_outcomes(outcome[inside][number == 0])
+    return positions, padded
+
+
+def _edges(weight: Floats) -> list[float]:
+    """Between classes of CLASS records or more, midway between neighbouring weights; none where weights are no atoms."""
+    distinct, count = np.unique(weight, return_counts=True)
+    edges, held, left = [], 0, len(weight)
+    for k in range(len(distinct) - 1 if len(weight) and discrete(weight) else 0):
+        held, left = held + int(count[k]), left - int(count[k])
+        if held >= CLASS and left >= CLASS:
+            edges.append(float((distinct[k] + distinct[k + 1]) / 2.0))
+            held = 0
+    return edges

@@ -1,0 +1,37 @@
+"""Small-area borrowing: how much of an estimate is a cell's own, by size and by likeness."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dpdist.core.records import Floats
+from dpdist.mechanisms.reference_tables.clipping_inversion import shrunk
+
+SMALLEST = 1e-300
+"""Variance that a division by it survives."""
+
+
+class Composite(NamedTuple):
+    """Weight of every cell's own records, (cell,), and the mean squared error of the composite estimate, (cell,)."""
+
+    own: Floats
+    error: Floats
+
+
+def composite(apart: Floats, sampling: Floats) -> Composite:
+    """Own and borrowed estimates mixed by precision: the own one's weight is 1 − V/max(V + τ², d²).
+
+    `apart` d is own less borrowed, and `sampling` V the variance that sampling gives to it; both (cell,). How unlike cells
+    are, τ², follows from the moments of all of them (DerSimonian & Laird). A cell that lies farther away than others are
+    unlike counts by its own difference: so borrowing moves no estimate by more than its own sampling error.
+    Infinite V is a cell without records: it borrows all, with the error τ². Not a number in d says the same.
+    """
+    known = np.isfinite(sampling)
+    unlike = shrunk(apart[known], np.zeros(int(known.sum())), sampling[known]).drift if known.any() else 0.0
+    own, error = np.zeros(len(apart)), np.full(len(apart), unlike)
+    variance = np.maximum(np.maximum(unlike + sampling[known], apart[known] ** 2), SMALLEST)
+    own[known] = 1.0 - sampling[known] / variance
+    error[known] = own[known] * sampling[known]
+    return Composite(own, error)
