@@ -11,6 +11,7 @@ from dpdist.digests import digest
 from dpdist.mechanisms.learned import Learned
 from dpdist.mechanisms.protocol import BlockRecorder, Carry, Noise, Pass, Released, Rounds, Sample, StratumRecorder
 from dpdist.models.cell_sums import CellSums
+from dpdist.models.deconvolution import deconvolved
 from dpdist.models.histogram import Histogram
 from dpdist.models.noisy_tables import FINE_SCALE, FINER, NoisyTables
 from dpdist.models.protocol import Draws
@@ -99,7 +100,8 @@ def reference_tables(
     if isinstance(known, Histograms | Refresh):
         counts = yield Pass(Count(known), "sum")
         noise = yield Noise(known.scale, counts.size, 0, "laplace", digest(known), digest(counts))
-        told = known.told(counts + noise.reshape(counts.shape))
+        noisy_counts = counts + noise.reshape(counts.shape)
+        told = known.told(noisy_counts)
         limits = model.limited(told)
     else:
         assert known.told is not None
@@ -118,7 +120,10 @@ def reference_tables(
         noise = np.column_stack([of_weight, others.reshape(cells, columns - 1)])
     summary = {"database_bound": None, "epsilon_local": epsilon, "epsilon_local_range": None}
     recorder.summary(Confidential({**summary, "diagnostics": {"cells": float(cells)}}))
-    return Released((model.unclipped(sums + noise, told),))
+    noisy = sums + noise
+    if isinstance(known, Histograms):
+        told = deconvolved(known, noisy_counts, told, model, noisy)
+    return Released((model.unclipped(noisy, told),))
 
 
 def sanitized_statistics(

@@ -51,7 +51,7 @@ def unclip(
         of_records.append(slopes.influence.var(axis=0) / n)
         sampling.append(of_records[-1] + (0.0 if cell.blur is not None else slopes.influence.var(axis=0) / cell.records))
         bent = cell.under(found[-1][0], 0.0 if cell.two_valued else found[-1][1]).slopes(own)
-        noise.append(_of_noise([slopes, bent], of_sums / n**2, np.array([FARTHEST, cell.farthest])))
+        noise.append(noise_of_scales([slopes, bent], of_sums / n**2, np.array([FARTHEST, cell.farthest])))
         told.append(slopes)
     raw, own_noise = np.array(found), np.array(noise)
     departure = departures(raw, np.array(sampling), np.diagonal(own_noise, axis1=1, axis2=2))
@@ -125,7 +125,7 @@ def _together(kept: Floats, sampling: Floats, noise: Floats, current: Floats, sp
     return np.asarray(np.sqrt(of_mean * (1.0 - kept) * (2.0 * current + noise) / whole))
 
 
-def _of_noise(slopes: Sequence[Slopes], of_means: Floats, farthest: Floats) -> Floats:
+def noise_of_scales(slopes: Sequence[Slopes], of_means: Floats, farthest: Floats) -> Floats:
     """Covariance of (log s, log g), (2, 2), that noise on mean statistics brings: where these tell the least of either,
     under the reference or under what was found. No deviation exceeds `farthest`, as no scale does."""
     found = [each.inverse @ of_means @ each.inverse.T for each in slopes]
