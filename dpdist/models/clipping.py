@@ -56,7 +56,8 @@ class Cell:
     """Reference records of one cell, or others in their place; `records` is how many its means stand on.
 
     `low` and `top` are the outcome's public bounds; `scaled` if outcomes are multiplied, not shifted; without a weight
-    column (`weighted` False) every weight is 1 for good.
+    column (`weighted` False) every weight is 1 for good. A share `borrowed` of its points is of cells like it; `unlike` is
+    the deviation, from the cell's own, of the log mean outcome that these have (small-area borrowing).
     """
 
     weight: Floats
@@ -67,6 +68,8 @@ class Cell:
     records: int
     weighted: bool = True
     blur: Blur | None = None
+    borrowed: float = 0.0
+    unlike: float = 0.0
 
     @classmethod
     def of(cls, weight: Floats, outcome: Floats, bounds: tuple[float, float], weighted: bool = True) -> Cell:
@@ -145,6 +148,11 @@ class Cell:
             return float(self.records)
         direct, noisy = self.direct_influence()[:, 1].var() / self.records, self.blur.outcome - self.mean
         return float(self.records / (1.0 + noisy @ self.blur.of_outcome @ noisy / max(direct, 1e-12)))
+
+    @property
+    def of_unlikeness(self) -> float:
+        """Variance of the mean outcome because cells that it borrows of are unlike it."""
+        return (self.borrowed * self.unlike * self.mean_rate) ** 2
 
     def direct_influence(self) -> Floats:
         """Influence of a record on (log mean weight, mean outcome), (record, 2)."""

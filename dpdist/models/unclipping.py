@@ -86,7 +86,7 @@ def unclip(
         left = np.diag([1.0, cell.mean_rate**2]) * ((1.0 - kept[k]) ** 2 * spread)
         drifted = np.abs(departure[k]) > DRIFTED
         biased = np.diag(shape_bias(cell, (raw[k, 0], raw[k, 1]), own_limits[k]) ** 2) if drifted.any() else 0.0
-        covariances[0].append(own_sampling + left + biased)
+        covariances[0].append(own_sampling + left + biased + np.diag([0.0, cell.of_unlikeness]))
         covariances[1].append(rates @ own_noise[k] @ rates.T)
         estimate.append((cell.mean_weight * np.exp(moved[k, 0]), cell.mean_at(moved[k, 1])))
     rate = np.array([[1.0, cell.mean_rate] for cell in cells])
