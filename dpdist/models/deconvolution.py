@@ -57,11 +57,11 @@ def _apart(
     raw, known_errors, of_noise = np.array(solved), np.array(sampling), np.array(noise)
     found = np.zeros_like(raw)
     for group in range(int(known.group.max()) + 1):
-        own = np.flatnonzero(known.group == group)
+        rows = np.flatnonzero(known.group == group)
         for k in range(2):
-            part = shrunk(raw[own, k], known_errors[own, k], of_noise[own, k])
-            values = np.sqrt(part.kept) * (raw[own, k] - part.mean)
-            found[own, k] = values - np.average(values, weights=size[own])
+            part = shrunk(raw[rows, k], known_errors[rows, k], of_noise[rows, k])
+            values = np.sqrt(part.kept) * (raw[rows, k] - part.mean)
+            found[rows, k] = values - np.average(values, weights=size[rows])
     return found
 
 

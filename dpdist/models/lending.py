@@ -36,8 +36,8 @@ def complete(cells: Sequence[Cell], codes: Codes | None = None) -> list[Cell]:
             members = [cells[k] for k in like]
             borrowed = _borrowed(members)
             shares, unlike = _composite(members, borrowed)
-            for k, own, other, share, error in zip(like, members, borrowed, shares.tolist(), unlike.tolist(), strict=True):
-                completed[k] = mixed(own, other, share, error)
+            for place, k in enumerate(like):
+                completed[k] = mixed(cells[k], borrowed[place], float(shares[place]), float(unlike[place]))
     return completed
 
 
