@@ -21,7 +21,7 @@ from dpdist.privacy.reference_bins import Bins
 from dpdist.privacy.reference_cells import UNIT
 from dpdist.records import Floats
 
-ROUNDS = 4
+ROUNDS = 2
 A_BIN = 8
 """Points that stand for a bin."""
 

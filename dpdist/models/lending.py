@@ -31,7 +31,7 @@ def complete(cells: Sequence[Cell], codes: Codes | None = None) -> list[Cell]:
     group = np.zeros(len(cells), dtype=np.int64) if codes is None else alike(cells, codes)
     completed = list(cells)
     for number in np.unique(group):
-        like = [int(k) for k in np.flatnonzero(group == number) if cells[k].scaled]
+        like = [k for k in np.flatnonzero(group == number).tolist() if cells[k].scaled]
         if len(like) > 1:
             members = [cells[k] for k in like]
             borrowed = _borrowed(members)
