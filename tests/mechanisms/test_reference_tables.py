@@ -510,7 +510,7 @@ def test_a_small_cell_borrows_the_shape_of_others_like_it_and_none_that_is_unlik
         return Cell.of(few.weight, high, (0.0, 1e7))
 
     same, lent = complete([many, few])
-    assert same.mean == pytest.approx(many.mean)
+    assert same.mean == pytest.approx(many.mean, rel=0.02)
     assert lent.records == 20
     assert lent.borrowed > 0.9
     assert lent.mean_weight == pytest.approx(few.mean_weight)
