@@ -164,8 +164,9 @@ BINNED = (
     "the reference is made of noisy histograms of the current file over bins fixed by public bounds, for groups of cells "
     "fixed by public sizes: a record enters one bin of the weight and one of every outcome, all with discrete Laplace "
     "noise of scale h/ε₀ (2h/ε₀ under substitution) for h histograms; the table costs the rest for every value of theirs, "
-    "so that both together cost ε₀ + ε₁ (adaptive composition); a group's cells are taken to have its shape, weights and "
-    "outcomes to be independent within it, and the bias of another shape is in no standard error"
+    "so that both together cost ε₀ + ε₁ (adaptive composition); a group's cells are taken to have one shape, each at "
+    "scales of its own that noisy sums tell, and weights and outcomes to be independent within it. Of the bias of another "
+    "shape, half of what the shape tells beyond the limits is in the standard errors, and no more"
 )
 REFRESHED = (
     "the earlier release's shapes are brought up to date by noisy histograms of the current file over bins at orders of "

@@ -43,7 +43,8 @@ NOISED_AGAIN = (
 )
 TAILS_BORROWED = (
     "estimator `parameters`: composition of the sample over cells, sampling error of the clipped statistics, of the "
-    "reference's tails that complete them, and noise; a change of shape since the reference is not in it"
+    "reference's tails that complete them, how unlike cells are that borrow a shape of each other, and noise; a change of "
+    "shape since the reference is not in it"
 )
 FIT_AGAIN = (
     "estimator `parameters`: composition of the sample over cells, and the law of the fit's errors: sampling error of the "

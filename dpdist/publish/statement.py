@@ -14,7 +14,7 @@ from dpdist.privacy.claims import in_words
 from dpdist.privacy.domain import domain
 from dpdist.publish.accuracy import standard_errors
 from dpdist.publish.borrowing import borrowing
-from dpdist.publish.limits import drifted, looked_through, unidentified
+from dpdist.publish.limits import borrowed, drifted, looked_through, unidentified
 from dpdist.publish.released import DISTRIBUTIONS, DONORS, Release
 
 VERBATIM = (
@@ -64,6 +64,10 @@ DRIFT = (
     "(about one cell in a thousand would be named by chance): weights or outcomes have changed since. Estimates follow a "
     "change of scale, not one of shape: the errors of these cells hold the bias of a planned one, and no more"
 )
+BORROWED = (
+    "small-area borrowing: this share of the shape of these cells is that of cells like them in the reference, at a scale "
+    "of the cell's own, and the rest its own records'. How unlike cells are is in the errors"
+)
 LOOKED_THROUGH = (
     "noisy sums are looked through for cells whose limits bind: one whose shape is its group's is taken for such with a "
     "chance of at most {:g} by each of its sums"
@@ -94,6 +98,7 @@ def statement(release: Release) -> dict[str, Any]:
         "standard_errors": standard_errors(release),
         **_not_identified(release),
         **_drift(release),
+        **_borrowed(release),
     }
 
 
@@ -108,6 +113,12 @@ def _drift(release: Release) -> dict[str, Any]:
     """Cells that have drifted from the reference, where there are any."""
     cells = drifted(release)
     return {"drift": {"in_words": DRIFT, **cells}} if cells else {}
+
+
+def _borrowed(release: Release) -> dict[str, Any]:
+    """Cells that borrow a shape and how much of it, where there are any."""
+    shares = borrowed(release)
+    return {"borrowed": {"in_words": BORROWED, **shares}} if shares else {}
 
 
 def _not_identified(release: Release) -> dict[str, Any]:

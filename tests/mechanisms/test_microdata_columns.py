@@ -147,8 +147,7 @@ def test_columns_that_are_no_single_values_or_stand_twice_are_refused(files: Pat
 
 
 LEAVE = "\nmicrodata: {columns: [age]}"
-OTHER = "outcome: salary
-model: {family: lognormal, predictors: [field, sex]}\nmechanism: {name: weighted_e}"
+OTHER = "outcome: salary\nmodel: {family: lognormal, predictors: [field, sex]}\nmechanism: {name: weighted_e}"
 FIT = "outcome: salary\nmechanism: {name: reference_tables}"
 PATH = 'path: {files}/before.parquet, period: "2020", provenance: public-use file of 2020'
 WRONG = {

@@ -23,7 +23,7 @@ from dpdist.core.errors import DataError, JobError
 from dpdist.core.records import TOTAL
 from dpdist.job import Job
 from dpdist.job.loading import find_job, parse_job
-from dpdist.mechanisms.reference_tables.borrowing import FEW, complete
+from dpdist.mechanisms.reference_tables.borrowing import complete
 from dpdist.mechanisms.reference_tables.clipping import Cell
 from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
 from dpdist.mechanisms.reference_tables.clipping_inversion import unclip
@@ -497,23 +497,27 @@ def test_jobs_that_cannot_be_strict_are_refused(files: Path, edit: tuple[str, st
         job(files, edit=edit)
 
 
-def test_a_small_cell_borrows_the_shape_of_the_others_at_a_scale_that_no_record_moves_far() -> None:
-    """Of 20 records the middle one by weight earns a hundred times as much: the mean moves far, the borrowed one less."""
+def test_a_small_cell_borrows_the_shape_of_others_like_it_and_none_that_is_unlike_it() -> None:
+    """Of 20 records the middle one by weight earns three times as much, which is sampling: the mean borrows all. It earns a
+    hundred times as much: the cell is unlike the others by more than sampling, and its mean is its own."""
     rows = survey(5, 1500)
     many = Cell.of(*rows[["weight", "salary"]].to_numpy().T, (0.0, 1e7))
     few = Cell.of(many.weight[:20] * 2.0, many.outcome[:20] / 3.0, (0.0, 1e7))
-    high = few.outcome.copy()
-    high[np.argsort(few.weight)[10]] *= 100.0
-    odd = Cell.of(few.weight, high, (0.0, 1e7))
-    assert few.records < FEW < many.records
+
+    def with_one(times: float) -> Cell:
+        high = few.outcome.copy()
+        high[np.argsort(few.weight)[10]] *= times
+        return Cell.of(few.weight, high, (0.0, 1e7))
+
     same, lent = complete([many, few])
-    assert same is many
+    assert same.mean == pytest.approx(many.mean, rel=0.02)
     assert lent.records == 20
-    assert len(lent.weight) > FEW
+    assert lent.borrowed > 0.9
     assert lent.mean_weight == pytest.approx(few.mean_weight)
     assert lent.mean == pytest.approx(few.mean, rel=0.15)
-    moved = complete([many, odd])[1].mean / lent.mean
-    assert moved < 1.7 < 2.5 < odd.mean / few.mean
+    like, unlike = (complete([many, with_one(times)])[1] for times in (3.0, 100.0))
+    assert like.mean / lent.mean < 1.06 < 1.1 < with_one(3.0).mean / few.mean
+    assert unlike.mean == pytest.approx(with_one(100.0).mean)
 
 
 def test_a_share_is_unclipped_exactly_and_outcomes_below_zero_are_shifted() -> None:

@@ -1,62 +1,112 @@
-"""Cells whose reference is small borrow the shape of others: one shape, at scales that clipped statistics tell.
+"""Small-area borrowing: a cell's shape is its own, mixed with that of cells like it, by size and likeness.
 
-A mean of a few dozen heavy-tailed records says more of its largest record than of its cell. So a small cell takes the
-pooled shape of its like at its own mean weight and at an outcome's scale solved from its own clipped statistics, which no
-record moves far; these scales are shrunk to each other as far as sampling moved them. All is made of the reference alone.
+A mean of a few dozen heavy-tailed records says more of its largest record than of its cell. So every cell is a mixture of
+its own records and of the pooled shape of its like, at its own mean weight and at an outcome's scale solved from its own
+clipped statistics, which no record moves far; these scales are shrunk to each other as far as sampling moved them. What
+the two shapes disagree about is the mean beyond the clip: own records err there by sampling, the pooled shape by how
+unlike the cell is, and each has the weight of its precision. All is made of the reference alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from dpdist.core.records import Codes, Floats, Ints
+from dpdist.estimation.small_area import composite, shrunk
 from dpdist.mechanisms.reference_tables.clipping import Cell, condensed
-from dpdist.mechanisms.reference_tables.clipping_inversion import shrunk
 
-FEW = 1000
-"""Reference records below which a cell borrows."""
-LENT = 2_000
+POOLED_POINTS = 2_000
+"""Points that a pooled shape is condensed to, and the most that a cell has in its place."""
 HIGH = 0.95
-"""Quantile of the shape at which a small cell's own statistics are clipped."""
+"""Quantile of the shape at which a cell's own statistics are clipped."""
+ALONE = 0.98
+"""Weight of a cell's own records from which nothing is borrowed."""
 
 
 def complete(cells: Sequence[Cell], codes: Codes | None = None) -> list[Cell]:
-    """Cells of which those with FEW records borrow; `codes` (cell, column) tell which are alike."""
+    """Cells mixed with the shape of their like; `codes` (cell, column) tell which are alike."""
     group = np.zeros(len(cells), dtype=np.int64) if codes is None else alike(cells, codes)
-    found = list(cells)
+    completed = list(cells)
     for number in np.unique(group):
-        own = [int(k) for k in np.flatnonzero(group == number)]
-        small = [k for k in own if cells[k].records < FEW and cells[k].scaled]
-        lending = [cells[k] for k in own if cells[k].scaled]
-        if small and len(lending) > 1:
-            weight, outcome = _shape(lending)
-            lent = [cells[k].lent(weight, outcome) for k in small]
-            moves = _moves(lent, [cells[k] for k in small])
-            for k, cell, g in zip(small, lent, moves, strict=True):
-                found[k] = cell.under(0.0, g)
-    return found
+        like = [k for k in np.flatnonzero(group == number).tolist() if cells[k].scaled]
+        if len(like) > 1:
+            members = [cells[k] for k in like]
+            borrowed = _borrowed(members)
+            shares, unlike = _composite(members, borrowed)
+            for place, k in enumerate(like):
+                completed[k] = mixed(cells[k], borrowed[place], float(shares[place]), float(unlike[place]))
+    return completed
 
 
-def _shape(cells: Sequence[Cell]) -> tuple[Floats, Floats]:
-    """Weights and outcomes relative to their cells' means, of mean 1."""
+def mixed(own: Cell, other: Cell, share: float, unlike: float) -> Cell:
+    """A cell whose records are its own to `share` and another's points for the rest, whose log mean errs by `unlike`."""
+    if share >= ALONE:
+        return own
+    size = len(own.weight)
+    points = min(max(round(size / max(share, 1e-6)), 1), max(POOLED_POINTS, size))
+    kept = round(share * points)
+    pairs = [pair for pair in (_points(own, kept), _points(other, points - kept)) if len(pair[0])]
+    weight, outcome = (np.concatenate(column) for column in zip(*pairs, strict=True))
+    weight = weight * (own.mean_weight / weight.mean())
+    return replace(own, weight=weight, outcome=outcome, borrowed=1.0 - share, unlike=unlike)
+
+
+def _points(cell: Cell, number: int) -> tuple[Floats, Floats]:
+    """`number` points of a cell's law: its records as often as that takes, or fewer that stand for them."""
+    if number <= 0:
+        return np.empty(0), np.empty(0)
+    if number >= len(cell.weight):
+        taken = np.sort(np.arange(number) % len(cell.weight))
+        return cell.weight[taken], cell.outcome[taken]
+    return condensed(cell.weight, cell.outcome, number)
+
+
+def _borrowed(cells: Sequence[Cell]) -> list[Cell]:
+    """The pooled shape in every cell's place, at the cell's own mean weight and clipped statistics."""
     weight = np.concatenate([cell.weight / cell.mean_weight for cell in cells])
     outcome = np.concatenate([cell.outcome / cell.mean for cell in cells])
-    weight, outcome = condensed(weight, outcome, LENT)
-    return weight / weight.mean(), outcome / np.average(outcome, weights=weight)
+    weight, outcome = condensed(weight, outcome, POOLED_POINTS)
+    weight, outcome = weight / weight.mean(), outcome / np.average(outcome, weights=weight)
+    pooled = [cell.lent(weight, outcome) for cell in cells]
+    return [cell.under(0.0, g) for cell, g in zip(pooled, _moves(pooled, cells), strict=True)]
 
 
-def _moves(lent: Sequence[Cell], own: Sequence[Cell]) -> Floats:
-    """Log scales of the outcome's shape in every small cell, (cell,)."""
-    found, sampling, level = [], [], []
-    for cell, held in zip(lent, own, strict=True):
-        reach = float(np.quantile(np.abs(cell.outcome - cell.mean), HIGH))
-        limits = (cell.mean, float(np.quantile(cell.weight, HIGH)), max(reach, 1e-9 * (cell.top - cell.low)))
-        found.append(cell.solve(*held.statistics(0.0, 0.0, limits), limits)[1])
+def _composite(own: Sequence[Cell], borrowed: Sequence[Cell]) -> tuple[Floats, Floats]:
+    """Weight of every cell's own records, and the deviation of the pooled shape's log mean from the cell's, (cell,) each.
+
+    Cells are compared by the log of own over borrowed mean (`small_area.composite`).
+    """
+    apart = np.array([np.log(cell.mean / other.mean) for cell, other in zip(own, borrowed, strict=True)])
+    sampling = np.array([_tail(other) / cell.records for cell, other in zip(own, borrowed, strict=True)])
+    found = composite(apart, sampling)
+    return found.own, found.unlike
+
+
+def _tail(cell: Cell) -> float:
+    """Variance, by record, of the log mean beyond what clipped statistics tell of it."""
+    direct = cell.direct_influence()[:, 1] / cell.mean
+    clipped = cell.slopes(_limits(cell)).influence[:, 1] * cell.mean_rate / cell.mean
+    return float((direct - clipped).var())
+
+
+def _limits(cell: Cell) -> tuple[float, float, float]:
+    """Centre, weight cap and half-width at HIGH quantiles."""
+    half_width = float(np.quantile(np.abs(cell.outcome - cell.mean), HIGH))
+    return cell.mean, float(np.quantile(cell.weight, HIGH)), max(half_width, 1e-9 * (cell.top - cell.low))
+
+
+def _moves(pooled: Sequence[Cell], own: Sequence[Cell]) -> Floats:
+    """Log scales of the outcome's shape in every cell, (cell,)."""
+    solved, sampling, level = [], [], []
+    for cell, held in zip(pooled, own, strict=True):
+        limits = _limits(cell)
+        solved.append(cell.solve(*held.statistics(0.0, 0.0, limits), limits)[1])
         sampling.append(cell.slopes(limits).influence[:, 1].var() / held.records)
         level.append(np.log(cell.mean))
-    values, origin = np.array(found), np.array(level)
+    values, origin = np.array(solved), np.array(level)
     if len(values) < 3:
         return values
     return np.asarray(shrunk(values + origin, np.zeros(len(values)), np.array(sampling)).values - origin)

@@ -21,6 +21,8 @@ DRIFT = 1.1
 """Planned drift of shape: weights and outcomes to this power."""
 FARTHEST = 3.0
 """Largest |log s| and |log g|; of a shift, in the outcome's reference deviations."""
+MISFIT = 0.5
+"""Deviation of what lies beyond the limits from what a shape made of histograms tells of it, as a part of the latter."""
 STEPS = 50
 FLAT = 1e-9
 EDGE = 1e-9
@@ -54,7 +56,8 @@ class Cell:
     """Reference records of one cell, or others in their place; `records` is how many its means stand on.
 
     `low` and `top` are the outcome's public bounds; `scaled` if outcomes are multiplied, not shifted; without a weight
-    column (`weighted` False) every weight is 1 for good.
+    column (`weighted` False) every weight is 1 for good. A share `borrowed` of its points is of cells like it; `unlike` is
+    the deviation, from the cell's own, of the log mean outcome that these have (small-area borrowing).
     """
 
     weight: Floats
@@ -65,6 +68,8 @@ class Cell:
     records: int
     weighted: bool = True
     blur: Blur | None = None
+    borrowed: float = 0.0
+    unlike: float = 0.0
 
     @classmethod
     def of(cls, weight: Floats, outcome: Floats, bounds: tuple[float, float], weighted: bool = True) -> Cell:
@@ -115,8 +120,12 @@ class Cell:
 
     def moved(self, g: float) -> Floats:
         """Outcomes under log scale g, or shifted so that their mean moves by g units; never beyond the public bounds."""
+        return self.moving(self.outcome, g)
+
+    def moving(self, outcome: Floats, g: float) -> Floats:
+        """The same of any outcomes, (record,)."""
         share = self.movable[int(g > 0)] or 1.0
-        moved: Floats = self.outcome * np.exp(g) if self.scaled else self.outcome + g * self.unit / share
+        moved: Floats = outcome * np.exp(g) if self.scaled else outcome + g * self.unit / share
         return np.clip(moved, self.low, self.top)
 
     def mean_at(self, g: float) -> float:
@@ -139,6 +148,11 @@ class Cell:
             return float(self.records)
         direct, noisy = self.direct_influence()[:, 1].var() / self.records, self.blur.outcome - self.mean
         return float(self.records / (1.0 + noisy @ self.blur.of_outcome @ noisy / max(direct, 1e-12)))
+
+    @property
+    def of_unlikeness(self) -> float:
+        """Variance of the mean outcome because cells that it borrows of are unlike it."""
+        return (self.borrowed * self.unlike * self.mean_rate) ** 2
 
     def direct_influence(self) -> Floats:
         """Influence of a record on (log mean weight, mean outcome), (record, 2)."""
@@ -179,7 +193,7 @@ class Cell:
         return heavier, np.minimum(wider * self.mean / np.average(wider, weights=self.weight), self.top)
 
     def blurred(self, limits: tuple[float, float, float]) -> Floats:
-        """Variances of (log mean weight, mean outcome) that noise in the histograms of its tails brings, (2,)."""
+        """Variances of (log mean weight, mean outcome) from noise in the histograms of its tails and their misfit, (2,)."""
         if self.blur is None:
             return np.zeros(2)
         centre, cap, reach = limits
@@ -188,7 +202,10 @@ class Cell:
         share = np.minimum(self.weight, cap).mean() / cap
         clipped = share * np.clip((self.blur.outcome - centre) / reach, -1.0, 1.0)
         of_outcome = self.blur.outcome - self.mean - self.mean_rate * inverse[1, 1] * clipped
-        return np.array([of_weight @ self.blur.of_weight @ of_weight, of_outcome @ self.blur.of_outcome @ of_outcome])
+        noise = np.array([of_weight @ self.blur.of_weight @ of_weight, of_outcome @ self.blur.of_outcome @ of_outcome])
+        observed = np.average(np.clip(self.outcome, centre - reach, centre + reach), weights=self.weight)
+        beyond = np.array([1.0 - np.minimum(self.weight, cap).mean() / self.mean_weight, self.mean - observed])
+        return np.asarray(noise + (MISFIT * beyond) ** 2)
 
     def transported(self, mean_weight: float, mean: float, points: int) -> tuple[Floats, Floats]:
         """Weights and outcomes of this shape and of these means, at most `points`: a later period's reference."""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpdist.core.records import Floats
+from dpdist.estimation.small_area import shrunk
 from dpdist.mechanisms.reference_tables.clipping import FARTHEST, FLAT, Cell, Slopes
 from dpdist.mechanisms.reference_tables.clipping_intervals import Noise
 from dpdist.mechanisms.reference_tables.drift_test import DRIFTED, departures, shape_bias
@@ -51,7 +52,7 @@ def unclip(
         of_records.append(slopes.influence.var(axis=0) / n)
         sampling.append(of_records[-1] + (0.0 if cell.blur is not None else slopes.influence.var(axis=0) / cell.records))
         bent = cell.under(found[-1][0], 0.0 if cell.two_valued else found[-1][1]).slopes(own)
-        noise.append(_of_noise([slopes, bent], of_sums / n**2, np.array([FARTHEST, cell.farthest])))
+        noise.append(noise_of_scales([slopes, bent], of_sums / n**2, np.array([FARTHEST, cell.farthest])))
         told.append(slopes)
     raw, own_noise = np.array(found), np.array(noise)
     departure = departures(raw, np.array(sampling), np.diagonal(own_noise, axis1=1, axis2=2))
@@ -86,7 +87,7 @@ def unclip(
         left = np.diag([1.0, cell.mean_rate**2]) * ((1.0 - kept[k]) ** 2 * spread)
         drifted = np.abs(departure[k]) > DRIFTED
         biased = np.diag(shape_bias(cell, (raw[k, 0], raw[k, 1]), own_limits[k]) ** 2) if drifted.any() else 0.0
-        covariances[0].append(own_sampling + left + biased)
+        covariances[0].append(own_sampling + left + biased + np.diag([0.0, cell.of_unlikeness]))
         covariances[1].append(rates @ own_noise[k] @ rates.T)
         estimate.append((cell.mean_weight * np.exp(moved[k, 0]), cell.mean_at(moved[k, 1])))
     rate = np.array([[1.0, cell.mean_rate] for cell in cells])
@@ -125,7 +126,7 @@ def _together(kept: Floats, sampling: Floats, noise: Floats, current: Floats, sp
     return np.asarray(np.sqrt(of_mean * (1.0 - kept) * (2.0 * current + noise) / whole))
 
 
-def _of_noise(slopes: Sequence[Slopes], of_means: Floats, farthest: Floats) -> Floats:
+def noise_of_scales(slopes: Sequence[Slopes], of_means: Floats, farthest: Floats) -> Floats:
     """Covariance of (log s, log g), (2, 2), that noise on mean statistics brings: where these tell the least of either,
     under the reference or under what was found. No deviation exceeds `farthest`, as no scale does."""
     found = [each.inverse @ of_means @ each.inverse.T for each in slopes]
@@ -133,24 +134,3 @@ def _of_noise(slopes: Sequence[Slopes], of_means: Floats, farthest: Floats) -> F
     deviations = np.sqrt([max(own[0, 0] for own in found), flattest[1, 1]])
     factor = np.diag(np.minimum(deviations, farthest) / np.sqrt(np.maximum(np.diag(flattest), LEAST)))
     return np.asarray(factor @ flattest @ factor)
-
-
-class Shrunk(NamedTuple):
-    """Weights of cells' own values, shrunken values, what they are shrunk to, and A."""
-
-    kept: Floats
-    values: Floats
-    mean: float
-    drift: float
-
-
-def shrunk(values: Floats, sampling: Floats, noise: Floats) -> Shrunk:
-    """A by moments (DerSimonian & Laird)."""
-    known = np.maximum(sampling + noise, LEAST)
-    weight = 1.0 / known
-    share, excess = weight / weight.sum(), values - np.average(values, weights=weight)
-    room = float((weight * (1.0 - share)).sum())
-    drift = max(0.0, (float((weight * excess**2).sum()) - (len(values) - 1)) / room) if room > LEAST * weight.sum() else 0.0
-    mean = float(np.average(values, weights=1.0 / (drift + known)))
-    kept = (drift + known - noise) / (drift + known)
-    return Shrunk(kept, mean + kept * (values - mean), mean, drift)

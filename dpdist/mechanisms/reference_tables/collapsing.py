@@ -88,7 +88,7 @@ def pooled(cells: Sequence[Cell], share: Floats) -> Cell:
         outcomes.append(cell.outcome[taken])
     both = np.concatenate(weights), np.concatenate(outcomes)
     records, scaled = sum(cell.records for cell in cells), all(cell.scaled for cell in cells)
-    return replace(cells[0], weight=both[0], outcome=both[1], records=records, scaled=scaled)
+    return replace(cells[0], weight=both[0], outcome=both[1], records=records, scaled=scaled, borrowed=0.0)
 
 
 def spread(found: Unclipped, cells: Sequence[Cell], units: Sequence[Cell], unit: Ints) -> Spread:
@@ -107,6 +107,7 @@ def spread(found: Unclipped, cells: Sequence[Cell], units: Sequence[Cell], unit:
         g = g if like.scaled else share * g * whole.unit / like.unit
         direct = like.direct_influence()
         apart = direct.T @ direct / len(direct) / cell.records + np.diag(found.drift * [1.0, like.mean_rate**2])
+        apart += np.diag([0.0, cell.of_unlikeness])
         estimate = np.array([like.mean_weight * np.exp(s), like.mean_at(g)])
         shared = rate @ found.sampling[number] @ rate, rate @ found.noise[number] @ rate
         rows.append((estimate, *shared, apart, rate @ found.common[number]))

@@ -6,6 +6,7 @@ sums. Counts are smoothed, which is post-processing, and spread over POINTS equa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -57,14 +58,20 @@ class Histograms:
 
     def told(self, noisy: Floats) -> Told:
         """Every outcome's cells, from noisy counts."""
+        return self.mixed(noisy, [[None] * len(self.bins)] * (int(self.group.max()) + 1))
+
+    def mixed(self, noisy: Floats, mixing: Sequence[Sequence[Floats | None]]) -> Told:
+        """The same where records are mixed over their group's cells: matrices by group and histogram (`smoothed`)."""
         size = np.bincount(self.group, weights=self.model.count)
         edges = np.cumsum([len(bins.left) for bins in self.bins])[:-1]
-        groups = [self._of_group(np.split(row, edges), n) for row, n in zip(noisy, size, strict=True)]
+        each = zip(noisy, size, mixing, strict=True)
+        groups = [self._of_group(np.split(row, edges), n, own) for row, n, own in each]
         return [[groups[group][outcome] for group in self.group] for outcome in range(len(self.model.outcomes))]
 
-    def _of_group(self, counts: list[Floats], n: float) -> list[Cell]:
+    def _of_group(self, counts: list[Floats], n: float, mixing: Sequence[Floats | None]) -> list[Cell]:
         variance = 2.0 * float(self.scale) ** 2
-        fitted = [smoothed(row, n, variance, bins) for bins, row in zip(self.bins, counts, strict=True)]
+        each = zip(counts, self.bins, mixing, strict=True)
+        fitted = [smoothed(row, n, variance, bins, matrix) for row, bins, matrix in each]
         errors = [covariance for _, covariance in fitted]
         spread = [
             bins.at(*_even(share, order))

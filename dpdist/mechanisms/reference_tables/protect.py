@@ -14,6 +14,7 @@ from dpdist.job import Job, budget_text
 from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.on_reference import Learned
 from dpdist.mechanisms.promises import promise_of, referred
+from dpdist.mechanisms.reference_tables.deconvolution import deconvolved
 from dpdist.mechanisms.reference_tables.histograms import Histograms
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.reference_tables.update import Refresh
@@ -74,7 +75,8 @@ def reference_tables(
     if isinstance(known, Histograms | Refresh):
         counts = yield Pass(Count(known), "sum")
         noise = yield Noise(known.scale, counts.size, 0, "laplace", digest(known), digest(counts))
-        told = known.told(counts + noise.reshape(counts.shape))
+        noisy_counts = counts + noise.reshape(counts.shape)
+        told = known.told(noisy_counts)
         limits = model.limited(told)
     else:
         assert known.told is not None
@@ -93,4 +95,7 @@ def reference_tables(
         noise = np.column_stack([of_weight, others.reshape(cells, columns - 1)])
     summary = {"database_bound": None, "epsilon_local": epsilon, "epsilon_local_range": None}
     recorder.summary(Confidential({**summary, "diagnostics": {"cells": float(cells)}}))
-    return Released((model.unclipped(sums + noise, told),))
+    noisy = sums + noise
+    if isinstance(known, Histograms):
+        told = deconvolved(known, noisy_counts, told, model, noisy)
+    return Released((model.unclipped(noisy, told),))

@@ -107,8 +107,13 @@ class ReferenceCells(OutcomeModel):
             Parameter("common", (cell, ("mean", ("weight", *(self.outcomes if several else ("outcome",)))))),
             Parameter("unit", (cell,)),
             Parameter("departure", (cell, ("scale", ("weight", *(self.outcomes if several else ("outcome",)))))),
-            *(() if self.weight_bounds is None else (self._spans,)),
+            *((self._borrowed,) if self.weight_bounds is None else (self._spans,)),
         )
+
+    @property
+    def _borrowed(self) -> Parameter:
+        """Share of a cell's shape that is of cells like it, by outcome."""
+        return Parameter("borrowed", (("cell", self.labels), ("outcome", self.outcomes)))
 
     @property
     def _spans(self) -> Parameter:
@@ -215,6 +220,8 @@ class ReferenceCells(OutcomeModel):
         values |= {name: _covariances([getattr(each, name) for each in found]) for name in ("sampling", "noise", "alone")}
         if ends:
             values["spans"] = np.column_stack(ends)
+        if self.weight_bounds is None:
+            values["borrowed"] = np.array([[cell.borrowed for cell in cells] for cells in told]).T
         values["common"] = np.column_stack([found[0].common[:, 0], *(each.common[:, 1] for each in found)])
         if self.simplex:
             share = self._sizes(told) / np.bincount(unit, weights=self._sizes(told))[unit]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpdist.core.records import Floats, Ints
-from dpdist.mechanisms.reference_tables.clipping_inversion import shrunk
+from dpdist.estimation.small_area import shrunk
 from dpdist.mechanisms.sanitized_lognormal.sensitivity import REACH, Moments, Whitening
 from dpdist.models.protocol import Improper
 

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from dpdist.core.records import Codes, Floats, Ints
+from dpdist.estimation.small_area import composite
 from dpdist.models.copula.cells import Cells
 from dpdist.models.copula.marginal import Marginal
-from dpdist.models.copula.small_area import composite
 
 LEAST = 100
 """Reference records below which a cell's distributions are mixed with others'."""

@@ -7,10 +7,32 @@ from typing import NamedTuple
 import numpy as np
 
 from dpdist.core.records import Floats
-from dpdist.mechanisms.reference_tables.clipping_inversion import shrunk
 
+LEAST = 1e-12
+"""Variance below which values are taken as known."""
 SMALLEST = 1e-300
 """Variance that a division by it survives."""
+
+
+class Shrunk(NamedTuple):
+    """Weights of cells' own values, shrunken values, what they are shrunk to, and A."""
+
+    kept: Floats
+    values: Floats
+    mean: float
+    drift: float
+
+
+def shrunk(values: Floats, sampling: Floats, noise: Floats) -> Shrunk:
+    """A by moments (DerSimonian & Laird)."""
+    known = np.maximum(sampling + noise, LEAST)
+    weight = 1.0 / known
+    share, excess = weight / weight.sum(), values - np.average(values, weights=weight)
+    room = float((weight * (1.0 - share)).sum())
+    drift = max(0.0, (float((weight * excess**2).sum()) - (len(values) - 1)) / room) if room > LEAST * weight.sum() else 0.0
+    mean = float(np.average(values, weights=1.0 / (drift + known)))
+    kept = (drift + known - noise) / (drift + known)
+    return Shrunk(kept, mean + kept * (values - mean), mean, drift)
 
 
 class Composite(NamedTuple):
@@ -18,6 +40,8 @@ class Composite(NamedTuple):
 
     own: Floats
     error: Floats
+    unlike: Floats
+    """Deviation of a cell from what it borrows, (cell,)."""
 
 
 def composite(apart: Floats, sampling: Floats) -> Composite:
@@ -34,4 +58,6 @@ def composite(apart: Floats, sampling: Floats) -> Composite:
     variance = np.maximum(np.maximum(unlike + sampling[known], apart[known] ** 2), SMALLEST)
     own[known] = 1.0 - sampling[known] / variance
     error[known] = own[known] * sampling[known]
-    return Composite(own, error)
+    far = np.full(len(apart), np.sqrt(unlike))
+    far[known] = np.sqrt(variance - sampling[known])
+    return Composite(own, error, far)
