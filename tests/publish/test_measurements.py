@@ -14,17 +14,19 @@ from small_release import JOB, survey
 import dpdist
 from dpdist.job.loading import parse_job
 
-TABLES = JOB.replace("strata: [field]\n", "").replace("cell_sums", "noisy_tables")
+TABLES = JOB.replace("strata: [field]\n", "")
 TABLES = TABLES.replace("laplace_strict", "laplace_composed, sensitivity: public")
-HISTOGRAM = JOB.replace("cell_sums", "histogram").replace("laplace_strict", "perturbed_histogram, bins: 5")
+HISTOGRAM = JOB.replace("laplace_strict", "perturbed_histogram, bins: 5")
 HISTOGRAM = HISTOGRAM.replace("survey: {weight: weight}\n", "").replace("by: [field, sex]", "by: [field]")
 HISTOGRAM = HISTOGRAM.replace("  weight: {bounds: [1, 60], outside: clip}\n", "") + "synthetic_sets: 2\n"
-REFERENCE = JOB.replace("strata: [field]\n", "").replace("cell_sums", "reference_cells")
+REFERENCE = JOB.replace("strata: [field]\n", "")
 REFERENCE = (
     REFERENCE.replace("laplace_strict", "reference_tables") + "reference: {path: before.parquet, provenance: public}\n"
 )
 REFERENCE = REFERENCE.replace("  weight: {bounds: [1, 60], outside: clip}\n", "")
-SANITIZED = REFERENCE.replace("reference_cells", "lognormal").replace("reference_tables", "sanitized_statistics")
+SANITIZED = REFERENCE.replace(
+    "mechanism: {name: reference_tables", "model: {family: lognormal}\nmechanism: {name: sanitized_statistics"
+)
 SANITIZED = SANITIZED.replace("bounds: [0, 200000]", "bounds: [1000, 200000]")
 KINDS = {"cell_sums": JOB, "tables": TABLES, "histogram": HISTOGRAM, "reference": REFERENCE, "sanitized": SANITIZED}
 
