@@ -25,6 +25,7 @@ from dpdist.models.score_facts import Facts
 from dpdist.planning import Plan, make_plan
 from dpdist.privacy.guarantees import Strict
 from dpdist.progress import Event, Listener, silent, stage, without_sizes
+from dpdist.public_files import MANIFEST
 from dpdist.publish.folder import publish as publish_folder
 from dpdist.publish.folder import publishing, refuse_links
 from dpdist.publish.released import Release, of_run, promised, public_frame, read_release, without_points
@@ -259,7 +260,8 @@ def publish(workspace: str | Path, listener: Listener = silent) -> Path | str:
     """Tables, microdata and statement again from `public/released`, at no cost and without the confidential folder."""
     with Workspace.opened(workspace) as space, space.publishing(), threadpool_limits(1):
         with publishing(space.public):
-            refuse_unverified(space.public)
+            if (space.public / MANIFEST).exists():
+                refuse_unverified(space.public)
             publish_folder(read_release(space.public / "released"), space.public, listener)
         space.store.show(space.public)
         return space.published
