@@ -261,7 +261,7 @@ def publish(workspace: str | Path, listener: Listener = silent) -> Path | str:
     with Workspace.opened(workspace) as space, space.publishing(), threadpool_limits(1):
         with publishing(space.public):
             if (space.public / MANIFEST).exists():
-                refuse_unverified(space.public)
+                refuse_unverified(space.public, made_again=True)
             publish_folder(read_release(space.public / "released"), space.public, listener)
         space.store.show(space.public)
         return space.published
