@@ -25,6 +25,8 @@ from dpdist.mechanisms.reference_tables.donors import Donors
 from dpdist.models.copula.reference_summary import Facts
 from dpdist.planning import Plan, make_plan, refuse_formats
 from dpdist.privacy.guarantees import Strict
+from dpdist.progress import Event, Listener, silent, stage, without_sizes
+from dpdist.public_files import MANIFEST
 from dpdist.publish.folder import publish as publish_folder
 from dpdist.publish.folder import publishing, refuse_links
 from dpdist.publish.released import Release, of_run, presented, promised, public_frame, read_release, without_points
@@ -264,11 +266,17 @@ def publish(workspace: str | Path, listener: Listener = silent, job: Job | None 
     """
     with Workspace.opened(workspace) as space, space.publishing(), threadpool_limits(1):
         with publishing(space.public):
+<<<<<<< HEAD
             refuse_unverified(space.public)
             release = read_release(space.public / "released")
             release = release if job is None else presented(release, job)
             refuse_formats(release.job)
             publish_folder(release, space.public, listener)
+=======
+            if (space.public / MANIFEST).exists():
+                refuse_unverified(space.public, made_again=True)
+            publish_folder(read_release(space.public / "released"), space.public, listener)
+>>>>>>> part-d
         space.store.show(space.public)
         return space.published
 

@@ -25,6 +25,8 @@ SIGNATURE = "manifest.json.minisig"
 """In a public folder that was signed; of the manifest, which vouches for all else."""
 FORMAT = 1
 """Of manifests that this version writes and reads."""
+MISSING = "no such file"
+"""What is found of a file that the manifest names and the folder lacks."""
 UNFIT = "NOT_FOR_PUBLICATION.txt"
 """In the public folder of a replay, beside what the manifest names."""
 LARGEST_JSON = 2**26
@@ -64,7 +66,7 @@ def regular(folder: Path, name: str) -> Path:
         if path.is_symlink():
             raise Damaged(name, "a symbolic link", "files in the folder itself")
     if not path.exists():
-        raise Damaged(name, "no such file", "every file that manifest.json tells of")
+        raise Damaged(name, MISSING, "every file that manifest.json tells of")
     if not stat.S_ISREG(path.stat().st_mode):
         raise Damaged(name, "no regular file", "regular files")
     return path

@@ -9,6 +9,11 @@ from dpdist.core.files import write_text
 from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT, Damaged, all_damage, printable, read_object, regular
 from dpdist.estimation.frame_table import read_job
 from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.errors import DpdistError, WorkspaceError
+from dpdist.files import write_text
+from dpdist.frames import read_job
+from dpdist.mechanisms.presets import MECHANISMS
+from dpdist.public_files import MANIFEST, MISSING, SIGNATURE, UNFIT, Damaged, all_damage, printable, read_object, regular
 from dpdist.publish.minisign import PublicKey, SecretKey, SignatureError
 from dpdist.publish.released import REMEDY, promised
 
@@ -34,12 +39,20 @@ def problems(public: Path, key: PublicKey | None = None) -> list[str]:
     return lines
 
 
-def refuse_unverified(public: Path) -> None:
-    """Raises `WorkspaceError` for a folder that is not as it was released; a replay's may be looked at."""
-    found = all_damage(public) or list(_claims(public))
+def refuse_unverified(public: Path, made_again: bool = False) -> None:
+    """Raises `WorkspaceError` for a folder that is not as it was released; a replay's may be looked at.
+
+    `made_again`: for what follows from released/ a file may be missing, since it is made again.
+    """
+    damage = all_damage(public) or _claims(public)
+    found = [error for error in damage if not (made_again and error.found == MISSING and _derived(error.file))]
     if found:
         more = f", and {len(found) - 1} more files are not the manifest's" if len(found) > 1 else ""
         raise WorkspaceError(str(public), f"{found[0]}{more}, allowed: {found[0].allowed}", REMEDY)
+
+
+def _derived(name: str) -> bool:
+    return name != MANIFEST and not name.startswith("released/")
 
 
 def sign(public: Path, key: SecretKey) -> None:

@@ -143,8 +143,9 @@ def _parsed(signature: str) -> tuple[bytes, str, bytes]:
 
 
 def _decoded(text: str, size: int) -> bytes | None:
+    """Bytes of their one text: base64 has spare bits, which are to be 0."""
     try:
         raw = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         return None
-    return raw if len(raw) == size else None
+    return raw if len(raw) == size and base64.b64encode(raw).decode() == text else None

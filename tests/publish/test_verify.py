@@ -114,6 +114,20 @@ def test_report_and_publish_refuse_what_is_not_whole(public: Path) -> None:
     assert (public / "tables" / "counts.csv").read_text() == "changed"
 
 
+def test_publish_makes_a_missing_table_again_and_report_does_not_go_on_without_it(public: Path) -> None:
+    """What was released must be there: nothing follows without it."""
+    whole = {name: (public / name).read_bytes() for name in files(public)}
+    for name in ("tables/counts.csv", "statement.json"):
+        (public / name).unlink()
+        with pytest.raises(WorkspaceError, match="no such file"):
+            dpdist.report(public.parent)
+        dpdist.publish(public.parent)
+        assert {name: (public / name).read_bytes() for name in files(public)} == whole
+    (public / "released" / "seed").unlink()
+    with pytest.raises(WorkspaceError, match="released/seed: no such file"):
+        dpdist.publish(public.parent)
+
+
 FORGED: dict[str, Callable[[Path], None]] = {
     "less spent": lambda public: edit(public / "statement.json", epsilon="0.3"),
     "another guarantee": lambda public: edit(public / "released" / "promise.json", guarantee="asymptotic"),
