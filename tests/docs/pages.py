@@ -56,7 +56,8 @@ def blocks(page: Path) -> Iterator[Block]:
 
 LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 CODE = re.compile(r"(`+)(.+?)\1", re.DOTALL)
-END = re.compile(r"(?<=[.!?])[\"')*_]*\s+(?=[\"'(*_]*[A-Z0-9±Δεδραx])")
+END = re.compile(r"(?<=[.!?])[\"')*_]*\s+(?=[\"'(*_]*(?:[A-Z0-9±Δεδραx]|code\b|dpdist\b))")
+"""An end of a sentence: names of code, which `_plain` calls code, may begin the next."""
 ABBREVIATED = re.compile(r"\b(?:e\.g|i\.e|vs|cf|al|no)\.$")
 
 
