@@ -54,7 +54,7 @@ def _section(title: str, part: dict[str, Any]) -> Iterator[str]:
     required = part.get("required", ())
     for key, said in part["properties"].items():
         default = "must be given" if key in required else _default(said)
-        yield f"| `{key}` | {_kind(said)} | {default} | {_line(said['description'])} |"
+        yield f"| `{key}` | {_kind(said)} | {default} | {_line(said.get('description', ''))} |"
     yield ""
 
 
@@ -73,8 +73,8 @@ def _kind(said: dict[str, Any]) -> str:
     if "$ref" in said:
         name = said["$ref"].rpartition("/")[2]
         return f"[{name}](#job-{name.lower()})"
-    if "anyOf" in said:
-        kinds = [_kind(each) for each in said["anyOf"] if each.get("type") != "null"]
+    if choices := said.get("anyOf", said.get("oneOf")):
+        kinds = [_kind(each) for each in choices if each.get("type") != "null"]
         return " or ".join(dict.fromkeys(kinds))
     if "enum" in said or "const" in said:
         return ", ".join(f"`{value}`" for value in said.get("enum", [said.get("const")]))
