@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -66,3 +67,14 @@ def test_generated_parts_name_every_mechanism_and_verb(tmp_path: Path, monkeypat
     assert "## `dpdist run`" in verbs
     assert "## `dpdist cluster certs`" in verbs
     assert "## The keys of a job" in (tmp_path / "job-file.md").read_text(encoding="utf-8")
+
+
+def test_every_section_of_methods_that_the_code_names_is_there() -> None:
+    """Control: a section that is not."""
+    sections = set(re.findall(r"^##+ §(\w+)", (ROOT / "docs" / "methods.md").read_text(encoding="utf-8"), re.MULTILINE))
+    files = [path for folder in ("dpdist", "stan", "jobs", "tests") for path in (ROOT / folder).rglob("*.*")]
+    texts = [path.read_text(encoding="utf-8") for path in files if path.suffix in (".py", ".stan", ".yaml")]
+    named = {found for text in texts for found in re.findall(r"METHODS §(\d+[a-z]?)\b", text)}
+    assert len(named) > 8
+    assert named - sections == set()
+    assert "99" not in sections
