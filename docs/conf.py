@@ -16,6 +16,7 @@ extensions = ["myst_parser"]
 exclude_patterns = ["_build", "_generated"]
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
+smartquotes = False  # options are written --so
 html_theme = "pydata_sphinx_theme"
 html_title = "dpdist"
 html_show_sphinx = False

@@ -56,7 +56,7 @@ class Job(Frozen):
     budget: ReleaseBudget = Field(description="what the whole release may cost, and against which neighbouring files")
     synthetic_sets: Annotated[
         int, Field(ge=1), at_most(1_000, "each is a file of the whole sample's records, and has its part of ε alone")
-    ] = Field(default=1, description="files of synthetic records; the budget is divided among them")
+    ] = Field(default=1, description="files of synthetic records; most mechanisms divide the budget among them")
     reference: Reference | None = Field(
         default=None, description="public records, an earlier release or paid histograms, on which things are fixed"
     )
