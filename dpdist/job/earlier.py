@@ -52,8 +52,12 @@ class Reference(Frozen):
 class Fit(Frozen):
     """What is demanded of the family's fit to the reference: its score (`goodness`), a share of table cells."""
 
-    warn_below: float = Field(default=0.8, ge=0, le=1, description="plan and statement then say that the law does not fit")
-    refuse_below: float | None = Field(default=None, ge=0, le=1, description="the job is then refused, before it spends")
+    warn_below: float = Field(
+        default=0.8, ge=0, le=1, description="least share of cells that fit; below it plan and statement say so"
+    )
+    refuse_below: float | None = Field(
+        default=None, ge=0, le=1, description="least share of cells that fit; below it the job is refused, before it spends"
+    )
 
 
 CALIBRATION_SCHEMA = {

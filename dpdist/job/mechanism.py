@@ -60,14 +60,17 @@ class Mechanism(Frozen):
         default="local", description="of laplace_composed: the file's own, which promises nothing, or by public bounds"
     )
     consistency: Consistency = Field(
-        default="none", description="of laplace and laplace_composed: margins made the sums of their cells, at no cost"
+        default="none", description="of laplace and laplace_composed: make margins the sums of their cells, at no cost"
     )
     drift: float = Field(
-        default=0.25, ge=0, le=LARGEST_DRIFT, description="planned, of centred, from the reference: in sd of a record"
+        default=0.25,
+        ge=0,
+        le=LARGEST_DRIFT,
+        description="of centred: the planned distance from the reference, in sd of a record",
     )
     shrinkage: bool = Field(
         default=True,
-        description="of reference_tables and sanitized_statistics: cells towards each other, as far as noise moved them",
+        description="of reference_tables and sanitized_statistics: move cells towards each other, as far as noise moved them",
     )
     noise: NoiseName = Field(
         default="laplace",

@@ -44,8 +44,8 @@ class Diagnostics(Frozen):
     rhat: float = Field(default=1.05, gt=1, description="largest rank-normalised R-hat")
     ess: float = Field(default=100.0, ge=0, description="smallest bulk or tail effective sample size")
     ebfmi: float = Field(default=0.2, ge=0, description="smallest E-BFMI of a chain")
-    divergences: float = Field(default=0.01, ge=0, le=1, description="largest share of draws")
-    treedepth_hits: float = Field(default=0.05, ge=0, le=1, description="largest share of draws")
+    divergences: float = Field(default=0.01, ge=0, le=1, description="largest share of draws that diverge")
+    treedepth_hits: float = Field(default=0.05, ge=0, le=1, description="largest share of draws at full tree depth")
 
 
 class Record(Frozen):
