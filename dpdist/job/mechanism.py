@@ -70,7 +70,7 @@ class Mechanism(Frozen):
     )
     shrinkage: bool = Field(
         default=True,
-        description="of reference_tables and sanitized_statistics: move cells towards each other, as far as noise moved them",
+        description="of reference_tables and sanitized_statistics: move cells towards each other as noise moved them apart",
     )
     noise: NoiseName = Field(
         default="laplace",
