@@ -16,6 +16,7 @@ from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import private, write_text
 from dpdist.core.keys import Key
 from dpdist.core.progress import Event, Listener, silent, stage, without_sizes
+from dpdist.core.public_files import MANIFEST
 from dpdist.estimation.frame_table import frame_table
 from dpdist.evaluation.evaluate import evaluate
 from dpdist.evaluation.verifying import refuse_unverified
@@ -25,8 +26,6 @@ from dpdist.mechanisms.reference_tables.donors import Donors
 from dpdist.models.copula.reference_summary import Facts
 from dpdist.planning import Plan, make_plan, refuse_formats
 from dpdist.privacy.guarantees import Strict
-from dpdist.progress import Event, Listener, silent, stage, without_sizes
-from dpdist.public_files import MANIFEST
 from dpdist.publish.folder import publish as publish_folder
 from dpdist.publish.folder import publishing, refuse_links
 from dpdist.publish.released import Release, of_run, presented, promised, public_frame, read_release, without_points
@@ -266,17 +265,12 @@ def publish(workspace: str | Path, listener: Listener = silent, job: Job | None 
     """
     with Workspace.opened(workspace) as space, space.publishing(), threadpool_limits(1):
         with publishing(space.public):
-<<<<<<< HEAD
-            refuse_unverified(space.public)
+            if (space.public / MANIFEST).exists():
+                refuse_unverified(space.public, made_again=True)
             release = read_release(space.public / "released")
             release = release if job is None else presented(release, job)
             refuse_formats(release.job)
             publish_folder(release, space.public, listener)
-=======
-            if (space.public / MANIFEST).exists():
-                refuse_unverified(space.public, made_again=True)
-            publish_folder(read_release(space.public / "released"), space.public, listener)
->>>>>>> part-d
         space.store.show(space.public)
         return space.published
 

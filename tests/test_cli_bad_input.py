@@ -19,7 +19,6 @@ import pytest
 from typer.testing import CliRunner
 
 from dpdist.cli.main import app
-from dpdist.cli import app
 from dpdist.ledger.charging import NOT_COUNTED
 
 CANARY = 987654.321

@@ -552,23 +552,16 @@ def test_strata_change_the_identity() -> None:
     assert parse_job(text.replace("\nstrata: [field]", "\nstrata: []")).identity != parse_job(text).identity
 
 
-<<<<<<< HEAD
 def test_outcomes_and_their_order_change_the_identity() -> None:
     text = TEXT.replace("  salary:\n", "  wage: {bounds: [0, 1000]}\n  salary:\n").replace("      - mean: salary\n", "")
     outcomes = ("salary", "wage", "[salary, wage]", "[wage, salary]")
     assert len({str(parse_job(text.replace("outcome: salary", f"outcome: {own}")).identity) for own in outcomes}) == 4
 
 
-def test_the_list_of_what_changes_the_identity_names_every_top_level_key_but_runtime_and_presentation() -> None:
+def test_the_list_of_what_changes_the_identity_names_every_top_level_key_but_what_changes_no_figure() -> None:
     of_mechanisms, of_stan_alone = {"reference", "fit", "calibration", "microdata"}, {"diagnostics"}
     named = {path[0] for path, _ in OTHER_RESULT} | {"strata", "outcome"}
     assert named == set(Job.model_fields) - {"runtime", "presentation", "ledger"} - of_mechanisms - of_stan_alone
-=======
-def test_the_list_of_what_changes_the_identity_names_every_top_level_key_but_runtime_and_ledger() -> None:
-    of_mechanisms, of_stan_alone = {"reference", "fit", "calibration"}, {"diagnostics"}
-    named = {path[0] for path, _ in OTHER_RESULT} | {"strata"}
-    assert named == set(Job.model_fields) - {"runtime", "ledger"} - of_mechanisms - of_stan_alone
->>>>>>> part-d
     stan = TEXT.replace("sampler:\n", "sampler:\n  name: stan\n")
     assert parse_job(stan + "diagnostics: {policy: fail}\n").identity != parse_job(stan).identity
 

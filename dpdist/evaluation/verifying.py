@@ -6,14 +6,19 @@ from pathlib import Path
 
 from dpdist.core.errors import DpdistError, WorkspaceError
 from dpdist.core.files import write_text
-from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT, Damaged, all_damage, printable, read_object, regular
+from dpdist.core.public_files import (
+    MANIFEST,
+    MISSING,
+    SIGNATURE,
+    UNFIT,
+    Damaged,
+    all_damage,
+    printable,
+    read_object,
+    regular,
+)
 from dpdist.estimation.frame_table import read_job
 from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.errors import DpdistError, WorkspaceError
-from dpdist.files import write_text
-from dpdist.frames import read_job
-from dpdist.mechanisms.presets import MECHANISMS
-from dpdist.public_files import MANIFEST, MISSING, SIGNATURE, UNFIT, Damaged, all_damage, printable, read_object, regular
 from dpdist.publish.minisign import PublicKey, SecretKey, SignatureError
 from dpdist.publish.released import REMEDY, promised
 

@@ -12,10 +12,12 @@ from dpdist.job.values import Frozen, PublicLevel, at_most
 
 
 class Simulate(Frozen):
-    kind: Literal["doctorates"]
-    population: Annotated[int, Field(gt=0), at_most(10**9, "it is drawn in memory")]
-    sample: int = Field(gt=0)
-    seed: int = Field(ge=0)
+    kind: Literal["doctorates"] = Field(description="a survey of doctorates: field, sex, salary, hours, weight")
+    population: Annotated[int, at_most(10**9, "it is drawn in memory")] = Field(
+        gt=0, description="people in the simulated population"
+    )
+    sample: int = Field(gt=0, description="people in the sample")
+    seed: int = Field(ge=0, description="of the simulation; another seed gives another file")
     sd: float = Field(default=0.4, gt=0, description="sd of log outcome within a group")
     noise_sd: float = Field(default=0.4, ge=0, description="sd of log inclusion probability given the outcome")
     noise: Literal["normal", "lognormal"] = Field(
@@ -38,8 +40,8 @@ class Simulate(Frozen):
 class Input(Frozen):
     """The confidential microdata: a Parquet or CSV file, or a simulated survey."""
 
-    path: str | None = None
-    simulate: Simulate | None = None
+    path: str | None = Field(default=None, description="a Parquet file, or a CSV file in UTF-8 with commas")
+    simulate: Simulate | None = Field(default=None, description="in place of a path: a simulated survey, for examples")
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -51,11 +53,22 @@ class Input(Frozen):
 class Column(Frozen):
     """Public domain of a column, and what happens to values that a model cannot take."""
 
-    levels: tuple[PublicLevel, ...] | None = None
-    bounds: tuple[float, float] | None = None
-    missing: Rule = "error"
-    zeros: Rule = "error"
-    outside: Literal["error", "clip"] = "error"
+    levels: tuple[PublicLevel, ...] | None = Field(
+        default=None, description="of a category: every value that it may have, from a codebook, in the order of tables"
+    )
+    bounds: tuple[float, float] | None = Field(
+        default=None, description="of a number: the least and the largest value it may have, from public sources"
+    )
+    missing: Rule = Field(
+        default="error", description="missing values: refuse the file (error), or leave records out (drop)"
+    )
+    zeros: Rule = Field(
+        default="error",
+        description="zeros that the model cannot take: refuse the file (error), or leave the record out (drop)",
+    )
+    outside: Literal["error", "clip"] = Field(
+        default="error", description="values beyond the bounds: refuse the file (error), or set them to the bound (clip)"
+    )
     whole: bool = Field(default=False, description="whole numbers only")
     codes: dict[str, float] | None = Field(
         default=None, min_length=2, description='numbers that the texts of the file stand for, as in {"No": 0, "Yes": 1}'
@@ -94,5 +107,5 @@ class Column(Frozen):
 class Keep(Frozen):
     """A public filter: records whose column holds one of these values belong to the universe."""
 
-    column: str
-    keep: tuple[PublicLevel, ...] = Field(min_length=1)
+    column: str = Field(description="a column of the file")
+    keep: tuple[PublicLevel, ...] = Field(min_length=1, description="records with one of these values are kept")

@@ -16,9 +16,9 @@ class ReplicateWeights(Frozen):
     The kind gives the scale: brr 1/R, fay 1/(R(1−k)²), jackknife (R−1)/R, bootstrap 1/R, successive_difference 4/R.
     """
 
-    kind: ReplicateKind
-    prefix: str = Field(min_length=1)
-    number: int = Field(ge=2, le=10_000)
+    kind: ReplicateKind = Field(description="the method that made the replicate weights; it gives the scale")
+    prefix: str = Field(min_length=1, description="of the columns' names, before the replicate's number")
+    number: int = Field(ge=2, le=10_000, description="how many replicates there are")
     fay: float | None = Field(
         default=None, gt=0, lt=1, description="k of kind fay, which keeps k of a dropped half's weight"
     )
@@ -67,12 +67,21 @@ class Survey(Frozen):
     are none), and, where records were sampled within PSUs too, a second column with the PSU's size.
     """
 
-    weight: str | None = None
-    design_strata: tuple[str, ...] = ()
-    psu: str | None = None
-    fpc: Annotated[tuple[str, ...], BeforeValidator(_stages), Field(max_length=2)] = ()
-    lonely_psu: Lonely = "error"
-    replicate_weights: ReplicateWeights | None = None
+    weight: str | None = Field(default=None, description="column of the sampling weight; unset: every record counts one")
+    design_strata: tuple[str, ...] = Field(default=(), description="columns whose combinations were sampled apart")
+    psu: str | None = Field(
+        default=None, description="the column that names the primary sampling unit; unset: every record is one of its own"
+    )
+    fpc: Annotated[tuple[str, ...], BeforeValidator(_stages), Field(max_length=2)] = Field(
+        default=(), description="columns with population sizes: units of the design stratum, then records of the PSU"
+    )
+    lonely_psu: Lonely = Field(
+        default="error",
+        description="a design stratum with one PSU: refuse, no variance, that of the others, or about the grand mean",
+    )
+    replicate_weights: ReplicateWeights | None = Field(
+        default=None, description="in place of psu and fpc: columns of replicate weights"
+    )
     design_effect: float | None = Field(
         default=None,
         description="public, as of an earlier report: the variance of estimates over that of a design with the same "

@@ -18,7 +18,7 @@ class HistogramReference(Frozen):
     """Noisy histograms of the current file, charged to the release: in place of a reference, or, beside an earlier release,
     over bins that follow from it, to bring its shapes up to date."""
 
-    epsilon: Budget
+    epsilon: Budget = Field(description="the part of budget.epsilon that the histograms take; write it in quotes")
 
 
 class Reference(Frozen):
@@ -26,11 +26,13 @@ class Reference(Frozen):
     (an earlier period's file, or another, of the same columns and design), an earlier release, or noisy histograms; an
     earlier release and histograms that bring its shapes up to date."""
 
-    path: str | None = None
+    path: str | None = Field(default=None, description="a public file with the job's columns: Parquet or CSV")
     simulate: Simulate | None = Field(default=None, description="in place of a path: a simulated survey, for examples")
     release: str | None = Field(default=None, description="public folder of an earlier release of reference_tables")
-    histogram: HistogramReference | None = None
-    period: Period | None = None
+    histogram: HistogramReference | None = Field(
+        default=None, description="noisy histograms of the current file, paid from the release's budget"
+    )
+    period: Period | None = Field(default=None, description="the period that the file is of; not the job's own")
     provenance: str | None = Field(default=None, max_length=500, description="where it comes from and why it is public")
 
     @property
@@ -50,8 +52,12 @@ class Reference(Frozen):
 class Fit(Frozen):
     """What is demanded of the family's fit to the reference: its score (`goodness`), a share of table cells."""
 
-    warn_below: float = Field(default=0.8, ge=0, le=1, description="plan and statement then say that the law does not fit")
-    refuse_below: float | None = Field(default=None, ge=0, le=1, description="the job is then refused, before it spends")
+    warn_below: float = Field(
+        default=0.8, ge=0, le=1, description="least share of cells that fit; below it plan and statement say so"
+    )
+    refuse_below: float | None = Field(
+        default=None, ge=0, le=1, description="least share of cells that fit; below it the job is refused, before it spends"
+    )
 
 
 CALIBRATION_SCHEMA = {

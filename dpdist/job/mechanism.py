@@ -26,12 +26,12 @@ from dpdist.job.zcdp import epsilon_of, rho_of
 class Weights(Frozen):
     """A weight rule and its constants; `c` unset means: tuned until the bound meets the target."""
 
-    rule: WeightRule
-    c: float | None = Field(default=None, gt=0)
-    g: float = Field(default=0.0, ge=0, le=1)
+    rule: WeightRule = Field(description="how a record's privacy weight follows from its bound; see the glossary")
+    c: float | None = Field(default=None, gt=0, description="the rule's slope or cap; unset: tuned until the bound is met")
+    g: float = Field(default=0.0, ge=0, le=1, description="of linear and cluster: what is added to every weight")
     reweight: float | None = Field(default=None, gt=0, le=1, description="k of the re-weighting step")
-    scale: float = Field(default=1.0, gt=0)
-    shift: float = 0.0
+    scale: float = Field(default=1.0, gt=0, description="c1: every weight is multiplied by it at the end")
+    shift: float = Field(default=0.0, description="c2: what is added after that; weights stay between 0 and 1")
     radius: float = Field(default=0.2, gt=0, lt=1, description="of cluster, as a share of the outcome")
 
 
@@ -45,9 +45,14 @@ RuleOrName = Annotated[Weights, BeforeValidator(_rule)]
 class Mechanism(Frozen):
     """A mechanism and its constants; what is left out of `weights` is the mechanism's own."""
 
-    name: MechanismName
-    weights: RuleOrName = Weights(rule="none")
-    fallback: Fallback = "refuse"
+    name: MechanismName = Field(description="how records are protected")
+    weights: RuleOrName = Field(
+        default=Weights(rule="none"), description="privacy weights: a rule's name, or the rule with its constants"
+    )
+    fallback: Fallback = Field(
+        default="refuse",
+        description="where a stratum cannot be released: refuse the run, pool all strata, or take a proper prior",
+    )
     bins: int | None = Field(
         default=None, ge=1, le=10_000, description="of a perturbed histogram; unset: ln n, rounded up, of the mean stratum"
     )
@@ -55,14 +60,17 @@ class Mechanism(Frozen):
         default="local", description="of laplace_composed: the file's own, which promises nothing, or by public bounds"
     )
     consistency: Consistency = Field(
-        default="none", description="of laplace and laplace_composed: margins made the sums of their cells, at no cost"
+        default="none", description="of laplace and laplace_composed: make margins the sums of their cells, at no cost"
     )
     drift: float = Field(
-        default=0.25, ge=0, le=LARGEST_DRIFT, description="planned, of centred, from the reference: in sd of a record"
+        default=0.25,
+        ge=0,
+        le=LARGEST_DRIFT,
+        description="of centred: the planned distance from the reference, in sd of a record",
     )
     shrinkage: bool = Field(
         default=True,
-        description="of reference_tables and sanitized_statistics: cells towards each other, as far as noise moved them",
+        description="of reference_tables and sanitized_statistics: move cells towards each other as noise moved them apart",
     )
     noise: NoiseName = Field(
         default="laplace",
@@ -102,7 +110,7 @@ class ReleaseBudget(Frozen):
     Under Gaussian noise it holds with a delta, and is stated itself or by rho, from which it follows.
     """
 
-    epsilon: Budget
+    epsilon: Budget = Field(description="of the whole release, all synthetic sets together; exact, write it in quotes")
     adjacency: Adjacency = Field(
         default="zero_out",
         description="what neighbouring files differ in: zero_out, one record's outcome and weight, there or switched off; "

@@ -13,9 +13,9 @@ from dpdist.job.values import Frozen
 class Prior(Frozen):
     """Prior of (B, Σ): `improper` |Σ|^(−(d+1)/2), or `proper`, a weak conjugate prior worth `records` records."""
 
-    name: Literal["improper", "proper"] = "improper"
-    records: float = Field(default=4.0, gt=2.0)
-    log_sd: float = Field(default=0.5, gt=0)
+    name: Literal["improper", "proper"] = Field(default="improper", description="flat (improper), or weak and proper")
+    records: float = Field(default=4.0, gt=2.0, description="how many records the proper prior is worth")
+    log_sd: float = Field(default=0.5, gt=0, description="its guess of the sd of logarithms within a cell")
     location: dict[str, float] = Field(default_factory=dict, description="public guess of typical values, by column")
 
     @field_validator("location")
@@ -47,15 +47,21 @@ Outcome = Annotated[str | tuple[str, ...], BeforeValidator(_outcomes)]
 class Model(Frozen):
     """The likelihood of a stratum's records; `program` to `log_lik` are those of a user's Stan program."""
 
-    family: Family
-    predictors: tuple[str, ...] = ()
-    synthesis: Synthesis = "fbs"
-    population_weights: Literal["inverse_inclusion", "proportional"] = "inverse_inclusion"
+    family: Family = Field(description="the law of a record, given its predictors")
+    predictors: tuple[str, ...] = Field(default=(), description="categories that the law depends on, within a stratum")
+    synthesis: Synthesis = Field(
+        default="fbs", description="of lognormal: records as in the sample (fbs), or as in the population (fbp)"
+    )
+    population_weights: Literal["inverse_inclusion", "proportional"] = Field(
+        default="inverse_inclusion", description="synthetic weights of fbp: 1 over the inclusion probability, or N/n"
+    )
     synthetic_weights: Literal["drawn", "expected"] = Field(
         default="drawn", description="of fbs: w* as drawn, or its expectation E(w|y*, x), which has less noise"
     )
-    prior: Prior = Prior()
-    program: Annotated[Program, WithJsonSchema({"type": "string", "description": "path of a Stan program"})] | None = None
+    prior: Prior = Field(default=Prior(), description="of the lognormal family")
+    program: Annotated[Program, WithJsonSchema({"type": "string"})] | None = Field(
+        default=None, description="of family user: the path of a Stan program, in the job file's folder"
+    )
     parameters: dict[str, tuple[str | int, ...]] = Field(
         default_factory=dict, description="parameters to keep and release; their dims: a predictor's levels, or a size"
     )

@@ -19,13 +19,13 @@ class Sampler(Frozen):
     draws: Annotated[int, at_most(1_000_000, "bounds are taken over draws, and grow slowly with their number")] = Field(
         default=1000, ge=100, description="draws of a chain; exact and grid have one chain"
     )
-    chains: int = Field(default=4, ge=1, le=64)
+    chains: int = Field(default=4, ge=1, le=64, description="Markov chains of a fit")
     warmup: Annotated[int, at_most(1_000_000, "a chain that has not settled by then needs another model")] = Field(
-        default=1000, ge=50
+        default=1000, ge=50, description="draws of a chain that are thrown away while it adapts"
     )
-    adapt_delta: float = Field(default=0.9, gt=0, lt=1)
+    adapt_delta: float = Field(default=0.9, gt=0, lt=1, description="Stan's target acceptance rate; nearer 1 is slower")
     attempts: int = Field(default=2, ge=1, le=10, description="fits tried, with seeds of their own, before a stratum fails")
-    toolchain: Toolchain = "auto"
+    toolchain: Toolchain = Field(default="auto", description="who compiles: CmdStan, the wheel httpstan, or what is there")
 
     @property
     def number_of_chains(self) -> int:
@@ -40,23 +40,31 @@ class Sampler(Frozen):
 class Diagnostics(Frozen):
     """What is done where a fit by Markov chains misses a threshold; decided before the run."""
 
-    policy: Literal["fail", "warn"] = "warn"
+    policy: Literal["fail", "warn"] = Field(default="warn", description="refuse the fit, or release it and say so")
     rhat: float = Field(default=1.05, gt=1, description="largest rank-normalised R-hat")
     ess: float = Field(default=100.0, ge=0, description="smallest bulk or tail effective sample size")
     ebfmi: float = Field(default=0.2, ge=0, description="smallest E-BFMI of a chain")
-    divergences: float = Field(default=0.01, ge=0, le=1, description="largest share of draws")
-    treedepth_hits: float = Field(default=0.05, ge=0, le=1, description="largest share of draws")
+    divergences: float = Field(default=0.01, ge=0, le=1, description="largest share of draws that diverge")
+    treedepth_hits: float = Field(default=0.05, ge=0, le=1, description="largest share of draws at full tree depth")
 
 
 class Record(Frozen):
-    log_lik: Literal["always", "never", "auto"] = "auto"
+    log_lik: Literal["always", "never", "auto"] = Field(
+        default="auto", description="keep the log likelihood of every record and draw; auto: if it fits into 4 GiB"
+    )
 
 
 class Runtime(Frozen):
-    executor: ExecutorName = "serial"
-    workers: Annotated[int, Field(ge=1), at_most(1_000, "each is a process that needs memory_per_worker")] = 1
-    memory_per_worker: ByteSize = ByteSize(2 * 2**30)
-    on_failure: Literal["stop", "report"] = "stop"
+    executor: ExecutorName = Field(default="serial", description="one process (serial), or workers of Dask (dask)")
+    workers: Annotated[int, Field(ge=1), at_most(1_000, "each is a process that needs memory_per_worker")] = Field(
+        default=1, description="processes that dask starts on this machine"
+    )
+    memory_per_worker: ByteSize = Field(
+        default=ByteSize(2 * 2**30), description="as in 2GiB; a job whose largest task needs more is refused"
+    )
+    on_failure: Literal["stop", "report"] = Field(
+        default="stop", description="where a task fails: end at once, or let the others finish first"
+    )
     stall_timeout: float = Field(default=1800.0, gt=0, description="seconds without a finished task before a run is ended")
     scheduler: str | None = Field(default=None, description="tls://host:port, tcp://host:port, or config")
     tls: str | None = Field(default=None, description="folder with ca.crt, tls.crt and tls.key")

@@ -11,8 +11,8 @@ from dpdist.job.values import ColumnName, Frozen, Name
 
 
 class Statistic(Frozen):
-    name: StatisticName
-    variable: str | None = None
+    name: StatisticName = Field(description="what is published of a cell")
+    variable: str | None = Field(default=None, description="the outcome that a mean or a total is of")
 
     @property
     def text(self) -> str:
@@ -33,11 +33,11 @@ def _statistic_text(value: Statistic) -> Any:
 
 
 class Table(Frozen):
-    name: Name
-    by: tuple[str, ...] = ()
-    margins: bool = True
+    name: Name = Field(description="of the table's files")
+    by: tuple[str, ...] = Field(default=(), description="columns whose levels are crossed to the table's cells")
+    margins: bool = Field(default=True, description="whether sums over every column are published too, as level Total")
     statistics: tuple[Annotated[Statistic, BeforeValidator(_statistic), PlainSerializer(_statistic_text)], ...] = Field(
-        min_length=1
+        min_length=1, description="count, {mean: outcome} and {total: outcome}, as many as wanted"
     )
 
 
@@ -52,5 +52,5 @@ class Microdata(Frozen):
 class Rake(Frozen):
     """Public totals that synthetic weights are raked to: one a combination of levels, written "biology / male"."""
 
-    by: tuple[str, ...] = Field(min_length=1)
-    totals: dict[str, Annotated[float, Field(gt=0)]]
+    by: tuple[str, ...] = Field(min_length=1, description="columns whose combinations have a public total")
+    totals: dict[str, Annotated[float, Field(gt=0)]] = Field(description="the total of each combination")

@@ -32,36 +32,48 @@ _UNSAID = Model(family="lognormal")
 class Job(Frozen):
     """A release: data, design, model, mechanism, budget, tables."""
 
-    dataset: Name
-    period: Period
+    dataset: Name = Field(description="the survey's short name")
+    period: Period = Field(description='what the release is of, as in "2017"; write it in quotes')
     assumed_public: tuple[Sentence, ...] = Field(
         default=(), description="what the job states to be public though it may depend on records; the statement prints it"
     )
-    input: Input = Input()
-    columns: dict[ColumnName, Column]
-    universe: tuple[Keep, ...] = ()
-    survey: Survey = Survey()
-    strata: tuple[str, ...] = ()
+    input: Input = Field(default=Input(), description="the confidential file; the option --input goes before it")
+    columns: dict[ColumnName, Column] = Field(
+        description="the columns that are used, each with its public domain; nothing is inferred from the file"
+    )
+    universe: tuple[Keep, ...] = Field(default=(), description="public filters: records that pass all are released")
+    survey: Survey = Field(default=Survey(), description="weights and sampling design")
+    strata: tuple[str, ...] = Field(
+        default=(), description="columns whose combinations are fitted apart; none: one fit of the whole file"
+    )
     outcome: Outcome = Field(description="a column, or several, as in [salary, hours], that are released together")
     model: Model | None = Field(default=None, description="the likelihood, of mechanisms that fit one")
-    mechanism: Mechanism
-    budget: ReleaseBudget
+    mechanism: Mechanism = Field(description="how records are protected, with its constants")
+    budget: ReleaseBudget = Field(description="what the whole release may cost, and against which neighbouring files")
     synthetic_sets: Annotated[
         int, Field(ge=1), at_most(1_000, "each is a file of the whole sample's records, and has its part of ε alone")
-    ] = 1
-    reference: Reference | None = None
-    fit: Fit = Fit()
-    calibration: Annotated[Calibration, WithJsonSchema(CALIBRATION_SCHEMA)] | None = None
-    sampler: Sampler = Sampler()
-    diagnostics: Diagnostics = Diagnostics()
-    tables: tuple[Table, ...] = Field(min_length=1)
-    microdata: Microdata = Microdata()
-    rake: tuple[Rake, ...] = ()
-    compare: tuple[Comparator, ...] = ()
-    record: Record = Record()
-    ledger: LedgerSettings | None = None
-    presentation: Presentation = Presentation()
-    runtime: Runtime = Runtime()
+    ] = Field(default=1, description="files of synthetic records; most mechanisms divide the budget among them")
+    reference: Reference | None = Field(
+        default=None, description="public records, an earlier release or paid histograms, on which things are fixed"
+    )
+    fit: Fit = Field(default=Fit(), description="how well the family must fit the reference")
+    calibration: Annotated[Calibration, WithJsonSchema(CALIBRATION_SCHEMA)] | None = Field(
+        default=None, description="constants that `dpdist calibrate` tuned on an earlier period"
+    )
+    sampler: Sampler = Field(default=Sampler(), description="how posteriors are sampled")
+    diagnostics: Diagnostics = Field(default=Diagnostics(), description="thresholds of Markov chains")
+    tables: tuple[Table, ...] = Field(min_length=1, description="what is published; all tables have one budget")
+    microdata: Microdata = Field(default=Microdata(), description="what synthetic records beside strict tables hold")
+    rake: tuple[Rake, ...] = Field(default=(), description="public totals that synthetic weights and tables must meet")
+    compare: tuple[Comparator, ...] = Field(
+        default=(), description="other mechanisms to run beside this one, for the confidential evaluation alone"
+    )
+    record: Record = Field(default=Record(), description="which confidential by-products are kept")
+    ledger: LedgerSettings | None = Field(default=None, description="the account that the release's budget is charged to")
+    presentation: Presentation = Field(
+        default=Presentation(), description="titles, labels, units and rules of print; it never changes a figure"
+    )
+    runtime: Runtime = Field(default=Runtime(), description="where and how the work is done; it never changes the result")
 
     @model_validator(mode="after")
     def _sampler_resolved(self) -> Self:
