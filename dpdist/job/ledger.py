@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
 from dpdist.job.values import Budget, Frozen, Sentence
@@ -10,8 +12,8 @@ from dpdist.job.values import Budget, Frozen, Sentence
 class Window(Frozen):
     """What any run of consecutive periods may cost together: for panels, whose members stay for some periods."""
 
-    periods: int = Field(ge=1, le=10_000)
-    budget: Budget
+    periods: int = Field(ge=1, le=10_000, description="consecutive periods")
+    budget: Annotated[Budget, Field(description="what they may cost together")]
 
 
 class Limits(Frozen):

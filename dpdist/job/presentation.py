@@ -26,24 +26,26 @@ def _named_by_text(value: Any) -> Any:
 class ColumnText(Frozen):
     """What a column is called, what it is measured in, and what its levels are called."""
 
-    label: Sentence | None = None
+    label: Sentence | None = Field(default=None, description="what the column is called in print; unset: its own name")
     unit: Sentence | None = Field(default=None, description='as printed after the label, for example "US dollars"')
-    levels: Annotated[dict[str, Sentence], BeforeValidator(_named_by_text)] = Field(default={})
+    levels: Annotated[dict[str, Sentence], BeforeValidator(_named_by_text)] = Field(
+        default={}, description="what levels are called in print, by level"
+    )
 
 
 class TableText(Frozen):
     """What is printed above and below a table."""
 
-    title: Sentence | None = None
-    notes: tuple[Sentence, ...] = ()
+    title: Sentence | None = Field(default=None, description="printed above the table")
+    notes: tuple[Sentence, ...] = Field(default=(), description="printed below the table")
     across: str | None = Field(default=None, description="the column whose levels stand side by side in print")
 
 
 class Thresholds(Frozen):
     """Above which a figure is flagged."""
 
-    caution: Annotated[float, Field(gt=0)]
-    unreliable: Annotated[float, Field(gt=0)]
+    caution: Annotated[float, Field(gt=0, description="above it a figure is to be used with caution")]
+    unreliable: Annotated[float, Field(gt=0, description="above it a figure is unreliable")]
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -58,7 +60,7 @@ class Quality(Frozen):
     cv: Thresholds | None = Field(default=None, description="of the standard error over the estimate")
     margin: dict[StatisticName, Thresholds] = Field(default={}, description="of the margin of error, by statistic")
     minimum: int | None = Field(default=None, gt=0, description="published count of a cell that is printed")
-    hide_unreliable: bool = False
+    hide_unreliable: bool = Field(default=False, description="print no unreliable figure")
 
     @property
     def flags(self) -> bool:
@@ -69,38 +71,40 @@ class Quality(Frozen):
 class Registry(Frozen):
     """What an entry of the registry of deployments tells and dpdist cannot know."""
 
-    intended_use: Sentence
-    publication_date: date
+    intended_use: Sentence = Field(description="what the release is for")
+    publication_date: date = Field(description="the day of publication, as 2026-11-21")
     tuning: Sentence = Field(description="how constants and the budget were chosen, on which data")
-    justification: Sentence
+    justification: Sentence = Field(description="why this budget and this unit of privacy")
     author: Sentence | None = Field(default=None, description="of the entry; unset: the responsible body")
-    url: str | None = Field(default=None, pattern=r"^https?://\S+$")
+    url: str | None = Field(default=None, pattern=r"^https?://\S+$", description="where the release is published")
     continual: bool = Field(default=False, description="the product is published every period")
 
 
 class Presentation(Frozen):
     """Labels, notes and rules of print; all of it is public text, and nothing is inferred."""
 
-    title: Sentence | None = None
+    title: Sentence | None = Field(default=None, description="of the release")
     universe: Sentence | None = Field(default=None, description="whom the figures are about, in words")
-    source: Sentence | None = None
-    licence: Sentence | None = None
-    contact: Sentence | None = None
+    source: Sentence | None = Field(default=None, description="of the figures: the survey, its period and who collected it")
+    licence: Sentence | None = Field(default=None, description="under which the release is published")
+    contact: Sentence | None = Field(default=None, description="for questions: an address or a page")
     responsible: Sentence | None = Field(default=None, description="the body that answers for the release")
-    notes: tuple[Sentence, ...] = ()
+    notes: tuple[Sentence, ...] = Field(default=(), description="printed with every table")
     language: str = Field(
         default="en", pattern=r"^[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*$", description="of the texts, as en-GB"
     )
-    columns: dict[str, ColumnText] = Field(default={})
-    tables: dict[str, TableText] = Field(default={})
+    columns: dict[str, ColumnText] = Field(default={}, description="labels, units and levels by column")
+    tables: dict[str, TableText] = Field(default={}, description="titles and notes by table")
     estimator: Literal["parameters", "records"] | None = Field(
         default=None, description="which estimates are printed; unset: parameters where there are any"
     )
     decimals: dict[StatisticName, Annotated[int, Field(ge=-9, le=9)]] = Field(
         default={}, description="of printed figures; -3 prints whole thousands; unset: four digits of the largest figure"
     )
-    quality: Quality = Quality()
-    registry: Registry | None = None
+    quality: Quality = Field(default=Quality(), description="flags and limits of printed figures")
+    registry: Registry | None = Field(
+        default=None, description="an entry of the registry of deployments, for registry.yaml"
+    )
     formats: tuple[Format, ...] = Field(default=("csv",), description="of synthetic records, beside Parquet")
 
     def column(self, name: str) -> ColumnText:
