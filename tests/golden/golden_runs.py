@@ -4,7 +4,8 @@ A figure in a file depends on the processor in its last digits. So a record of a
 bytes, which holds on one machine type with the same libraries; the SHA-256 of its text with every number taken out; and a
 weighted sum of its numbers, in which each has weight by its place and counts by its relative size. The comparison goes by
 the last two: numbers agree within 1e-9 of their size in the mean. Rounded numbers would not do: one in a million pairs
-that differ in the last digit is rounded apart, and the files hold many numbers. Versions of libraries are left out.
+that differ in the last digit is rounded apart, and the files hold many numbers. Versions of libraries and the day of the run
+are left out, and so are the page and the workbook, which say what other files do and have tests of their own.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ TOLERANCE = 1e-9
 SMALLEST = 1e-6
 """Numbers count by the logarithm of their size; those far below this one count as 0."""
 _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w]|\.\d)")
+_DATE = re.compile(r'"date": ?"[0-9-]+"')
+_PRINTED = (".html", ".xlsx")
 _DIGEST = re.compile(r"\b[0-9a-f]{64}\b")
 
 
@@ -41,7 +44,7 @@ class Kept(NamedTuple):
 def released(name: str, job: Said, inputs: Path, workspace: Path) -> dict[str, Kept]:
     """Run a job and keep what it left: the public folder, and the tables and bounds of the confidential one."""
     run(name, job, inputs, workspace)
-    own = [path for path in (workspace / "public").rglob("*") if path.is_file()]
+    own = [path for path in (workspace / "public").rglob("*") if path.is_file() and path.suffix not in _PRINTED]
     own += [*(workspace / "confidential").glob("*.parquet"), *(workspace / "confidential" / "evaluation").glob("*.parquet")]
     return {path.relative_to(workspace).as_posix(): kept(path) for path in sorted(own)}
 
@@ -53,7 +56,7 @@ def kept(path: Path) -> Kept:
 
 
 def _plain(path: Path, content: bytes) -> str:
-    text = content.decode("utf-8")
+    text = _DATE.sub('"date": "day"', content.decode("utf-8"))
     if path.name != "manifest.json":
         return text
     manifest: dict[str, Any] = json.loads(text)

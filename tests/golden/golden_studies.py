@@ -53,8 +53,9 @@ def study(name: str, folder: Path) -> Said:
             (folder / f"{file}.yaml").write_text(json.dumps(job), encoding="utf-8")
             case |= {"job": str(folder / f"{file}.yaml"), "file": file}
     left_out = ("figures", "beside", "notes", "limits")
-    arms = [arm for arm in made["mechanisms"] if arm.get("label") in own.get("mechanisms", [arm.get("label")])]
-    made = {key: value for key, value in made.items() if key not in left_out} | own | {"mechanisms": arms}
+    arms = [arm for arm in made.get("mechanisms", []) if arm.get("label") in own.get("mechanisms", [arm.get("label")])]
+    made = {key: value for key, value in made.items() if key not in left_out} | own
+    made |= {"mechanisms": arms} if arms else {}
     for arm in arms:
         names = [case["name"] for case in kept_cases]
         if "cases" in arm:
