@@ -4,8 +4,8 @@ A figure in a file depends on the processor in its last digits. So a record of a
 bytes, which holds on one machine type with the same libraries; the SHA-256 of its text with every number taken out; and a
 weighted sum of its numbers, in which each has weight by its place and counts by its relative size. The comparison goes by
 the last two: numbers agree within 1e-9 of their size in the mean. Rounded numbers would not do: one in a million pairs
-that differ in the last digit is rounded apart, and the files hold many numbers. Versions of libraries and the day of the run
-are left out, and so are the page and the workbook, which say what other files do and have tests of their own.
+that differ in the last digit is rounded apart, and the files hold many numbers. Versions of libraries and the day
+are left out. So are the page and the workbook, which say what other files do and have tests of their own.
 """
 
 from __future__ import annotations
