@@ -134,7 +134,7 @@ def run_text(workspace: str | Path) -> RenderableType:
                 "confidential": f"{space.shown(space.confidential)} (guard it)",
                 **_promise(said),
                 **_cautions(said),
-                "tables": ", ".join(sorted(p.stem for p in (space.public / "tables").glob("*.csv"))),
+                "tables": ", ".join(sorted(p.stem for p in (space.public / "tables").glob("*.parquet"))),
                 "synthetic sets": str(said["synthetic_sets"]),
                 "how far off it is": f"`dpdist report {space.place} --confidential`",
             }
