@@ -72,6 +72,18 @@ def test_what_does_not_weigh_or_has_a_prior_has_no_such_caution(change: tuple[st
     assert told(JOB.replace(*change), survey(tmp_path, 11)) == []
 
 
+def test_published_counts_of_one_and_two_records_are_counted(tmp_path: Path) -> None:
+    """One woman and two men in arts; control: three of each."""
+    few, enough = survey(tmp_path, 3), tmp_path / "enough.parquet"
+    pd.concat([pd.read_parquet(few)] * 3).to_parquet(enough)
+    text = JOB.replace("name: weighted, weights: fixed_point", "name: unweighted").replace(
+        "predictors: [sex]", "predictors: [sex], prior: {name: proper}"
+    )
+    (said,) = [caution for caution in told(text, few) if "sample counts" in caution]
+    assert said.startswith("2 of 4 published sample counts are below 3, 1 of them of one record:")
+    assert not [caution for caution in told(text, enough) if "sample counts" in caution]
+
+
 def test_a_tiny_budget_is_foretold(tmp_path: Path) -> None:
     (caution,) = told(JOB.replace('"3.6"', '"0.0001"'), survey(tmp_path, 48))
     assert caution.startswith("2 strata ('arts' first): 48 records probably cannot reach Δ* = 5e-05")

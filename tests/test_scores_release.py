@@ -228,11 +228,11 @@ def test_cells_that_borrow_are_named_in_plan_and_statement(files: Path, tmp_path
     assert "law / f (40)" in told
     dpdist.run(job(files, reference="few.parquet", mechanism="unweighted"), tmp_path / "ws")
     found, usual = (json.loads((each / "public" / "statement.json").read_text()) for each in (tmp_path / "ws", workspace))
-    of_all = [each for each in found["borrowing"] if "outcome" in each["own_weight"]]
+    of_all = [each for each in found["borrowing"]["cells"] if "outcome" in each["own_weight"]]
     assert [(each["stratum"], each["cell"], each["reference_records"]) for each in of_all] == [("law", "f", 40)]
     assert 0.0 <= of_all[0]["own_weight"]["outcome"] < 1.0
     assert any("`borrowing`" in step for step in found["post_processing"])
-    assert not [each for each in usual.get("borrowing", []) if "outcome" in each["own_weight"]], "control"
+    assert not [each for each in usual.get("borrowing", {}).get("cells", []) if "outcome" in each["own_weight"]], "control"
     assert "take part of their distributions" not in "".join(cautions(dpdist.plan(job(files)))), "control"
 
 

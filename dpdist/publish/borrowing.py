@@ -1,15 +1,33 @@
-"""Cells of a score model whose distributions are not all their own: all that is said here follows from the reference."""
+"""Small-area borrowing: which cells' shapes are not all their own, and how much. It follows from the reference alone."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.models.copula.model import Scores
 from dpdist.models.copula.reference_summary import SHAPES
 from dpdist.publish.released import Release
 
+SHARES = (
+    "small-area borrowing: this share of the shape of these cells is that of cells like them in the reference, at a scale "
+    "of the cell's own, and the rest its own records'. How unlike cells are is in the errors"
+)
+WEIGHTS = (
+    "small-area borrowing: cells with few reference records take part of their distributions from other cells. The weight "
+    "of a cell's own records is smaller where these are fewer, and where they are more like the others"
+)
 
-def borrowing(release: Release) -> list[dict[str, Any]]:
+
+def borrowing(release: Release) -> dict[str, Any]:
+    """What the statement says: in words, and by cell; empty where no cell borrows."""
+    if shares := _of_tables(release):
+        return {"in_words": SHARES, **shares}
+    cells = _of_scores(release)
+    return {"in_words": WEIGHTS, "cells": cells} if cells else {}
+
+
+def _of_scores(release: Release) -> list[dict[str, Any]]:
     """One entry a cell that borrows: its reference records, and the weight of these in each of its distributions.
 
     A weight of 1 is left out: that distribution is the cell's own. Weights of 0 are a cell without a record of that kind.
@@ -23,3 +41,19 @@ def borrowing(release: Release) -> list[dict[str, Any]]:
             if shares:
                 found.append({"stratum": label, "cell": cell, "reference_records": int(records), "own_weight": shares})
     return found
+
+
+def _of_tables(release: Release) -> dict[str, dict[str, float]]:
+    """Share, from 0 to 1, of a cell's shape that is of cells like it: by outcome and cell, where there is any."""
+    shares: dict[str, dict[str, float]] = {}
+    for stratum, label in enumerate(release.frame.stratum_labels):
+        model = release.model(stratum)
+        if not isinstance(model, ReferenceCells) or "borrowed" not in release.sets[0][label]:
+            continue
+        where = f"{label} / " if len(release.frame.stratum_labels) > 1 else ""
+        for outcome, column in zip(model.outcomes, release.theta(model, stratum, 0)["borrowed"][0].T, strict=True):
+            held = {
+                where + cell: round(share, 3) for cell, share in zip(model.labels, column.tolist(), strict=True) if share
+            }
+            shares.setdefault(outcome, {}).update(held)
+    return {outcome: cells for outcome, cells in shares.items() if cells}

@@ -72,22 +72,6 @@ def drifted(release: Release) -> dict[str, list[str]]:
     return {what: names for what, names in cells.items() if names}
 
 
-def borrowed(release: Release) -> dict[str, dict[str, float]]:
-    """Share, from 0 to 1, of a cell's shape that is of cells like it: by outcome and cell, where there is any."""
-    shares: dict[str, dict[str, float]] = {}
-    for stratum, label in enumerate(release.frame.stratum_labels):
-        model = release.model(stratum)
-        if not isinstance(model, ReferenceCells) or "borrowed" not in release.sets[0][label]:
-            continue
-        where = f"{label} / " if len(release.frame.stratum_labels) > 1 else ""
-        for outcome, column in zip(model.outcomes, release.theta(model, stratum, 0)["borrowed"][0].T, strict=True):
-            held = {
-                where + cell: round(share, 3) for cell, share in zip(model.labels, column.tolist(), strict=True) if share
-            }
-            shares.setdefault(outcome, {}).update(held)
-    return {outcome: cells for outcome, cells in shares.items() if cells}
-
-
 def limited(
     release: Release, cells: Cells, outcome: int, estimates: Mapping[str, Sequence[Interval]]
 ) -> dict[str, list[Interval]]:

@@ -14,7 +14,7 @@ from dpdist.privacy.claims import in_words
 from dpdist.privacy.domain import domain
 from dpdist.publish.accuracy import standard_errors
 from dpdist.publish.borrowing import borrowing
-from dpdist.publish.limits import borrowed, drifted, looked_through, unidentified
+from dpdist.publish.limits import drifted, looked_through, unidentified
 from dpdist.publish.released import DISTRIBUTIONS, DONORS, Release
 
 VERBATIM = (
@@ -27,10 +27,6 @@ NO_RECORDS = (
 LEAST_SQUARES = (
     "counts and totals of all tables are the additive ones nearest to the noisy figures in least squares; a mean is the "
     "ratio of its total and count where the table has both, and else as noised"
-)
-BORROWED = (
-    "cells with few reference records take part of their distributions from other cells. The entry `borrowing` names them, "
-    "with the weight of their own records. It is smaller where these are fewer, and where they are more like the others"
 )
 AS_NOISED = "figures are as noised: margins are not the sums of their cells"
 DONATED = (
@@ -64,10 +60,6 @@ DRIFT = (
     "(about one cell in a thousand would be named by chance): weights or outcomes have changed since. Estimates follow a "
     "change of scale, not one of shape: the errors of these cells hold the bias of a planned one, and no more"
 )
-BORROWED = (
-    "small-area borrowing: this share of the shape of these cells is that of cells like them in the reference, at a scale "
-    "of the cell's own, and the rest its own records'. How unlike cells are is in the errors"
-)
 LOOKED_THROUGH = (
     "noisy sums are looked through for cells whose limits bind: one whose shape is its group's is taken for such with a "
     "chance of at most {:g} by each of its sums"
@@ -92,13 +84,12 @@ def statement(release: Release) -> dict[str, Any]:
         **({"calibration": job.calibration.public} if job.calibration is not None else {}),
         "model": _model(release),
         "public": _public(release),
-        **({"borrowing": borrowed} if (borrowed := borrowing(release)) else {}),
+        **({"borrowing": said} if (said := borrowing(release)) else {}),
         "post_processing": _post_processing(release),
         **_microdata(release),
         "standard_errors": standard_errors(release),
         **_not_identified(release),
         **_drift(release),
-        **_borrowed(release),
     }
 
 
@@ -113,12 +104,6 @@ def _drift(release: Release) -> dict[str, Any]:
     """Cells that have drifted from the reference, where there are any."""
     cells = drifted(release)
     return {"drift": {"in_words": DRIFT, **cells}} if cells else {}
-
-
-def _borrowed(release: Release) -> dict[str, Any]:
-    """Cells that borrow a shape and how much of it, where there are any."""
-    shares = borrowed(release)
-    return {"borrowed": {"in_words": BORROWED, **shares}} if shares else {}
 
 
 def _not_identified(release: Release) -> dict[str, Any]:
@@ -252,8 +237,8 @@ def _post_processing(release: Release) -> list[str]:
             "scores are turned back into weights and outcomes by the reference's distributions, within its range: no value "
             "beyond what the reference holds is drawn; means from parameters take either within narrow bins of scores"
         )
-    if borrowing(release):
-        steps.append(BORROWED)
+    if job.family == "scores" and (borrowed := borrowing(release)):
+        steps.append(f"{borrowed['in_words']}: the entry `borrowing` names these cells")
     if job.family == "cell_sums":
         steps.append(
             "a cell's mean weight and mean outcome are set into their public bounds; a synthetic record has its cell's "

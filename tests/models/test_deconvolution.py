@@ -28,7 +28,7 @@ columns:
   miles: {{bounds: [0, 200000], outside: clip}}
   weight: {{bounds: [1, 20000], outside: clip}}
 survey: {{weight: weight}}
-model: {{family: reference_cells, outcome: miles}}
+outcome: miles
 mechanism: {{name: reference_tables}}
 budget: {{epsilon: "1"}}
 reference: {{histogram: {{epsilon: "0.3"}}}}

@@ -79,7 +79,7 @@ columns:
   kind: {{levels: {kinds}}}
   miles: {{bounds: [0, 1000000], outside: clip}}
 survey: {{weight: weight}}
-model: {{family: reference_cells, outcome: miles}}
+outcome: miles
 mechanism: {{name: reference_tables}}
 budget: {{epsilon: "1"}}
 reference: {{path: {folder}/then.parquet}}
@@ -106,8 +106,8 @@ def test_the_statement_names_every_cell_that_borrows_and_how_much(tmp_path: Path
             dpdist.run(dpdist.parse_job(JOB.format(folder=folder, kinds=kinds)), folder / "ws")
         return dict(json.loads((folder / "ws" / "public" / "statement.json").read_text()))
 
-    shares = said("small", (3000, 3000, 3000, 60))["borrowed"]
+    shares = said("small", (3000, 3000, 3000, 60))["borrowing"]
     assert isinstance(shares, dict)
     assert 0.0 < shares["miles"]["d"] <= 1.0
     assert "in_words" in shares
-    assert "borrowed" not in said("large", (6000, 6000, 6000, 6000))
+    assert "borrowing" not in said("large", (6000, 6000, 6000, 6000))
