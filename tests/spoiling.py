@@ -12,17 +12,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpdist.core.files import sha256
+from dpdist.core.public_files import canonical, release_id
 
 Spoil = Callable[[Path], None]
 JOB, PROMISE, STATEMENT = "released/job.json", "released/promise.json", "statement.json"
 POINTS, FRAME, MANIFEST = "released/reference.parquet", "released/frame.parquet", "manifest.json"
 
 
+def named(public: Path, manifest: dict[str, Any]) -> None:
+    """The manifest as given, under the release id that follows from it."""
+    (public / MANIFEST).write_bytes(canonical({**manifest, "release": release_id(manifest)}))
+
+
 def sealed(public: Path) -> None:
     """The manifest tells of the files as they are now."""
     manifest = json.loads((public / MANIFEST).read_text())
     manifest["files"] = {name: sha256(public / name) for name in manifest["files"] if (public / name).is_file()}
-    (public / MANIFEST).write_text(json.dumps(manifest))
+    named(public, manifest)
 
 
 def edited(edit: Callable[[dict[str, Any]], object], *names: str) -> Spoil:
@@ -60,7 +66,7 @@ def listed(edit: Callable[[dict[str, Any]], object]) -> Spoil:
     def spoil(public: Path) -> None:
         manifest = json.loads((public / MANIFEST).read_text())
         edit(manifest["files"])
-        (public / MANIFEST).write_text(json.dumps(manifest))
+        named(public, manifest)
 
     return spoil
 

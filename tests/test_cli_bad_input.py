@@ -45,10 +45,15 @@ runtime: {executor: serial}
 """
 
 PUBLIC_FILES = {
+    "codebook.json",
+    "index.html",
     "manifest.json",
     "statement.json",
     "tables/salaries.csv",
+    "tables.xlsx",
     "tables/salaries.parquet",
+    "tables/salaries.wide.csv",
+    "synthetic/set-1.csv",
     "synthetic/set-1.parquet",
     "released/seed",
     "released/job.json",

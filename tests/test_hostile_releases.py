@@ -96,8 +96,8 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
     "outcomes one spacing above": (cells("outcome", np.nextafter(150_000.0, np.inf)), "finite numbers from 0 to 150,000"),
     "outcomes below the public bounds": (cells("outcome", -1e-9), "outcome of salary outside its domain"),
     "a window that only the top is in": (
-        cells("outcome", np.linspace(160_000.0, 180_000.0, 2400), slice(None)),
-        "2400 values of outcome of salary outside its domain",
+        cells("outcome", 170_000.0, slice(None)),
+        "values of outcome of salary outside its domain",
     ),
     "no record behind a point": (cells("standing", 0.0), "3 values of standing outside its domain"),
     "records without end": (cells("standing", np.inf), "3 values of standing outside its domain"),
@@ -119,10 +119,10 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
     "a column twice": (table(POINTS, lambda t: t.append_column("weight", t.column("weight"))), "the columns"),
     "missing values": (
         table(POINTS, lambda t: t.set_column(4, "weight", pa.array([None] * len(t), pa.float64()))),
-        "2400 missing values in weight",
+        "missing values in weight",
     ),
     "no points": (table(POINTS, lambda t: t.slice(0, 0)), "no points"),
-    "more points than a release has": (table(POINTS, lambda t: pa.concat_tables([t, t])), "4800 rows"),
+    "more points than a release has": (table(POINTS, lambda t: pa.concat_tables([t, t])), r"\d+ rows"),
     "more points in one cell": (
         cells("cell field", "arts", slice(800, 1200)),
         "points of one cell and outcome",
@@ -279,10 +279,13 @@ def test_publishing_again_refuses_the_same_damage_and_leaves_the_folder(what: st
 
 
 GUARANTEES: dict[str, tuple[Spoil, str]] = {
-    "no class": (edited(said("", "guarantee"), PROMISE), "promise.json: an unknown guarantee"),
-    "a class of its own": (edited(said("perfect", "guarantee"), PROMISE), "promise.json: an unknown guarantee"),
-    "an ε that is a number": (edited(said(1, "epsilon"), PROMISE), "promise.json: no epsilon"),
-    "no δ": (edited(lambda held: held.pop("delta"), PROMISE), "promise.json: no delta"),
+    "no class": (edited(said("", "guarantee"), PROMISE), "promise.json: guarantee , allowed: strict"),
+    "a class of its own": (
+        edited(said("perfect", "guarantee"), PROMISE),
+        "promise.json: guarantee perfect, allowed: strict",
+    ),
+    "an ε that is a number": (edited(said(1, "epsilon"), PROMISE), "promise.json: epsilon 1, allowed"),
+    "no δ": (edited(lambda held: held.pop("delta"), PROMISE), "promise.json: delta None, allowed"),
     "no assumptions": (edited(said(None, "assumptions"), PROMISE), "promise.json: no assumptions"),
     "a reference that is a list": (edited(said([], "reference"), PROMISE), "promise.json: no valid reference"),
 }

@@ -48,10 +48,13 @@ def _of_tables(release: Release) -> dict[str, dict[str, float]]:
     shares: dict[str, dict[str, float]] = {}
     for stratum, label in enumerate(release.frame.stratum_labels):
         model = release.model(stratum)
-        if not isinstance(model, ReferenceCells) or "borrowed" not in release.sets[0][label]:
+        if not isinstance(model, ReferenceCells):
+            continue
+        held_by = release.theta(model, stratum, 0).values.get("borrowed")
+        if held_by is None:  # shapes of an earlier release
             continue
         where = f"{label} / " if len(release.frame.stratum_labels) > 1 else ""
-        for outcome, column in zip(model.outcomes, release.theta(model, stratum, 0)["borrowed"][0].T, strict=True):
+        for outcome, column in zip(model.outcomes, held_by[0].T, strict=True):
             held = {
                 where + cell: round(share, 3) for cell, share in zip(model.labels, column.tolist(), strict=True) if share
             }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,8 +53,8 @@ def publish(release: Release, public: Path, listener: Listener = silent, replaye
     write_release(building / "released", release)
     grounds = {} if isinstance(release.model(0), NoisyTables) else _grounds(release, building, listener)
     tables = _write_tables(release, building / "tables", grounds, listener)
-    said = statement(release)
-    write_json(building / "statement.json", said)
+    write_json(building / "statement.json", statement(release))
+    said = json.loads((building / "statement.json").read_text(encoding="utf-8"))  # what is printed is what the file says
     write_measurements(building / MEASUREMENTS, release)
     write_workbook(building / "tables.xlsx", release.job, [form for form, _ in tables], said)
     write_codebook(building / "codebook.json", release.job, tables)

@@ -97,8 +97,10 @@ def test_changed_missing_and_added_files_have_a_line_each(public: Path) -> None:
     assert code == 1
     assert [line.partition(":")[0] for line in lines] == [
         "released/seed",
+        "synthetic/set-1.csv",
         "synthetic/set-1.parquet",
         "tables/counts.csv",
+        "records/set-1.csv",
         "records/set-1.parquet",
         "tables/more.csv",
     ]
