@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.models.copula.model import Scores
 from dpdist.models.copula.reference_summary import SHAPES
@@ -50,11 +52,11 @@ def _of_tables(release: Release) -> dict[str, dict[str, float]]:
         model = release.model(stratum)
         if not isinstance(model, ReferenceCells):
             continue
-        held_by = release.theta(model, stratum, 0).values.get("borrowed")
-        if held_by is None:  # shapes of an earlier release
+        described = release.sets[0][label].get("borrowed")
+        if described is None:
             continue
         where = f"{label} / " if len(release.frame.stratum_labels) > 1 else ""
-        for outcome, column in zip(model.outcomes, held_by[0].T, strict=True):
+        for outcome, column in zip(model.outcomes, np.array(described["values"]).T, strict=True):
             held = {
                 where + cell: round(share, 3) for cell, share in zip(model.labels, column.tolist(), strict=True) if share
             }
