@@ -26,7 +26,7 @@ from dpdist.job import Job
 from dpdist.privacy import claims
 from dpdist.publish.printed import Printed, printed, wide_heads
 
-Statistic = Callable[[pd.DataFrame], tuple[float, float]]
+SetStatistic = Callable[[pd.DataFrame], tuple[float, float]]
 """Of a set's records: an estimate and its variance within the set."""
 QUOTE = "quote the published tables: their standard errors hold the protection"
 PAIR = "an estimate and its variance: two finite numbers, the second not negative"
@@ -139,7 +139,7 @@ class Release(os.PathLike[str]):
             raise IndexError(f"no synthetic set {number!r}: {there}")
         return pd.read_parquet(self.folder / "synthetic" / f"set-{number}.parquet")
 
-    def combine(self, statistic: str | Statistic) -> Combined:
+    def combine(self, statistic: str | SetStatistic) -> Combined:
         """An analysis of every synthetic set, combined: T = B/m + W (docs/methods.md, §6).
 
         B is the variance of the estimates between the m sets, W their mean variance within. The degrees of freedom are
@@ -184,7 +184,7 @@ class Release(os.PathLike[str]):
             found = "one synthetic set, which does not tell how sets vary"
             raise AnalysisError(found, "two sets or more", f"{QUOTE}, or release several sets (synthetic_sets)")
 
-    def _mean_of(self, column: str) -> Statistic:
+    def _mean_of(self, column: str) -> SetStatistic:
         """The weighted mean of a column and its variance, of a set. Raises `AnalysisError` for an unknown column."""
         survey, records = self._job.survey, self.synthetic(1)
         numeric = [str(name) for name in records.select_dtypes("number")]
