@@ -1,28 +1,45 @@
 """dpdist: synthetic microdata and survey-weighted tables from confidential surveys, with the privacy spent stated."""
 
 from dpdist.cli.report import report
-from dpdist.core.errors import DataError, DpdistError, FitError, JobError, StudyError, WorkspaceError
+from dpdist.core.errors import (
+    AnalysisError,
+    BudgetRefused,
+    DataError,
+    DpdistError,
+    FitError,
+    JobError,
+    StudyError,
+    WorkspaceError,
+)
 from dpdist.evaluation.calibrate import calibrate
 from dpdist.job import Job
 from dpdist.job.loading import load_job, parse_job
+from dpdist.opening import open_evaluation, open_log_lik, open_posterior, open_release
 from dpdist.planning import Plan
-from dpdist.release import open_log_lik, plan, publish, run, validate
+from dpdist.publish.opened import Release
+from dpdist.release import plan, publish, run, validate
 from dpdist.studies.file import load_study, parse_study
 from dpdist.studies.run import run as run_study
 
 __all__ = [
+    "AnalysisError",
+    "BudgetRefused",
     "DataError",
     "DpdistError",
     "FitError",
     "Job",
     "JobError",
     "Plan",
+    "Release",
     "StudyError",
     "WorkspaceError",
     "calibrate",
     "load_job",
     "load_study",
+    "open_evaluation",
     "open_log_lik",
+    "open_posterior",
+    "open_release",
     "parse_job",
     "parse_study",
     "plan",
@@ -32,3 +49,8 @@ __all__ = [
     "run_study",
     "validate",
 ]
+
+
+def __dir__() -> list[str]:
+    """Public names alone."""
+    return __all__

@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from dpdist.job.presentation import EXTRA, NEEDS_AN_EXTRA
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import StratumModel
+from dpdist.plan_facts import plan_lines
 from dpdist.privacy.guarantees import Promise, large_delta
 from dpdist.privacy.noise import LARGEST_SCALE
 from dpdist.runtime.blocks import BYTES_PER_RECORD, GATHERED_BYTES, Layout
@@ -32,12 +32,12 @@ from dpdist.survey.earlier_release import ReferenceRelease, open_release
 from dpdist.survey.prepare import Census, take_census
 from dpdist.survey.reference_file import ReferenceFile, open_reference
 from dpdist.survey.same_file import content
-from dpdist.survey.source import Source, open_source
+from dpdist.survey.source import Input, Source, open_source
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
-    """What a run would do. `census` was taken from the file and is confidential but for its frame."""
+    """What a run would do, printed in ten lines. `census` was taken from the file and is confidential but for its frame."""
 
     job: Job
     source: Source
@@ -46,6 +46,11 @@ class Plan:
     layout: Layout
     reference: ReferenceFile | ReferenceRelease | None = None
     goodness: GoodnessOfFit | None = None
+
+    def __str__(self) -> str:
+        return plan_lines(self)
+
+    __repr__ = __str__
 
     @cached_property
     def model(self) -> StratumModel:
@@ -57,7 +62,7 @@ class Plan:
         return self.layout.frame
 
 
-def make_plan(job: Job, input: str | Path | None, listener: Listener) -> Plan:
+def make_plan(job: Job, input: Input, listener: Listener) -> Plan:
     """Check every record and the model's needs; nothing is spent or written. Raises `JobError` or `DataError`."""
     _check_likelihood(job)
     refuse_formats(job)

@@ -7,12 +7,11 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import private, write_text
 from dpdist.core.keys import Key
 from dpdist.core.progress import Event, Listener, silent, stage, without_sizes
@@ -21,14 +20,18 @@ from dpdist.estimation.frame_table import frame_table
 from dpdist.evaluation.evaluate import evaluate
 from dpdist.evaluation.verifying import refuse_unverified
 from dpdist.job import Job, budget_text
+from dpdist.job.loading import JobLike, job_of
 from dpdist.ledger.runs import Meter
 from dpdist.mechanisms.reference_tables.donors import Donors
 from dpdist.models.copula.reference_summary import Facts
+from dpdist.opening import release_in
 from dpdist.planning import Plan, make_plan, refuse_formats
+from dpdist.privacy.claims import promised
 from dpdist.privacy.guarantees import Strict
 from dpdist.publish.folder import publish as publish_folder
 from dpdist.publish.folder import publishing, refuse_links
-from dpdist.publish.released import Release, of_run, presented, promised, public_frame, read_release, without_points
+from dpdist.publish.opened import Release as Opened
+from dpdist.publish.released import Release, of_run, presented, public_frame, read_release, without_points
 from dpdist.runtime.blocks import Blocks
 from dpdist.runtime.executors import executor
 from dpdist.runtime.fit_address import Fit, open_fit
@@ -36,7 +39,6 @@ from dpdist.runtime.reference import learn, learn_or_refuse, powers, refused
 from dpdist.runtime.strata import create_stores, gather_strata, protect_all, protect_some
 from dpdist.runtime.tasks import fit_error
 from dpdist.sampling import facts, prepare
-from dpdist.storage import arrays
 from dpdist.storage.identity import Identity
 from dpdist.storage.log import confidential_log
 from dpdist.storage.paths import SCRATCH
@@ -47,41 +49,86 @@ from dpdist.survey.prepare import changed_while_read, let_go, place
 from dpdist.survey.reference_file import copied_columns, place_reference
 from dpdist.survey.released_reference import composed
 from dpdist.survey.same_file import table_content
-
-if TYPE_CHECKING:
-    import xarray as xr
+from dpdist.survey.source import Input
 
 POOLING = "pooling"
 """Mark of the decision to pool, kept before the pooled fit replaces the strata's stores."""
 
 
-def validate(job: Job, input: str | Path | None = None, listener: Listener = silent) -> Plan:
-    """Check the job against the data; nothing is spent or written. Raises `JobError` or `DataError`."""
-    return make_plan(job, input, _guarded(job, listener))
+def validate(job: JobLike, input: Input = None, listener: Listener = silent) -> Plan:
+    """Check the job against the data; nothing is spent or written.
+
+    Parameters
+    ----------
+    job : a `Job`, a mapping as a job file has it, YAML text, or the path or name of a job file.
+    input : the confidential records in place of the job's own: a file, a pandas data frame or an Arrow table.
+    listener : is told of progress.
+
+    Returns
+    -------
+    The plan of a run, confidential but for what it prints.
+
+    Raises
+    ------
+    JobError, DataError : every problem, its place, what is allowed and the remedy.
+
+    Example
+    -------
+    >>> dpdist.validate("doctorates")  # doctest: +SKIP
+    """
+    said = job_of(job)
+    return make_plan(said, input, _guarded(said, listener))
 
 
-def plan(job: Job, input: str | Path | None = None, listener: Listener = silent) -> Plan:
-    """What a run would do and cost, from public facts; the checks are those of `validate`."""
-    return make_plan(job, input, _guarded(job, listener))
+def plan(job: JobLike, input: Input = None, listener: Listener = silent) -> Plan:
+    """What a run would do and cost, after all checks; nothing is spent or written.
+
+    Parameters, errors and result are those of `validate`.
+
+    Example
+    -------
+    >>> print(dpdist.plan("doctorates"))  # doctest: +SKIP
+    """
+    return validate(job, input, listener)
 
 
 def run(
-    job: Job,
+    job: JobLike,
     workspace: str | Path,
-    input: str | Path | None = None,
+    input: Input = None,
     replay: str | Path | None = None,
     listener: Listener = silent,
     counted: bool = True,
-) -> Path | str:
-    """Protect, publish, evaluate; on a workspace begun before it resumes. Returns the public folder.
+) -> Opened:
+    """Protect, publish, evaluate. This spends the budget once: on a workspace begun before it resumes.
 
-    The workspace is a folder, or the URL of a prefix in an object store; then a URL is returned, too. Where job or
-    environment name a ledger, the run is charged in it; not so with `counted` false: in a study, whose data are public.
-    Raises `JobError`, `DataError` or `BudgetRefused` before anything is written, `FitError` if a stratum has no release.
+    Parameters
+    ----------
+    job : a `Job`, a mapping as a job file has it, YAML text, or the path or name of a job file.
+    workspace : a folder, or the URL of a prefix in an object store.
+    input : the confidential records in place of the job's own: a file, a pandas data frame or an Arrow table.
+    replay : the confidential folder of a run to repeat, draw by draw, for a test or an audit.
+    listener : is told of progress.
+    counted : whether the ledger that job or environment name is charged; not in a study, whose data are public.
+
+    Returns
+    -------
+    The release. It stands for the public folder as a path, or for its URL.
+
+    Raises
+    ------
+    JobError, DataError, BudgetRefused : before anything is written.
+    FitError : a stratum has no release.
+    WorkspaceError : the workspace is another run's, or cannot be used.
+
+    Example
+    -------
+    >>> dpdist.run("doctorates", "doctorates-2017").tables["salaries"]  # doctest: +SKIP
     """
+    said = job_of(job)
     with Workspace.opened(workspace) as space:
-        _run(job, space, input, replay, _guarded(job, listener), counted)
-        return space.published
+        _run(said, space, input, replay, _guarded(said, listener), counted)
+        return release_in(space)
 
 
 def _guarded(job: Job, listener: Listener) -> Listener:
@@ -89,9 +136,7 @@ def _guarded(job: Job, listener: Listener) -> Listener:
     return without_sizes(listener) if job.sizes_secret else listener
 
 
-def _run(
-    job: Job, space: Workspace, input: str | Path | None, replay: str | Path | None, listener: Listener, counted: bool
-) -> None:
+def _run(job: Job, space: Workspace, input: Input, replay: str | Path | None, listener: Listener, counted: bool) -> None:
     refuse_links(space.public)
     plan = make_plan(job, input, listener)
     identity = Identity(_decisive(plan), plan.source.fingerprint())
@@ -258,30 +303,35 @@ def _refreshed(job: Job) -> dict[str, Any]:
     return {"histogram": {"epsilon": budget_text(said.epsilon)}} if said is not None else {}
 
 
-def publish(workspace: str | Path, listener: Listener = silent, job: Job | None = None) -> Path | str:
+def publish(workspace: str | Path, listener: Listener = silent, job: JobLike | None = None) -> Opened:
     """Tables, microdata and statement again from `public/released`, at no cost and without the confidential folder.
 
-    Of `job`, a job file with other labels, the presentation is taken; raises `JobError` where it says anything else anew.
+    Parameters
+    ----------
+    workspace : of a finished run.
+    listener : is told of progress.
+    job : one with other labels, of which the presentation is taken.
+
+    Returns
+    -------
+    The release, as from `run`.
+
+    Raises
+    ------
+    JobError : the job says anything anew but the presentation.
+    WorkspaceError : there is no release, or it is not as it was released.
+
+    Example
+    -------
+    >>> dpdist.publish("doctorates-2017", job="relabelled.yaml")  # doctest: +SKIP
     """
     with Workspace.opened(workspace) as space, space.publishing(), threadpool_limits(1):
         with publishing(space.public):
             if (space.public / MANIFEST).exists():
                 refuse_unverified(space.public, made_again=True)
             release = read_release(space.public / "released")
-            release = release if job is None else presented(release, job)
+            release = release if job is None else presented(release, job_of(job))
             refuse_formats(release.job)
             publish_folder(release, space.public, listener)
         space.store.show(space.public)
-        return space.published
-
-
-def open_log_lik(workspace: str | Path) -> xr.Dataset:
-    """log_lik.zarr of a run: coordinates loaded, the tensor lazy (dims chain, draw, record)."""
-    import xarray as xr
-
-    space = Workspace.at(workspace)
-    if not space.store.names(space.log_lik):
-        remedy = "run the job, with record: {log_lik: always}"
-        raise WorkspaceError(str(workspace), "it keeps no log-likelihood tensor", remedy)
-    store: xr.Dataset = xr.open_zarr(arrays.source(space.log_lik, space.store), consolidated=False)
-    return store.assign_coords({name: store[name].load() for name in (*store.coords, "offset", "length")})
+        return release_in(space)

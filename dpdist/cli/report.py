@@ -25,20 +25,16 @@ from dpdist.core.table_cells import cross
 from dpdist.estimation.frame_table import frame_from_table
 from dpdist.evaluation.verifying import refuse_unverified
 from dpdist.ledger.charging import standing
-from dpdist.mechanisms.reference_tables.collapsing import fewest
-from dpdist.mechanisms.reference_tables.sensitivity import noise_scales
+from dpdist.opening import EVALUATED, NO_EVALUATION, evaluations
+from dpdist.plan_facts import SIZES_SECRET, records, records_text, reference, sizes
 from dpdist.planning import Plan
 from dpdist.privacy import adjacency, claims
+from dpdist.privacy.claims import promised
 from dpdist.privacy.guarantees import large_delta
 from dpdist.publish.folder import recover
-from dpdist.publish.released import promised
-from dpdist.runtime.blocks import log_lik_bytes
 from dpdist.storage.bucket import MANIFEST
 from dpdist.storage.workspace import Workspace
-from dpdist.survey.earlier_release import ReferenceRelease
-from dpdist.survey.reference_file import ReferenceFile
 
-SIZES_SECRET = "not shown: the job keeps sizes confidential"
 ABREAST = 2
 """Statistics, with their standard errors, that a line of 80 columns holds beside a cell's levels."""
 LEGEND = "± is one standard error. 90 % intervals are `lower` and `upper` in the files of public/tables."
@@ -52,13 +48,13 @@ def plan_text(plan: Plan) -> RenderableType:
     job = plan.job
     facts = {
         "input": plan.source.name,
-        "records": SIZES_SECRET if job.sizes_secret else f"{_records(plan):,} after universe and rules",
-        **({"reference": _reference(plan, plan.reference)} if plan.reference is not None else {}),
+        "records": records_text(plan),
+        **({"reference": reference(plan, plan.reference)} if plan.reference is not None else {}),
         **({"fit to reference": plan.goodness.in_words()} if plan.goodness is not None else {}),
-        **_sizes(plan),
+        **sizes(plan),
     }
     said = promised(plan.promise, {}) | {"exchange": job.budget.exchange, "headline": adjacency.headline(job)}
-    said["cautions"] = [*said["cautions"], *filter(None, [large_delta(job, _records(plan))]), *cautions(plan)]
+    said["cautions"] = [*said["cautions"], *filter(None, [large_delta(job, records(plan))]), *cautions(plan)]
     counted = standing(job, plan.promise.total)
     return facts_text({**facts, **_promise(said), "composition": said["composition"], **counted, **_cautions(said)})
 
@@ -88,39 +84,7 @@ def valid_text(plan: Plan) -> str:
     """That the job is valid, and for how many records where that may be shown."""
     if plan.job.sizes_secret:
         return f"The job is valid. Records: {SIZES_SECRET}."
-    return f"The job is valid: {_records(plan):,} records in {len(plan.frame.stratum_labels):,} strata."
-
-
-def _records(plan: Plan) -> int:
-    return int(plan.frame.count.sum())
-
-
-def _sizes(plan: Plan) -> dict[str, str]:
-    """What follows from the number of records."""
-    if plan.job.sizes_secret:
-        return {"blocks, memory": "not shown either, for they follow from the number of records"}
-    frame, layout, count = plan.frame, plan.layout, plan.frame.stratum_count
-    needed, given = layout.largest_task_bytes / 2**20, int(plan.job.runtime.memory_per_worker) / 2**20
-    store = f"{log_lik_bytes(frame, layout.draws) / 2**20:,.0f} MiB before compression"
-    return {
-        "strata": f"{len(count):,} (from {int(count.min()):,} to {int(count.max()):,} records)",
-        "blocks": f"{len(layout.blocks):,}",
-        "memory per task": f"{needed:,.0f} MiB at most, of {given:,.0f} MiB a worker",
-        "log-likelihood store": store if layout.log_lik else "not kept",
-    }
-
-
-def _reference(plan: Plan, found: ReferenceFile | ReferenceRelease) -> str:
-    """Its size, and for tables of its cells how many of them are too small to have noise of their own."""
-    job, said = plan.job, f"{found.records:,} records"
-    if not isinstance(found, ReferenceFile) or job.mechanism.facts.statistics != "reference_cells":
-        return said
-    cell = plan.frame.group(job.cell_columns)[0]
-    records = np.bincount(cell, weights=found.counts(plan.frame)).astype(int)
-    few = fewest(noise_scales(job.epsilon_of_tables, job.budget.adjacency, len(job.outcomes)))
-    said += f", {records.min():,} to {records.max():,} in each of {len(records):,} cells"
-    small = int((records < few).sum())
-    return said + (f"; {small:,} of fewer than {few:,.0f}, which noise would drown, have sums together" if small else "")
+    return f"The job is valid: {records(plan):,} records in {len(plan.frame.stratum_labels):,} strata."
 
 
 def run_text(workspace: str | Path) -> RenderableType:
@@ -183,14 +147,10 @@ def verdict(workspace: str | Path) -> RenderableType:
 
 def _evaluations(space: Workspace) -> dict[str, pd.DataFrame]:
     """The evaluation of every published table, by name."""
-    space.store.take_folder(space.evaluation)
-    names = sorted(path.stem for path in (space.public / "tables").glob("*.parquet"))
-    paths = {name: space.evaluation / f"{name}.parquet" for name in names}
-    if not all(path.exists() for path in paths.values()):
-        raise WorkspaceError(
-            space.place, "no evaluation", "the `dpdist run` that made it makes it again, and spends nothing"
-        )
-    return {name: pd.read_parquet(path) for name, path in paths.items()}
+    names, found = sorted(path.stem for path in (space.public / "tables").glob("*.parquet")), evaluations(space)
+    if not set(names) <= set(found):
+        raise WorkspaceError(space.place, NO_EVALUATION, EVALUATED)
+    return {name: found[name] for name in names}
 
 
 def report(workspace: str | Path, confidential: bool = False) -> str:

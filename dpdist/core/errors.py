@@ -84,6 +84,17 @@ class DataError(ProblemsError):
         return f"{said}\n  Rows are counted from 1, a header not among them." if counted else said
 
 
+class AnalysisError(DpdistError):
+    """An analysis of synthetic sets that the release does not allow, or that gives no estimate."""
+
+    def __init__(self, found: str, allowed: str, remedy: str):
+        self.found, self.allowed, self.remedy = found, allowed, remedy
+        super().__init__(f"analysis: {found}\n    allowed: {allowed}\n    remedy:  {remedy}")
+
+    def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
+        return type(self), (self.found, self.allowed, self.remedy)
+
+
 class FitError(DpdistError):
     """A stratum's posterior does not exist or its bound could not be brought under the target."""
 

@@ -19,8 +19,9 @@ from dpdist.core.public_files import (
 )
 from dpdist.estimation.frame_table import read_job
 from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.privacy.claims import promised
 from dpdist.publish.minisign import PublicKey, SecretKey, SignatureError
-from dpdist.publish.released import REMEDY, promised
+from dpdist.publish.released import REMEDY
 
 FIGURES = ("guarantee", "adjacency", "epsilon", "epsilon_per_set", "substitution_epsilon", "delta")
 """What of a statement follows from the job alone."""

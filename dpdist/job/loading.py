@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeAlias, get_args
 
 from dpdist.core.errors import JobError, Problem, ProblemsError
 from dpdist.job import STATISTICS, Calibration, Family, Job
@@ -14,6 +15,8 @@ from dpdist.job.checks import Contradiction, contradictions
 from dpdist.job.validation import validated
 from dpdist.job.yaml_lines import Lines, dotted, mapping, place, read_yaml, written
 
+JobLike: TypeAlias = Job | Mapping[str, Any] | str | Path
+"""What `job_of` takes for a job."""
 NOT_A_MAPPING = Problem("job", "not a mapping of keys", "dataset:, columns:, …", "see README for a job file")
 
 
@@ -56,9 +59,41 @@ def load_job(name: str | Path) -> Job:
     return parse_job(read_yaml(path, JobError), str(path), path.parent)
 
 
+def job_of(said: JobLike) -> Job:
+    """A job from whatever says one: a `Job`, a mapping as a job file has it, YAML text, or a file's path or name.
+
+    A text of several lines is YAML; any other is a path, or the name of a shipped job. Files that a mapping or a text
+    names lie in the working folder. Raises `JobError`.
+    """
+    if isinstance(said, Job):
+        return said
+    if isinstance(said, Mapping):
+        return _checked(_plain(said), "job", {}, Path())
+    if isinstance(said, str) and "\n" in said:
+        return parse_job(said)
+    if isinstance(said, str | Path):
+        return load_job(said)
+    allowed = "a Job, a mapping, YAML text, or the path or name of a job file"
+    raise JobError("job", [Problem("job", f"a {type(said).__name__}", allowed, "give one of these")])
+
+
+def _plain(said: Any) -> Any:
+    """With mappings, sequences and paths as a YAML file gives them."""
+    if isinstance(said, Mapping):
+        return {key: _plain(value) for key, value in said.items()}
+    if isinstance(said, list | tuple):
+        return [_plain(value) for value in said]
+    return str(said) if isinstance(said, Path) else said
+
+
 def parse_job(text: str, source: str = "job", folder: Path = Path()) -> Job:
     """Validate a job given as YAML text; files that it names lie in `folder`."""
     said, lines = mapping(text, source, JobError, NOT_A_MAPPING)
+    return _checked(said, source, lines, folder)
+
+
+def _checked(said: dict[str, Any], source: str, lines: Lines, folder: Path) -> Job:
+    """What was said as a job without contradictions. Raises `JobError`."""
     _refuse_earlier_form(said, source, lines)
     said = _with_calibration(_with_program(said, folder, source, lines), folder, source, lines)
     job = validated(Job, said, source, lines, JobError)

@@ -9,7 +9,7 @@ from typing import Any
 
 from dpdist.job import Job, budget_text
 from dpdist.privacy.adjacency import listed
-from dpdist.privacy.guarantees import large_delta
+from dpdist.privacy.guarantees import Concentrated, NoGuarantee, Promise, delta_text, epsilon_text, large_delta
 
 NONE = (
     "nothing is promised: no bound is claimed on what this release tells of any record, whatever ε the job states; it is "
@@ -33,6 +33,28 @@ ASYMPTOTIC = (
 SAME_X = "where {values} of a record are exchanged for any others at the same x, ε = {epsilon}"
 REMOVED_AND_ADDED = "where a record is exchanged for any other, one is removed and one added: ε = {epsilon}"
 MOVES = "a record that changes its table columns is not covered: the published counts show it"
+
+
+def promised(promise: Promise, sampler: Mapping[str, Any], reference: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """A promise in JSON terms, with how the posterior was sampled and what was fixed on which reference."""
+    guarantee = promise.total
+    said: dict[str, Any] = {"guarantee": guarantee.name}
+    said["adjacency"] = None if isinstance(guarantee, NoGuarantee) else guarantee.adjacency
+    said["epsilon"] = epsilon_text(guarantee)
+    said["epsilon_per_set"] = epsilon_text(promise.per_set)
+    exchanged = None if isinstance(guarantee, NoGuarantee) else guarantee.substitution_epsilon
+    said["substitution_epsilon"] = None if exchanged is None else budget_text(exchanged)
+    said["delta"] = delta_text(guarantee)
+    if isinstance(guarantee, Concentrated):
+        said["rho"] = budget_text(guarantee.rho)
+        said["substitution_rho"] = budget_text(guarantee.substitution_rho)
+    said["composition"] = promise.composition
+    said["assumptions"] = list(promise.assumptions)
+    said["cautions"] = list(promise.cautions)
+    said["sampler"] = dict(sampler)
+    if reference is not None:
+        said["reference"] = dict(reference)
+    return said
 
 
 def factor(epsilon: Fraction) -> str:

@@ -20,22 +20,14 @@ from dpdist.core.public_files import MANIFEST, Damaged, read_object, vouched
 from dpdist.core.records import POOLED, Frame
 from dpdist.estimation.frame_table import frame_table, read_frame, read_job
 from dpdist.estimation.weighted_points import REFERENCE_FILE, points_table, read_points
-from dpdist.job import Job, budget_text
+from dpdist.job import Job
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.reference_tables.donors import Donors, donors_from_table, donors_table
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.models.copula.model import Scores
 from dpdist.models.copula.reference_summary import Facts, facts_from_table, facts_table
 from dpdist.models.protocol import Draws, StratumModel
-from dpdist.privacy.guarantees import (
-    Concentrated,
-    GuaranteeName,
-    NoGuarantee,
-    Promise,
-    bound_target,
-    delta_text,
-    epsilon_text,
-)
+from dpdist.privacy.guarantees import GuaranteeName, bound_target
 
 UNDO = "undo the change, or run the job in a new workspace, which spends its budget"
 REMEDY = "restore it from a copy, or let the same `dpdist run` make the folder again"
@@ -94,28 +86,6 @@ def presented(release: Release, job: Job) -> Release:
         raise JobError("presentation", problems)
     public = release.job.public | {"presentation": job.public["presentation"]}
     return replace(release, job=Job.model_validate(public))
-
-
-def promised(promise: Promise, sampler: Mapping[str, Any], reference: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """A promise in JSON terms, with how the posterior was sampled and what was fixed on which reference."""
-    guarantee = promise.total
-    said: dict[str, Any] = {"guarantee": guarantee.name}
-    said["adjacency"] = None if isinstance(guarantee, NoGuarantee) else guarantee.adjacency
-    said["epsilon"] = epsilon_text(guarantee)
-    said["epsilon_per_set"] = epsilon_text(promise.per_set)
-    exchanged = None if isinstance(guarantee, NoGuarantee) else guarantee.substitution_epsilon
-    said["substitution_epsilon"] = None if exchanged is None else budget_text(exchanged)
-    said["delta"] = delta_text(guarantee)
-    if isinstance(guarantee, Concentrated):
-        said["rho"] = budget_text(guarantee.rho)
-        said["substitution_rho"] = budget_text(guarantee.substitution_rho)
-    said["composition"] = promise.composition
-    said["assumptions"] = list(promise.assumptions)
-    said["cautions"] = list(promise.cautions)
-    said["sampler"] = dict(sampler)
-    if reference is not None:
-        said["reference"] = dict(reference)
-    return said
 
 
 def of_run(release: Release, date: str | None, metered: bool) -> Release:

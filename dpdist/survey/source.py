@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
@@ -24,7 +25,14 @@ from dpdist.survey.simulate import SCHEMA, Doctorates, Truth
 
 BATCH_ROWS = 65_536
 CSV_BLOCK_BYTES = 1 << 22
+IN_MEMORY = "the table in memory"
+"""What stands in place of a file's name."""
+ONE_TYPE = "texts, numbers, booleans or dates, of one type in a column"
 FORMATS = "a Parquet file, or a CSV file (.csv, .csv.gz) in UTF-8 with commas between fields"
+
+
+Input: TypeAlias = str | Path | pd.DataFrame | pa.Table | None
+"""Records in place of the job's own: a file, or a table in memory."""
 
 
 class Source(Protocol):
@@ -60,9 +68,13 @@ class Source(Protocol):
     def truth(self) -> Truth | None: ...
 
 
-def open_source(job: Job, path: str | Path | None = None) -> Source:
-    """The job's input, or `path` in its stead. Raises `DataError` for a file that cannot be read."""
+def open_source(job: Job, path: Input = None) -> Source:
+    """The job's input, or in its stead the file or table given. Raises `DataError` for one that cannot be read."""
     said = job.input
+    if isinstance(path, pd.DataFrame):
+        return TableSource(arrow(path))
+    if isinstance(path, pa.Table):
+        return TableSource(path)
     if path is None and said.simulate is not None:
         return simulated_source(said.simulate)
     chosen = path if path is not None else said.path
@@ -136,6 +148,58 @@ class ParquetSource:
             kind = self.path.suffix.lower()
             found = "not a readable Parquet file" if kind in ("", ".parquet", ".pq") else f"files named {kind} are not read"
             raise _unreadable(self.name, found, "store it as Parquet, or as CSV in a file named .csv") from None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TableSource:
+    """A table in memory. Its fingerprint follows from its content, in whatever chunks it stands."""
+
+    table: pa.Table
+    name: str = IN_MEMORY
+    text_only: bool = False
+
+    @property
+    def columns(self) -> Sequence[str]:
+        return list(self.table.column_names)
+
+    @property
+    def rows(self) -> int:
+        return int(self.table.num_rows)
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        yield from self.table.select(list(columns)).to_batches(max_chunksize=BATCH_ROWS)
+
+    def lines(self, rows: set[int]) -> Mapping[int, int]:
+        return {}
+
+    def fingerprint(self) -> str:
+        """Of the columns in order, one whole chunk each, as an Arrow stream."""
+        whole = self.table.replace_schema_metadata(None).unify_dictionaries().combine_chunks()
+        written = pa.BufferOutputStream()
+        with pa.ipc.new_stream(written, whole.schema) as stream:
+            stream.write_table(whole)
+        return hashlib.sha256(written.getvalue()).hexdigest()
+
+    @property
+    def truth(self) -> None:
+        return None
+
+
+def arrow(frame: pd.DataFrame) -> pa.Table:
+    """A data frame as an Arrow table, without its index. Raises `DataError`, which names columns of several types."""
+    names = [str(name) for name in frame.columns]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        problem = Problem(twice[0], "two columns of this name", "a name of its own for every column", "rename one")
+        raise DataError(IN_MEMORY, [problem])
+    made, problems = list[pa.Array](), list[Problem]()
+    for place, name in enumerate(names):
+        try:
+            made.append(pa.Array.from_pandas(frame.iloc[:, place]))
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):  # its message quotes a value
+            problems.append(Problem(name, "values of several types, or of one that is not read", ONE_TYPE, "convert it"))
+    if problems:
+        raise DataError(IN_MEMORY, problems)
+    return pa.table(made, names=names)
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ from dpdist.job import Job, WeightRule
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.mechanisms.wording import EXCEEDS
-from dpdist.privacy.claims import delta_of_draws, factor, headline
+from dpdist.privacy.claims import delta_of_draws, factor, headline, promised
 from dpdist.privacy.domain import REFUSED
-from dpdist.publish.released import Release, promised
+from dpdist.publish.released import Release
 from dpdist.publish.statement import statement
 from dpdist.sampling import facts
 

@@ -27,7 +27,8 @@ from dpdist.job import Job, StatisticName
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.on_reference import Learned
 from dpdist.mechanisms.registry import mechanism_of
-from dpdist.publish.released import Release, promised
+from dpdist.privacy.claims import promised
+from dpdist.publish.released import Release
 from dpdist.publish.standard_errors import spreads
 from dpdist.publish.tables import expectations, from_parameters
 from dpdist.runtime.reference import learned_from

@@ -29,8 +29,9 @@ from dpdist.mechanisms.laplace_cells.sensitivity import CellBounds, noise_scale
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.lognormal.model import Lognormal
 from dpdist.models.protocol import Draws, Improper
+from dpdist.privacy.claims import promised
 from dpdist.privacy.weight_search import NotReached
-from dpdist.publish.released import Release, promised
+from dpdist.publish.released import Release
 from dpdist.publish.standard_errors import Spreads, spreads
 from dpdist.publish.tables import Grounds, combined_records, estimates
 from dpdist.sampling import facts, sampler_of

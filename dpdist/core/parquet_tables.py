@@ -1,0 +1,39 @@
+"""Data frames by name, each read from its Parquet file when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pandas as pd
+
+
+class ParquetTables(Mapping[str, pd.DataFrame]):
+    """Tables of a folder. A frame is read anew each time, so that changes to one stay with who made them."""
+
+    def __init__(self, folder: Path, what: str, kept: object = None):
+        """`what` names the tables to people, in the plural; `kept` is what the folder lives as long as, if anything."""
+        self._kept = kept
+        self._paths, self._what = {path.stem: path for path in sorted(folder.glob("*.parquet"))}, what
+
+    def __getitem__(self, name: str) -> pd.DataFrame:
+        """The table of this name. Raises `KeyError`, which names the known ones."""
+        return pd.read_parquet(self.path(name))
+
+    def path(self, name: str) -> Path:
+        """Its file. Raises `KeyError`, which names the known ones."""
+        if name not in self._paths:
+            raise KeyError(f"no table {name!r} among these {self._what}: {', '.join(self) or 'there are none'}")
+        return self._paths[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._paths
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __repr__(self) -> str:
+        return f"<{self._what}: {', '.join(self) or 'none'}>"

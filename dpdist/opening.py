@@ -1,0 +1,176 @@
+"""What a run left, opened: the public folder for everybody, by-products for the custodian."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dpdist.core.errors import WorkspaceError
+from dpdist.core.parquet_tables import ParquetTables
+from dpdist.core.public_files import MANIFEST
+from dpdist.evaluation.verifying import public_of, refuse_unverified
+from dpdist.publish.opened import Release
+from dpdist.storage import arrays
+from dpdist.storage.objects import is_url
+from dpdist.storage.workspace import Workspace
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+NO_RELEASE = "no release: there is no manifest.json in it"
+RUN_FIRST = "name the workspace of a finished run, or its public folder"
+NO_EVALUATION = "no evaluation"
+EVALUATED = "the `dpdist run` that made it makes it again, and spends nothing"
+
+
+def open_release(place: str | Path) -> Release:
+    """A finished release, verified against its manifest.
+
+    Parameters
+    ----------
+    place : a workspace or its public folder; a folder, or a URL of an object store.
+
+    Returns
+    -------
+    The release: `tables`, `synthetic(k)`, `combine(…)`, `statement`. It stands for the public folder as a path.
+
+    Raises
+    ------
+    WorkspaceError : there is no release, or a file of it is not as it was released.
+
+    Example
+    -------
+    >>> dpdist.open_release("doctorates-2017").tables["salaries"]  # doctest: +SKIP
+    """
+    if is_url(place):
+        url = str(place).rstrip("/").removesuffix("/public")
+        release = Release(f"{url}/public", _Taken(url))
+        release.folder  # noqa: B018 - its files come here, and are verified
+        return release
+    public = public_of(Path(place)).absolute()
+    if not (public / MANIFEST).is_file():
+        raise WorkspaceError(str(place), NO_RELEASE, RUN_FIRST)
+    refuse_unverified(public)
+    return Release(str(public), lambda: public)
+
+
+def release_in(space: Workspace) -> Release:
+    """The release of a run that has just published it."""
+    if space.store.shared:
+        return Release(str(space.public), lambda: space.public)
+    return Release(str(space.published), _Taken(space.place))
+
+
+class _Taken:
+    """Brings the public folder of an object store here, and keeps it as long as this object lives."""
+
+    def __init__(self, url: str):
+        self._url = url
+
+    def __call__(self) -> Path:
+        self._space = Workspace.at(self._url, soon=True)
+        public = self._space.public
+        self._space.store.take_folder(public)
+        if not (public / MANIFEST).is_file():
+            raise WorkspaceError(self._url, NO_RELEASE, RUN_FIRST)
+        try:
+            refuse_unverified(public)
+        except WorkspaceError as error:  # the folder here is nobody's to mend
+            raise WorkspaceError(self._url, error.found, error.remedy, error.exit_code) from None
+        return public
+
+
+def open_evaluation(workspace: str | Path) -> ParquetTables:
+    """The evaluation of every published table, beside direct estimates: **confidential**, for the custodian alone.
+
+    Parameters
+    ----------
+    workspace : of a finished run.
+
+    Returns
+    -------
+    Data frames by the name of the table, and of an audit where there was one. Each is read when asked for.
+
+    Raises
+    ------
+    WorkspaceError : there is no evaluation.
+
+    Example
+    -------
+    >>> dpdist.open_evaluation("doctorates-2017")["salaries"]  # doctest: +SKIP
+    """
+    space = Workspace.at(workspace, soon=True)
+    found = evaluations(space)
+    if not found:
+        raise WorkspaceError(space.place, NO_EVALUATION, EVALUATED)
+    return found
+
+
+def evaluations(space: Workspace) -> ParquetTables:
+    """What the evaluation of a run left, if anything: confidential."""
+    space.store.take_folder(space.evaluation)
+    return ParquetTables(space.evaluation, "confidential evaluations", space)
+
+
+def open_log_lik(workspace: str | Path) -> xr.Dataset:
+    """log_lik.zarr of a run, the tensor lazy and coordinates loaded: **confidential**, for the custodian alone.
+
+    Strata are padded to whole chunks. Padding is masked: its values are NaN, and its `record` is −1.
+
+    Parameters
+    ----------
+    workspace : of a finished run that kept the tensor.
+
+    Returns
+    -------
+    `log_lik` (chain, draw, record), natural logarithms; `offset` and `length` (stratum) say where a stratum lies.
+
+    Raises
+    ------
+    WorkspaceError : the run kept no log likelihood.
+
+    Example
+    -------
+    >>> dpdist.open_log_lik("doctorates-2017")["log_lik"].sizes  # doctest: +SKIP
+    """
+    space = Workspace.at(workspace)
+    if not space.store.names(space.log_lik):
+        remedy = "run the job, with record: {log_lik: always}"
+        raise WorkspaceError(str(workspace), "it keeps no log-likelihood tensor", remedy)
+    return _loaded(space, space.log_lik, "offset", "length")
+
+
+def open_posterior(workspace: str | Path) -> xr.Dataset:
+    """posterior.zarr of a run, draws of the final fit, lazy: **confidential**, for the custodian alone.
+
+    A posterior has no padding. A stratum without draws of its own is NaN.
+
+    Parameters
+    ----------
+    workspace : of a finished run of a mechanism that samples a posterior.
+
+    Returns
+    -------
+    Every parameter of the model, (chain, draw, stratum, and its own dimensions).
+
+    Raises
+    ------
+    WorkspaceError : the run sampled no posterior.
+
+    Example
+    -------
+    >>> dpdist.open_posterior("doctorates-2017").sizes  # doctest: +SKIP
+    """
+    space = Workspace.at(workspace)
+    if not space.store.names(space.posterior):
+        remedy = "open that of a mechanism that samples one, as weighted"
+        raise WorkspaceError(str(workspace), "it keeps no posterior", remedy)
+    return _loaded(space, space.posterior)
+
+
+def _loaded(space: Workspace, path: Path, *others: str) -> xr.Dataset:
+    """A store with its coordinates loaded, and these other small arrays."""
+    import xarray as xr
+
+    store: xr.Dataset = xr.open_zarr(arrays.source(path, space.store), consolidated=False)
+    return store.assign_coords({name: store[name].load() for name in (*store.coords, *others)})

@@ -1,0 +1,75 @@
+"""What a plan shows to people: sizes only where the job does not keep them secret, and never a record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dpdist.mechanisms.reference_tables.collapsing import fewest
+from dpdist.mechanisms.reference_tables.sensitivity import noise_scales
+from dpdist.privacy import adjacency, claims
+from dpdist.runtime.blocks import log_lik_bytes
+from dpdist.survey.earlier_release import ReferenceRelease
+from dpdist.survey.reference_file import ReferenceFile
+
+if TYPE_CHECKING:
+    from dpdist.planning import Plan
+
+SIZES_SECRET = "not shown: the job keeps sizes confidential"
+MEMORY = "memory per task"
+STRATA = "strata"
+
+
+def plan_lines(plan: Plan) -> str:
+    """A plan in ten lines or fewer: what is read, what is promised, what is published."""
+    job, shown = plan.job, sizes(plan)
+    said = claims.promised(plan.promise, {}) | {"exchange": job.budget.exchange}
+    claimed = {name: text for name, text in claims.headline(said).items() if name in ("guarantee", "aimed at")}
+    facts = {
+        "input": plan.source.name,
+        "records": records_text(plan),
+        **({"reference": reference(plan, plan.reference)} if plan.reference is not None else {}),
+        **{name: shown[name] for name in (STRATA, MEMORY) if name in shown},
+        **claimed,
+        **({"about": adjacency.headline(job)} if said["guarantee"] != "none" else {}),
+        "tables": ", ".join(table.name for table in job.tables) or "none",
+    }
+    return "\n".join([f"Plan of {job.dataset} {job.period}", *(f"  {name}: {text}" for name, text in facts.items())])
+
+
+def records(plan: Plan) -> int:
+    return int(plan.frame.count.sum())
+
+
+def records_text(plan: Plan) -> str:
+    """How many records are read, where that may be shown."""
+    return SIZES_SECRET if plan.job.sizes_secret else f"{records(plan):,} after universe and rules"
+
+
+def sizes(plan: Plan) -> dict[str, str]:
+    """What follows from the number of records."""
+    if plan.job.sizes_secret:
+        return {"blocks, memory": "not shown either, for they follow from the number of records"}
+    frame, layout, count = plan.frame, plan.layout, plan.frame.stratum_count
+    needed, given = layout.largest_task_bytes / 2**20, int(plan.job.runtime.memory_per_worker) / 2**20
+    store = f"{log_lik_bytes(frame, layout.draws) / 2**20:,.0f} MiB before compression"
+    return {
+        STRATA: f"{len(count):,} (from {int(count.min()):,} to {int(count.max()):,} records)",
+        "blocks": f"{len(layout.blocks):,}",
+        MEMORY: f"{needed:,.0f} MiB at most, of {given:,.0f} MiB a worker",
+        "log-likelihood store": store if layout.log_lik else "not kept",
+    }
+
+
+def reference(plan: Plan, found: ReferenceFile | ReferenceRelease) -> str:
+    """Its size, and for tables of its cells how many of them are too small to have noise of their own."""
+    job, said = plan.job, f"{found.records:,} records"
+    if not isinstance(found, ReferenceFile) or job.mechanism.facts.statistics != "reference_cells":
+        return said
+    cell = plan.frame.group(job.cell_columns)[0]
+    size = np.bincount(cell, weights=found.counts(plan.frame)).astype(int)
+    few = fewest(noise_scales(job.epsilon_of_tables, job.budget.adjacency, len(job.outcomes)))
+    said += f", {size.min():,} to {size.max():,} in each of {len(size):,} cells"
+    small = int((size < few).sum())
+    return said + (f"; {small:,} of fewer than {few:,.0f}, which noise would drown, have sums together" if small else "")

@@ -1,0 +1,259 @@
+"""A public folder as an object: its tables, synthetic sets and statement as they are for everybody.
+
+It reads public files alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+
+from dpdist.core.errors import AnalysisError
+from dpdist.core.parquet_tables import ParquetTables
+from dpdist.core.public_files import UNFIT, read_object
+from dpdist.estimation.estimators import combine_sets
+from dpdist.estimation.frame_table import read_job
+from dpdist.job import Job
+from dpdist.privacy import claims
+from dpdist.publish.printed import Printed, printed, wide_heads
+
+SetStatistic = Callable[[pd.DataFrame], tuple[float, float]]
+"""Of a set's records: an estimate and its variance within the set."""
+QUOTE = "quote the published tables: their standard errors hold the protection"
+PAIR = "an estimate and its variance: two finite numbers, the second not negative"
+
+
+class Combined(NamedTuple):
+    """An estimate over all synthetic sets: its standard error √T, degrees of freedom, and a 90 % t interval."""
+
+    estimate: float
+    standard_error: float
+    df: float
+    lower: float
+    upper: float
+
+
+class Tables(ParquetTables):
+    """Published tables by name, in long form: a row a cell, statistic and estimator."""
+
+    def __init__(self, folder: Path, job: Job, kept: object):
+        super().__init__(folder, "tables of the release", kept)
+        self._job = job
+
+    def wide(self, name: str) -> pd.DataFrame:
+        """A table as it is printed: levels across, figures rounded, margins of error (90 %) beside them.
+
+        Parameters
+        ----------
+        name : the table's name in the job.
+
+        Returns
+        -------
+        A frame with a row a line of the table; its index is the stub. A figure that is not printed is NaN.
+
+        Raises
+        ------
+        KeyError : there is no such table. The message names those that there are.
+
+        Example
+        -------
+        >>> release.tables.wide("salaries")  # doctest: +SKIP
+        """
+        path = self.path(name)
+        said = next(each for each in self._job.tables if each.name == name)
+        form = printed(self._job, said, pq.read_table(path))
+        figures: list[Any] = []
+        for j in range(len(form.columns)):
+            figures.append(form.values[:, j])
+            figures += [form.margins[:, j]] if form.with_margins else []
+            figures += [form.flags[:, j]] if form.with_flags else []
+        return pd.DataFrame(dict(zip(wide_heads(form), figures, strict=True)), index=_stub(form))
+
+
+def _stub(form: Printed) -> pd.Index[Any] | None:
+    """The labels of a printed table's lines."""
+    if len(form.stub) == 1:
+        return pd.Index([row[0] for row in form.rows], name=form.stub[0])
+    return pd.MultiIndex.from_tuples(form.rows, names=form.stub) if form.stub else None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Release(os.PathLike[str]):
+    """A release as everybody may see it. It stands for its public folder wherever a path is asked for.
+
+    Nothing here reads the confidential folder. `place` is the public folder, or its URL in an object store.
+    """
+
+    place: str
+    opening: Callable[[], Path]
+    """Gives the folder on this machine; of an object store, its files come here then."""
+
+    @cached_property
+    def folder(self) -> Path:
+        """The public folder on this machine. An object store's files are copied here for as long as this object lives."""
+        return self.opening()
+
+    @property
+    def tables(self) -> Tables:
+        """Published tables by name, read when asked for: `tables["salaries"]`, or printed, `tables.wide("salaries")`.
+
+        Asking for an unknown name raises `KeyError`, which names the known ones.
+        """
+        return Tables(self.folder / "tables", self._job, self)
+
+    @property
+    def statement(self) -> dict[str, Any]:
+        """The privacy statement, as in statement.json. docs/reference/statement.md describes its fields."""
+        return read_object(self.folder, "statement.json")
+
+    def synthetic(self, number: int) -> pd.DataFrame:
+        """The records of a synthetic set.
+
+        Parameters
+        ----------
+        number : which set, from 1.
+
+        Returns
+        -------
+        A frame with a row a synthetic record.
+
+        Raises
+        ------
+        IndexError : there is no such set.
+
+        Example
+        -------
+        >>> release.synthetic(1).describe()  # doctest: +SKIP
+        """
+        if number not in range(1, self._sets + 1):
+            there = f"sets are numbered from 1 to {self._sets}" if self._sets else "this release has tables alone"
+            raise IndexError(f"no synthetic set {number!r}: {there}")
+        return pd.read_parquet(self.folder / "synthetic" / f"set-{number}.parquet")
+
+    def combine(self, statistic: str | SetStatistic) -> Combined:
+        """An analysis of every synthetic set, combined: T = B/m + W (docs/methods.md, §6).
+
+        B is the variance of the estimates between the m sets, W their mean variance within. The degrees of freedom are
+        (m − 1)(1 + W/(B/m))². `statement["standard_errors"]` says what T leaves out.
+
+        Parameters
+        ----------
+        statistic : a function of a set's records that gives an estimate and its variance, or the name of a numeric
+            column. Of a column the weighted mean is taken, its variance by linearisation with records as units, times
+            the design effect that the job states.
+
+        Returns
+        -------
+        Estimate, standard error √T, degrees of freedom, and the limits of a 90 % interval.
+
+        Raises
+        ------
+        AnalysisError : the release has no sets for which T = B/m + W holds, there is no such column, or the function
+            gives no finite pair.
+
+        Example
+        -------
+        >>> release.combine("salary").estimate  # doctest: +SKIP
+        """
+        self._refuse_rule()
+        measure = self._mean_of(statistic) if isinstance(statistic, str) else statistic
+        found = np.array([_pair(measure(self.synthetic(k)), k) for k in range(1, self._sets + 1)])
+        # df_within is asked for with one set alone
+        combined = combine_sets(found[:, :1], found[:, 1:], np.inf)
+        return Combined(*(float(part[0]) for part in combined))
+
+    def _refuse_rule(self) -> None:
+        """Raises `AnalysisError` where sets cannot be combined by T = B/m + W."""
+        facts = self._job.mechanism.facts
+        if not self._sets:
+            raise AnalysisError("the release has no synthetic records", "a release with synthetic sets", QUOTE)
+        if facts.sets_are_free or self._job.family == "reference_cells":
+            found = "the synthetic sets follow one noisy release, whose noise does not vary between them"
+            allowed = "sets that are protected one by one, for which T = B/m + W holds"
+            raise AnalysisError(found, allowed, f"{QUOTE}; `synthetic(k)` gives estimates without standard errors")
+        if self._sets == 1:
+            found = "one synthetic set, which does not tell how sets vary"
+            raise AnalysisError(found, "two sets or more", f"{QUOTE}, or release several sets (synthetic_sets)")
+
+    def _mean_of(self, column: str) -> SetStatistic:
+        """The weighted mean of a column and its variance, of a set. Raises `AnalysisError` for an unknown column."""
+        survey, records = self._job.survey, self.synthetic(1)
+        numeric = [str(name) for name in records.select_dtypes("number")]
+        if column not in numeric:
+            raise AnalysisError(
+                f"no numeric column {column!r}", f"one of {', '.join(numeric)}", "name one, or pass a function"
+            )
+
+        def mean(records: pd.DataFrame) -> tuple[float, float]:
+            values, n = records[column].to_numpy(dtype=float), len(records)
+            weights = records[survey.weight].to_numpy() if survey.weight in records else np.ones(n)
+            centre = float(np.average(values, weights=weights))
+            scores = weights * (values - centre) / weights.sum()
+            return centre, (survey.design_effect or 1.0) * n / max(n - 1, 1) * float(scores @ scores)
+
+        return mean
+
+    @cached_property
+    def _job(self) -> Job:
+        return read_job(self.folder, "released/job.json")
+
+    @property
+    def _sets(self) -> int:
+        return 0 if self._job.mechanism.facts.whole_tables else self._job.synthetic_sets
+
+    @property
+    def _facts(self) -> dict[str, str]:
+        """What is shown of a release: which it is, what is promised, what it holds."""
+        said = self.statement
+        warned = {"replay": "repeats another run's draws: not for publication"} if (self.folder / UNFIT).exists() else {}
+        protects = {"protects": said["headline"]} if "headline" in said else {}
+        return {
+            **warned,
+            **claims.headline(said),
+            **protects,
+            "tables": ", ".join(self.tables) or "none",
+            "synthetic sets": str(self._sets),
+            "folder": self.place,
+        }
+
+    def __truediv__(self, name: str | os.PathLike[str]) -> Path:
+        """The path, on this machine, of a file of the release."""
+        return self.folder / name
+
+    def __fspath__(self) -> str:
+        return self.place
+
+    def __str__(self) -> str:
+        return self.place
+
+    def __repr__(self) -> str:
+        said = self.statement
+        lines = [f"  {name}: {text}" for name, text in self._facts.items()]
+        return "\n".join([f"Release of {said['dataset']} {said['period']}", *lines])
+
+    def _repr_html_(self) -> str:
+        """The same for a notebook, every text escaped."""
+        said = self.statement
+        rows = [f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in self._facts.items()]
+        return f"<h4>{escape(str(said['dataset']))} {escape(str(said['period']))}</h4><table>{''.join(rows)}</table>"
+
+
+def _pair(given: object, number: int) -> tuple[float, float]:
+    """What a statistic gave of a set. Raises `AnalysisError` unless it is an estimate and a variance."""
+    remedy = "return (estimate, variance) from the function"
+    try:
+        estimate, variance = (float(part) for part in given)  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        raise AnalysisError(f"of set {number} the function gave a {type(given).__name__}", PAIR, remedy) from None
+    if not (np.isfinite([estimate, variance]).all() and variance >= 0):
+        raise AnalysisError(f"of set {number} the function gave ({estimate:g}, {variance:g})", PAIR, remedy)
+    return estimate, variance
