@@ -51,6 +51,7 @@ def plan_text(plan: Plan) -> RenderableType:
     """What a run would do and cost."""
     job = plan.job
     facts = {
+        **({"extends": job.extends.in_words} if job.extends is not None else {}),
         "input": plan.source.name,
         "records": SIZES_SECRET if job.sizes_secret else f"{_records(plan):,} after universe and rules",
         **({"reference": _reference(plan, plan.reference)} if plan.reference is not None else {}),
