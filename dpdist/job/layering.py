@@ -7,6 +7,7 @@ place: a line, a base's file and line, or `--set`.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,11 @@ READ_LATER: tuple[Where, ...] = (("input", "path"), ("reference", "path"), ("ref
 """Files that are opened when the job is planned or run."""
 READ_NOW: tuple[Where, ...] = (("calibration", "path"), ("model", "program"))
 """Files that are read with the job, from its folder."""
+MARK = re.compile(r"#\s*TODO (fill|confirm):(.*)")
+TO_DO = {
+    "fill": ("to be filled", "write it, and delete the mark"),
+    "confirm": ("to be confirmed", "compare it with a public source, correct it, and delete the mark"),
+}
 Said = dict[str, Any]
 
 
@@ -32,6 +38,8 @@ class Layers:
     said: Said
     lines: Lines
     base: tuple[str, Said] | None = None
+    to_do: tuple[Problem, ...] = ()
+    """Lines that `dpdist init` left to be filled or confirmed."""
 
     @property
     def differs(self) -> tuple[str, ...]:
@@ -65,10 +73,19 @@ def read_layers(text: str, source: str, folder: Path) -> Layers:
     return _read(text, source, folder, ())
 
 
+def to_do(text: str) -> tuple[Problem, ...]:
+    """What a job's comments say is still to be filled or confirmed: such a job is not complete."""
+    return tuple(
+        Problem("TODO", f"left {TO_DO[mark[1]][0]}: {mark[2].strip():.160}", "", TO_DO[mark[1]][1], 1, (f"line {number}",))
+        for number, line in enumerate(text.splitlines(), 1)
+        if (mark := MARK.search(line))
+    )
+
+
 def _read(text: str, source: str, folder: Path, above: tuple[Path, ...]) -> Layers:
     said, lines = mapping(text, source, JobError, NOT_A_MAPPING)
     if "extends" not in said:
-        return Layers(said, lines)
+        return Layers(said, lines, to_do=to_do(text))
     named, own = said["extends"], {key: each for key, each in said.items() if key != "extends"}
     path, above = _base_file(named, folder, source, place(("extends",), lines), above)
     base = _read(_text_of(path, named, source, place(("extends",), lines)), str(path), path.parent, above)
@@ -78,7 +95,8 @@ def _read(text: str, source: str, folder: Path, above: tuple[Path, ...]) -> Laye
     known = {where: at if not at.startswith("line") else f"{named}, {at}" for where, at in base.lines.items()}
     over = {where for where in lines if not isinstance(_at(said, where), dict)}
     kept = {where: at for where, at in known.items() if not any(where[:k] in over for k in range(len(where) + 1))}
-    return Layers(_merged(moved, own), kept | dict(lines), (named, moved))
+    left = tuple(replace(each, places=(f"{named}, {each.places[0]}",)) for each in base.to_do)
+    return Layers(_merged(moved, own), kept | dict(lines), (named, moved), (*to_do(text), *left))
 
 
 def _base_file(

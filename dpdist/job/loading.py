@@ -74,9 +74,13 @@ def _job(layers: Layers, source: str, folder: Path) -> Job:
     said = _with_calibration(_with_program(said, folder, source, lines), folder, source, lines)
     if layers.base is not None:
         said = said | {"extends": {"path": layers.base[0], "differs": layers.differs}}
-    job = validated(Job, said, source, lines, JobError)
-    if against := contradictions(job):
-        raise JobError(source, [_problem(each, lines) for each in against])
+    try:
+        job = validated(Job, said, source, lines, JobError)
+    except JobError as error:
+        raise JobError(source, [*error.problems, *layers.to_do]) from None
+    against = [_problem(each, lines) for each in contradictions(job)]
+    if against or layers.to_do:
+        raise JobError(source, [*against, *layers.to_do])
     return job
 
 

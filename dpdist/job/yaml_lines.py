@@ -5,6 +5,7 @@ Refused: a key given twice, a value that contains itself, control characters, an
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -117,6 +118,13 @@ def _loaded(text: str, source: str, refusal: type[ProblemsError]) -> tuple[Any, 
 def written(said: Mapping[str, Any]) -> str:
     """As YAML, in the order given."""
     return yaml.safe_dump(said, sort_keys=False, allow_unicode=True, width=120)
+
+
+def flow(said: Any) -> str:
+    """A value as YAML on one line, quoted where it would read as something else."""
+    text = yaml.safe_dump(said, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**9)
+    text = text.removesuffix("\n").removesuffix("\n...")
+    return json.dumps(said, ensure_ascii=True) if "\n" in text else text
 
 
 def dotted(where: Where) -> str:
