@@ -24,7 +24,7 @@ CANARY = "zxq-canary"
 OUTLIER = 987654.0
 
 
-def told(*said: object) -> tuple[int, str]:
+def command(*said: object) -> tuple[int, str]:
     found = CliRunner().invoke(app, list(map(str, said)))
     return found.exit_code, found.output
 
@@ -58,9 +58,9 @@ def test_with_a_public_file_the_job_validates_straight_away(suffix: str, way: tu
     """In another folder than the file's; control: no TODO is left, and the domains are the public file's."""
     (files / "jobs").mkdir()
     said = ("--public", f"people-2022{suffix}", "--out", "jobs/job.yaml", "--outcome", "income", *way)
-    code, text = told("init", f"people-2024{suffix}", *said)
+    code, text = command("init", f"people-2024{suffix}", *said)
     assert code == 0, text
-    code, text = told("validate", "jobs/job.yaml")
+    code, text = command("validate", "jobs/job.yaml")
     assert code == 0, text + Path("jobs/job.yaml").read_text(encoding="utf-8")
     job = load_job("jobs/job.yaml")
     assert (job.dataset, job.period, job.survey.weight, job.cell_columns) == ("people", "2024", "weight", ("region", "sex"))
@@ -84,7 +84,7 @@ def test_with_a_public_file_the_job_validates_straight_away(suffix: str, way: tu
 def test_the_mechanism_is_that_of_the_decision_table(
     way: tuple[str, ...], mechanism: str, reference: str | None, files: Path
 ) -> None:
-    assert told("init", "people-2024.csv", "--out", "job.yaml", "--yes", "--outcome", "income", *way)[0] == 0
+    assert command("init", "people-2024.csv", "--out", "job.yaml", "--yes", "--outcome", "income", *way)[0] == 0
     job = load_job("job.yaml")
     assert job.mechanism.name == mechanism
     given = [name for name in ("path", "histogram") if job.reference is not None and getattr(job.reference, name)]
@@ -99,13 +99,13 @@ def test_without_a_public_source_no_value_of_the_file_is_in_the_job(suffix: str,
     file = tmp_path / f"people{suffix}"
     records.to_parquet(file) if suffix == ".parquet" else records.to_csv(file, index=False)
     job, marked = tmp_path / "job.yaml", tmp_path / "marked.yaml"
-    assert told("init", file, "--out", job)[0] == 0
+    assert command("init", file, "--out", job)[0] == 0
     text = job.read_text(encoding="utf-8")
     values = {str(each) for name in ("region", "sex", "income") for each in records[name]}
     words = set(re.findall(r"[^\s\[\]{},:'\"]+", text))
     assert values & words == set()
     assert {"region", "sex", "income", "weight"} <= words
-    assert told("init", file, "--out", marked, "--i-know-this-reads-confidential-data", "--outcome", "income")[0] == 0
+    assert command("init", file, "--out", marked, "--i-know-this-reads-confidential-data", "--outcome", "income")[0] == 0
     lines = marked.read_text(encoding="utf-8").splitlines()
     assert CANARY in "".join(lines)
     shown = [line for line in lines if "levels:" in line or "bounds:" in line]
@@ -115,7 +115,7 @@ def test_without_a_public_source_no_value_of_the_file_is_in_the_job(suffix: str,
 
 def test_what_is_left_to_do_is_named_and_once_done_the_job_validates(files: Path) -> None:
     """By validate and by run, which starts nothing; a job whose marks are gone is an ordinary job."""
-    assert told("init", "people-2024.csv", "--out", "job.yaml", "--outcome", "income", "--by", "region")[0] == 0
+    assert command("init", "people-2024.csv", "--out", "job.yaml", "--outcome", "income", "--by", "region")[0] == 0
     text = Path("job.yaml").read_text(encoding="utf-8")
     left = to_do(text)
     assert [problem.found for problem in left] == [
@@ -124,7 +124,7 @@ def test_what_is_left_to_do_is_named_and_once_done_the_job_validates(files: Path
         "left to be filled: weight: {bounds: […, …], outside: clip}",
     ]
     for verb in (("validate", "job.yaml"), ("run", "job.yaml", "--workspace", "ws")):
-        code, said = told(*verb)
+        code, said = command(*verb)
         assert code == 2
         assert [each for each in left if f"TODO: {each.found} ({each.places[0]})" not in said] == []
     assert not Path("ws").exists()
@@ -135,19 +135,19 @@ def test_what_is_left_to_do_is_named_and_once_done_the_job_validates(files: Path
     for old, new in (filled | {"weight: {bounds: […, …]": "weight: {bounds: [1, 100]"}).items():
         text = text.replace(f"# TODO fill: {old}", new)
     Path("job.yaml").write_text(text.replace("1e6", "1000000"), encoding="utf-8")
-    assert told("validate", "job.yaml")[0] == 0
+    assert command("validate", "job.yaml")[0] == 0
 
 
 def test_a_line_to_confirm_stops_a_job_that_is_complete(files: Path) -> None:
     """Control: the same job with its marks deleted."""
     said = ("--i-know-this-reads-confidential-data", "--outcome", "income", "--by", "region", "--out", "job.yaml")
-    assert told("init", "people-2024.parquet", *said)[0] == 0
+    assert command("init", "people-2024.parquet", *said)[0] == 0
     with pytest.raises(JobError, match="left to be confirmed: seen in the confidential file") as error:
         load_job("job.yaml")
     assert {problem.where for problem in error.value.problems} == {"TODO"}
     text = Path("job.yaml").read_text(encoding="utf-8")
     Path("job.yaml").write_text(text.replace("# TODO confirm: seen in the confidential file", ""), encoding="utf-8")
-    assert told("validate", "job.yaml")[0] == 0
+    assert command("validate", "job.yaml")[0] == 0
 
 
 def test_a_codebook_gives_levels_bounds_and_labels(files: Path) -> None:
@@ -157,26 +157,26 @@ def test_a_codebook_gives_levels_bounds_and_labels(files: Path) -> None:
     book = "column,level,low,high,label\nsex,1,,,women\nsex,2,,,men\nregion,south,,,\nregion,north,,,\n"
     Path("book.csv").write_text(book + "income,,0,500000,\nweight,,1,100,\nelsewhere,7,,,\n", encoding="utf-8")
     said = ("--codebook", "book.csv", "--outcome", "income", "--by", "sex", "--by", "region", "--out", "job.yaml")
-    assert told("init", "people-2024.parquet", *said)[0] == 0
+    assert command("init", "people-2024.parquet", *said)[0] == 0
     job = load_job("job.yaml")
     assert (job.columns["sex"].levels, job.columns["region"].levels) == ((1, 2), ("south", "north"))
     assert (job.columns["income"].bounds, job.columns["weight"].bounds) == ((0, 500000), (1, 100))
     assert job.presentation.columns["sex"].levels == {"1": "women", "2": "men"}
-    assert told("validate", "job.yaml")[0] == 0
+    assert command("validate", "job.yaml")[0] == 0
     assert "elsewhere" not in Path("job.yaml").read_text(encoding="utf-8")
 
 
 def test_it_asks_on_a_terminal(files: Path) -> None:
     """What is typed is taken; control: with --yes nothing is asked."""
     typed = "people-2022.parquet\nweight\nincome\ny\n"
-    command = [sys.executable, "-m", "dpdist", "init", "people-2024.parquet", "--out"]
+    program = [sys.executable, "-m", "dpdist", "init", "people-2024.parquet", "--out"]
     outer, inner = pty.openpty()
     os.write(outer, typed.encode())
-    asked = subprocess.run([*command, "job.yaml"], stdin=inner, capture_output=True, text=True, timeout=60, check=True)
+    asked = subprocess.run([*program, "job.yaml"], stdin=inner, capture_output=True, text=True, timeout=60, check=True)
     assert "An earlier file of this survey that is public" in asked.stdout
     assert load_job("job.yaml").mechanism.name == "sanitized_statistics"
     asked = subprocess.run(
-        [*command, "own.yaml", "-y"], stdin=inner, capture_output=True, text=True, timeout=60, check=True
+        [*program, "own.yaml", "-y"], stdin=inner, capture_output=True, text=True, timeout=60, check=True
     )
     os.close(outer)
     os.close(inner)
@@ -201,7 +201,7 @@ BOOKS = {
 @pytest.mark.parametrize(("text", "found"), BOOKS.values(), ids=BOOKS)
 def test_what_is_wrong_with_a_codebook_is_said(text: str, found: str, files: Path) -> None:
     Path("book.csv").write_text(text, encoding="utf-8")
-    code, said = told("init", "people-2024.csv", "--codebook", "book.csv", "--out", "job.yaml")
+    code, said = command("init", "people-2024.csv", "--codebook", "book.csv", "--out", "job.yaml")
     assert (code, found in said, Path("job.yaml").exists()) == (2, True, False), said
 
 
@@ -221,6 +221,10 @@ WRONG = {
     "an unknown category": (("people-2024.csv", "--by", "regoin"), "did you mean 'region'?"),
     "an unknown mechanism": (("people-2024.csv", "--mechanism", "reference_table"), "did you mean 'reference_tables'?"),
     "a codebook that is not there": (("people-2024.csv", "--codebook", "none.csv"), "cannot be read (FileNotFoundError)"),
+    "a record in place of a header": (("headless.csv",), "numbers stand in the first line: it is a record (line 1)"),
+    "a public file with a name twice": (("people-2024.csv", "--public", "twice.csv"), "a column's name stands twice"),
+    "a folder": ((".",), "no such file"),
+    "a codebook that is a folder": (("people-2024.csv", "--codebook", "."), "cannot be read (IsADirectoryError)"),
     "a path of 300 characters": (("x" * 300,), "cannot be opened"),
 }
 
@@ -232,15 +236,18 @@ def test_what_is_wrong_is_said_and_nothing_written(said: tuple[str, ...], found:
     Path("wide.csv").write_bytes("region,sex\nnorth,f\n".encode("utf-16"))
     Path("semicolons.csv").write_text("region;sex\nnorth;f\n", encoding="utf-8")
     Path("copy.csv").write_bytes(Path("people-2024.csv").read_bytes())
-    code, text = told("init", *said, "--out", "job.yaml")
+    Path("headless.csv").write_text("north,987654.5\nsouth,3\n", encoding="utf-8")
+    Path("twice.csv").write_text("region,region\nnorth,south\n", encoding="utf-8")
+    code, text = command("init", *said, "--out", "job.yaml")
+    assert "987654.5" not in text
     assert (code, found in text, Path("job.yaml").exists()) == (2, True, False), text
 
 
 def test_a_job_that_is_there_is_not_written_over(files: Path) -> None:
     Path("job.yaml").write_text("mine\n", encoding="utf-8")
-    code, text = told("init", "people-2024.csv", "--out", "job.yaml")
+    code, text = command("init", "people-2024.csv", "--out", "job.yaml")
     assert (code, "the file exists" in text, Path("job.yaml").read_text(encoding="utf-8")) == (2, True, "mine\n")
-    code, text = told("init", "people-2024.csv", "--out", "none/job.yaml")
+    code, text = command("init", "people-2024.csv", "--out", "none/job.yaml")
     assert (code, "its folder does not exist" in text) == (2, True)
 
 
@@ -260,7 +267,9 @@ def test_names_that_yaml_reads_otherwise_are_quoted(tmp_path: Path) -> None:
     made.sample(frac=0.9, random_state=1).assign(weight=7.0).to_parquet(tmp_path / "now.parquet")
     said = ("--outcome", "pay: all", "--by", "on", "--by", "sex", "--period", "2020", "--reference", "none")
     assert (
-        told("init", tmp_path / "now.parquet", "--public", tmp_path / "old.parquet", "--out", tmp_path / "j.yaml", *said)[0]
+        command(
+            "init", tmp_path / "now.parquet", "--public", tmp_path / "old.parquet", "--out", tmp_path / "j.yaml", *said
+        )[0]
         == 0
     )
     job = load_job(tmp_path / "j.yaml")

@@ -14,7 +14,7 @@ from dpdist.core.errors import JobError
 from dpdist.job.loading import find_job, load_job
 
 
-def told(*said: str) -> tuple[int, str]:
+def command(*said: str) -> tuple[int, str]:
     found = CliRunner().invoke(app, list(said))
     return found.exit_code, found.output
 
@@ -63,17 +63,17 @@ def test_data_of_a_shipped_job_are_from_the_present_folder(job: Path) -> None:
 
 def test_every_verb_that_takes_a_job_takes_keys(job: Path) -> None:
     path = ["--set", "input.path=survey.parquet"]
-    assert told("validate", str(job))[0] == 2
-    assert told("validate", str(job), *path)[0] == 0
-    assert "120" in told("plan", str(job), *path)[1]
-    code, text = told("run", str(job), "--workspace", "ws", *path, "--set", "period=1999", "--quiet")
+    assert command("validate", str(job))[0] == 2
+    assert command("validate", str(job), *path)[0] == 0
+    assert "120" in command("plan", str(job), *path)[1]
+    code, text = command("run", str(job), "--workspace", "ws", *path, "--set", "period=1999", "--quiet")
     assert (code, text) == (0, "")
     assert json.loads(Path("ws/public/statement.json").read_text(encoding="utf-8"))["period"] == "1999"
     title = ["--set", "period=1999", "--set", "presentation.title=Other words"]
-    assert told("publish", "ws", "--job", str(job), *path, *title, "--quiet") == (0, "")
+    assert command("publish", "ws", "--job", str(job), *path, *title, "--quiet") == (0, "")
     assert "Other words" in Path("ws/public/index.html").read_text(encoding="utf-8")
-    assert told("cluster", "size", str(job), *path)[0] == 0
-    code, text = told("calibrate", str(job), "--out", "c.yaml", "--set", "sampler.drawz=1")
+    assert command("cluster", "size", str(job), *path)[0] == 0
+    code, text = command("calibrate", str(job), "--out", "c.yaml", "--set", "sampler.drawz=1")
     assert (code, "did you mean 'draws'" in text) == (2, True)
 
 
@@ -96,7 +96,7 @@ BAD = {
 
 @pytest.mark.parametrize(("setting", "found", "remedy"), BAD.values(), ids=BAD)
 def test_what_is_wrong_with_a_setting_is_said(setting: str, found: str, remedy: str, job: Path) -> None:
-    code, text = told("validate", str(job), "--set", setting)
+    code, text = command("validate", str(job), "--set", setting)
     assert code == 2
     assert found in text
     assert remedy in text
@@ -113,24 +113,24 @@ def test_an_error_of_the_file_still_names_its_line(job: Path) -> None:
 
 
 def test_keys_without_a_job_are_refused_by_publish(job: Path) -> None:
-    code, text = told("publish", "ws", "--set", "period=1")
+    code, text = command("publish", "ws", "--set", "period=1")
     assert (code, "name the job by --job" in text) == (2, True)
 
 
 def test_the_version_is_that_of_the_package() -> None:
-    code, text = told("--version")
+    code, text = command("--version")
     assert (code, text.split()[0]) == (0, "dpdist")
     assert text.split()[1][0].isdigit()
 
 
 def test_a_shipped_job_is_shown_as_it_stands(job: Path) -> None:
     for name in ("nscg_strict", str(job)):
-        assert told("show", name) == (0, find_job(name).read_text(encoding="utf-8"))
-    code, text = told("show", "doctrates")
+        assert command("show", name) == (0, find_job(name).read_text(encoding="utf-8"))
+    code, text = command("show", "doctrates")
     assert (code, "did you mean 'doctorates'?" in text) == (2, True)
 
 
 def test_what_is_shown_cannot_drive_the_terminal(job: Path) -> None:
     job.write_text("a: \x1b[2J :smile: [bold]\n", encoding="utf-8")
-    code, text = told("show", str(job))
+    code, text = command("show", str(job))
     assert (code, "\x1b" in text, ":smile: [bold]" in text) == (0, False, True)

@@ -106,6 +106,18 @@ def test_errors_keep_their_file_and_line(base: Path) -> None:
     assert f"job {base}: 1 problem" in refusal(base.parent / "middle.yaml")
 
 
+def test_what_is_left_to_do_in_a_base_is_named_with_its_file(base: Path) -> None:
+    """Control: the same comment without the mark is none of dpdist's."""
+    text = base.read_text(encoding="utf-8")
+    base.write_text(text.replace("survey: {", "# TODO fill: a title\nsurvey: {"), encoding="utf-8")
+    path = extended(base.parent, "# TODO confirm: the period\n")
+    assert "TODO: left to be filled: a title (base.yaml, line 7)" in refusal(path)
+    assert "TODO: left to be confirmed: the period (line 2)" in refusal(path)
+    base.write_text(text.replace("survey: {", "# TODO a title\nsurvey: {"), encoding="utf-8")
+    path.write_text("extends: base.yaml\n# todo: confirm\n", encoding="utf-8")
+    assert load_job(path).dataset == "tiny"
+
+
 def test_a_replaced_lists_lines_are_those_of_the_job(base: Path) -> None:
     """Control: no line of the base's list, which had more entries, is left over."""
     text = refusal(extended(base.parent, "tables: [{name: x, by: [field]}]\n"))

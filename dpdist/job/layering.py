@@ -86,7 +86,7 @@ def _read(text: str, source: str, folder: Path, above: tuple[Path, ...]) -> Laye
     said, lines = mapping(text, source, JobError, NOT_A_MAPPING)
     if "extends" not in said:
         return Layers(said, lines, to_do=to_do(text))
-    named, own = said["extends"], {key: each for key, each in said.items() if key != "extends"}
+    named, rest = said["extends"], {key: each for key, each in said.items() if key != "extends"}
     path, above = _base_file(named, folder, source, place(("extends",), lines), above)
     base = _read(_text_of(path, named, source, place(("extends",), lines)), str(path), path.parent, above)
     moved = base.said
@@ -96,7 +96,7 @@ def _read(text: str, source: str, folder: Path, above: tuple[Path, ...]) -> Laye
     over = {where for where in lines if not isinstance(_at(said, where), dict)}
     kept = {where: at for where, at in known.items() if not any(where[:k] in over for k in range(len(where) + 1))}
     left = tuple(replace(each, places=(f"{named}, {each.places[0]}",)) for each in base.to_do)
-    return Layers(_merged(moved, own), kept | dict(lines), (named, moved), (*to_do(text), *left))
+    return Layers(_merged(moved, rest), kept | dict(lines), (named, moved), (*to_do(text), *left))
 
 
 def _base_file(

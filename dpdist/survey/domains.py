@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from dpdist.core.errors import DataError, Problem
 from dpdist.core.records import Level
+from dpdist.job.values import NUMBER
 from dpdist.survey.csv_text import misread
 from dpdist.survey.source import ParquetSource, Source
 
@@ -41,10 +42,23 @@ class Domain:
 
 
 def kinds(source: Source) -> dict[str, str]:
-    """Names and types of a file's header alone: number, text or other; of CSV nothing is known but the name."""
+    """Names and types of a file's header alone: number, text or other; of CSV nothing is known but the name.
+
+    Raises `DataError` for a name that stands twice, and for a first line of a CSV file that is no header but a record.
+    """
+    if problems := list(_wrong_names(source)):
+        raise DataError(source.name, problems)
     if not isinstance(source, ParquetSource):
         return dict.fromkeys(source.columns, "unknown")
     return {each.name: _kind(each.type) for each in source.schema}
+
+
+def _wrong_names(source: Source) -> Iterator[Problem]:
+    if len(set(source.columns)) < len(source.columns):
+        yield Problem("header", "a column's name stands twice", "each name once", "rename or delete one column")
+    if source.text_only and any(NUMBER.fullmatch(name.strip()) for name in source.columns):
+        found, remedy = "numbers stand in the first line: it is a record", "write the columns' names into the first line"
+        yield Problem("header", found, "names of columns", remedy, 1, ("line 1",))
 
 
 def _kind(kind: pa.DataType) -> str:
@@ -59,6 +73,7 @@ def seen(source: Source, names: Iterable[str], origin: str) -> dict[str, Domain]
 
     Reads every value: of a confidential file only where the custodian says so.
     """
+    kinds(source)
     met = {name: _Met(source.text_only) for name in names if name in source.columns}
     for batch in source.batches(list(met)) if met else ():
         for name, each in met.items():
