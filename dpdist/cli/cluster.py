@@ -119,9 +119,13 @@ def size(
     job: Annotated[str, typer.Argument(metavar="JOB", help="A YAML job file, or the name of a shipped job.")],
     input: Annotated[Path | None, typer.Option("--input", help="File to read instead of the job's input.")] = None,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Workers at most; fewer where tasks are fewer.")] = 32,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A key of the job, dotted, and its value as YAML."),
+    ] = None,
 ) -> None:
     """Print requests and limits of a job's workers, from its plan, as a patch for deploy/base (JSON is YAML)."""
-    guarded(lambda: print(json.dumps(worker_patch(validate(load_job(job), input), workers), indent=2)))
+    guarded(lambda: print(json.dumps(worker_patch(validate(load_job(job, settings), input), workers), indent=2)))
 
 
 def _bytes(said: str | None) -> int | None:

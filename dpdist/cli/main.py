@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import resource
 import signal
+from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, cast, get_args
 
 import typer
+from rich.text import Text
 
-from dpdist.cli import cluster, ledger, stan, verify
+from dpdist.cli import cluster, init, ledger, stan, verify
 from dpdist.cli import report as reporting
 from dpdist.cli.cautions import cautions
 from dpdist.cli.console import guarded, out
@@ -22,7 +24,8 @@ from dpdist.core.errors import JobError, Problem
 from dpdist.evaluation.auditing import audit as audit_workspace
 from dpdist.evaluation.calibrate import calibrate as calibrate_job
 from dpdist.job import Job, Measure
-from dpdist.job.loading import load_job
+from dpdist.job.loading import find_job, load_job
+from dpdist.job.yaml_lines import read_yaml
 from dpdist.ledger.charging import standing
 from dpdist.release import publish as publish_workspace
 from dpdist.release import run as run_job
@@ -40,10 +43,27 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"dpdist {version('dpdist')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print dpdist's version, and end.")
+    ] = False,
+) -> None:
+    pass
+
+
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(stan.app, name="stan")
-for verb in (verify.verify, verify.sign, verify.keygen):
+for verb in (init.init, verify.verify, verify.sign, verify.keygen):
     app.command()(verb)
 
 JobFile = Annotated[str, typer.Argument(metavar="JOB", help="A YAML job file, or the name of a shipped job (doctorates).")]
@@ -54,6 +74,10 @@ WorkspaceFolder = Annotated[
     str, typer.Argument(metavar="WORKSPACE", help="The folder of a run, or its URL (s3://bucket/prefix).")
 ]
 InputFile = Annotated[Path | None, typer.Option("--input", help="Parquet or CSV file to read instead of the job's input.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="A key of the job, dotted, and its value as YAML; may be repeated."),
+]
 Replay = Annotated[
     str | None, typer.Option("--replay", help="WORKSPACE/confidential of a run to reproduce, byte for byte.")
 ]
@@ -74,12 +98,18 @@ ShowValues = Annotated[
 
 
 @app.command()
-def validate(job: JobFile, input: InputFile = None, quiet: Quiet = False, show_values: ShowValues = False) -> None:
+def validate(
+    job: JobFile,
+    input: InputFile = None,
+    settings: Settings = None,
+    quiet: Quiet = False,
+    show_values: ShowValues = False,
+) -> None:
     """Check a job against its data: schema, design, public domains, sizes. Nothing is spent or written."""
 
     def act() -> None:
         with listening(quiet, as_json=False) as listener:
-            plan = validate_job(load_job(job), input, listener)
+            plan = validate_job(load_job(job, settings), input, listener)
         if not quiet:
             out.print(reporting.valid_text(plan))
             for name, said in standing(plan.job, plan.promise.total).items():
@@ -91,12 +121,12 @@ def validate(job: JobFile, input: InputFile = None, quiet: Quiet = False, show_v
 
 
 @app.command()
-def plan(job: JobFile, input: InputFile = None, show_values: ShowValues = False) -> None:
+def plan(job: JobFile, input: InputFile = None, settings: Settings = None, show_values: ShowValues = False) -> None:
     """Show strata, blocks, memory per task, guarantee and cost of a run, before it."""
 
     def act() -> None:
         with listening(quiet=False, as_json=False) as listener:
-            found = validate_job(load_job(job), input, listener)
+            found = validate_job(load_job(job, settings), input, listener)
         out.print(reporting.plan_text(found))
 
     guarded(act, show_values)
@@ -109,6 +139,7 @@ def run(
         str, typer.Option("--workspace", "-w", help="Folder, or s3://bucket/prefix, for everything the run leaves.")
     ],
     input: InputFile = None,
+    settings: Settings = None,
     replay: Replay = None,
     scheduler: cluster.Scheduler = None,
     tls: cluster.Tls = None,
@@ -122,7 +153,7 @@ def run(
 
     def act() -> None:
         with listening(quiet, as_json) as shown, observed(workspace, log, metrics, shown) as listener:
-            said: Job = cluster.placed(load_job(job), scheduler, tls)
+            said: Job = cluster.placed(load_job(job, settings), scheduler, tls)
             public = run_job(said, workspace, input, replay, listener)
         if as_json:
             print(json.dumps({"event": "done", "public": str(public)}))
@@ -138,14 +169,19 @@ def run(
 def publish(
     workspace: WorkspaceFolder,
     job: Annotated[str | None, typer.Option("--job", help="A job file whose presentation is taken: new labels.")] = None,
+    settings: Settings = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Make tables, microdata and statement again from what was released. Spends nothing, reads no record."""
 
     def act() -> None:
+        if job is None and settings:
+            problem = Problem("--set", "keys of a job, and no job", "--set beside --job", "name the job by --job")
+            raise JobError("of publish", [problem])
         with listening(quiet, as_json) as listener:
-            public = publish_workspace(workspace, listener, load_job(job) if job is not None else None)
+            said = load_job(job, settings) if job is not None else None
+            public = publish_workspace(workspace, listener, said)
         if as_json:
             print(json.dumps({"event": "done", "public": str(public)}))
         elif not quiet:
@@ -213,6 +249,7 @@ def calibrate(
     ] = None,
     measure: Annotated[str, typer.Option("--measure", help="max_ecdf, avg_ecdf, mean or median.")] = "max_ecdf",
     replicates: Annotated[int, typer.Option("--replicates", min=1, help="Draws of the mechanism per try and stratum.")] = 4,
+    settings: Settings = None,
     quiet: Quiet = False,
 ) -> None:
     """Tune a mechanism's constants on a public reference period. Spends nothing, never opens the job's input."""
@@ -222,7 +259,9 @@ def calibrate(
             near = ", ".join(get_args(Measure))
             raise JobError(job, [Problem("--measure", f"'{measure}' is not known", near, "take one of these")])
         with listening(quiet, as_json=False) as listener:
-            made = calibrate_job(load_job(job), out_file, reference, cast(Measure, measure), replicates, listener, period)
+            made = calibrate_job(
+                load_job(job, settings), out_file, reference, cast(Measure, measure), replicates, listener, period
+            )
         if not quiet:
             out.print(f"Calibrated in {made.tried} tries, {made.measure} {made.loss:g}: {out_file}", markup=False)
 
@@ -253,6 +292,14 @@ def study(
             out.print(f"Summary, replicates and page: {folder / 'index.html'}", markup=False)
 
     guarded(act, show_values=True, as_json=as_json)
+
+
+@app.command()
+def show(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The name of a shipped job, or a YAML job file.")],
+) -> None:
+    """Print the text of a shipped job, or of a file, as it stands."""
+    guarded(lambda: out.print(Text(read_yaml(find_job(job), JobError)), end=""))
 
 
 @app.command()

@@ -47,6 +47,7 @@ def plan_text(plan: Plan) -> RenderableType:
     """What a run would do and cost."""
     job = plan.job
     facts = {
+        **({"extends": job.extends.in_words} if job.extends is not None else {}),
         "input": plan.source.name,
         "records": records_text(plan),
         **({"reference": reference(plan, plan.reference)} if plan.reference is not None else {}),

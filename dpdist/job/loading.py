@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
@@ -12,12 +12,12 @@ from typing import Any, TypeAlias, get_args
 from dpdist.core.errors import JobError, Problem, ProblemsError
 from dpdist.job import STATISTICS, Calibration, Family, Job
 from dpdist.job.checks import Contradiction, contradictions
+from dpdist.job.layering import Layers, read_layers
 from dpdist.job.validation import validated
 from dpdist.job.yaml_lines import Lines, dotted, mapping, place, read_yaml, written
 
 JobLike: TypeAlias = Job | Mapping[str, Any] | str | Path
 """What `job_of` takes for a job."""
-NOT_A_MAPPING = Problem("job", "not a mapping of keys", "dataset:, columns:, …", "see README for a job file")
 
 
 def find_job(name: str | Path) -> Path:
@@ -53,10 +53,16 @@ def find_shipped(name: str | Path, folder: str, error: type[ProblemsError]) -> P
     )
 
 
-def load_job(name: str | Path) -> Job:
-    """Read and validate a job file. Raises `JobError` with line, path, what is allowed and the remedy."""
+def load_job(name: str | Path, settings: Sequence[str] | None = None) -> Job:
+    """Read and validate a job file, with `settings` (each `key.path=value`) before what it says.
+
+    Paths in it are from the folder that it lies in; data of a shipped job, and paths of settings, from the present one.
+    Raises `JobError` with line, path, what is allowed and the remedy.
+    """
     path = find_job(name)
-    return parse_job(read_yaml(path, JobError), str(path), path.parent)
+    layers = read_layers(read_yaml(path, JobError), str(path), path.parent)
+    data = path.parent if path == Path(name) else Path()
+    return _job(layers.located(data).with_settings(settings or (), str(path)), str(path), path.parent)
 
 
 def job_of(said: JobLike) -> Job:
@@ -68,7 +74,7 @@ def job_of(said: JobLike) -> Job:
     if isinstance(said, Job):
         return said
     if isinstance(said, Mapping):
-        return _checked(_plain(said), "job", {}, Path())
+        return _job(Layers(_plain(said), {}), "job", Path())
     if isinstance(said, str) and "\n" in said:
         return parse_job(said)
     if isinstance(said, str | Path):
@@ -88,17 +94,23 @@ def _plain(said: Any) -> Any:
 
 def parse_job(text: str, source: str = "job", folder: Path = Path()) -> Job:
     """Validate a job given as YAML text; files that it names lie in `folder`."""
-    said, lines = mapping(text, source, JobError, NOT_A_MAPPING)
-    return _checked(said, source, lines, folder)
+    return _job(read_layers(text, source, folder).located(folder), source, folder)
 
 
-def _checked(said: dict[str, Any], source: str, lines: Lines, folder: Path) -> Job:
-    """What was said as a job without contradictions. Raises `JobError`."""
+def _job(layers: Layers, source: str, folder: Path) -> Job:
+    """The job that its layers say. Raises `JobError`."""
+    said, lines = layers.said, layers.lines
     _refuse_earlier_form(said, source, lines)
     said = _with_calibration(_with_program(said, folder, source, lines), folder, source, lines)
-    job = validated(Job, said, source, lines, JobError)
-    if against := contradictions(job):
-        raise JobError(source, [_problem(each, lines) for each in against])
+    if layers.base is not None:
+        said = said | {"extends": {"path": layers.base[0], "differs": layers.differs}}
+    try:
+        job = validated(Job, said, source, lines, JobError)
+    except JobError as error:
+        raise JobError(source, [*error.problems, *layers.to_do]) from None
+    against = [_problem(each, lines) for each in contradictions(job)]
+    if against or layers.to_do:
+        raise JobError(source, [*against, *layers.to_do])
     return job
 
 

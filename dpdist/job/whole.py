@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, WithJsonSchema, model_validator
 
+from dpdist.job.base import BASE_SCHEMA, Base
 from dpdist.job.data import Column, Input, Keep
 from dpdist.job.design import Survey
 from dpdist.job.earlier import CALIBRATION_SCHEMA, Calibration, Fit, Reference
@@ -32,6 +33,9 @@ _UNSAID = Model(family="lognormal")
 class Job(Frozen):
     """A release: data, design, model, mechanism, budget, tables."""
 
+    extends: Annotated[Base, WithJsonSchema(BASE_SCHEMA)] | None = Field(
+        default=None, exclude=True, description="another job file: its keys hold where this one says nothing"
+    )
     dataset: Name = Field(description="the survey's short name")
     period: Period = Field(description='what the release is of, as in "2017"; write it in quotes')
     assumed_public: tuple[Sentence, ...] = Field(

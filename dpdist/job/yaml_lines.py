@@ -5,6 +5,7 @@ Refused: a key given twice, a value that contains itself, control characters, an
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,7 +18,8 @@ from dpdist.core.printable import escaped
 
 Where = tuple[str | int, ...]
 """Keys and positions that lead to a value."""
-Lines = Mapping[Where, int]
+Lines = Mapping[Where, str]
+"""Where everything was said: `line 3`, or in which other place."""
 
 
 DEEPEST = 50
@@ -76,6 +78,19 @@ def read_yaml(path: Path, error: type[ProblemsError]) -> str:
 
 def mapping(text: str, source: str, refusal: type[ProblemsError], otherwise: Problem) -> tuple[dict[str, Any], Lines]:
     """What YAML text says, and the line of every path in it; `otherwise` is the problem where it is no mapping."""
+    said, node = _loaded(text, source, refusal)
+    if not isinstance(said, dict) or node is None:
+        raise refusal(source, [otherwise])
+    return said, {where: f"line {line}" for where, line in _lines(node, ())}
+
+
+def value(text: str, source: str, refusal: type[ProblemsError]) -> Any:
+    """What YAML text says: any value, of nothing None."""
+    return _loaded(text, source, refusal)[0]
+
+
+def _loaded(text: str, source: str, refusal: type[ProblemsError]) -> tuple[Any, yaml.Node | None]:
+    """What YAML text says, and its nodes; raises `refusal` for what is no YAML or says a key twice."""
     try:
         node = yaml.compose(text, Loader=_Loader)
         if node is not None and (problem := _unreadable(node)) is not None:
@@ -91,21 +106,25 @@ def mapping(text: str, source: str, refusal: type[ProblemsError], otherwise: Pro
         raise refusal(source, [_not_yaml(found, "delete it", line)]) from None
     except ValueError:  # of a number with thousands of digits, as Python reads it
         raise refusal(source, [_not_yaml("a value that cannot be read", "write it in quotes", 1)]) from None
-    if not isinstance(said, dict) or node is None:
-        raise refusal(source, [otherwise])
-    lines = dict(_lines(node, ()))
     twice = [
         Problem(dotted(p), "given twice", "each key once", "delete one", 1, (f"line {n}",))
-        for p, n in _duplicates(node, ())
+        for p, n in (_duplicates(node, ()) if isinstance(said, dict) and node is not None else ())
     ]
     if twice:
         raise refusal(source, twice)
-    return said, lines
+    return said, node
 
 
 def written(said: Mapping[str, Any]) -> str:
     """As YAML, in the order given."""
     return yaml.safe_dump(said, sort_keys=False, allow_unicode=True, width=120)
+
+
+def flow(said: Any) -> str:
+    """A value as YAML on one line, quoted where it would read as something else."""
+    text = yaml.safe_dump(said, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**9)
+    text = text.removesuffix("\n").removesuffix("\n...")
+    return json.dumps(said, ensure_ascii=True) if "\n" in text else text
 
 
 def dotted(where: Where) -> str:
@@ -117,7 +136,7 @@ def place(where: Where, lines: Lines) -> tuple[str, ...]:
     """The line of a value, or of the nearest one above it."""
     while where and where not in lines:
         where = where[:-1]
-    return (f"line {lines[where]}",) if where in lines else ()
+    return (lines[where],) if where in lines else ()
 
 
 def _not_yaml(found: str, remedy: str, line: int) -> Problem:

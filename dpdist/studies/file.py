@@ -41,9 +41,9 @@ def parse_study(text: str, source: str = "study") -> Simulation | Guarantees | T
         return validated(Chaining, said, source, lines, StudyError)
     study = validated(Simulation, said, source, lines, StudyError)
     problems = [
-        Problem(f"mechanisms.{place}", found, "what a release of this family may say", remedy, 1, (f"line {line}",))
+        Problem(f"mechanisms.{place}", found, "what a release of this family may say", remedy, 1, (at,))
         for place, found, remedy in _refused(study)
-        if (line := lines.get(("mechanisms", place), 1))
+        if (at := lines.get(("mechanisms", place), "line 1"))
     ]
     if problems:
         raise StudyError(source, problems)

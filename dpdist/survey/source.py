@@ -81,7 +81,11 @@ def open_source(job: Job, path: Input = None) -> Source:
     if chosen is None:
         remedy = "give --input PATH, or input: {path: …} or {simulate: …} in the job"
         raise JobError(job.dataset, [Problem("input", "no input", "a Parquet or CSV file, or a simulated survey", remedy)])
-    file = Path(chosen)
+    return open_file(Path(chosen))
+
+
+def open_file(file: Path) -> Source:
+    """A Parquet or CSV file. Raises `DataError` for one that cannot be read."""
     try:
         there = file.is_file()
     except OSError as error:
@@ -103,20 +107,20 @@ class ParquetSource:
     text_only: bool = False
 
     def __post_init__(self) -> None:
-        self._schema  # noqa: B018 - unreadable files are found when the source is opened
+        self.schema  # noqa: B018 - unreadable files are found when the source is opened
 
     @property
     def name(self) -> str:
         return str(self.path)
 
     @cached_property
-    def _schema(self) -> pa.Schema:
+    def schema(self) -> pa.Schema:
         with self._open() as file:
             return file.schema_arrow
 
     @property
     def columns(self) -> Sequence[str]:
-        names: list[str] = self._schema.names
+        names: list[str] = self.schema.names
         return names
 
     @cached_property

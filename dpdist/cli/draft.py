@@ -1,0 +1,136 @@
+"""The text of a new job: what is known of its columns, and a mark wherever somebody must decide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from dpdist.job.yaml_lines import flow
+from dpdist.survey.domains import Domain
+
+CONFIRM = "# TODO confirm: seen in the confidential file"
+MOST_CELLS_OF_A_COLUMN = 30
+"""Levels of a column that is proposed for a table."""
+TABLES, RECORDS = ("reference_tables", "laplace_strict"), ("sanitized_statistics", "weighted")
+CLIPPING = (*TABLES, "sanitized_statistics")
+"""Mechanisms that clip the outcome to public bounds."""
+WHY = {
+    "reference_tables": "strict tables, clipped at limits that are fixed on public data or on noisy histograms",
+    "laplace_strict": "strict tables, with noise by public bounds",
+    "sanitized_statistics": "strict tables and records of a lognormal outcome, under an earlier public file",
+    "weighted": "tables and records of a lognormal outcome; asymptotic, no guarantee for every file",
+}
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What a new job is made of; paths are as the job will name them. None: somebody must still say it."""
+
+    dataset: str
+    period: str | None
+    input: str | None
+    columns: tuple[str, ...]
+    domains: Mapping[str, Domain]
+    seen: frozenset[str]
+    """Columns whose domains were seen in the confidential file."""
+    outcome: str | None
+    weight: str | None
+    by: tuple[str, ...]
+    mechanism: str
+    reference: str | None
+
+    @property
+    def clips_weights(self) -> bool:
+        """True if public bounds of the weight are needed."""
+        paid = self.mechanism == "reference_tables" and self.reference is None
+        return self.weight is not None and (paid or self.mechanism == "laplace_strict")
+
+    def text(self) -> str:
+        """The job file."""
+        return "\n".join([*self._head(), *self._columns(), *self._design(), *self._cost(), *self._tables()]) + "\n"
+
+    def _head(self) -> Iterator[str]:
+        yield "# Begun by `dpdist init`. Lines marked TODO are yours; `dpdist validate` names those that are left."
+        yield f"dataset: {flow(self.dataset)}"
+        yield f"period: {flow(self.period)}" if self.period else '# TODO fill: period: "…", what the release is of'
+        yield f"input: {flow({'path': self.input})}" if self.input else "# input: {path: …}, or --input FILE"
+
+    def _columns(self) -> Iterator[str]:
+        yield "columns:  # public domains: from the questionnaire, a codebook or a public file"
+        for name in self.by:
+            yield self._line(name, "levels: […]", "")
+        if self.outcome is not None:
+            yield self._line(self.outcome, "bounds: […, …]", ", outside: clip" if self.mechanism in CLIPPING else "")
+        if self.weight is not None and self.clips_weights:
+            yield self._line(self.weight, "bounds: […, …]", ", outside: clip")
+        used = {*self.by, self.outcome, self.weight}
+        rest = [name for name in self.columns if name not in used]
+        if rest:
+            yield "  # Not used so far:"
+        for name in rest:
+            yield f"  # {self._line(name, '…', '').strip().removeprefix('# TODO fill: ')}"
+
+    def _line(self, name: str, wanted: str, more: str) -> str:
+        """A column's domain, where it is from, and whether values are missing there."""
+        domain = self.domains.get(name)
+        domain = domain.of_number() if domain is not None and wanted.startswith("bounds") else domain
+        fits = domain is not None and (wanted == "…" or getattr(domain, wanted.partition(":")[0]) is not None)
+        if domain is None or not fits:
+            return f"  # TODO fill: {flow(name)}: {{{wanted}{more}}}"
+        what = f"levels: {flow(list(domain.levels))}" if domain.levels else f"bounds: {flow(list(_plain(domain)))}"
+        whence = CONFIRM if name in self.seen else f"# {domain.origin}" + (", with missing values" if domain.holes else "")
+        return f"  {flow(name)}: {{{what}{more}}}  {whence}"
+
+    def _design(self) -> Iterator[str]:
+        if self.weight is not None:
+            yield f"survey: {flow({'weight': self.weight})}  # strata and PSUs: see the how-to on designs"
+        else:
+            yield "# survey: {weight: …}  # no weight: every record counts as one"
+        if self.mechanism == "weighted" and self.by:
+            yield f"strata: {flow([self.by[0]])}  # fitted apart"
+        yield f"outcome: {flow(self.outcome)}" if self.outcome else "# TODO fill: outcome: …, the sensitive number"
+        if self.mechanism in RECORDS:
+            predictors = list(self.by[1:]) if self.mechanism == "weighted" else []
+            model = {"family": "lognormal", **({"predictors": predictors} if predictors else {}), "synthesis": "fbs"}
+            yield f"model: {flow(model)}"
+
+    def _cost(self) -> Iterator[str]:
+        yield f"mechanism: {{name: {self.mechanism}}}  # {WHY[self.mechanism]}"
+        if self.mechanism == "weighted":
+            yield 'budget: {epsilon: "10.8", adjacency: zero_out}  # of the whole release'
+        else:
+            yield 'budget: {epsilon: "1", adjacency: substitution}  # of the whole release'
+        if self.mechanism in RECORDS:
+            yield f"synthetic_sets: {3 if self.mechanism == 'weighted' else 5}"
+        if self.reference is not None and self.mechanism in ("reference_tables", "sanitized_statistics"):
+            yield f"reference: {flow({'path': self.reference})}  # an earlier file of this survey, which you declare public"
+        elif self.mechanism == "reference_tables":
+            yield 'reference: {histogram: {epsilon: "0.3"}}  # a part of the budget; with an earlier public file: {path: …}'
+        elif self.mechanism == "sanitized_statistics":
+            yield "# TODO fill: reference: {path: …}, an earlier file of this survey that is public"
+
+    def _tables(self) -> Iterator[str]:
+        if not self.by or self.outcome is None:
+            yield "# TODO fill: tables: [{name: …, by: […], statistics: [count, {mean: …}]}]"
+            return
+        table = {"name": "table", "by": list(self.by), "statistics": ["count", {"mean": self.outcome}]}
+        yield f"tables:\n  - {flow(table)}"
+        labels = {name: self.domains[name].labels for name in self.by if name in self.domains}
+        text = {name: {"levels": dict(each)} for name, each in labels.items() if each}
+        if text:
+            yield f"presentation: {flow({'columns': text})}"
+
+
+def _plain(domain: Domain) -> tuple[float, ...]:
+    """Bounds, whole numbers without a decimal point."""
+    return tuple(int(each) if float(each).is_integer() else each for each in domain.bounds or ())
+
+
+def proposed_by(domains: Mapping[str, Domain], taken: set[str | None]) -> tuple[str, ...]:
+    """The first two categories with few levels."""
+    few = [
+        name
+        for name, each in domains.items()
+        if name not in taken and each.levels is not None and 2 <= len(each.levels) <= MOST_CELLS_OF_A_COLUMN
+    ]
+    return tuple(few[:2])

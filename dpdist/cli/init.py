@@ -1,0 +1,174 @@
+"""`dpdist init`: a commented job for a file, of which names and types alone are read."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dpdist.cli.console import guarded, out
+from dpdist.cli.draft import RECORDS, TABLES, Draft, proposed_by
+from dpdist.core.errors import JobError, Problem
+from dpdist.core.files import sha256, write_text
+from dpdist.job.layering import to_do
+from dpdist.survey.domains import Domain, codebook, kinds, seen
+from dpdist.survey.source import Source, open_file
+
+WEIGHT = re.compile(r"(^|_)(weight|wgt|wt)s?(_|$)", re.IGNORECASE)
+YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?:-\d{2,4})?(?!\d)")
+NONE = "none"
+
+
+def init(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="The confidential file: names and types alone are read.")
+    ] = None,
+    to: Annotated[Path, typer.Option("--out", "-o", help="The job file to write; it must not exist.")] = Path("job.yaml"),
+    public: Annotated[
+        Path | None, typer.Option("--public", help="A public file with these columns: levels and bounds are from it.")
+    ] = None,
+    codebook_file: Annotated[
+        Path | None, typer.Option("--codebook", help="A CSV file of column, level or low and high, label.")
+    ] = None,
+    reference: Annotated[
+        str | None, typer.Option("--reference", help="An earlier public file of this survey, or none; unset: --public's.")
+    ] = None,
+    outcome: Annotated[str | None, typer.Option("--outcome", help="The sensitive number.")] = None,
+    weight: Annotated[str | None, typer.Option("--weight", help="The sampling weight, or none.")] = None,
+    by: Annotated[list[str] | None, typer.Option("--by", help="A column of the table; may be repeated.")] = None,
+    mechanism: Annotated[str | None, typer.Option("--mechanism", help="Unset: by what you have and want.")] = None,
+    records: Annotated[
+        bool | None, typer.Option("--records/--tables-only", help="Synthetic records too, or tables alone.")
+    ] = None,
+    period: Annotated[
+        str | None, typer.Option("--period", help="What the release is of; unset: a year in FILE's name.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; take what is proposed.")] = False,
+    confidential: Annotated[
+        bool,
+        typer.Option("--i-know-this-reads-confidential-data", help="Propose from FILE's values too, each line to confirm."),
+    ] = False,
+) -> None:
+    """Write a commented job for a file. Levels and bounds are from public sources; what nobody said is marked TODO."""
+
+    def act() -> None:
+        asks = not yes and sys.stdin.isatty()
+        chosen = _reference(public, reference, asks)
+        _refuse_paths(file, (public, chosen), to)
+        sources = {path: open_file(path) for path in (file, public, chosen) if path is not None}
+        known = _columns(sources, file, codebook_file)
+        shown = public or chosen
+        domains = seen(sources[shown], known, f"seen in the public file {shown.name}") if shown is not None else {}
+        domains |= codebook(codebook_file, known) if codebook_file is not None else {}
+        guessed: dict[str, Domain] = {}
+        if confidential and file is not None:
+            guessed = seen(sources[file], [name for name in known if name not in domains], "")
+        taken = _roles(known, domains | guessed, outcome, weight, by, asks, to)
+        method = _mechanism(mechanism, _records(records, mechanism, asks), chosen, to)
+        name, when = _named(file or shown, period)
+        paths = [_from(to, path) for path in (file, chosen)]
+        draft = Draft(name, when, paths[0], tuple(known), domains | guessed, frozenset(guessed), *taken, method, paths[1])
+        text = draft.text()
+        write_text(to, text)
+        left = len(to_do(text))
+        remedy = f"{left} TODO line{'s' * (left > 1)} to fill or confirm; then" if left else "read it; then"
+        out.print(f"{to}: {remedy} dpdist validate {to}", markup=False, emoji=False)
+
+    guarded(act)
+
+
+def _reference(public: Path | None, said: str | None, asks: bool) -> Path | None:
+    """The earlier public file: as said, as asked, or the public file."""
+    if said is None and asks:
+        question = "An earlier file of this survey that is public (its path, or none)"
+        said = str(typer.prompt(question, default=str(public) if public is not None else NONE))
+    return public if said is None else None if said == NONE else Path(said)
+
+
+def _records(said: bool | None, mechanism: str | None, asks: bool) -> bool:
+    if said is None and asks and mechanism is None:
+        return typer.confirm("Synthetic records too, and not tables alone?", default=False)
+    return bool(said)
+
+
+def _refuse_paths(file: Path | None, public: Sequence[Path | None], to: Path) -> None:
+    """A job that is there, and a confidential file that is called public."""
+    if to.exists() or not to.parent.is_dir():
+        found = "the file exists" if to.exists() else "its folder does not exist"
+        raise JobError(str(to), [Problem("--out", found, "a new file in a folder that exists", "name another one")])
+    for path in public:
+        if file is not None and path is not None and path.is_file() and file.is_file() and sha256(path) == sha256(file):
+            found, remedy = f"'{path}' is the confidential file itself", "name an earlier file, or another, that is public"
+            raise JobError(str(to), [Problem("--public", found, "a file whose values everybody may know", remedy)])
+
+
+def _columns(sources: Mapping[Path, Source], file: Path | None, book: Path | None) -> dict[str, str]:
+    """Names and kinds of the confidential file's columns; without one those of the public file, else of the codebook."""
+    if file is not None:
+        return kinds(sources[file])
+    if sources:
+        return kinds(next(iter(sources.values())))
+    if book is not None:
+        return dict.fromkeys(codebook(book, {}), "unknown")
+    raise JobError("of init", [Problem("FILE", "no file", "FILE, --public or --codebook", "name one of them")])
+
+
+def _roles(
+    known: Mapping[str, str],
+    domains: Mapping[str, Domain],
+    outcome: str | None,
+    weight: str | None,
+    by: list[str] | None,
+    asks: bool,
+    to: Path,
+) -> tuple[str | None, str | None, tuple[str, ...]]:
+    """Outcome, weight and the table's columns: as said, as asked, or as far as there is one choice."""
+    likely = [name for name in known if WEIGHT.search(name)]
+    if weight is None:
+        weight = likely[0] if len(likely) == 1 else None
+        weight = str(typer.prompt("The column of sampling weights (or none)", default=weight or NONE)) if asks else weight
+    weight = None if weight == NONE else weight
+    numbers = [n for n in known if n not in likely and n not in (by or ()) and (d := domains.get(n)) and d.bounds]
+    if outcome is None:
+        outcome = numbers[0] if len(numbers) == 1 else None
+        outcome = str(typer.prompt("The outcome, a sensitive number", default=outcome or NONE)) if asks else outcome
+        outcome = None if outcome == NONE else outcome
+    for option, name in (("--outcome", outcome), ("--weight", weight), *(("--by", each) for each in by or ())):
+        if name is not None and name not in known:
+            near = get_close_matches(name, list(known), n=1)
+            remedy = f"did you mean '{near[0]}'?" if near else "name one of these"
+            found, shown = f"the file has no column '{name:.80}'", ", ".join(list(known)[:20])
+            raise JobError(str(to), [Problem(option, found, shown, remedy)])
+    in_order = {name: domains[name] for name in known if name in domains}
+    return outcome, weight, tuple(by or proposed_by(in_order, {outcome, weight}))
+
+
+def _mechanism(said: str | None, records: bool, reference: Path | None, to: Path) -> str:
+    """The row of README's table: by whether there is a reference, and whether records are wanted."""
+    if said is not None and said not in (*TABLES, *RECORDS):
+        near = get_close_matches(said, (*TABLES, *RECORDS), n=1)
+        remedy = f"did you mean '{near[0]}'?" if near else "take one of these; write other jobs by hand"
+        allowed = ", ".join((*TABLES, *RECORDS))
+        raise JobError(str(to), [Problem("--mechanism", f"init writes no job with '{said:.80}'", allowed, remedy)])
+    if records:
+        return said or ("sanitized_statistics" if reference is not None else "weighted")
+    return said or "reference_tables"
+
+
+def _named(path: Path | None, period: str | None) -> tuple[str, str | None]:
+    """The survey's short name and its period, from a file's name."""
+    stem = path.name.partition(".")[0] if path is not None else "survey"
+    years = YEAR.findall(stem)
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "_", YEAR.sub("", stem)).strip("_.-")[:80] or "survey"
+    return name, period or (years[0] if len(years) == 1 else None)
+
+
+def _from(job: Path, path: Path | None) -> str | None:
+    """A path as the job names it: from its own folder."""
+    return os.path.relpath(path, job.parent) if path is not None else None

@@ -1,0 +1,199 @@
+"""Domains of columns that a job may state: of a public file's values, or of a codebook. Names and types of a header."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dpdist.core.errors import DataError, Problem
+from dpdist.core.records import Level
+from dpdist.job.values import NUMBER
+from dpdist.survey.csv_text import misread
+from dpdist.survey.source import ParquetSource, Source
+
+MOST_LEVELS = 200
+FEW_NUMBERS = 12
+"""Whole numbers of which there are no more are codes of a category."""
+CODEBOOK = "lines of column, then level (and label), or low and high"
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Levels of a category, or bounds of a number, and where they are from; `holes`: values are missing there."""
+
+    origin: str
+    levels: tuple[Level, ...] | None = None
+    bounds: tuple[float, float] | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    holes: bool = False
+
+    def of_number(self) -> Domain:
+        """As an outcome or a weight has it: levels that are numbers as bounds."""
+        if self.levels is None or not all(isinstance(each, int) for each in self.levels):
+            return self
+        return Domain(self.origin, bounds=outward(min(map(int, self.levels)), max(map(int, self.levels))))
+
+
+def kinds(source: Source) -> dict[str, str]:
+    """Names and types of a file's header alone: number, text or other; of CSV nothing is known but the name.
+
+    Raises `DataError` for a name that stands twice, and for a first line of a CSV file that is no header but a record.
+    """
+    if problems := list(_wrong_names(source)):
+        raise DataError(source.name, problems)
+    if not isinstance(source, ParquetSource):
+        return dict.fromkeys(source.columns, "unknown")
+    return {each.name: _kind(each.type) for each in source.schema}
+
+
+def _wrong_names(source: Source) -> Iterator[Problem]:
+    if len(set(source.columns)) < len(source.columns):
+        yield Problem("header", "a column's name stands twice", "each name once", "rename or delete one column")
+    if source.text_only and any(NUMBER.fullmatch(name.strip()) for name in source.columns):
+        found, remedy = "numbers stand in the first line: it is a record", "write the columns' names into the first line"
+        yield Problem("header", found, "names of columns", remedy, 1, ("line 1",))
+
+
+def _kind(kind: pa.DataType) -> str:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return "number"
+    return "text" if pa.types.is_string(kind) or pa.types.is_large_string(kind) else "other"
+
+
+def seen(source: Source, names: Iterable[str], origin: str) -> dict[str, Domain]:
+    """Domains that the values of a file show; columns with too many levels have none.
+
+    Reads every value: of a confidential file only where the custodian says so.
+    """
+    kinds(source)
+    met = {name: _Met(source.text_only) for name in names if name in source.columns}
+    for batch in source.batches(list(met)) if met else ():
+        for name, each in met.items():
+            each.add(batch.column(batch.schema.get_field_index(name)))
+    return {name: domain for name, each in met.items() if (domain := each.domain(origin)) is not None}
+
+
+class _Met:
+    """What is met in a column: whether all is numbers, their range, the levels while they are few."""
+
+    def __init__(self, text_only: bool) -> None:
+        self.text_only, self.levels, self.holes = text_only, set[Level](), False
+        self.number, self.whole, self.low, self.high = True, True, math.inf, -math.inf
+
+    def add(self, values: pa.Array) -> None:
+        values = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+        self.holes |= values.null_count > 0
+        values = values.drop_null()
+        if len(self.levels) <= MOST_LEVELS:
+            self.levels |= set(pc.unique(values).to_pylist()[: MOST_LEVELS + 1])
+        if self.number and len(values):
+            self._add_numbers(values)
+
+    def _add_numbers(self, values: pa.Array) -> None:
+        try:
+            if pa.types.is_boolean(values.type):
+                raise pa.ArrowInvalid
+            numbers = pc.cast(values, pa.float64(), safe=not pa.types.is_integer(values.type))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            self.number = False
+            return
+        low, high = (float(each.as_py()) for each in pc.min_max(numbers).values())
+        self.low, self.high = min(self.low, low), max(self.high, high)
+        texts = pc.cast(pc.cast(numbers, pa.int64(), safe=False), pa.string()) if self.text_only else None
+        same = pc.equal(values, texts) if texts is not None else pc.equal(pc.floor(numbers), numbers)
+        self.whole &= bool(pc.all(same).as_py())
+
+    def domain(self, origin: str) -> Domain | None:
+        few = len(self.levels) <= MOST_LEVELS and bool(self.levels)
+        if self.number and math.isfinite(self.low) and math.isfinite(self.high):
+            if self.whole and len(self.levels) <= FEW_NUMBERS:
+                return Domain(origin, levels=tuple(sorted(int(each) for each in self.levels)), holes=self.holes)
+            return Domain(origin, bounds=outward(self.low, self.high), holes=self.holes)
+        single = {type(each) for each in self.levels} in ({str}, {bool})
+        return Domain(origin, levels=tuple(sorted(self.levels, key=str)), holes=self.holes) if few and single else None
+
+
+def outward(low: float, high: float) -> tuple[float, float]:
+    """Rounded to two digits, away from what was seen, so that the ends are not those of single records."""
+    made = _rounded(low, math.floor), _rounded(high, math.ceil)
+    return made if made[0] < made[1] else (made[0], made[0] + 1.0)
+
+
+def _rounded(value: float, way: Callable[[float], int]) -> float:
+    if value == 0.0:
+        return 0.0
+    power = math.floor(math.log10(abs(value))) - 1
+    scaled = value / 10.0**power if power >= 0 else value * 10.0**-power
+    whole = way(scaled)
+    return float(whole * 10**power) if power >= 0 else whole / 10**-power
+
+
+def codebook(path: Path, kinds_of: Mapping[str, str]) -> dict[str, Domain]:
+    """Domains that a CSV codebook states; levels of a column of numbers are numbers. Raises `DataError`."""
+    if problem := misread(path):
+        raise DataError(str(path), [problem])
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            rows = [(reader.line_num, row) for row in reader]
+            columns = list(reader.fieldnames or ())
+    except (OSError, csv.Error) as error:
+        found = f"cannot be read ({type(error).__name__})"
+        raise DataError(str(path), [Problem("file", found, "a CSV file in UTF-8", "check the path")]) from None
+    if problems := [*_wrong_header(columns), *_wrong_rows(rows)] if columns else [*_wrong_header(columns)]:
+        raise DataError(str(path), problems)
+    names = dict.fromkeys(str(row["column"]) for _, row in rows)
+    return {name: _stated(name, [row for _, row in rows if row["column"] == name], kinds_of, path.name) for name in names}
+
+
+def _stated(name: str, rows: list[dict[str, str]], kinds_of: Mapping[str, str], origin: str) -> Domain:
+    if rows[0].get("low"):
+        return Domain(origin, bounds=(float(rows[0]["low"]), float(rows[0]["high"])))
+    texts = [row["level"] for row in rows]
+    number = kinds_of.get(name) == "number" and all(text.lstrip("-").isdecimal() for text in texts)
+    labels = {row["level"]: row["label"] for row in rows if row.get("label")}
+    return Domain(origin, levels=tuple(int(text) if number else text for text in texts), labels=labels)
+
+
+def _wrong_header(columns: list[str]) -> Iterator[Problem]:
+    known = ("column", "level", "low", "high", "label")
+    if "column" not in columns or not ({"level"} & set(columns) or {"low", "high"} <= set(columns)):
+        shown = ", ".join(columns[:10]) or "nothing"
+        near = get_close_matches(columns[0], known, n=1) if columns else []
+        remedy = f"did you mean '{near[0]}'?" if near and near[0] not in columns else "name the columns so"
+        yield Problem("header", f"it names {shown}", CODEBOOK, remedy, 1, ("line 1",))
+
+
+def _wrong_rows(rows: list[tuple[int, dict[str, str]]]) -> Iterator[Problem]:
+    met: dict[str, set[str]] = {}
+    for line, row in rows:
+        name, level, low, high = (row.get(key) or "" for key in ("column", "level", "low", "high"))
+        before = met.setdefault(name, set())
+        if None in row or not name or bool(level) == bool(low or high):
+            found, remedy = "neither a level nor low and high of a column, or both", "write one of them"
+        elif (low or high) and not _ordered(low, high):
+            found, remedy = (
+                f"low '{low:.20}' and high '{high:.20}' are no bounds",
+                "write two numbers, the smaller one first",
+            )
+        elif level in before or (before and ("" in before or not level)):
+            found, remedy = f"'{name:.80}' has this level twice, or bounds beside another line", "delete one"
+        else:
+            before.add(level)
+            continue
+        yield Problem("codebook", found, CODEBOOK, remedy, 1, (f"line {line}",))
+
+
+def _ordered(low: str, high: str) -> bool:
+    try:
+        return -math.inf < float(low) < float(high) < math.inf
+    except ValueError:
+        return False

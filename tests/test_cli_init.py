@@ -1,0 +1,277 @@
+"""`dpdist init`: a job from names and types; domains from public sources alone; marks where somebody must decide."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from dpdist.cli.main import app
+from dpdist.core.errors import JobError
+from dpdist.job.layering import to_do
+from dpdist.job.loading import load_job
+from dpdist.survey.domains import outward
+
+CANARY = "zxq-canary"
+OUTLIER = 987654.0
+
+
+def command(*said: object) -> tuple[int, str]:
+    found = CliRunner().invoke(app, list(map(str, said)))
+    return found.exit_code, found.output
+
+
+def people(seed: int, records: int = 600) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame(
+        {
+            "region": rng.choice(["north", "south"], records),
+            "sex": rng.choice(["No", "Yes"], records),
+            "income": np.exp(rng.normal(10.3, 0.5, records)).round(),
+            "weight": rng.uniform(5.0, 60.0, records).round(1),
+            "number": [f"id-{seed}-{k}" for k in range(records)],
+        }
+    )
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The confidential file and an earlier public one, both as Parquet and CSV, in the present folder."""
+    monkeypatch.chdir(tmp_path)
+    for name, seed in (("people-2024", 1), ("people-2022", 2)):
+        people(seed).to_parquet(f"{name}.parquet")
+        people(seed).to_csv(f"{name}.csv", index=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+@pytest.mark.parametrize("way", [(), ("--records",), ("--reference", "none"), ("--mechanism", "laplace_strict")])
+def test_with_a_public_file_the_job_validates_straight_away(suffix: str, way: tuple[str, ...], files: Path) -> None:
+    """In another folder than the file's; control: no TODO is left, and the domains are the public file's."""
+    (files / "jobs").mkdir()
+    said = ("--public", f"people-2022{suffix}", "--out", "jobs/job.yaml", "--outcome", "income", *way)
+    code, text = command("init", f"people-2024{suffix}", *said)
+    assert code == 0, text
+    code, text = command("validate", "jobs/job.yaml")
+    assert code == 0, text + Path("jobs/job.yaml").read_text(encoding="utf-8")
+    job = load_job("jobs/job.yaml")
+    assert (job.dataset, job.period, job.survey.weight, job.cell_columns) == ("people", "2024", "weight", ("region", "sex"))
+    assert job.columns["sex"].levels == ("No", "Yes")
+    salaries = people(2)["income"]
+    assert job.columns["income"].bounds == outward(salaries.min(), salaries.max())
+    assert job.columns["income"].bounds[0] <= salaries.min() < salaries.max() <= job.columns["income"].bounds[1]
+
+
+@pytest.mark.parametrize(
+    ("way", "mechanism", "reference"),
+    [
+        (("--public", "people-2022.csv"), "reference_tables", "path"),
+        (("--public", "people-2022.csv", "--reference", "none"), "reference_tables", "histogram"),
+        (("--reference", "people-2022.csv"), "reference_tables", "path"),
+        (("--public", "people-2022.csv", "--records"), "sanitized_statistics", "path"),
+        (("--public", "people-2022.csv", "--records", "--reference", "none"), "weighted", None),
+        (("--public", "people-2022.csv", "--mechanism", "weighted"), "weighted", None),
+    ],
+)
+def test_the_mechanism_is_that_of_the_decision_table(
+    way: tuple[str, ...], mechanism: str, reference: str | None, files: Path
+) -> None:
+    assert command("init", "people-2024.csv", "--out", "job.yaml", "--yes", "--outcome", "income", *way)[0] == 0
+    job = load_job("job.yaml")
+    assert job.mechanism.name == mechanism
+    given = [name for name in ("path", "histogram") if job.reference is not None and getattr(job.reference, name)]
+    assert given == ([reference] if reference else [])
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+def test_without_a_public_source_no_value_of_the_file_is_in_the_job(suffix: str, tmp_path: Path) -> None:
+    """Control: with the option that says so they are there, and every such line is marked."""
+    records = people(1)
+    records.loc[3, "region"], records.loc[4, "income"] = CANARY, OUTLIER
+    file = tmp_path / f"people{suffix}"
+    records.to_parquet(file) if suffix == ".parquet" else records.to_csv(file, index=False)
+    job, marked = tmp_path / "job.yaml", tmp_path / "marked.yaml"
+    assert command("init", file, "--out", job)[0] == 0
+    text = job.read_text(encoding="utf-8")
+    values = {str(each) for name in ("region", "sex", "income") for each in records[name]}
+    words = set(re.findall(r"[^\s\[\]{},:'\"]+", text))
+    assert values & words == set()
+    assert {"region", "sex", "income", "weight"} <= words
+    assert command("init", file, "--out", marked, "--i-know-this-reads-confidential-data", "--outcome", "income")[0] == 0
+    lines = marked.read_text(encoding="utf-8").splitlines()
+    assert CANARY in "".join(lines)
+    shown = [line for line in lines if "levels:" in line or "bounds:" in line]
+    assert len(shown) >= 3
+    assert [line for line in shown if not line.endswith("# TODO confirm: seen in the confidential file")] == []
+
+
+def test_what_is_left_to_do_is_named_and_once_done_the_job_validates(files: Path) -> None:
+    """By validate and by run, which starts nothing; a job whose marks are gone is an ordinary job."""
+    assert command("init", "people-2024.csv", "--out", "job.yaml", "--outcome", "income", "--by", "region")[0] == 0
+    text = Path("job.yaml").read_text(encoding="utf-8")
+    left = to_do(text)
+    assert [problem.found for problem in left] == [
+        "left to be filled: region: {levels: […]}",
+        "left to be filled: income: {bounds: […, …], outside: clip}",
+        "left to be filled: weight: {bounds: […, …], outside: clip}",
+    ]
+    for verb in (("validate", "job.yaml"), ("run", "job.yaml", "--workspace", "ws")):
+        code, said = command(*verb)
+        assert code == 2
+        assert [each for each in left if f"TODO: {each.found} ({each.places[0]})" not in said] == []
+    assert not Path("ws").exists()
+    filled = {
+        "region: {levels: […]}": "region: {levels: [north, south]}",
+        "income: {bounds: […, …]": "income: {bounds: [0, 1e6]",
+    }
+    for old, new in (filled | {"weight: {bounds: […, …]": "weight: {bounds: [1, 100]"}).items():
+        text = text.replace(f"# TODO fill: {old}", new)
+    Path("job.yaml").write_text(text.replace("1e6", "1000000"), encoding="utf-8")
+    assert command("validate", "job.yaml")[0] == 0
+
+
+def test_a_line_to_confirm_stops_a_job_that_is_complete(files: Path) -> None:
+    """Control: the same job with its marks deleted."""
+    said = ("--i-know-this-reads-confidential-data", "--outcome", "income", "--by", "region", "--out", "job.yaml")
+    assert command("init", "people-2024.parquet", *said)[0] == 0
+    with pytest.raises(JobError, match="left to be confirmed: seen in the confidential file") as error:
+        load_job("job.yaml")
+    assert {problem.where for problem in error.value.problems} == {"TODO"}
+    text = Path("job.yaml").read_text(encoding="utf-8")
+    Path("job.yaml").write_text(text.replace("# TODO confirm: seen in the confidential file", ""), encoding="utf-8")
+    assert command("validate", "job.yaml")[0] == 0
+
+
+def test_a_codebook_gives_levels_bounds_and_labels(files: Path) -> None:
+    """It stands before the public file; whole numbers of a column of numbers are levels that are numbers."""
+    records = people(1).assign(sex=np.tile([1, 2], 300))
+    records.to_parquet("people-2024.parquet")
+    book = "column,level,low,high,label\nsex,1,,,women\nsex,2,,,men\nregion,south,,,\nregion,north,,,\n"
+    Path("book.csv").write_text(book + "income,,0,500000,\nweight,,1,100,\nelsewhere,7,,,\n", encoding="utf-8")
+    said = ("--codebook", "book.csv", "--outcome", "income", "--by", "sex", "--by", "region", "--out", "job.yaml")
+    assert command("init", "people-2024.parquet", *said)[0] == 0
+    job = load_job("job.yaml")
+    assert (job.columns["sex"].levels, job.columns["region"].levels) == ((1, 2), ("south", "north"))
+    assert (job.columns["income"].bounds, job.columns["weight"].bounds) == ((0, 500000), (1, 100))
+    assert job.presentation.columns["sex"].levels == {"1": "women", "2": "men"}
+    assert command("validate", "job.yaml")[0] == 0
+    assert "elsewhere" not in Path("job.yaml").read_text(encoding="utf-8")
+
+
+def test_it_asks_on_a_terminal(files: Path) -> None:
+    """What is typed is taken; control: with --yes nothing is asked."""
+    typed = "people-2022.parquet\nweight\nincome\ny\n"
+    program = [sys.executable, "-m", "dpdist", "init", "people-2024.parquet", "--out"]
+    outer, inner = pty.openpty()
+    os.write(outer, typed.encode())
+    asked = subprocess.run([*program, "job.yaml"], stdin=inner, capture_output=True, text=True, timeout=60, check=True)
+    assert "An earlier file of this survey that is public" in asked.stdout
+    assert load_job("job.yaml").mechanism.name == "sanitized_statistics"
+    asked = subprocess.run(
+        [*program, "own.yaml", "-y"], stdin=inner, capture_output=True, text=True, timeout=60, check=True
+    )
+    os.close(outer)
+    os.close(inner)
+    assert "?" not in asked.stdout
+    assert len(asked.stdout.splitlines()) == 1
+
+
+BOOKS = {
+    "no header": ("1,2,3\n", "header: it names 1, 2, 3"),
+    "a misspelt header": ("colunm,level\n", "did you mean 'column'?"),
+    "semicolons": ("column;level\nsex;f\n", "its fields are separated by semicolons"),
+    "empty": ("", "header: it names nothing"),
+    "neither": ("column,level\nsex,\n", "neither a level nor low and high of a column, or both (line 2)"),
+    "both": ("column,level,low,high\nsex,f,1,2\n", "or both (line 2)"),
+    "bounds upside down": ("column,low,high\nincome,5,1\n", "low '5' and high '1' are no bounds (line 2)"),
+    "bounds in words": ("column,low,high\nincome,5,many\n", "are no bounds (line 2)"),
+    "a level twice": ("column,level\nsex,f\nsex,f\n", "twice, or bounds beside another line (line 3)"),
+    "one field too many": ("column,level\nsex,f,m\n", "(line 2)"),
+}
+
+
+@pytest.mark.parametrize(("text", "found"), BOOKS.values(), ids=BOOKS)
+def test_what_is_wrong_with_a_codebook_is_said(text: str, found: str, files: Path) -> None:
+    Path("book.csv").write_text(text, encoding="utf-8")
+    code, said = command("init", "people-2024.csv", "--codebook", "book.csv", "--out", "job.yaml")
+    assert (code, found in said, Path("job.yaml").exists()) == (2, True, False), said
+
+
+WRONG = {
+    "no file at all": ((), "FILE, --public or --codebook"),
+    "a file that is not there": (("none.csv",), "no such file"),
+    "another kind of file": (("book.sas7bdat",), "files named .sas7bdat are not read"),
+    "Latin-1": (("latin.csv",), "bytes that are not UTF-8 (line 2)"),
+    "UTF-16": (("wide.csv",), "bytes that are not UTF-8 (line 1)"),
+    "semicolons": (("semicolons.csv",), "its fields are separated by semicolons"),
+    "the confidential file as public": (
+        ("people-2024.csv", "--public", "copy.csv"),
+        "'copy.csv' is the confidential file itself",
+    ),
+    "an unknown outcome": (("people-2024.csv", "--outcome", "incme"), "did you mean 'income'?"),
+    "an unknown weight": (("people-2024.csv", "--weight", "wieght"), "did you mean 'weight'?"),
+    "an unknown category": (("people-2024.csv", "--by", "regoin"), "did you mean 'region'?"),
+    "an unknown mechanism": (("people-2024.csv", "--mechanism", "reference_table"), "did you mean 'reference_tables'?"),
+    "a codebook that is not there": (("people-2024.csv", "--codebook", "none.csv"), "cannot be read (FileNotFoundError)"),
+    "a record in place of a header": (("headless.csv",), "numbers stand in the first line: it is a record (line 1)"),
+    "a public file with a name twice": (("people-2024.csv", "--public", "twice.csv"), "a column's name stands twice"),
+    "a folder": ((".",), "no such file"),
+    "a codebook that is a folder": (("people-2024.csv", "--codebook", "."), "cannot be read (IsADirectoryError)"),
+    "a path of 300 characters": (("x" * 300,), "cannot be opened"),
+}
+
+
+@pytest.mark.parametrize(("said", "found"), WRONG.values(), ids=WRONG)
+def test_what_is_wrong_is_said_and_nothing_written(said: tuple[str, ...], found: str, files: Path) -> None:
+    Path("book.sas7bdat").write_bytes(b"\0" * 64)
+    Path("latin.csv").write_bytes("region\nK\xf6ln\n".encode("latin-1"))
+    Path("wide.csv").write_bytes("region,sex\nnorth,f\n".encode("utf-16"))
+    Path("semicolons.csv").write_text("region;sex\nnorth;f\n", encoding="utf-8")
+    Path("copy.csv").write_bytes(Path("people-2024.csv").read_bytes())
+    Path("headless.csv").write_text("north,987654.5\nsouth,3\n", encoding="utf-8")
+    Path("twice.csv").write_text("region,region\nnorth,south\n", encoding="utf-8")
+    code, text = command("init", *said, "--out", "job.yaml")
+    assert "987654.5" not in text
+    assert (code, found in text, Path("job.yaml").exists()) == (2, True, False), text
+
+
+def test_a_job_that_is_there_is_not_written_over(files: Path) -> None:
+    Path("job.yaml").write_text("mine\n", encoding="utf-8")
+    code, text = command("init", "people-2024.csv", "--out", "job.yaml")
+    assert (code, "the file exists" in text, Path("job.yaml").read_text(encoding="utf-8")) == (2, True, "mine\n")
+    code, text = command("init", "people-2024.csv", "--out", "none/job.yaml")
+    assert (code, "its folder does not exist" in text) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("seen", "bounds"),
+    [((5.34, 499.0), (5.3, 500.0)), ((0.0, 1.0), (0.0, 1.0)), ((-123.4, -1.0), (-130.0, -1.0)), ((7.0, 7.0), (7.0, 8.0))],
+)
+def test_bounds_are_rounded_away_from_what_was_seen(seen: tuple[float, float], bounds: tuple[float, float]) -> None:
+    assert outward(*seen) == bounds
+
+
+def test_names_that_yaml_reads_otherwise_are_quoted(tmp_path: Path) -> None:
+    """Columns and levels as Yes, 1e3, a colon, a line break."""
+    made = people(2).rename(columns={"region": "on", "income": "pay: all"})
+    made["sex"] = np.resize(["1e3", "null", "a: b", "# TODO", "01"], len(made))
+    made.to_parquet(tmp_path / "old.parquet")
+    made.sample(frac=0.9, random_state=1).assign(weight=7.0).to_parquet(tmp_path / "now.parquet")
+    said = ("--outcome", "pay: all", "--by", "on", "--by", "sex", "--period", "2020", "--reference", "none")
+    assert (
+        command(
+            "init", tmp_path / "now.parquet", "--public", tmp_path / "old.parquet", "--out", tmp_path / "j.yaml", *said
+        )[0]
+        == 0
+    )
+    job = load_job(tmp_path / "j.yaml")
+    assert (job.outcomes, job.cell_columns, job.period) == (("pay: all",), ("on", "sex"), "2020")
+    assert job.columns["sex"].levels == ("# TODO", "01", "1e3", "a: b", "null")
