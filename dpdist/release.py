@@ -56,13 +56,15 @@ POOLING = "pooling"
 
 
 def validate(job: Job, input: str | Path | None = None, listener: Listener = silent) -> Plan:
-    """Check the job against the data; nothing is spent or written. Raises `JobError` or `DataError`."""
+    """Check the job against the data; nothing is spent or written. Raises `JobError` or `DataError`.
+
+    Returns what a run would do and cost, from public facts.
+    """
     return make_plan(job, input, _guarded(job, listener))
 
 
-def plan(job: Job, input: str | Path | None = None, listener: Listener = silent) -> Plan:
-    """What a run would do and cost, from public facts; the checks are those of `validate`."""
-    return make_plan(job, input, _guarded(job, listener))
+plan = validate
+"""The same under the name of what it returns."""
 
 
 def run(
