@@ -61,7 +61,7 @@ class Weighted:
         target = self.promise(job).target
         bound = float("inf") if target is None else target
         frozen = learned.frozen if learned is not None else None
-        steps = self.search(job) if frozen is None else tilted.settled(frozen)
+        steps = self.search(job) if frozen is None else tilted.fixed_on_reference(frozen)
         return tilted.protect(model, steps, bound, job.synthetic_sets, recorder)
 
     def search(self, job: Job) -> Search:
