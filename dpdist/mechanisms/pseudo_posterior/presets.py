@@ -21,6 +21,7 @@ from dpdist.mechanisms.wording import (
     REFUSAL_SHOWS,
     REWEIGHTED_EXCEEDS,
     SCORED,
+    UNMEASURED,
     WEIGHTS_MOVE,
 )
 from dpdist.models.protocol import StratumModel
@@ -32,7 +33,7 @@ from dpdist.privacy.weights import Constant, Kept, Reweight
 def cautioned(job: Job, promise: Promise) -> Promise:
     """With what the weight rule is known to exceed, where weights are computed from the confidential file."""
     weights = job.mechanism.weights
-    exceeds = [] if job.frozen else [EXCEEDS[weights.rule]]
+    exceeds = [] if job.frozen else [EXCEEDS.get(weights.rule, UNMEASURED.format(weights.rule))]
     exceeds += [REWEIGHTED_EXCEEDS] if weights.reweight is not None and not job.frozen else []
     return replace(promise, cautions=(*exceeds, *promise.cautions))
 
