@@ -18,9 +18,8 @@ import dpdist
 from dpdist.cli.main import app
 from dpdist.core.errors import DataError, FitError, JobError
 from dpdist.core.files import sha256
-from dpdist.engine.in_memory import noise_of
-from dpdist.engine.rounds import run_rounds
-from dpdist.evaluation.calibrate import PUBLIC, Unwatched, stratum
+from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
+from dpdist.evaluation.calibrate import PUBLIC, stratum
 from dpdist.job import Job
 from dpdist.job.loading import load_calibration, parse_job
 from dpdist.mechanisms.registry import MECHANISMS
@@ -198,7 +197,7 @@ def test_weights_that_were_tuned_with_a_reference_leave_headroom_on_its_other_ha
     learned = learned_from(tuned, own.model, taught, key.child("reference"), own.label, own.earlier, len(own.records))
     rounds = MECHANISMS["weighted"].protect(tuned, own.model, watched, learned)
     drawn = key.child("0")
-    run_rounds(rounds, own.model, sampler, drawn, own.label, [own.records], [watched], noise_of(drawn))
+    run_rounds(rounds, own.model, sampler, drawn, own.label, [own.records], noise=noise_of(drawn))
     assert 0.5 < watched.bound <= 1.8
 
 

@@ -162,7 +162,7 @@ def test_the_bound_meets_the_target_and_the_tensor_gives_the_bounds(release: tup
 
 def test_the_posterior_is_kept_with_named_dimensions(release: tuple[Case, Path]) -> None:
     _, workspace = release
-    posterior = xr.open_zarr(workspace / "confidential" / "posterior.zarr", consolidated=False)
+    posterior = xr.open_zarr(workspace / "confidential" / "posterior.zarr", group="posterior", consolidated=False)
     for array in posterior.data_vars.values():
         assert array.dims[:3] == ("chain", "draw", "stratum")
         assert array.sizes["draw"] == 400

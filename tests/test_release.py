@@ -112,7 +112,7 @@ def test_a_dozen_lines_of_numpy_give_the_stored_bounds(finished: Path) -> None:
     records = records.join(frame[["field", "sex"]], on="frame").set_index("record")
     bounds = pq.read_table(confidential / "bounds.parquet").to_pandas().set_index("record")
     largest = {}
-    for fit, group in {"unweighted": "unweighted", "weighting": "weighting", "final": None}.items():
+    for fit, group in {"unweighted": "unweighted", "weighting": "weighting", "final": "posterior"}.items():
         draws = xr.open_zarr(confidential / "posterior.zarr", group=group, consolidated=False).load()
         for label, rows in records.groupby("field"):
             theta = draws.sel(stratum=label, chain=0)
@@ -162,7 +162,7 @@ def test_arviz_reads_the_posterior_and_finds_its_draws_independent(finished: Pat
         warnings.simplefilter("ignore")
         import arviz
 
-        posterior = xr.open_zarr(finished / "confidential" / "posterior.zarr", consolidated=False).load()
+        posterior = xr.open_zarr(finished / "confidential" / "posterior.zarr", group="posterior", consolidated=False).load()
         drawn = posterior[["covariance"]]
         held = drawn.isel(draw=np.arange(300) // 4 * 4).assign_coords(draw=drawn["draw"])
         sizes, control = (arviz.ess(arviz.convert_to_inference_data(draws))["covariance"] for draws in (drawn, held))

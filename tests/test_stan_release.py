@@ -65,7 +65,7 @@ def test_tables_under_stan_agree_with_the_exact_ones(pair: tuple[Path, Path]) ->
 
 def test_chains_are_kept_as_chains_and_diagnosed(pair: tuple[Path, Path]) -> None:
     _, stan = pair
-    posterior = xr.open_zarr(stan / "confidential" / "posterior.zarr", consolidated=False)
+    posterior = xr.open_zarr(stan / "confidential" / "posterior.zarr", group="posterior", consolidated=False)
     assert (posterior.sizes["chain"], posterior.sizes["draw"]) == (4, 100)
     store = dpdist.open_log_lik(stan)
     assert store["log_lik"].dims == ("chain", "draw", "record")
@@ -139,7 +139,7 @@ def test_a_users_log_likelihood_is_the_density_of_its_draws(pooling: Path) -> No
     job = shipped("doctorates_pooling")
     source = pd.concat(batch.to_pandas() for batch in dpdist.plan(job).source.batches(("field", "sex", "salary", "weight")))
     record = store["record"].load().to_numpy()
-    posterior = xr.open_zarr(pooling / "confidential" / "posterior.zarr", consolidated=False)
+    posterior = xr.open_zarr(pooling / "confidential" / "posterior.zarr", group="posterior", consolidated=False)
     fields, sexes = (list(map(str, job.columns[name].levels or ())) for name in ("field", "sex"))
     own = densities(posterior, source.reset_index(drop=True).iloc[record[record >= 0]], fields, sexes)
     kept = store["log_lik"].load().to_numpy().reshape(len(own), -1)[:, record >= 0]
@@ -161,7 +161,7 @@ def test_a_users_program_gives_records_but_no_table_from_parameters(pooling: Pat
 
 def test_small_fields_are_drawn_towards_the_others(pooling: Path) -> None:
     """The released spread between fields is smaller than that of the fields' own means."""
-    posterior = xr.open_zarr(pooling / "confidential" / "posterior.zarr", consolidated=False)
+    posterior = xr.open_zarr(pooling / "confidential" / "posterior.zarr", group="posterior", consolidated=False)
     assert posterior["field_mean"].dims == ("chain", "draw", "stratum", "field", "field_mean_2")
     assert list(posterior["field"].to_numpy())[:2] == ["biology", "computing"]
 
@@ -198,7 +198,7 @@ def test_a_python_function_may_state_the_log_likelihood(tmp_path: Path) -> None:
     changes = {"  data: {typical": f"  {function}\n  data: {{typical", "weights: fixed_point": "weights: none"}
     job = shipped("doctorates_pooling", **changes)
     dpdist.run(job, tmp_path / "work")
-    posterior = xr.open_zarr(tmp_path / "work" / "confidential" / "posterior.zarr", consolidated=False)
+    posterior = xr.open_zarr(tmp_path / "work" / "confidential" / "posterior.zarr", group="posterior", consolidated=False)
     store = dpdist.open_log_lik(tmp_path / "work")
     record = store["record"].load().to_numpy()
     source = pd.concat(batch.to_pandas() for batch in dpdist.plan(job).source.batches(("salary", "weight")))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,23 @@ class Problem:
 
 
 class DpdistError(Exception):
-    """Base of every error that dpdist raises on purpose; `exit_code` is the command's."""
+    """Base of every error that dpdist raises on purpose; `exit_code` is the command's.
+
+    A copy that another process gets has the attributes and the text of the first: `__init__` is not run again.
+    """
 
     exit_code = 1
 
+    def __reduce__(self) -> tuple[Callable[..., DpdistError], tuple[Any, ...], dict[str, Any]]:
+        return _with_text, (type(self), *self.args), vars(self)
+
     def text(self, show_values: bool = False) -> str:
         return str(self)
+
+
+def _with_text(kind: type[DpdistError], *text: Any) -> DpdistError:
+    """An error of a kind whose attributes are not yet set."""
+    return kind.__new__(kind, *text)
 
 
 class ProblemsError(DpdistError):
@@ -51,9 +63,6 @@ class ProblemsError(DpdistError):
         self.source = source
         self.problems = tuple(problems)
         super().__init__(self.text())
-
-    def __reduce__(self) -> tuple[type, tuple[str, tuple[Problem, ...]]]:
-        return type(self), (self.source, self.problems)
 
     def text(self, show_values: bool = False) -> str:
         many = f"{len(self.problems)} problems" if len(self.problems) > 1 else "1 problem"
@@ -102,9 +111,6 @@ class FitError(DpdistError):
         self.stratum, self.reason, self.remedy = stratum, reason, remedy
         super().__init__(f"stratum {stratum}: {reason}\n    remedy:  {remedy}")
 
-    def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
-        return type(self), (self.stratum, self.reason, self.remedy)
-
 
 class TaskError(DpdistError):
     """Work on the cluster failed for a reason outside the data: stalled, killed, out of memory."""
@@ -113,9 +119,6 @@ class TaskError(DpdistError):
         self.found, self.remedy = found, remedy
         super().__init__(f"{found}\n    remedy:  {remedy}")
 
-    def __reduce__(self) -> tuple[type, tuple[str, str]]:
-        return type(self), (self.found, self.remedy)
-
 
 class ClusterError(DpdistError):
     """A scheduler or its workers cannot be reached or used, or the certificates for that are not in order."""
@@ -123,9 +126,6 @@ class ClusterError(DpdistError):
     def __init__(self, found: str, remedy: str, exit_code: int = 1):
         self.found, self.remedy, self.exit_code = found, remedy, exit_code
         super().__init__(f"cluster: {found}\n    remedy:  {remedy}")
-
-    def __reduce__(self) -> tuple[type, tuple[str, str, int]]:
-        return type(self), (self.found, self.remedy, self.exit_code)
 
 
 class WorkspaceError(DpdistError):
@@ -136,9 +136,6 @@ class WorkspaceError(DpdistError):
         self.exit_code = exit_code
         super().__init__(f"workspace {path}: {found}\n    remedy:  {remedy}")
 
-    def __reduce__(self) -> tuple[type, tuple[str, str, str, int]]:
-        return type(self), (self.path, self.found, self.remedy, self.exit_code)
-
 
 class LedgerError(DpdistError):
     """The ledger cannot be used: none there, not reachable, busy, damaged, or another than a run began with."""
@@ -146,9 +143,6 @@ class LedgerError(DpdistError):
     def __init__(self, ledger: str, found: str, remedy: str, exit_code: int = 1):
         self.ledger, self.found, self.remedy, self.exit_code = ledger, found, remedy, exit_code
         super().__init__(f"ledger {ledger}: {found}\n    remedy:  {remedy}")
-
-    def __reduce__(self) -> tuple[type, tuple[str, str, str, int]]:
-        return type(self), (self.ledger, self.found, self.remedy, self.exit_code)
 
 
 class BudgetRefused(DpdistError):
@@ -160,9 +154,6 @@ class BudgetRefused(DpdistError):
         self.dataset, self.found, self.allowed, self.remedy = dataset, found, allowed, remedy
         super().__init__(f"budget of {dataset}: {found}\n    allowed: {allowed}\n    remedy:  {remedy}")
 
-    def __reduce__(self) -> tuple[type, tuple[str, str, str, str]]:
-        return type(self), (self.dataset, self.found, self.allowed, self.remedy)
-
 
 class ToolchainError(DpdistError):
     """Stan programs cannot be compiled or run here: no compiler, no CmdStan, an extra that is not installed."""
@@ -172,9 +163,6 @@ class ToolchainError(DpdistError):
     def __init__(self, found: str, allowed: str, remedy: str):
         self.found, self.allowed, self.remedy = found, allowed, remedy
         super().__init__(f"stan: {found}\n    allowed: {allowed}\n    remedy:  {remedy}")
-
-    def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
-        return type(self), (self.found, self.allowed, self.remedy)
 
 
 class ProgramError(DpdistError):
@@ -187,9 +175,6 @@ class ProgramError(DpdistError):
         self.program, self.found, self.remedy = program, found, remedy
         super().__init__(f"program {program}: {found}\n    remedy:  {remedy}")
 
-    def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
-        return type(self), (self.program, self.found, self.remedy)
-
 
 class StanError(DpdistError):
     """A Stan program stopped while it ran; `found` is Stan's own message without any number that data may have made."""
@@ -197,6 +182,3 @@ class StanError(DpdistError):
     def __init__(self, program: str, found: str, remedy: str):
         self.program, self.found, self.remedy = program, found, remedy
         super().__init__(f"program {program}: {found}\n    remedy:  {remedy}")
-
-    def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
-        return type(self), (self.program, self.found, self.remedy)

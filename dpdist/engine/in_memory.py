@@ -1,14 +1,74 @@
-"""What answers a mechanism's rounds in memory: noise from a key, for studies and calibration on public data."""
+"""The one driver of rounds over blocks in memory: small strata of a release, references, calibrations, audits, studies."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
+from dpdist.core.confidential import Confidential
 from dpdist.core.keys import Key
-from dpdist.core.records import Floats
-from dpdist.engine.protocol import Noise
+from dpdist.core.records import Floats, Records
+from dpdist.engine.protocol import BlockRecorder, Carry, Columns, Noise, Pass, Sample
+from dpdist.engine.rounds import drive, visit_blocks
+from dpdist.models.protocol import StratumModel
+from dpdist.sampling.protocol import Sampler
+
+T = TypeVar("T")
+
+
+class Unrecorded:
+    """Keeps no by-products of a block."""
+
+    wants_log_lik = False
+
+    def bounds(self, columns: Confidential[Columns]) -> None:
+        return None
+
+    def log_lik(self, values: Confidential[Floats]) -> None:
+        return None
+
+
+class Unwatched:
+    """Keeps no by-products of a stratum."""
+
+    def posterior(self, fit: str, draws: object) -> None:
+        return None
+
+    def summary(self, values: object) -> None:
+        return None
+
+
+def run_rounds(
+    rounds: Generator[Pass | Sample | Noise, Any, T],
+    model: StratumModel,
+    sampler: Sampler,
+    key: Key,
+    stratum: str,
+    blocks: Sequence[Records],
+    recorders: Sequence[BlockRecorder] | None = None,
+    noise: Callable[[Noise], Floats] | None = None,
+) -> T:
+    """What rounds over blocks in memory return; each block's carry stays with the block between rounds.
+
+    `recorders` has one entry a block; without it no by-products are kept. Without `noise` it is drawn, not kept: for
+    what is neither resumed nor released.
+    """
+    carries: list[Carry] = [{} for _ in blocks]
+    kept = [Unrecorded()] * len(blocks) if recorders is None else recorders
+
+    def visit(request: Pass) -> Floats:
+        return visit_blocks(request, blocks, carries, kept)
+
+    return drive(rounds, model, sampler, key, stratum, visit, noise or fresh_noise)
+
+
+def fresh_noise(request: Noise) -> Floats:
+    """OpenDP's noise, drawn now."""
+    from dpdist.privacy.noise import whole_gaussian, whole_laplace
+
+    return (whole_gaussian if request.law == "gaussian" else whole_laplace)(request.scale, request.size)
 
 
 def noise_of(key: Key) -> Callable[[Noise], Floats]:

@@ -61,32 +61,3 @@ def combine(request: Pass, partials: Sequence[Floats]) -> Floats:
     if request.combine == "concat":
         return np.concatenate(partials)
     return reduce(_COMBINE[request.combine], partials)
-
-
-def run_rounds(
-    rounds: Generator[Pass | Sample | Noise, Any, T],
-    model: StratumModel,
-    sampler: Sampler,
-    key: Key,
-    stratum: str,
-    blocks: Sequence[Records],
-    recorders: Sequence[BlockRecorder],
-    noise: Callable[[Noise], Floats] | None = None,
-) -> T:
-    """What rounds over blocks in memory return; each block's carry stays with the block between rounds.
-
-    Without `noise` it is drawn, not kept: for what is neither resumed nor released.
-    """
-    carries: list[Carry] = [{} for _ in blocks]
-
-    def visit(request: Pass) -> Floats:
-        return visit_blocks(request, blocks, carries, recorders)
-
-    return drive(rounds, model, sampler, key, stratum, visit, noise or fresh_noise)
-
-
-def fresh_noise(request: Noise) -> Floats:
-    """OpenDP's noise, drawn now."""
-    from dpdist.privacy.noise import whole_gaussian, whole_laplace
-
-    return (whole_gaussian if request.law == "gaussian" else whole_laplace)(request.scale, request.size)

@@ -7,7 +7,7 @@ log ξ^α(θ | D) − log ξ^α′(θ | D∖i) is exact at every draw θ. Figure
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +18,8 @@ import pyarrow as pa
 from dpdist.core.confidential import Confidential
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Records
-from dpdist.engine.protocol import Carry, Pass
+from dpdist.engine.in_memory import run_rounds
+from dpdist.engine.protocol import BlockRecorder, Carry, Pass, Sample
 from dpdist.mechanisms.pseudo_posterior.tilted import Fit, Weighings, fits
 from dpdist.models.lognormal.model import Lognormal
 from dpdist.sampling.exact import ExactSampler
@@ -35,18 +36,20 @@ class Weighting(NamedTuple):
 
 def weighting(model: Lognormal, records: Records, steps: Weighings, draws: int, key: Key, stratum: str = "") -> Weighting:
     """A weight search over records in memory, with the random numbers of a stratum; raises `Improper` or `NotReached`."""
-    rounds, carry, sampler = fits(model, steps), Carry(), ExactSampler(draws)
-    reply: Any = None
-    while True:
-        try:
-            request = rounds.send(reply)
-        except StopIteration as end:
-            last: Fit = end.value[0][-1]
-            return Weighting(carry["alpha"], last, model.log_evidence(last.statistics))
-        if isinstance(request, Pass):
-            reply = request.kernel(records, carry, Nowhere())
-        else:
-            reply = sampler.many(model, request.posterior, key.generator(request.stage, stratum))
+    return run_rounds(_searched(model, steps), model, ExactSampler(draws), key, stratum, [records])
+
+
+def _searched(model: Lognormal, steps: Weighings) -> Generator[Pass | Sample, Any, Weighting]:
+    kept, _ = yield from fits(model, steps)
+    alpha = yield Pass(_LastWeights(), "concat")
+    return Weighting(alpha, kept[-1], model.log_evidence(kept[-1].statistics))
+
+
+class _LastWeights(NamedTuple):
+    """Kernel: α of the last fit, to be concatenated."""
+
+    def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
+        return carry["alpha"]
 
 
 def leave_one_out(
@@ -93,13 +96,3 @@ def keep_audit(folder: Path, rule: str, found: Confidential[pd.DataFrame]) -> Pa
 def delta_of(ratio: Floats, epsilon: float) -> float:
     """E max(0, 1 − e^(ε − ratio)) over draws from the numerator's law: sup over sets of P(with) − e^ε P(without)."""
     return float((1.0 - np.exp(np.minimum(0.0, epsilon - ratio))).mean())
-
-
-class Nowhere:
-    """A recorder of nothing."""
-
-    wants_log_lik = False
-
-    def bounds(self, columns: object) -> None: ...
-
-    def log_lik(self, values: object) -> None: ...

@@ -19,7 +19,7 @@ from dpdist.core.records import Floats, Ints
 from dpdist.evaluation.audit import keep_audit, leave_one_out
 from dpdist.job import WeightRule, Weights
 from dpdist.mechanisms.promises import target_of
-from dpdist.mechanisms.pseudo_posterior.tilted import Weighings, settled
+from dpdist.mechanisms.pseudo_posterior.tilted import Weighings, fixed_on_reference
 from dpdist.models.lognormal.model import Lognormal
 from dpdist.models.protocol import Improper
 from dpdist.privacy.weight_search import NotReached, search, search_of
@@ -90,7 +90,7 @@ def search_for(fit: Fit, stratum: int, rule: WeightRule) -> Callable[[], Weighin
     job = fit.job
     if rule == job.mechanism.weights.rule:
         if (frozen := fit.learned(stratum).frozen if job.frozen else None) is not None:
-            return lambda: settled(frozen)
+            return lambda: fixed_on_reference(frozen)
         return lambda: search_of(job.mechanism, target_of(job))
     return lambda: search(Weights(rule=rule), target_of(job))
 

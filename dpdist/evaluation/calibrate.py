@@ -22,8 +22,7 @@ from dpdist.core.files import write_text
 from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.records import Floats, Frame, Records
-from dpdist.engine.in_memory import noise_of
-from dpdist.engine.rounds import run_rounds
+from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
 from dpdist.evaluation.tuning import REFUSED, Trials, knobs_of, search
 from dpdist.evaluation.utility import distances
 from dpdist.job import Calibration, Job, Measure
@@ -34,7 +33,7 @@ from dpdist.mechanisms.promises import target_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import Draws, Improper, Presampled, StratumModel, Synthesizer
 from dpdist.privacy.weight_search import NotReached
-from dpdist.runtime.reference import Unwatched, learned_from
+from dpdist.runtime.reference import learned_from
 from dpdist.sampling import Sampler, Unconverged, check, completed, prepare, reference_sampler, sampler_of
 from dpdist.survey.prepare import place, take_census
 from dpdist.survey.same_file import content
@@ -180,8 +179,8 @@ def loss(job: Job, strata: list[Stratum], sampler: Sampler, measure: Measure, re
             for replicate in range(replicates):
                 drawn = key.child(str(replicate))
                 rounds = mechanism_of(job).protect(tried, model, Unwatched(), learned)
-                blocks, recorders, noise = [own.records], [Unwatched()], noise_of(drawn)
-                released = run_rounds(rounds, model, sampler, drawn, own.label, blocks, recorders, noise)
+                noise = noise_of(drawn)
+                released = run_rounds(rounds, model, sampler, drawn, own.label, [own.records], noise=noise)
                 for number, theta in enumerate(released.parameters, start=1):
                     made = synthetic(model, theta, own.records, drawn.generator("synthesis", set=number))
                     found.append((len(own.records), MEASURES[measure](own.records, *made)))

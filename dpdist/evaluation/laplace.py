@@ -15,7 +15,7 @@ from dpdist.core.records import Floats
 from dpdist.core.table_cells import Cells
 from dpdist.estimation.direct import Totals
 from dpdist.job import Comparator, StatisticName
-from dpdist.mechanisms.laplace_tables.sensitivity import agreeing, sensitivities
+from dpdist.mechanisms.laplace_tables.sensitivity import consistent_table, sensitivities
 
 
 def noised(
@@ -39,4 +39,4 @@ def noised(
         name: values + rng.laplace(0.0, share * scale[name] / epsilon, len(values)) if scale[name] > 0 else values
         for name, values in estimates.items()
     }
-    return agreeing(noisy, cells) if how == "laplace_consistent" else noisy
+    return consistent_table(noisy, cells) if how == "laplace_consistent" else noisy

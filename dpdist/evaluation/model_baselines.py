@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from dpdist.core.keys import Key
 from dpdist.core.records import Codes, Floats, Frame, Records
 from dpdist.core.table_cells import Cells
+from dpdist.engine.in_memory import Unrecorded, Unwatched, fresh_noise
 from dpdist.engine.protocol import Carry, Pass, Released
-from dpdist.engine.rounds import combine, drive, fresh_noise
+from dpdist.engine.rounds import combine, drive
 from dpdist.estimation.raking import NotMet, factors, margins_of
 from dpdist.job import Comparator, Job, StatisticName, budget_text
 from dpdist.mechanisms.models import builder_of
@@ -36,7 +37,6 @@ from dpdist.publish.standard_errors import cell_estimates
 from dpdist.publish.synthesis import synthetic_sums
 from dpdist.publish.tables import expectations
 from dpdist.runtime.blocks import block_rows
-from dpdist.runtime.reference import Unwatched
 from dpdist.sampling import facts, sampler_of
 from dpdist.storage.tables import each_part
 
@@ -93,7 +93,7 @@ class Visits:
         total: Floats | None = None
         for number, records in self.blocks():
             carry = self._carry(number)
-            partial = request.kernel(records, carry, Unwatched())
+            partial = request.kernel(records, carry, Unrecorded())
             self._keep(number, carry)
             total = partial if total is None else combine(request, [total, partial])
         assert total is not None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from dpdist.job import Job, Mechanism
+from dpdist.job import RULE_CONSTANTS, Job, Mechanism
 from dpdist.mechanisms.promises import target_of
 
 BISECTIONS = 3
@@ -57,14 +57,14 @@ def knobs_of(job: Job) -> tuple[Knob, ...]:
     if weights.rule == "none":
         return ()
     tuned_on_reference = job.frozen and facts.tunes_weights
-    constant = weights.rule in ("linear", "cluster", "inverse") and not tuned_on_reference
+    constant = "c" in RULE_CONSTANTS[weights.rule] and not tuned_on_reference
     start = target_of(job) if weights.rule == "inverse" else 1.0
     knobs = []
     if tuned_on_reference:
         knobs.append(Knob("aim", (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)))
     if constant:
         knobs.append(Knob("weights.c", tuple(round(start * step, 6) for step in STEPS), required=weights.c is None))
-    if weights.rule in ("linear", "cluster"):
+    if "g" in RULE_CONSTANTS[weights.rule]:
         knobs.append(Knob("weights.g", (0.0, 0.05, 0.1, 0.2, 0.3)))
     if not facts.cuts_weights:
         without = (None,) if facts.tunes_weights else ()

@@ -11,6 +11,7 @@ from dpdist.job.mechanism import Mechanism, ReleaseBudget, RuleOrName, Weights
 from dpdist.job.mechanisms import FACTS, STATISTICS, Facts, those
 from dpdist.job.model import Model, Prior, Program
 from dpdist.job.names import (
+    RULE_CONSTANTS,
     SAMPLERS,
     Adjacency,
     Comparator,
@@ -35,6 +36,7 @@ from dpdist.job.zcdp import epsilon_of, rho_of
 __all__ = [
     "FACTS",
     "LEAST_BUDGET",
+    "RULE_CONSTANTS",
     "SAMPLERS",
     "STATISTICS",
     "TOO_LITTLE",

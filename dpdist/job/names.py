@@ -49,6 +49,15 @@ Rule = Literal["error", "drop"]
 Lonely = Literal["error", "certainty", "average", "centred"]
 ReplicateKind = Literal["brr", "fay", "jackknife", "bootstrap", "successive_difference"]
 
+RULE_CONSTANTS: dict[WeightRule, frozenset[str]] = {
+    "none": frozenset(),
+    "linear": frozenset({"c", "g"}),
+    "inverse": frozenset({"c"}),
+    "scalar": frozenset(),
+    "fixed_point": frozenset(),
+    "cluster": frozenset({"c", "g", "radius"}),
+}
+"""Constants of a weight rule that a job may give; `c` is tuned where it is left out."""
 SAMPLERS: dict[Family | Statistics, tuple[SamplerName, ...]] = {
     "lognormal": ("exact", "stan"),
     "beta": ("grid", "stan"),

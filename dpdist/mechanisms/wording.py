@@ -35,6 +35,11 @@ EXCEEDS: dict[WeightRule, str] = {
     ),
 }
 """What exact losses were found over ε, by weight rule: the release's own may be larger."""
+UNMEASURED = (
+    "what exact losses {} privacy weights have, computed anew with and without a record, was not measured on other files: "
+    "`dpdist audit` measures it on this one"
+)
+"""Of a rule that `EXCEEDS` says nothing of."""
 REWEIGHTED_EXCEEDS = f"with re-weighted privacy weights, {HALF_EXCEED}"
 MISFIT = (
     "records are taken to have a {} law within cells: a real file may not, and tables and synthetic records can then be "

@@ -15,15 +15,13 @@ import numpy as np
 from dpdist.core.records import Floats
 from dpdist.job import Mechanism, WeightRule, Weights
 from dpdist.privacy.weights import (
+    RULES,
     Cap,
-    Cluster,
     Constant,
     Counted,
-    Inverse,
-    Linear,
     Ones,
     Reweight,
-    Scalar,
+    Rule,
     ScaleShift,
     Step,
     Summary,
@@ -125,7 +123,7 @@ def fixed(weights: Weights, limit: float = np.inf) -> Search:
     """The unweighted fit, then one with the weights that the rule's constants give at once, cut off at α F > limit."""
     first = yield Ones()
     assert weights.c is not None
-    step = _scaled(_RULES[weights.rule](weights.c, weights, first), weights)
+    step = _scaled(RULES[weights.rule].step(weights.c, weights, first), weights)
     yield step if np.isinf(limit) else Truncated(step, limit)
 
 
@@ -152,10 +150,8 @@ def _fixed_point(weights: Weights, target: float) -> Search:
         raise NotReached(f"the fixed point did not reach the target in {MAX_STEPS} steps")
 
 
-def _scan(
-    start: Callable[[float, Summary], float], make: Callable[[float, Weights, Summary], Step]
-) -> Callable[[Weights, float], Search]:
-    """A rule with a constant c: as given, or tuned by scanning down from `start` and bisecting the last interval.
+def _scan(rule: Rule) -> Callable[[Weights, float], Search]:
+    """A rule with a constant c: as given, or tuned by scanning down from its start and bisecting the last interval.
 
     Scanning, because Δ is not monotone in c: small weights widen the posterior and with it F(α).
     """
@@ -164,13 +160,13 @@ def _scan(
         first = yield Ones()
 
         def attempt(c: float) -> Generator[Step, Summary, float]:
-            return (yield from _adjusted(make(c, weights, first), weights)).database_bound
+            return (yield from _adjusted(rule.step(c, weights, first), weights)).database_bound
 
         if weights.c is not None:
             if not (yield from attempt(weights.c)) <= target:
                 raise NotReached(f"with c = {weights.c:g} the bound stays over the target")
             return
-        high, low = None, start(target, first)
+        high, low = None, rule.start(target, first)
         floor = 1e-3 * low
         while not (yield from attempt(low)) <= target:
             high, low = low, low * 0.85
@@ -201,19 +197,8 @@ def _adjusted(step: Step, weights: Weights) -> Generator[Step, Summary, Summary]
     return summary
 
 
-_RULES: dict[WeightRule, Callable[[float, Weights, Summary], Step]] = {
-    "linear": lambda c, weights, first: Linear(c, weights.g, first.smallest, first.largest),
-    "cluster": lambda c, weights, first: Cluster(c, weights.g, weights.radius),
-    "inverse": lambda c, weights, first: Inverse(c),
-    "scalar": lambda c, weights, first: Scalar(c),
-}
-"""Rules of a constant c."""
-
 _SEARCHES: dict[WeightRule, Callable[[Weights, float], Search]] = {
     "none": _no_weights,
     "fixed_point": _fixed_point,
-    "linear": _scan(lambda target, first: 1.0, _RULES["linear"]),
-    "cluster": _scan(lambda target, first: 1.0, _RULES["cluster"]),
-    "inverse": _scan(lambda target, first: target, _RULES["inverse"]),
-    "scalar": _scan(lambda target, first: target / first.largest if first.largest > 0 else 1.0, _RULES["scalar"]),
+    **{name: _scan(rule) for name, rule in RULES.items()},
 }

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from dpdist.core.records import Floats
+from dpdist.job import WeightRule, Weights
 
 
 class Summary(NamedTuple):
@@ -106,6 +107,25 @@ class Scalar(NamedTuple):
 
     def __call__(self, unweighted: Floats, alpha: Floats, bound: Floats) -> Floats:
         return _finite(unweighted, np.full_like(unweighted, min(1.0, self.alpha)))
+
+
+class Rule(NamedTuple):
+    """A rule of a constant c: the step under it, and where the scan for c starts, for a target Δ*."""
+
+    step: Callable[[float, Weights, Summary], Step]
+    start: Callable[[float, Summary], float] = lambda target, first: 1.0
+
+
+RULES: dict[WeightRule, Rule] = {
+    "linear": Rule(lambda c, weights, first: Linear(c, weights.g, first.smallest, first.largest)),
+    "cluster": Rule(lambda c, weights, first: Cluster(c, weights.g, weights.radius)),
+    "inverse": Rule(lambda c, weights, first: Inverse(c), lambda target, first: target),
+    "scalar": Rule(
+        lambda c, weights, first: Scalar(c),
+        lambda target, first: target / first.largest if first.largest > 0 else 1.0,
+    ),
+}
+"""Rules of a constant c, which the search tunes unless a job gives it."""
 
 
 class ScaleShift(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpdist.job import Job
+from dpdist.job import Family, Job, Statistics
 from dpdist.models.protocol import Expectation
 from dpdist.publish.refit import Recentred
 from dpdist.publish.released import Release
@@ -77,14 +77,20 @@ BETWEEN_SETS = (
     "the privacy weights, which trim tails, is not in it, and outgrows it in large strata"
 )
 
+OF_STATISTICS: dict[Family | Statistics, str] = {
+    "histogram": COUNTED_AGAIN,
+    "cell_sums": NOISED_AGAIN,
+    "reference_cells": TAILS_BORROWED,
+    "noisy_tables": SUMS_NOISED_AGAIN,
+}
+"""What is in the errors of the estimates from noisy statistics."""
+
 
 def _of_parameters(release: Release) -> list[str]:
     if release.job.mechanism.facts.adds_noise:
         if release.job.mechanism.facts.sets_are_free:
             return [FIT_AGAIN]
-        if release.job.family == "reference_cells":
-            return [TAILS_BORROWED]
-        return [NOISED_AGAIN if release.job.family == "cell_sums" else COUNTED_AGAIN]
+        return [OF_STATISTICS[release.job.family]]
     model = release.model(0)
     if not isinstance(model, Expectation):
         return []

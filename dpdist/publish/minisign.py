@@ -31,9 +31,6 @@ class SignatureError(DpdistError):
         self.found, self.remedy = found, remedy
         super().__init__(f"{found}\n    remedy:  {remedy}")
 
-    def __reduce__(self) -> tuple[type, tuple[str, str]]:
-        return type(self), (self.found, self.remedy)
-
 
 @dataclass(frozen=True)
 class PublicKey:

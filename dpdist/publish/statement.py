@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dpdist.estimation.weighted_points import REFERENCE_FILE
-from dpdist.job import FACTS, Job
+from dpdist.job import FACTS, Job, Statistics
 from dpdist.job.families import FAMILIES
 from dpdist.mechanisms.reference_tables.donors import FEWEST
 from dpdist.mechanisms.reference_tables.saturation import ALARM
@@ -188,6 +188,18 @@ def _public(release: Release) -> list[str]:
     ]
 
 
+OF_STATISTICS: dict[Statistics, tuple[str, ...]] = {
+    "histogram": (),
+    "cell_sums": (
+        "a cell's mean weight and mean outcome are set into their public bounds; a synthetic record has its cell's "
+        "means, so that totals agree with the tables and nothing else is modelled",
+    ),
+    "reference_cells": (),
+    "noisy_tables": (),
+}
+"""What becomes of noisy statistics after their release, where that is the same for every job."""
+
+
 def _donors(release: Release) -> str:
     """Where the values of synthetic records beside reference tables are from."""
     if release.donors:
@@ -239,11 +251,8 @@ def _post_processing(release: Release) -> list[str]:
         )
     if job.family == "scores" and (borrowed := borrowing(release)):
         steps.append(f"{borrowed['in_words']}: the entry `borrowing` names these cells")
-    if job.family == "cell_sums":
-        steps.append(
-            "a cell's mean weight and mean outcome are set into their public bounds; a synthetic record has its cell's "
-            "means, so that totals agree with the tables and nothing else is modelled"
-        )
+    if (statistics := job.mechanism.facts.statistics) is not None:
+        steps += OF_STATISTICS[statistics]
     if job.likelihood.synthesis == "fbp":
         weights = "N/n with the public N" if job.likelihood.population_weights == "proportional" else "1/E(π|x)"
         steps.append(f"synthetic outcomes follow the population law; synthetic weights are {weights}")

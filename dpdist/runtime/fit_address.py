@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Frame, Ints, Records
+from dpdist.engine.in_memory import fresh_noise
 from dpdist.engine.protocol import Noise, Rounds
-from dpdist.engine.rounds import fresh_noise
 from dpdist.estimation.frame_table import frame_from_table
 from dpdist.job import Job
 from dpdist.mechanisms.models import builder_of

@@ -21,8 +21,8 @@ from dpdist.core.errors import JobError, Problem
 from dpdist.core.keys import Key
 from dpdist.core.records import TOTAL, Floats, Frame, Records
 from dpdist.core.table_cells import Cells, cross
+from dpdist.engine.in_memory import run_rounds
 from dpdist.engine.protocol import Pass, Sample
-from dpdist.engine.rounds import run_rounds
 from dpdist.estimation.direct import Design, Replicated, direct, errors_given_sizes, totals
 from dpdist.estimation.estimators import STATISTICS
 from dpdist.job import Job
@@ -34,7 +34,6 @@ from dpdist.models import Lognormal
 from dpdist.models.protocol import Draws, Exact, Expectation, Improper, StratumModel, expected_of
 from dpdist.privacy.weights import Ones
 from dpdist.runtime.blocks import block_rows
-from dpdist.runtime.reference import Unrecorded
 from dpdist.sampling.exact import ExactSampler, GridSampler
 from dpdist.survey.prepare import Tick, design_of, place, replicate_sums
 from dpdist.survey.reference_file import ReferenceFile
@@ -195,8 +194,7 @@ def _fitted(model: StratumModel, records: Records, label: str, draws: int) -> Dr
     if isinstance(model, SanitizedLognormal):
         return model.fitted_to(records)
     sampler = ExactSampler(DRAWS) if isinstance(model, Exact) else GridSampler(DRAWS)
-    blocks = _blocks(records, draws)
-    return run_rounds(_fit(model), model, sampler, PUBLIC_KEY, label, blocks, [Unrecorded()] * len(blocks))
+    return run_rounds(_fit(model), model, sampler, PUBLIC_KEY, label, _blocks(records, draws))
 
 
 def _fit(model: StratumModel) -> Generator[Pass | Sample, Any, Draws]:

@@ -10,14 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from dpdist.core.confidential import Confidential
 from dpdist.core.errors import DataError, Problem
 from dpdist.core.files import replaced
 from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, stage
 from dpdist.core.records import Floats, Records
-from dpdist.engine.protocol import Columns
-from dpdist.engine.rounds import run_rounds
+from dpdist.engine.in_memory import run_rounds
 from dpdist.job import Job
 from dpdist.mechanisms.on_reference import (
     CHECKED,
@@ -49,28 +47,6 @@ from dpdist.storage.tables import read_table
 TRIED = 40
 """Reference records on which a user's program is tried: whether it clamps."""
 SPURIOUS = "under the clamp another mode than its own wins on the reference's own records"
-
-
-class Unrecorded:
-    """A public file's by-products are nobody's concern."""
-
-    wants_log_lik = False
-
-    def bounds(self, columns: Confidential[Columns]) -> None:
-        return None
-
-    def log_lik(self, values: Confidential[Floats]) -> None:
-        return None
-
-
-class Unwatched(Unrecorded):
-    """Takes a stratum's by-products and keeps none."""
-
-    def posterior(self, fit: str, draws: object) -> None:
-        return None
-
-    def summary(self, values: object) -> None:
-        return None
 
 
 def learned_from(
@@ -109,7 +85,7 @@ def learned_from(
     blocks = _blocks(records, job.sampler.total)
     rounds = learn_weights(job, model) if job.frozen else learn_centre(job, model, current, len(records))
     try:
-        learned, draws = run_rounds(rounds, model, sampler, key, stratum, blocks, [Unrecorded()] * len(blocks))
+        learned, draws = run_rounds(rounds, model, sampler, key, stratum, blocks)
     except Improper as failure:
         if reference_counts(job.mechanism) is not foreseen:
             raise
@@ -122,7 +98,7 @@ def learned_from(
     if job.frozen:
         return learned._replace(facts=facts)
     some = evenly(records, min(current, CHECKED))
-    run_rounds(check_centre(job, model, learned), model, sampler, key, stratum, [some], [Unrecorded()])
+    run_rounds(check_centre(job, model, learned), model, sampler, key, stratum, [some])
     return learned
 
 

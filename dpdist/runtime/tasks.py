@@ -14,8 +14,9 @@ import numpy as np
 from dpdist.core.errors import FitError
 from dpdist.core.files import replaced
 from dpdist.core.records import Floats
+from dpdist.engine.in_memory import run_rounds
 from dpdist.engine.protocol import Carry, Pass
-from dpdist.engine.rounds import combine, drive, run_rounds, visit_blocks
+from dpdist.engine.rounds import combine, drive, visit_blocks
 from dpdist.models.protocol import Improper
 from dpdist.privacy.weight_search import NotReached
 from dpdist.runtime.executors import Executor

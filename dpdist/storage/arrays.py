@@ -23,7 +23,8 @@ from dpdist.storage.bucket import Bucket
 from dpdist.storage.record_axis import RaggedAxis
 from dpdist.storage.store import Store
 
-FITS = ("unweighted", "weighting", "final")
+GROUPS = {"unweighted": "unweighted", "weighting": "weighting", "final": "posterior"}
+"""Group of posterior.zarr by fit; ArviZ knows `posterior`, the final fit."""
 _CODEC = BloscCodec(cname="lz4", clevel=1, shuffle="shuffle")
 
 
@@ -42,12 +43,12 @@ class Template:
 def create_posterior(path: Path, template: Template) -> None:
     """posterior.zarr: every parameter of the model, (chain, draw, stratum, *dims), the entries of dims as coordinates.
 
-    The root holds the final fit; groups `unweighted` and `weighting` the α = 1 fit and the fit that gave the final α.
+    Group `posterior` holds the final fit; `unweighted` and `weighting` the α = 1 fit and the fit that gave the final α.
     """
     root = _new_group(path)
     chains, draws, strata = template.chains, template.draws, len(template.strata)
-    for fit in FITS:
-        group = root if fit == "final" else root.create_group(fit)
+    for name in GROUPS.values():
+        group = root.create_group(name)
         _coordinates(group, template)
         _strings(group, "stratum", template.strata)
         for dim, entries in {dim: entries for parameter in template.parameters for dim, entries in parameter.dims}.items():
@@ -94,9 +95,8 @@ def create_log_lik(path: Path, template: Template) -> None:
 
 
 def write_draws(path: Path, fit: str, stratum: int, draws: Draws) -> None:
-    place = path if fit == "final" else path / fit
     for name, values in draws.values.items():
-        array = _opened(place / name)
+        array = _opened(path / GROUPS[fit] / name)
         array[:, :, stratum] = values.reshape(*array.shape[:2], *values.shape[1:])
 
 
@@ -142,7 +142,7 @@ def chunk_files(path: Path, chunk: int, region: slice) -> list[Path]:
 def posterior_files(path: Path, parameters: Sequence[Parameter], stratum: int, fits: Sequence[str]) -> list[Path]:
     """The chunk files of one stratum in posterior.zarr, of the fits that it had."""
     tail = ["/".join([p.name, "c", "0", "0", str(stratum), *("0" for _ in p.dims)]) for p in parameters]
-    return [path / ("" if fit == "final" else fit) / name for fit in fits for name in tail]
+    return [path / GROUPS[fit] / name for fit in fits for name in tail]
 
 
 def _opened(path: Path) -> zarr.Array[Any]:

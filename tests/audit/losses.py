@@ -20,7 +20,7 @@ from scipy.spatial.distance import cdist
 
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Frame, Records
-from dpdist.engine.rounds import run_rounds
+from dpdist.engine.in_memory import run_rounds
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.models import builder_of

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 
 import dpdist
 from dpdist.core.progress import silent
+from dpdist.engine.in_memory import Unrecorded
 from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.planning import make_plan
 from dpdist.runtime.blocks import block_rows
-from dpdist.runtime.reference import Unwatched
 from dpdist.survey.prepare import place
 
 FIELDS = ("arts", "engineering", "health", "law", "sciences", "social sciences", "trades")
@@ -64,7 +64,7 @@ def test_the_statistics_pass_streams_at_half_the_read_rate_or_more(ratio, tmp_pa
     blocks = [records.part(start, min(start + size, len(records))) for start in range(0, len(records), size)]
 
     def statistics():
-        return sum(kernel(block, {}, Unwatched()) for block in blocks)
+        return sum(kernel(block, {}, Unrecorded()) for block in blocks)
 
     def reading():
         file = pq.ParquetFile(tmp_path / "now.parquet")

@@ -257,8 +257,8 @@ REMADE = [
     "confidential/log_lik.zarr/log_lik/c/0/0/0",
     "confidential/log_lik.zarr/log_lik/c/0/0/1",
     "confidential/log_lik.zarr/record/c/1",
-    "confidential/posterior.zarr/coefficients/zarr.json",
-    "confidential/posterior.zarr/coefficients/c/0/0/0/0/0",
+    "confidential/posterior.zarr/posterior/coefficients/zarr.json",
+    "confidential/posterior.zarr/posterior/coefficients/c/0/0/0/0/0",
     "confidential/posterior.zarr/unweighted/covariance/c/0/0/0/0/0",
     "confidential/bounds.parquet",
     "confidential/strata.parquet",
@@ -305,7 +305,7 @@ HALF_DONE = [
     "log_lik.zarr/log_lik/c/0/0/2",
     "log_lik.zarr/record/c/2",
     "posterior.zarr/weighting/covariance/zarr.json",
-    "posterior.zarr/coefficients/c/0/0/1/0/0",
+    "posterior.zarr/posterior/coefficients/c/0/0/1/0/0",
 ]
 
 

@@ -13,7 +13,7 @@ from scipy.special import betaincinv, betaln
 from dpdist.core.confidential import Confidential
 from dpdist.core.keys import Key
 from dpdist.core.records import Frame, Records
-from dpdist.engine.rounds import run_rounds
+from dpdist.engine.in_memory import run_rounds
 from dpdist.job import Job
 from dpdist.mechanisms.on_reference import Learned
 from dpdist.mechanisms.pseudo_posterior.centring import KAPPA, power

@@ -15,9 +15,11 @@ from small_runs import run, write_inputs
 
 from dpdist.job import Job, MechanismName
 from dpdist.job.checks import contradictions
+from dpdist.mechanisms.laplace_cells.release import CellSums
 from dpdist.mechanisms.promises import promise_of
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.privacy.guarantees import Asymptotic, Promise, Strict
+from dpdist.publish import accuracy, measurements, statement
 
 NOISY = [
     "perturbed_histogram-substitution-histogram",
@@ -106,6 +108,19 @@ def test_a_promise_that_is_less_than_the_job_is_taken_for_is_told_so() -> None:
 def test_a_promise_of_another_budget_is_told_so() -> None:
     assert problems("censor_uw", Generous(), jobs_under("censor_uw")) == [
         "censor_uw: it promises ε = 6, and the job's budget is 12"
+    ]
+
+
+def test_noisy_statistics_that_publishing_does_not_know_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a new mechanism: its measurements would be left out, and its statement would be another's."""
+    monkeypatch.delitem(measurements.MEASURED, CellSums)
+    monkeypatch.delitem(accuracy.OF_STATISTICS, "cell_sums")
+    monkeypatch.delitem(statement.OF_STATISTICS, "cell_sums")
+    name: MechanismName = "laplace_strict"
+    assert problems(name, MECHANISMS[name], jobs_under(name)) == [
+        f"{name}: its noisy statistics would not stand in measurements.parquet: add them to MEASURED",
+        f"{name}: no text for 'cell_sums': add one to OF_STATISTICS in publish/accuracy.py",
+        f"{name}: no text for 'cell_sums': add one to OF_STATISTICS in publish/statement.py",
     ]
 
 

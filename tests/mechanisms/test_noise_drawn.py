@@ -18,8 +18,9 @@ from test_reference_tables import survey
 
 import dpdist
 from dpdist.core.records import Floats, Frame, Records
+from dpdist.engine.in_memory import fresh_noise
 from dpdist.engine.protocol import Noise, Pass, Released
-from dpdist.engine.rounds import drive, fresh_noise
+from dpdist.engine.rounds import drive
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.laplace_cells import protect as laplace_cells

@@ -26,7 +26,7 @@ from dpdist.job.loading import find_job, parse_job
 from dpdist.mechanisms.reference_tables.borrowing import complete
 from dpdist.mechanisms.reference_tables.clipping import Cell
 from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
-from dpdist.mechanisms.reference_tables.clipping_inversion import unclip
+from dpdist.mechanisms.reference_tables.clipping_inversion import invert_clipping
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
 from dpdist.models.copula.cells import UNIT as LEAST
@@ -113,7 +113,7 @@ def test_under_drift_of_scale_the_clip_is_undone_exactly_and_a_fixed_clip_is_not
     assert limits.cap[0] < 1.4 * w.max()
     exact = limits.clipped(zero, 1.4 * w, 0.8 * y)
     sums = UNIT * np.array([[(1 - exact[0]).sum(), (exact[0] * exact[1]).sum()]])
-    found = unclip([cell], limits, sums, np.array([float(len(w))]), Noise(0.0, 0.0), shrinkage=True)
+    found = invert_clipping([cell], limits, sums, np.array([float(len(w))]), Noise(0.0, 0.0), shrinkage=True)
     assert found.estimate[0] == pytest.approx([1.4 * w.mean(), 0.8 * np.average(y, weights=w)], rel=1e-6)
     clipped = limits.cap[0] * exact[0].mean()
     assert abs(clipped / (1.4 * w.mean()) - 1) > 0.01, "control: the clipped mean itself is off"
@@ -133,7 +133,7 @@ def test_shrinkage_goes_with_the_noise_and_not_with_the_sampling_error() -> None
     count = np.full(6, 400.0)
 
     def spread(noise: float, shrinkage: bool) -> float:
-        found = unclip(cells, limits, sums, count, Noise(noise, noise), shrinkage).estimate[:, 0]
+        found = invert_clipping(cells, limits, sums, count, Noise(noise, noise), shrinkage).estimate[:, 0]
         return float(np.std(np.log(found / [cell.mean_weight for cell in cells])))
 
     assert spread(0.0, True) == pytest.approx(spread(0.0, False), rel=1e-6)
@@ -159,7 +159,7 @@ def test_noise_moves_no_small_cell_far() -> None:
         errors = []
         for _ in range(6):
             noisy = UNIT * (sums + rng.laplace(0.0, scale, sums.shape))
-            found = unclip(cells, limits, noisy, np.full(40, float(n)), Noise(2.0, 2.0), shrinkage).estimate
+            found = invert_clipping(cells, limits, noisy, np.full(40, float(n)), Noise(2.0, 2.0), shrinkage).estimate
             errors.append(np.abs(n * found[:, 0] - now.sum(axis=1)) / direct)
         return float(np.max(errors))
 
@@ -186,7 +186,7 @@ def test_whatever_the_noise_is_the_table_is_finite_and_within_the_public_bounds(
 ) -> None:
     """A strict mechanism may not fail on what it released."""
     cells, limits = odd_cells(kind, noise)
-    found = unclip(
+    found = invert_clipping(
         cells, limits, UNIT * np.array(sums).reshape(6, 2), np.full(6, 50.0), Noise(noise, noise), shrinkage=True
     )
     assert np.isfinite(found.estimate).all()
@@ -535,7 +535,7 @@ def test_a_share_is_unclipped_exactly_and_outcomes_below_zero_are_shifted() -> N
         limits = limits._replace(cap=np.array([1.5 * w.max()]))
         v, c = limits.clipped(zero, 1.2 * w, moved)
         sums = UNIT * np.array([[(1 - v).sum(), (v * c).sum()]])
-        found = unclip([cell], limits, sums, np.array([800.0]), Noise(0.0, 0.0), shrinkage=True)
+        found = invert_clipping([cell], limits, sums, np.array([800.0]), Noise(0.0, 0.0), shrinkage=True)
         assert found.estimate[0, 0] == pytest.approx(1.2 * w.mean(), rel=1e-6)
         assert found.estimate[0, 1] == pytest.approx(np.average(moved, weights=w), abs=2e-3 * (bounds[1] - bounds[0]))
 

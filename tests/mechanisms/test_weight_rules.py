@@ -20,20 +20,23 @@ from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Records
 from dpdist.engine.protocol import Carry, Pass
 from dpdist.engine.rounds import drive
-from dpdist.job import MechanismName, WeightRule
+from dpdist.evaluation.tuning import knobs_of
+from dpdist.job import RULE_CONSTANTS, MechanismName, WeightRule
 from dpdist.job.checks import contradictions
+from dpdist.job.checks.mechanisms import weight_rule
 from dpdist.mechanisms.on_reference import learn_weights
 from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.mechanisms.wording import EXCEEDS, UNMEASURED
 from dpdist.privacy import weight_search as searches
 from dpdist.privacy.weight_search import NotReached
-from dpdist.privacy.weights import among
+from dpdist.privacy.weights import RULES, among
 from dpdist.publish import refit as rerun
 from dpdist.publish.released import Release, read_release
 from dpdist.sampling.exact import ExactSampler
 
 FAMILIES = ("lognormal", "poisson", "bernoulli", "scores")
 """Families whose refits exist: in closed form."""
-CONSTANT: tuple[WeightRule, ...] = ("linear", "inverse", "cluster")
+CONSTANT = [rule for rule, constants in RULE_CONSTANTS.items() if "c" in constants]
 """Rules whose constant c may be given."""
 ADJUSTED = {"scale": 0.9, "shift": 0.01, "reweight": 0.95}
 
@@ -167,3 +170,30 @@ def test_a_search_that_is_changed_where_it_stands_is_changed_for_both(
     monkeypatch.setattr(searches, "among", lambda step, outcomes: among(step, outcomes[::2]))
     assert not np.array_equal(before, in_refit(release))
     assert np.array_equal(in_protect(release), in_refit(release))
+
+
+def test_every_rule_says_which_constants_it_has_and_has_a_step_for_them() -> None:
+    assert list(RULE_CONSTANTS) == list(get_args(WeightRule))
+    assert set(CONSTANT) <= set(RULES)
+    for rule, constants in RULE_CONSTANTS.items():
+        for name in ("c", "g", "radius"):
+            mechanism = {"name": "weighted", "weights": {"rule": rule, name: 0.5}}
+            job = unchecked(said("weighted", "zero_out", "lognormal") | {"mechanism": mechanism})
+            assert (name in {each.where[-1] for each in weight_rule(job)}) == (name not in constants), (rule, name)
+
+
+@pytest.mark.parametrize("rule", CONSTANT)
+def test_a_rule_whose_losses_nobody_measured_says_so(rule: WeightRule, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rule that is new has no figures: its statement says that instead. Control: with figures it does not."""
+    job = unchecked(said("weighted", "zero_out", "lognormal") | {"mechanism": {"name": "weighted", "weights": rule}})
+    unmeasured = UNMEASURED.format(rule)
+    assert unmeasured not in MECHANISMS["weighted"].promise(job).cautions
+    monkeypatch.delitem(EXCEEDS, rule)
+    assert unmeasured in MECHANISMS["weighted"].promise(job).cautions
+
+
+@pytest.mark.parametrize("rule", CONSTANT)
+def test_calibration_tunes_every_constant_that_a_rule_has(rule: WeightRule) -> None:
+    job = unchecked(said("weighted", "zero_out", "lognormal") | {"mechanism": {"name": "weighted", "weights": rule}})
+    knobs = {knob.path for knob in knobs_of(job)}
+    assert {f"weights.{name}" for name in RULE_CONSTANTS[rule] & {"c", "g"}} <= knobs

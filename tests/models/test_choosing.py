@@ -9,7 +9,7 @@ from dpdist.core.records import Floats
 from dpdist.mechanisms.reference_tables import clipping
 from dpdist.mechanisms.reference_tables.clipping import Cell
 from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, _windows, choose
-from dpdist.mechanisms.reference_tables.clipping_inversion import unclip
+from dpdist.mechanisms.reference_tables.clipping_inversion import invert_clipping
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
 
 NOISE = Noise(2.0, 2.0)
@@ -25,7 +25,9 @@ def released(before: list[Cell], now: list[tuple[Floats, Floats]], limits: Limit
     cell = np.repeat(np.arange(len(now)), [len(w) for w, _ in now])
     v, c = limits.clipped(cell, *(np.concatenate(column) for column in zip(*now, strict=True)))
     sums = np.column_stack([np.bincount(cell, 1.0 - v), np.bincount(cell, v * c)]) + noise
-    return unclip(before, limits, UNIT * sums, np.bincount(cell).astype(float), NOISE, shrinkage=False).estimate[:, 1]
+    return invert_clipping(before, limits, UNIT * sums, np.bincount(cell).astype(float), NOISE, shrinkage=False).estimate[
+        :, 1
+    ]
 
 
 def test_no_window_reaches_where_no_outcome_is() -> None:
@@ -71,7 +73,7 @@ def test_a_share_has_the_noise_that_is_stated_though_all_its_outcomes_are_at_end
         limits = Limits(*(np.full(400, value) for value in (centre, own.cap, reach)))
         v, q = cell.statistics(0.0, 0.0, (centre, own.cap, reach))
         sums = n * np.tile([1.0 - v, q], (400, 1)) + np.random.default_rng(1).laplace(0.0, 1.0, (400, 2))
-        told = unclip([cell] * 400, limits, UNIT * sums, np.full(400, float(n)), NOISE, shrinkage=False)
+        told = invert_clipping([cell] * 400, limits, UNIT * sums, np.full(400, float(n)), NOISE, shrinkage=False)
         found.append([told.estimate[:, 1].std(), np.sqrt(np.median(told.noise[:, 1, 1]))])
     assert found[0][0] == pytest.approx(found[0][1], rel=0.1)
     assert found[1][0] > 1.2 * found[0][0]
@@ -118,7 +120,7 @@ def test_shares_of_like_cells_are_shrunk_to_each_other(share: float) -> None:
     for _ in range(20):
         sums = n * np.tile([1.0 - v, q], (60, 1)) + rng.laplace(0.0, (4.0, 40.0), (60, 2))
         for shrinkage in (True, False):
-            told = unclip([cell] * 60, limits, UNIT * sums, np.full(60, float(n)), Noise(32.0, 3200.0), shrinkage)
+            told = invert_clipping([cell] * 60, limits, UNIT * sums, np.full(60, float(n)), Noise(32.0, 3200.0), shrinkage)
             error[shrinkage].append(float(np.sqrt(np.mean((told.estimate[:, 1] - share) ** 2))))
         stated.append([told.scale[:, 1].std(), np.sqrt(np.median(told.noise[:, 1, 1])) / cell.unit])
     spread, deviation = np.mean(stated, axis=0)
@@ -144,7 +146,7 @@ def floored(floor: float, drift: float) -> tuple[float, float]:
         cell = np.repeat(np.arange(20), n)
         v, c = limits.clipped(cell, *(np.concatenate(column) for column in zip(*now, strict=True)))
         sums = np.column_stack([np.bincount(cell, 1.0 - v), np.bincount(cell, v * c)]) + rng.laplace(0.0, 1.0, (20, 2))
-        found = unclip(before, limits, UNIT * sums, np.full(20, float(n)), NOISE, shrinkage=True)
+        found = invert_clipping(before, limits, UNIT * sums, np.full(20, float(n)), NOISE, shrinkage=True)
         deviation = np.sqrt(found.sampling[:, 1, 1] + found.noise[:, 1, 1] + found.common[:, 1] ** 2)
         direct = np.array([np.average(y, weights=w) for w, y in now])
         error.append(found.estimate[:, 1] / direct - 1.0)
@@ -181,7 +183,9 @@ def test_shares_of_rare_and_of_common_answers_fall_by_their_odds() -> None:
             vars(cell)["unit"] = float(cell.outcome.std())
         for _ in range(20):
             sums = n * np.column_stack([np.full(40, 0.5), truth - 0.5]) + rng.laplace(0.0, 5.0, (40, 2))
-            found.append(unclip(before, limits, UNIT * sums, np.full(40, float(n)), Noise(50.0, 50.0), True).estimate[:, 1])
+            found.append(
+                invert_clipping(before, limits, UNIT * sums, np.full(40, float(n)), Noise(50.0, 50.0), True).estimate[:, 1]
+            )
         return np.array(found)[:, rare]
 
     shares = told(deviations=False)

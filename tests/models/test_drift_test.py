@@ -8,7 +8,7 @@ import pytest
 from dpdist.core.records import Floats
 from dpdist.mechanisms.reference_tables.clipping import Cell
 from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
-from dpdist.mechanisms.reference_tables.clipping_inversion import Unclipped, unclip
+from dpdist.mechanisms.reference_tables.clipping_inversion import ClippingInversion, invert_clipping
 from dpdist.mechanisms.reference_tables.drift_test import DRIFTED, shape_bias
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
 
@@ -22,7 +22,7 @@ def sample(rng: np.random.Generator) -> tuple[Floats, Floats]:
     return weight, np.exp(rng.normal(10.0, 0.7, SIZE))
 
 
-def released(power: float, scale: float, seed: int) -> tuple[Unclipped, list[Cell], Floats]:
+def released(power: float, scale: float, seed: int) -> tuple[ClippingInversion, list[Cell], Floats]:
     """Cells whose weights are to a power and times a scale; with the direct estimates of log mean weights."""
     rng = np.random.default_rng(seed)
     cells = [Cell.of(*sample(rng), BOUNDS) for _ in range(CELLS)]
@@ -34,7 +34,7 @@ def released(power: float, scale: float, seed: int) -> tuple[Unclipped, list[Cel
     cell = np.repeat(np.arange(CELLS), SIZE)
     v, c = limits.clipped(cell, *(np.concatenate(column) for column in zip(*now, strict=True)))
     sums = np.column_stack([np.bincount(cell, 1.0 - v), np.bincount(cell, v * c)]) + rng.laplace(0.0, 1.0, (CELLS, 2))
-    found = unclip(cells, limits, UNIT * sums, np.full(CELLS, float(SIZE)), NOISE, shrinkage=True)
+    found = invert_clipping(cells, limits, UNIT * sums, np.full(CELLS, float(SIZE)), NOISE, shrinkage=True)
     return found, cells, np.log([w.mean() for w, _ in now])
 
 

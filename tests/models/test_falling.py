@@ -15,7 +15,7 @@ from dpdist.core.records import Floats
 from dpdist.mechanisms.reference_tables import clipping_inversion
 from dpdist.mechanisms.reference_tables.clipping import FARTHEST, Cell
 from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
-from dpdist.mechanisms.reference_tables.clipping_inversion import Unclipped, unclip
+from dpdist.mechanisms.reference_tables.clipping_inversion import ClippingInversion, invert_clipping
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
 from dpdist.mechanisms.reference_tables.shrinkage import posterior
 
@@ -68,7 +68,7 @@ def wages(rng: np.random.Generator, n: int, level: float = 1.0) -> tuple[Floats,
     return np.exp(rng.normal(4.0, 0.5, n)), level * np.exp(rng.normal(10.0, 1.0, n)) * (rng.random(n) > 0.4)
 
 
-def released(level: float, seed: int, draws: int) -> tuple[float, list[Unclipped]]:
+def released(level: float, seed: int, draws: int) -> tuple[float, list[ClippingInversion]]:
     """Twenty cells of 60 records, of which the first earns `level` of what the reference says; its mean there, and what is
     released under noise."""
     rng = np.random.default_rng(seed)
@@ -79,7 +79,7 @@ def released(level: float, seed: int, draws: int) -> tuple[float, list[Unclipped
     v, c = limits.clipped(np.repeat(np.arange(20), 60), *(np.concatenate(column) for column in zip(*now, strict=True)))
     sums = np.column_stack([values.reshape(20, 60).sum(axis=1) for values in (1.0 - v, v * c)])
     noises = rng.laplace(0.0, 1.0, (draws, 20, 2))
-    found = [unclip([before] * 20, limits, UNIT * (sums + own), np.full(20, 60.0), NOISE, True) for own in noises]
+    found = [invert_clipping([before] * 20, limits, UNIT * (sums + own), np.full(20, 60.0), NOISE, True) for own in noises]
     return before.mean, found
 
 

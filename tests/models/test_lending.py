@@ -15,7 +15,7 @@ import dpdist
 from dpdist.mechanisms.reference_tables.borrowing import complete, mixed
 from dpdist.mechanisms.reference_tables.clipping import Cell
 from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
-from dpdist.mechanisms.reference_tables.clipping_inversion import unclip
+from dpdist.mechanisms.reference_tables.clipping_inversion import invert_clipping
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
 
 Named = Callable[[str], AbstractContextManager[None]]
@@ -64,7 +64,7 @@ def test_errors_hold_how_unlike_the_borrowed_shape_is() -> None:
     sums, count = 400.0 * UNIT * np.array([[1.0 - v, q]]), np.array([400.0])
 
     def variance(held: Cell) -> float:
-        return float(unclip([held], limits, sums, count, Noise(8.0, 8.0), True).sampling[0, 1, 1])
+        return float(invert_clipping([held], limits, sums, count, Noise(8.0, 8.0), True).sampling[0, 1, 1])
 
     near, far = (mixed(own, other, 0.5, unlike) for unlike in (0.0, 0.2))
     assert variance(far) - variance(near) == pytest.approx((0.5 * 0.2 * far.mean_rate) ** 2, rel=1e-9)

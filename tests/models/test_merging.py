@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.mechanisms.reference_tables.clipping import Blur, Cell
 from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
-from dpdist.mechanisms.reference_tables.clipping_inversion import unclip
-from dpdist.mechanisms.reference_tables.collapsing import FEWEST, Spread, pooled, spread, united
+from dpdist.mechanisms.reference_tables.clipping_inversion import invert_clipping
+from dpdist.mechanisms.reference_tables.collapsing import FEWEST, Spread, collapsed, pooled, spread
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
 
 SCALE = 10.0
@@ -51,7 +51,9 @@ def told(before: list[Cell], now: list[Cell], unit: Ints, rng: np.random.Generat
         v, c = limits.clipped(np.full(len(rows[0]), number), *rows)
         sums[number] = (1.0 - v).sum(), (v * c).sum()
     noise = 0.0 if rng is None else rng.laplace(0.0, SCALE, sums.shape)
-    found = unclip(units, limits, UNIT * (sums + noise), size, Noise(0.0, 0.0) if rng is None else NOISE, shrinkage=True)
+    found = invert_clipping(
+        units, limits, UNIT * (sums + noise), size, Noise(0.0, 0.0) if rng is None else NOISE, shrinkage=True
+    )
     return spread(found, before, units, unit)
 
 
@@ -60,7 +62,7 @@ def test_only_small_cells_are_merged_and_into_units_that_are_enough_where_they_c
     sizes: list[int], scale: float
 ) -> None:
     cells = [Cell.of(np.ones(n), np.arange(n, dtype=float), (0.0, 1e3)) for n in sizes]
-    unit, records = united(cells, codes_of(cells), FEWEST * scale**2), np.array(sizes)
+    unit, records = collapsed(cells, codes_of(cells), FEWEST * scale**2), np.array(sizes)
     small, few = records < FEWEST * scale**2, FEWEST * scale**2
     held = np.bincount(unit, weights=records)[unit]
     together = np.bincount(unit)[unit] > 1
@@ -80,9 +82,9 @@ def test_cells_are_merged_within_the_groups_in_which_they_are_alike() -> None:
         Cell.of(np.ones(50), rng.gamma(2, 10, 50) * (rng.random(50) < 0.3 + 0.6 * (k % 2)), (0.0, 1e3)) for k in range(8)
     ]
     codes = np.array([[k // 2, k % 2] for k in range(8)], dtype=np.int32)
-    assert united(cells, codes, 200.0).tolist() == [0, 1] * 4
-    assert united(cells, codes, 0.04).tolist() == list(range(8))
-    assert united(cells, codes, 201.0).tolist() == [0] * 8, "not enough of either: all are one"
+    assert collapsed(cells, codes, 200.0).tolist() == [0, 1] * 4
+    assert collapsed(cells, codes, 0.04).tolist() == list(range(8))
+    assert collapsed(cells, codes, 201.0).tolist() == [0] * 8, "not enough of either: all are one"
 
 
 def test_under_one_drift_of_scale_cells_of_a_unit_are_told_exactly_without_noise() -> None:
@@ -112,7 +114,7 @@ def test_totals_of_small_cells_err_less_together_and_as_much_as_is_said() -> Non
     inverse of leave them no more."""
     rng, sizes = np.random.default_rng(7), [45] * 30
     first = cells_of(sizes)
-    unit, together, alone = united(first, codes_of(first), FEWEST * SCALE**2), [], []
+    unit, together, alone = collapsed(first, codes_of(first), FEWEST * SCALE**2), [], []
     assert unit.max() + 1 < 8
     truth = sum(45 * 1.05 * np.exp(4.0 + 0.02 * k + 0.125) for k in range(30))
     for draw in range(24):
@@ -141,7 +143,7 @@ def test_a_total_of_like_cells_errs_as_if_none_had_been_shrunk(n: int) -> None:
     sums = UNIT * n * np.tile([1.0 - v, q], (20, 1))
     variance = []
     for shrinkage in (True, False):
-        found = unclip(cells, limits, sums, count, NOISE, shrinkage)
+        found = invert_clipping(cells, limits, sums, count, NOISE, shrinkage)
         own = np.diagonal(found.sampling + found.noise, axis1=1, axis2=2).sum(axis=0)
         variance.append(own + found.common.sum(axis=0) ** 2)
     assert np.sqrt(variance[0] / variance[1]) == pytest.approx([1.0, 1.0], abs=0.03)
@@ -157,7 +159,9 @@ def test_noise_in_a_histogram_is_common_to_the_cells_that_share_it() -> None:
     own = (limits.centre[0], limits.cap[0], limits.reach[0])
     v, q = plain.statistics(0.0, 0.0, own)
     sums = UNIT * 300.0 * np.tile([1.0 - v, q], (20, 1))
-    found, control = (unclip(20 * [cell], limits, sums, np.full(20, 300.0), NOISE, False) for cell in (shared, plain))
+    found, control = (
+        invert_clipping(20 * [cell], limits, sums, np.full(20, 300.0), NOISE, False) for cell in (shared, plain)
+    )
     assert (shared.blurred(own) > 0).all()
     np.testing.assert_allclose(found.common, np.tile(np.sqrt(shared.blurred(own)), (20, 1)), rtol=1e-12)
     assert not control.common.any()
@@ -187,7 +191,7 @@ def test_cells_between_our_threshold_and_methods_own_are_better_off_alone(size: 
     for one, other in zip(apart, together, strict=True):
         assert 0.85 < one / other < 1.15 if merged else one < other, (apart, together)
     assert not merged or (np.maximum(apart, together) < [2.05, 1.4]).all(), (apart, together)
-    assert (united(cells, codes_of(cells), FEWEST * SCALE**2).max() < 11) == merged
+    assert (collapsed(cells, codes_of(cells), FEWEST * SCALE**2).max() < 11) == merged
 
 
 @pytest.mark.parametrize("now", [(0.01, 0.09), (0.51, 0.59), (0.02, 0.18)])

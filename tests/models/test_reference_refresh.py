@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dpdist.core.records import Floats, Frame, Records
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.reference_tables.clipping import Cell
-from dpdist.mechanisms.reference_tables.quantile_bins import ORDERS, Orders, numbers
+from dpdist.mechanisms.reference_tables.quantile_bins import ORDERS, QuantileLevels, numbers
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.reference_tables.update import Refresh, towards
 
@@ -86,7 +86,7 @@ def test_edges_from_the_current_file_are_caught() -> None:
     found = []
     for zeros in (200, 199):
         now = np.repeat([0.0, 1.0], [zeros, 400 - zeros])
-        edges = Orders.of(now, 0.0, 1.0).edges
+        edges = QuantileLevels.of(now, 0.0, 1.0).edges
         found.append(np.bincount(numbers(edges[None], np.zeros(400, dtype=np.int64), now), minlength=BINS))
     assert np.abs(found[0] - found[1]).sum() > 200
 
@@ -189,22 +189,22 @@ def test_a_file_without_drift_keeps_nearly_all_of_the_carried_shape() -> None:
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=30), st.lists(st.floats(-2e3, 2e3), min_size=1, max_size=20))
 def test_every_value_has_one_bin_and_own_shares_move_nothing(points: list[float], values: list[float]) -> None:
-    known = Orders.of(np.array(points), -1e4, 1e4)
+    known = QuantileLevels.of(np.array(points), -1e4, 1e4)
     number = numbers(known.edges[None], np.zeros(len(values), dtype=np.int64), np.array(values))
     edges = np.concatenate([[-np.inf], known.edges, [np.inf]])
     assert ((edges[number] < values) & (values <= edges[number + 1])).all()
     assert known.share.sum() == pytest.approx(1.0)
     assert known.share[[0, -1]].tolist() == [0.0, 0.0]
-    assert known.relocated(np.array(points), known.share) == pytest.approx(np.array(points), abs=1e-6)
+    assert known.transported(np.array(points), known.share) == pytest.approx(np.array(points), abs=1e-6)
 
 
 def test_values_that_may_be_negative_are_shifted_and_spread() -> None:
-    known = Orders.of(np.linspace(-30.0, 30.0, 61), -50.0, 50.0)
+    known = QuantileLevels.of(np.linspace(-30.0, 30.0, 61), -50.0, 50.0)
     moved = known.under(0.5, np.log(1.2))
     assert moved.points == pytest.approx(np.clip(15.0 + 1.2 * np.linspace(-30.0, 30.0, 61), -50.0, 50.0))
     assert moved.share[-1] == pytest.approx((moved.points > 30.0).mean())
 
 
 def test_zeros_and_values_at_the_upper_bound_stay() -> None:
-    known = Orders.of(np.array([0.0, 1.0, 4.0, 16.0, 100.0]), 0.0, 100.0)
+    known = QuantileLevels.of(np.array([0.0, 1.0, 4.0, 16.0, 100.0]), 0.0, 100.0)
     assert known.under(np.log(2.0), np.log(2.0)).points == pytest.approx([0.0, 0.2, 3.2, 51.2, 100.0])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import arviz as az
 import numpy as np
 import pytest
 import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpdist.models.protocol import Parameter
+from dpdist.models.protocol import Draws, Parameter
 from dpdist.storage import arrays
 from dpdist.storage.record_axis import RaggedAxis
 
@@ -82,4 +83,19 @@ def test_stores_hold_no_fixed_width_strings_and_no_consolidated_metadata(tmp_pat
     arrays.create_posterior(tmp_path / "p.zarr", template())
     texts = [path.read_text() for path in (tmp_path / "p.zarr").rglob("zarr.json")]
     assert not any("fixed_length" in text or "consolidated" in text for text in texts)
-    assert list(xr.open_zarr(tmp_path / "p.zarr", consolidated=False)["stratum"].to_numpy()) == ["a", "b", "c"]
+    posterior = xr.open_zarr(tmp_path / "p.zarr", group="posterior", consolidated=False)
+    assert list(posterior["stratum"].to_numpy()) == ["a", "b", "c"]
+
+
+def test_arviz_reads_the_final_fit_as_the_posterior(tmp_path: Path):
+    """`az.from_zarr` of ArviZ before 1.0 refuses Zarr 3 and names this way in its place."""
+    said, path = template(), tmp_path / "p.zarr"
+    arrays.create_posterior(path, said)
+    for number, fit in enumerate(("unweighted", "weighting", "final")):
+        values = {each.name: np.full((4, *each.shape), float(number)) for each in said.parameters}
+        arrays.write_draws(path, fit, 1, Draws(values))
+    read = az.InferenceData.from_datatree(xr.open_datatree(path, engine="zarr", consolidated=False))
+    assert set(read.groups()) == {"posterior", "unweighted", "weighting"}
+    for number, group in enumerate(("unweighted", "weighting", "posterior")):
+        for each in said.parameters:
+            assert (read[group][each.name].sel(stratum="b") == number).all()

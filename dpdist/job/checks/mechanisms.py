@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from dpdist.job import (
     LEAST_BUDGET,
+    RULE_CONSTANTS,
     SAMPLERS,
     TOO_LITTLE,
     Job,
@@ -20,10 +21,12 @@ from dpdist.job.checks.contradiction import Contradiction, clips, declared, limi
 def weight_rule(job: Job) -> Iterator[Contradiction]:
     """A mechanism is given a weight rule that it has, and the rule only the constants that it has."""
     weights, name = job.mechanism.weights, job.mechanism.name
+    constants = RULE_CONSTANTS[weights.rule]
     if job.mechanism.facts.fixed_weights:
-        if weights.rule not in ("linear", "cluster", "inverse"):
+        if "c" not in constants:
             found = f"'{name}' weights by a rule with a constant c"
-            yield Contradiction(("mechanism", "weights"), found, "take linear or inverse, or cluster")
+            others = ", ".join(sorted(rule for rule, own in RULE_CONSTANTS.items() if "c" in own))
+            yield Contradiction(("mechanism", "weights"), found, f"take one of {others}")
         if name == "weighted_e" and weights.reweight is not None:
             yield Contradiction(
                 ("mechanism", "weights", "reweight"), "'weighted_e' cuts weights off before re-weighting", "leave it out"
@@ -31,11 +34,11 @@ def weight_rule(job: Job) -> Iterator[Contradiction]:
         return
     if name != "weighted" and weights.rule != "none":
         yield Contradiction(("mechanism", "weights"), f"'{name}' leaves every privacy weight at 1", "leave weights out")
-    if weights.c is not None and weights.rule in ("none", "scalar", "fixed_point"):
+    if weights.c is not None and "c" not in constants:
         yield Contradiction(("mechanism", "weights", "c"), f"'{weights.rule}' has no constant c", "leave c out")
-    if "radius" in weights.model_fields_set and weights.rule != "cluster" and weights.radius != Weights(rule="none").radius:
+    if "radius" in weights.model_fields_set and "radius" not in constants and weights.radius != Weights(rule="none").radius:
         yield Contradiction(("mechanism", "weights", "radius"), f"'{weights.rule}' has no radius", "leave radius out")
-    if weights.g and weights.rule not in ("linear", "cluster"):
+    if weights.g and "g" not in constants:
         yield Contradiction(("mechanism", "weights", "g"), f"'{weights.rule}' has no constant g", "leave g out")
     adjusted = weights.reweight is not None or (weights.scale, weights.shift) != (1.0, 0.0)
     if weights.rule == "none" and adjusted:

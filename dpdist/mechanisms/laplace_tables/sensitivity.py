@@ -92,7 +92,7 @@ def finest(noisy: Floats, membership: csr_array) -> Floats:
     return np.asarray(found)
 
 
-def agreeing(noisy: Mapping[StatisticName, Floats], cells: Cells) -> dict[StatisticName, Floats]:
+def consistent_table(noisy: Mapping[StatisticName, Floats], cells: Cells) -> dict[StatisticName, Floats]:
     """Noisy figures of one table made consistent: counts and totals add up, means are their ratios if it has both."""
     return ratios({k: v if k == "mean" else consistent(v, cells.membership) for k, v in noisy.items()})
 

@@ -21,6 +21,7 @@ from dpdist.mechanisms.wording import (
     REFUSAL_SHOWS,
     REWEIGHTED_EXCEEDS,
     SCORED,
+    UNMEASURED,
     WEIGHTS_MOVE,
 )
 from dpdist.models.protocol import StratumModel
@@ -32,7 +33,7 @@ from dpdist.privacy.weights import Constant, Kept, Reweight
 def cautioned(job: Job, promise: Promise) -> Promise:
     """With what the weight rule is known to exceed, where weights are computed from the confidential file."""
     weights = job.mechanism.weights
-    exceeds = [] if job.frozen else [EXCEEDS[weights.rule]]
+    exceeds = [] if job.frozen else [EXCEEDS.get(weights.rule, UNMEASURED.format(weights.rule))]
     exceeds += [REWEIGHTED_EXCEEDS] if weights.reweight is not None and not job.frozen else []
     return replace(promise, cautions=(*exceeds, *promise.cautions))
 
@@ -61,7 +62,7 @@ class Weighted:
         target = self.promise(job).target
         bound = float("inf") if target is None else target
         frozen = learned.frozen if learned is not None else None
-        steps = self.search(job) if frozen is None else tilted.settled(frozen)
+        steps = self.search(job) if frozen is None else tilted.fixed_on_reference(frozen)
         return tilted.protect(model, steps, bound, job.synthetic_sets, recorder)
 
     def search(self, job: Job) -> Search:

@@ -164,7 +164,7 @@ def fits(
             return kept, number
 
 
-def settled(frozen: Frozen) -> Weighings:
+def fixed_on_reference(frozen: Frozen) -> Weighings:
     """No search: one fit with weights that are fixed."""
     yield frozen
 

@@ -70,7 +70,7 @@ def _borrowed(cells: Sequence[Cell]) -> list[Cell]:
     outcome = np.concatenate([cell.outcome / cell.mean for cell in cells])
     weight, outcome = condensed(weight, outcome, POOLED_POINTS)
     weight, outcome = weight / weight.mean(), outcome / np.average(outcome, weights=weight)
-    pooled = [cell.lent(weight, outcome) for cell in cells]
+    pooled = [cell.with_borrowed(weight, outcome) for cell in cells]
     return [cell.under(0.0, g) for cell, g in zip(pooled, _moves(pooled, cells), strict=True)]
 
 

@@ -76,7 +76,7 @@ class Cell:
         positive = bounds[0] >= 0.0 and bool((outcome > 0).any())
         return cls(weight, outcome, *bounds, positive and len(np.unique(outcome)) > 2, len(weight), weighted)
 
-    def lent(self, weight: Floats, outcome: Floats) -> Cell:
+    def with_borrowed(self, weight: Floats, outcome: Floats) -> Cell:
         """Weights and outcomes relative to their own cells' means in place of this cell's, at its means."""
         return replace(self, weight=weight * self.mean_weight, outcome=np.minimum(outcome * self.mean, self.top))
 

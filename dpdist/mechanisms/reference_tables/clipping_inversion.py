@@ -25,7 +25,7 @@ from dpdist.mechanisms.reference_tables.shrinkage import STRAIGHT, posterior
 LEAST = 1e-12
 
 
-class Unclipped(NamedTuple):
+class ClippingInversion(NamedTuple):
     """Per cell: (mean weight, mean outcome), and covariances of (log mean weight, mean outcome) from sampling and noise;
     deviations of what cells have in common, the error of the mean that they are shrunk to and noise in histograms that
     they share; their (log s, log g); A of both; how far (log s, log g) as solved are from 0, in deviations of sampling and
@@ -40,9 +40,9 @@ class Unclipped(NamedTuple):
     departure: Floats
 
 
-def unclip(
+def invert_clipping(
     cells: Sequence[Cell], limits: Limits, sums: Floats, count: Floats, noise_of: Noise, shrinkage: bool
-) -> Unclipped:
+) -> ClippingInversion:
     """`sums` (cell, 2) in units and `limits` of one outcome, `count` (cell,)."""
     found, sampling, noise, told, of_records = [], [], [], [], []
     of_sums = np.diag(noise_of)
@@ -94,7 +94,7 @@ def unclip(
     blurred = np.array([cell.blurred(own) for cell, own in zip(cells, own_limits, strict=True)])
     common = np.sqrt((together * rate) ** 2 + blurred)
     of_sampling, of_noise = (np.array(each) for each in covariances)
-    return Unclipped(np.array(estimate), of_sampling, of_noise, common, moved, spread, departure)
+    return ClippingInversion(np.array(estimate), of_sampling, of_noise, common, moved, spread, departure)
 
 
 def _product(cell: Cell, s: float, limits: tuple[float, float, float], of_means: Floats, g: float) -> tuple[float, float]:

@@ -18,7 +18,7 @@ import numpy as np
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.mechanisms.reference_tables.borrowing import alike
 from dpdist.mechanisms.reference_tables.clipping import Cell
-from dpdist.mechanisms.reference_tables.clipping_inversion import LEAST, Unclipped
+from dpdist.mechanisms.reference_tables.clipping_inversion import LEAST, ClippingInversion
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT
 
 FEWEST = 4.0
@@ -43,7 +43,7 @@ def fewest(scales: tuple[Fraction, Fraction]) -> float:
     return FEWEST * (float(max(scales)) / UNIT) ** 2
 
 
-def united(cells: Sequence[Cell], codes: Codes, few: float) -> Ints:
+def collapsed(cells: Sequence[Cell], codes: Codes, few: float) -> Ints:
     """Unit of every cell, (cell,), in the order of first cells; a cell of `few` reference records or more is its own.
 
     Small cells are taken together, the smallest first, until they are enough: those that are alike, then what is left of
@@ -91,7 +91,7 @@ def pooled(cells: Sequence[Cell], share: Floats) -> Cell:
     return replace(cells[0], weight=both[0], outcome=both[1], records=records, scaled=scaled, borrowed=0.0)
 
 
-def spread(found: Unclipped, cells: Sequence[Cell], units: Sequence[Cell], unit: Ints) -> Spread:
+def spread(found: ClippingInversion, cells: Sequence[Cell], units: Sequence[Cell], unit: Ints) -> Spread:
     """What units' statistics tell of their cells; a cell that stands alone has its unit's figures."""
     alone = np.bincount(unit)[unit] == 1
     rows = []

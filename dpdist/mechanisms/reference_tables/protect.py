@@ -98,4 +98,4 @@ def reference_tables(
     noisy = sums + noise
     if isinstance(known, Histograms):
         told = deconvolved(known, noisy_counts, told, model, noisy)
-    return Released((model.unclipped(noisy, told),))
+    return Released((model.clipping_inverted(noisy, told),))

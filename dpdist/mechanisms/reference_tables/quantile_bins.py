@@ -19,7 +19,7 @@ BEYOND = 2.0
 """Where the outermost bins end, in outermost points; where values may be negative, in half the points' range from there."""
 
 
-class Orders(NamedTuple):
+class QuantileLevels(NamedTuple):
     """Bins (left, right] of one variable in one cell: `edges` between them, `points` in order, public bounds."""
 
     edges: Floats
@@ -28,7 +28,7 @@ class Orders(NamedTuple):
     top: float
 
     @classmethod
-    def of(cls, values: Floats, low: float, top: float) -> Orders:
+    def of(cls, values: Floats, low: float, top: float) -> QuantileLevels:
         """From a cell's points and the variable's public bounds."""
         points = np.sort(values)
         inner = np.quantile(points, ORDERS, method="inverted_cdf")
@@ -40,7 +40,7 @@ class Orders(NamedTuple):
         upper = np.searchsorted(self.points, self.edges, side="right") / len(self.points)
         return np.diff(upper, prepend=0.0, append=1.0)
 
-    def under(self, shift: float, stretch: float) -> Orders:
+    def under(self, shift: float, stretch: float) -> QuantileLevels:
         """The same bins, and points of another scale and spread."""
         return self._replace(points=np.sort(self.moved(self.points, shift, stretch)))
 
@@ -59,7 +59,7 @@ class Orders(NamedTuple):
         found = middle * np.exp(shift) * (values / middle) ** np.exp(stretch)
         return np.asarray(np.where(values >= self.top, values, np.clip(found, self.low, self.top)))
 
-    def relocated(self, values: Floats, share: Floats) -> Floats:
+    def transported(self, values: Floats, share: Floats) -> Floats:
         """The values that these ones' orders have under other shares of the bins (bin,); at the points' own, themselves."""
         rank = np.argsort(np.argsort(values, kind="stable"), kind="stable")
         order, upper = (rank + 0.5) / len(values), np.cumsum(share)

@@ -21,8 +21,8 @@ from dpdist.job import Job
 from dpdist.mechanisms.reference_tables.borrowing import complete
 from dpdist.mechanisms.reference_tables.clipping import Cell
 from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
-from dpdist.mechanisms.reference_tables.clipping_inversion import unclip
-from dpdist.mechanisms.reference_tables.collapsing import fewest, pooled, spread, united
+from dpdist.mechanisms.reference_tables.clipping_inversion import invert_clipping
+from dpdist.mechanisms.reference_tables.collapsing import collapsed, fewest, pooled, spread
 from dpdist.mechanisms.reference_tables.saturation import set_into, spans, weight_bounds
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits, noise_scales
 from dpdist.models.described import recall_draws
@@ -155,7 +155,7 @@ class ReferenceCells(OutcomeModel):
 
     def units(self, told: Told) -> Ints:
         """Unit of every cell, (cell,), from the reference and the noise."""
-        return united(told[0], self.codes, fewest(self.scales))
+        return collapsed(told[0], self.codes, fewest(self.scales))
 
     def _sizes(self, told: Told) -> Floats:
         """Public sizes; where these are secret, the reference's own."""
@@ -187,7 +187,7 @@ class ReferenceCells(OutcomeModel):
         rows = alpha[:, None] * body(cell, records.weight, np.column_stack(records.outcomes))
         return np.column_stack([np.bincount(self.unit[cell], weights=column, minlength=units) for column in rows.T])
 
-    def unclipped(self, sums: Floats, told: Told) -> Draws:
+    def clipping_inverted(self, sums: Floats, told: Told) -> Draws:
         """What is released, from noisy sums of units and the reference."""
         assert self.limits is not None
         assert self.unit is not None
@@ -197,7 +197,7 @@ class ReferenceCells(OutcomeModel):
         found, departure, unknown = [], [], list[tuple[Floats, Floats]]()
         for k, (cells, units) in enumerate(zip(told, whole, strict=True)):
             limits, own = Limits(centre[:, k], cap, reach[:, k]), sized.sums[:, [0, 1 + k]]
-            each = unclip(units, limits, own, sized.size, self.noise, self.shrinkage)
+            each = invert_clipping(units, limits, own, sized.size, self.noise, self.shrinkage)
             found.append(spread(each, cells, units, unit))
             departure.append(each.departure[unit])
             if self.weight_bounds is not None:

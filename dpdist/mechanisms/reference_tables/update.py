@@ -23,7 +23,7 @@ from dpdist.job import Job
 from dpdist.mechanisms.reference_tables.clipping import Cell
 from dpdist.mechanisms.reference_tables.histogram_bins import count_scale_of
 from dpdist.mechanisms.reference_tables.histograms import LEAST, grouped
-from dpdist.mechanisms.reference_tables.quantile_bins import Orders, numbers
+from dpdist.mechanisms.reference_tables.quantile_bins import QuantileLevels, numbers
 from dpdist.mechanisms.reference_tables.release import ReferenceCells, Told
 
 STEPS = (0.2, 0.1, 0.05, 0.02, 0.01, 0.005)
@@ -68,7 +68,7 @@ class Refresh:
     """Of every cell, (cell,)."""
     shaped: tuple[int, ...]
     """Outcomes of more than two values."""
-    orders: tuple[tuple[Orders, ...], ...]
+    orders: tuple[tuple[QuantileLevels, ...], ...]
     """By histogram and cell."""
     scale: Fraction
 
@@ -78,8 +78,8 @@ class Refresh:
         assert job.reference is not None
         assert job.reference.histogram is not None
         shaped = tuple(k for k, column in enumerate(job.outcome_columns.values()) if not column.two_valued)
-        orders = [tuple(Orders.of(cell.weight, 0.0, np.inf) for cell in carried[0])] if model.weighted else []
-        orders += [tuple(Orders.of(cell.outcome, cell.low, cell.top) for cell in carried[k]) for k in shaped]
+        orders = [tuple(QuantileLevels.of(cell.weight, 0.0, np.inf) for cell in carried[0])] if model.weighted else []
+        orders += [tuple(QuantileLevels.of(cell.outcome, cell.low, cell.top) for cell in carried[k]) for k in shaped]
         epsilon = job.reference.histogram.epsilon
         scale = count_scale_of(len(orders), epsilon, job.budget.adjacency)
         group = grouped(model.codes, model.count, LEAST * len(orders) / float(epsilon))
@@ -111,7 +111,7 @@ class Refresh:
             for k, cells in enumerate(self.carried)
         ]
 
-    def _moved(self, orders: Sequence[Orders], group: int, counts: Floats) -> Moved:
+    def _moved(self, orders: Sequence[QuantileLevels], group: int, counts: Floats) -> Moved:
         """One group's, for one histogram."""
         cells = np.flatnonzero(self.group == group)
         size = self.model.count[cells]
@@ -131,22 +131,22 @@ class Refresh:
         weight, values, group = cell.weight, cell.outcome, self.group[number]
         records = float(cell.records)
         if of_weight is not None:
-            weight = _relocated(self.orders[0][number], weight, of_weight[group])
+            weight = _transported(self.orders[0][number], weight, of_weight[group])
             records = of_weight[group].shares.records(cell.records)
         if of_outcome is not None:
-            values = _relocated(
+            values = _transported(
                 self.orders[self.model.weighted + self.shaped.index(outcome)][number], values, of_outcome[group]
             )
             records = of_outcome[group].shares.records(cell.records)
         return replace(cell, weight=weight, outcome=values, records=int(records))
 
 
-def _relocated(orders: Orders, values: Floats, moved: Moved) -> Floats:
+def _transported(orders: QuantileLevels, values: Floats, moved: Moved) -> Floats:
     """A cell's values: its shares change as its group's do."""
     fitted, (_, _, group) = orders.under(moved.shift, moved.stretch), moved
     own = fitted.share
     share = group.after * np.divide(own, group.before, out=np.ones_like(own), where=group.before > 0)
-    return fitted.relocated(orders.moved(values, moved.shift, moved.stretch), share / share.sum())
+    return fitted.transported(orders.moved(values, moved.shift, moved.stretch), share / share.sum())
 
 
 def nearest(loss: Callable[[float, float], float]) -> tuple[float, float]:

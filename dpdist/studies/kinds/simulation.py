@@ -19,9 +19,8 @@ import numpy as np
 from dpdist.core.confidential import Confidential
 from dpdist.core.keys import Key
 from dpdist.core.records import POOLED, Floats, Frame, Records
-from dpdist.engine.in_memory import noise_of
+from dpdist.engine.in_memory import noise_of, run_rounds
 from dpdist.engine.protocol import Columns, Mechanism, Rounds
-from dpdist.engine.rounds import run_rounds
 from dpdist.evaluation.utility import distances, location
 from dpdist.job import FACTS, Job, budget_text
 from dpdist.mechanisms.models import builder_of

@@ -17,8 +17,7 @@ import numpy as np
 from dpdist.core.errors import DataError
 from dpdist.core.keys import Key
 from dpdist.core.records import POOLED, Floats, Records
-from dpdist.engine.in_memory import noise_of
-from dpdist.engine.rounds import run_rounds
+from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
 from dpdist.estimation.direct import direct
 from dpdist.estimation.estimators import STATISTICS as FIGURES
 from dpdist.evaluation.laplace import noised
@@ -33,7 +32,7 @@ from dpdist.publish.standard_errors import spreads
 from dpdist.publish.tables import expectations, from_parameters
 from dpdist.runtime.reference import learned_from
 from dpdist.sampling import facts, reference_sampler, sampler_of
-from dpdist.studies.kinds.simulation import Noted, Replicate, Result
+from dpdist.studies.kinds.simulation import Replicate, Result
 from dpdist.studies.kinds.strict_tables_settings import ReferredArm, Referring
 from dpdist.studies.kinds.surveys import SurveyCase
 from dpdist.studies.kinds.tables import Survey, errors_of, simulated
@@ -150,13 +149,10 @@ def learned_of(job: Job, survey: Survey, earlier: Records, key: Key) -> Learned:
 
 def released(job: Job, survey: Survey, learned: Learned, key: Key) -> Release:
     """The release of a survey under what a reference fixed."""
-    model, noted = builder_of(job).build(job, survey.frame, slice(0, len(survey.frame))), Noted()
-    mechanism = mechanism_of(job)
+    model, mechanism = builder_of(job).build(job, survey.frame, slice(0, len(survey.frame))), mechanism_of(job)
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
-        rounds = mechanism.protect(job, model, noted, learned)
-        found = run_rounds(
-            rounds, model, sampler_of(job, Path(folder)), key, POOLED, [survey.records], [noted], noise_of(key)
-        )
+        rounds, sampler = mechanism.protect(job, model, Unwatched(), learned), sampler_of(job, Path(folder))
+        found = run_rounds(rounds, model, sampler, key, POOLED, [survey.records], noise=noise_of(key))
     sets = tuple({POOLED: model.describe(theta)} for theta in found.parameters)
     said = promised(mechanism.promise(job), facts(job))
     return Release(job, said, survey.frame, sets, key.child("publish"))

@@ -17,8 +17,7 @@ import numpy as np
 from dpdist.core.keys import Key
 from dpdist.core.records import POOLED, TOTAL, Floats, Frame, Records
 from dpdist.core.table_cells import Cells, cross
-from dpdist.engine.in_memory import noise_of
-from dpdist.engine.rounds import run_rounds
+from dpdist.engine.in_memory import noise_of, run_rounds
 from dpdist.estimation.direct import Design, Totals, degrees_of_freedom, direct, totals
 from dpdist.estimation.estimators import STATISTICS as ALL_STATISTICS
 from dpdist.estimation.estimators import Interval, Sums, group_sums, record_sums, t_interval
@@ -152,7 +151,7 @@ def _fit(job: Job, survey: Survey, key: Key) -> tuple[Sequence[Draws], float] | 
         sampler = sampler_of(job, Path(folder))
         rounds = MECHANISMS["weighted"].protect(job, model, noted)
         try:
-            released = run_rounds(rounds, model, sampler, key, POOLED, [survey.records], [noted], noise_of(key))
+            released = run_rounds(rounds, model, sampler, key, POOLED, [survey.records], noise=noise_of(key))
         except (NotReached, Improper):
             return None
     return released.parameters, float(noted.found["database_bound"])

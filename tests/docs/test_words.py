@@ -1,0 +1,141 @@
+"""Words that the glossary replaced: names and texts that still have one are counted, and the counts may only fall.
+
+`python tests/docs/test_words.py` writes the counts anew, after a name was replaced.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import dpdist
+
+COUNTS = Path(__file__).with_name("replaced_words.json")
+PACKAGE = Path(dpdist.__file__).parent
+REPLACED = {
+    "carried": "earlier release, release chain",
+    "referred": "reference-based",
+    "refers": "has a reference",
+    "refreshed": "update",
+    "reach": "clipping interval, half-width",
+    "window": "clipping interval, half-width",
+    "unclip": "clipping inversion",
+    "unclipped": "clipping inverted; as it came",
+    "lending": "small-area borrowing",
+    "lent": "borrowed",
+    "united": "collapsed",
+    "merged": "collapsed",
+    "standing": "effective sample size",
+    "falling": "nonlinear empirical-Bayes shrinkage",
+    "fell": "nonlinear empirical-Bayes shrinkage",
+    "agreeing": "calibration, raking to released margins; consistent",
+    "places": "normal scores, probability integral transform",
+    "levelled": "bias correction",
+    "undone": "bias correction, inversion",
+    "orders": "quantile levels",
+    "relocated": "optimal-transport map",
+    "told": "summary of the reference, or the noun that is meant",
+    "found": "the noun that is meant",
+    "said": "given, or the noun that is meant",
+    "own": "the noun that is meant",
+    "frozen": "weights fixed on the reference",
+    "settled": "weights fixed on the reference; completed",
+    "foreseen": "weights fixed on the reference",
+    "span": "partition, batch of strata",
+    "marks": "completion record",
+    "settle": "put if absent",
+}
+"""What the glossary says in place of each."""
+IN_TEXTS = frozenset(
+    ["lending", "lent", "united", "falling", "fell", "agreeing", "unclipped", "relocated", "foreseen", "levelled", "undone"]
+)
+"""Those that mean nothing else in a sentence; text is what stands in quotes and has a blank, docstrings apart."""
+Found = dict[str, dict[str, int]]
+
+
+def words(name: str) -> list[str]:
+    """Of an identifier, in lower case: at underscores and capitals."""
+    return [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)]
+
+
+def defined(tree: ast.Module) -> Iterator[str]:
+    """Names of functions, of classes and of functions' parameters."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            yield node.name
+        if isinstance(node, ast.FunctionDef):
+            yield from (each.arg for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs))
+
+
+def texts(tree: ast.Module) -> Iterator[str]:
+    """Strings with a blank that are no docstring."""
+    documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and " " in node.value
+            and id(node) not in documented
+        ):
+            yield node.value
+
+
+def counted(module: str, source: str) -> dict[str, int]:
+    """How often a module's names, its own with them, and its texts have a replaced word."""
+    tree = ast.parse(source)
+    names = Counter(word for name in (module, *defined(tree)) for word in words(name) if word in REPLACED)
+    prose = Counter(word for text in texts(tree) for word in re.findall(r"[a-z]+", text.lower()) if word in IN_TEXTS)
+    return dict(sorted({**names, **{f"{word} (text)": number for word, number in prose.items()}}.items()))
+
+
+def package() -> Found:
+    paths = sorted(PACKAGE.rglob("*.py"))
+    found = {path.relative_to(PACKAGE).as_posix(): counted(path.stem, path.read_text("utf-8")) for path in paths}
+    return {name: each for name, each in found.items() if each}
+
+
+def changed(allowed: Found, there: Found) -> tuple[list[str], list[str]]:
+    """What has grown, with the glossary's word; and what has shrunk."""
+    grown, shrunk = [], []
+    for name in sorted(allowed.keys() | there.keys()):
+        before, now = allowed.get(name, {}), there.get(name, {})
+        for word in sorted(before.keys() | now.keys()):
+            line = f"{name}: {word}: {before.get(word, 0)} allowed, {now.get(word, 0)} there"
+            if now.get(word, 0) > before.get(word, 0):
+                grown.append(f"{line}; say: {REPLACED[word.removesuffix(' (text)')]}")
+            elif now.get(word, 0) < before.get(word, 0):
+                shrunk.append(line)
+    return grown, shrunk
+
+
+def test_replaced_words_do_not_come_back() -> None:
+    grown, shrunk = changed(json.loads(COUNTS.read_text(encoding="utf-8")), package())
+    assert not grown, "\n".join(grown)
+    assert not shrunk, "\n".join(["fewer than allowed; write the counts anew: python tests/docs/test_words.py", *shrunk])
+
+
+def test_a_name_or_a_text_with_a_replaced_word_is_counted() -> None:
+    """Names of a module, a class, a function, a parameter, and a text; no docstring, no part of another word."""
+    method = 'def own_sum(self, told, unfounded): return "cells lent to others"'
+    source = f'class UnclipCell:\n    """What was told."""\n    {method}\n'
+    assert counted("lending", source) == {"lending": 1, "lent (text)": 1, "own": 1, "told": 1, "unclip": 1}
+    assert counted("cells", '"""Found, told."""\ndef clipped(x): return x\n') == {}
+
+
+def test_counts_may_neither_grow_nor_stay_where_a_word_went() -> None:
+    allowed = {"a.py": {"told": 2}}
+    assert changed(allowed, allowed) == ([], [])
+    grown, _ = changed(allowed, {"a.py": {"told": 3}, "b.py": {"unclip": 1}})
+    assert [line.split("; say: ")[1] for line in grown] == [REPLACED["told"], REPLACED["unclip"]]
+    assert changed(allowed, {"a.py": {"told": 1}})[1] == ["a.py: told: 2 allowed, 1 there"]
+    assert changed(allowed, {})[1] == ["a.py: told: 2 allowed, 0 there"]
+
+
+if __name__ == "__main__":
+    COUNTS.write_text(json.dumps(package(), indent=1) + "\n", encoding="utf-8")
+    sys.exit(0)
