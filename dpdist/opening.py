@@ -165,12 +165,12 @@ def open_posterior(workspace: str | Path) -> xr.Dataset:
     if not space.store.names(space.posterior):
         remedy = "open that of a mechanism that samples one, as weighted"
         raise WorkspaceError(str(workspace), "it keeps no posterior", remedy)
-    return _loaded(space, space.posterior)
+    return _loaded(space, space.posterior, group=arrays.GROUPS["final"])
 
 
-def _loaded(space: Workspace, path: Path, *others: str) -> xr.Dataset:
-    """A store with its coordinates loaded, and these other small arrays."""
+def _loaded(space: Workspace, path: Path, *others: str, group: str | None = None) -> xr.Dataset:
+    """A store, or a group of it, with its coordinates loaded, and these other small arrays."""
     import xarray as xr
 
-    store: xr.Dataset = xr.open_zarr(arrays.source(path, space.store), consolidated=False)
+    store: xr.Dataset = xr.open_zarr(arrays.source(path, space.store), group=group, consolidated=False)
     return store.assign_coords({name: store[name].load() for name in (*store.coords, *others)})

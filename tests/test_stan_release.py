@@ -211,6 +211,7 @@ def test_a_python_function_may_state_the_log_likelihood(tmp_path: Path) -> None:
     np.testing.assert_allclose(kept, own, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.real_data
 def test_a_real_survey_under_stan_agrees_with_the_exact_run(data: Path, tmp_path: Path) -> None:
     """National Survey of College Graduates, a fit per field of degree: the differences are those of single draws."""

@@ -100,9 +100,6 @@ class AnalysisError(DpdistError):
         self.found, self.allowed, self.remedy = found, allowed, remedy
         super().__init__(f"analysis: {found}\n    allowed: {allowed}\n    remedy:  {remedy}")
 
-    def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
-        return type(self), (self.found, self.allowed, self.remedy)
-
 
 class FitError(DpdistError):
     """A stratum's posterior does not exist or its bound could not be brought under the target."""

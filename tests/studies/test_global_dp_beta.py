@@ -126,6 +126,7 @@ def test_the_truncated_bound_at_epsilon_3_is_not_held(eight):
     assert eight.values("weighted_e", 3, "database_bound").min() > 1.5
 
 
+@pytest.mark.slow
 def test_without_re_weighting_censor_w_does_not_reproduce(tmp_path, monkeypatch):
     """Negative control: [G] leaves the step out; without it the counts are far from the oracle's."""
     weights = Weights(rule="linear", c=1.0)
