@@ -200,7 +200,7 @@ def test_quantiles_of_records_on_real_halves_err_like_the_references(
 def test_publishing_again_gives_the_same_records(public: Path) -> None:
     path = public / "synthetic" / "set-1.parquet"
     before = path.read_bytes()
-    dpdist.publish(public.parent)
+    dpdist.publish(Path(public).parent)
     assert path.read_bytes() == before
 
 
