@@ -12,7 +12,7 @@ import pytest
 
 import dpdist
 from dpdist.core.records import TOTAL, Floats
-from dpdist.mechanisms import statistics
+from dpdist.mechanisms.reference_tables import protect
 from dpdist.mechanisms.reference_tables.clipping import Blur, Cell
 from dpdist.mechanisms.reference_tables.histogram_bins import Bins
 from dpdist.mechanisms.reference_tables.smoothing import smoothed
@@ -67,7 +67,7 @@ def test_a_grand_total_is_not_that_of_the_mixture_of_its_cells(
 ) -> None:
     """Control: under the group's histogram as every cell's shape, the same noise puts the total far too high."""
     found = errors(tmp_path / "new", spread(0.8), noise_of)
-    monkeypatch.setattr(statistics, "deconvolved", lambda known, counts, told, model, sums: told)
+    monkeypatch.setattr(protect, "deconvolved", lambda known, counts, told, model, sums: told)
     before = errors(tmp_path / "old", spread(0.8), noise_of)
     assert abs(found[TOTAL]) < 3.0
     assert found.abs().max() < 4.0
