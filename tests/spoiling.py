@@ -89,11 +89,11 @@ def table(name: str, edit: Callable[[pa.Table], pa.Table]) -> Spoil:
 
 
 def cells(column: str, value: Any, rows: slice = slice(0, 3)) -> Spoil:
-    """A value in some points."""
+    """A value in some points; a function is asked for as many values as there are points."""
 
     def edit(points: pa.Table) -> pa.Table:
         values = points.column(column).to_pandas().to_numpy().copy()
-        values[rows] = value
+        values[rows] = value(len(values)) if callable(value) else value
         return points.set_column(points.column_names.index(column), column, pa.array(values, points.column(column).type))
 
     return table(POINTS, edit)

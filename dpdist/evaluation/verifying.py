@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from dpdist.core.errors import DpdistError, WorkspaceError
@@ -18,7 +19,7 @@ from dpdist.core.public_files import (
     regular,
 )
 from dpdist.estimation.frame_table import read_job
-from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.mechanisms.registry import mechanism_of
 from dpdist.privacy.claims import promised
 from dpdist.publish.minisign import PublicKey, SecretKey, SignatureError
 from dpdist.publish.released import REMEDY
@@ -88,7 +89,7 @@ def _claims(public: Path) -> list[Damaged]:
     """Figures of a statement that do not follow from the release's job."""
     try:
         job = read_job(public, "released/job.json")
-        due = promised(MECHANISMS[job.mechanism.name].promise(job), {})
+        due = promised(mechanism_of(job).promise(job), {})
         said = {name: read_object(public, name) for name in SAYING}
     except Damaged as error:
         return [error]
@@ -96,8 +97,13 @@ def _claims(public: Path) -> list[Damaged]:
         found = f"a job of which nothing can be promised ({type(error).__name__})"
         return [Damaged("released/job.json", found, "the job as it was released")]
     return [
-        Damaged(name, f"{figure} {printable(own.get(figure))}", f"{printable(due[figure])}, which follows from its job")
+        Damaged(name, f"{figure} {_shown(own.get(figure))}", f"{_shown(due[figure])}, which follows from its job")
         for name, own in said.items()
         for figure in FIGURES
         if own.get(figure) != due[figure]
     ]
+
+
+def _shown(value: object) -> str:
+    """As JSON has it, so that a number and its text are told apart."""
+    return json.dumps(value, ensure_ascii=True)

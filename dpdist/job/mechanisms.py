@@ -67,6 +67,16 @@ class Facts:
     """Keys of `mechanism` that are its own, beside name, weights and fallback."""
 
 
+WHOLE_TABLES = Facts(
+    strict=with_public_bounds,
+    clips=with_public_bounds,
+    tabulates=True,
+    statistics="noisy_tables",
+    adds_noise=True,
+    whole_tables=True,
+    constants=frozenset({"sensitivity", "consistency"}),
+)
+"""Of `laplace` and `laplace_composed`, which differ in how the budget is shared alone."""
 FACTS: dict[MechanismName, Facts] = {
     "weighted": Facts(tunes_weights=True, reference="optional", constants=frozenset({"aim"})),
     "unweighted": Facts(),
@@ -75,24 +85,8 @@ FACTS: dict[MechanismName, Facts] = {
     "censor_uw": Facts(strict=always, clamps=True),
     "centred": Facts(strict=always, clamps=True, reference="needed", centres=True, constants=frozenset({"drift"})),
     "perturbed_histogram": Facts(strict=always, statistics="histogram", adds_noise=True, constants=frozenset({"bins"})),
-    "laplace": Facts(
-        strict=with_public_bounds,
-        clips=with_public_bounds,
-        tabulates=True,
-        statistics="noisy_tables",
-        adds_noise=True,
-        whole_tables=True,
-        constants=frozenset({"sensitivity", "consistency"}),
-    ),
-    "laplace_composed": Facts(
-        strict=with_public_bounds,
-        clips=with_public_bounds,
-        tabulates=True,
-        statistics="noisy_tables",
-        adds_noise=True,
-        whole_tables=True,
-        constants=frozenset({"sensitivity", "consistency"}),
-    ),
+    "laplace": WHOLE_TABLES,
+    "laplace_composed": WHOLE_TABLES,
     "laplace_strict": Facts(strict=always, statistics="cell_sums", adds_noise=True, clips=always, tabulates=True),
     "reference_tables": Facts(
         strict=always,
