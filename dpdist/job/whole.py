@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import cached_property
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, WithJsonSchema, model_validator
 
 from dpdist.job.base import BASE_SCHEMA, Base
+from dpdist.job.correction import Correction
 from dpdist.job.data import Column, Input, Keep
 from dpdist.job.design import Survey
 from dpdist.job.earlier import CALIBRATION_SCHEMA, Calibration, Fit, Reference
@@ -28,6 +29,11 @@ from dpdist.job.tables import Microdata, Rake, Table
 from dpdist.job.values import ColumnName, Frozen, Name, Period, Sentence, at_most
 
 _UNSAID = Model(family="lognormal")
+
+
+def _unsaid(value: object) -> bool:
+    """A key that a job does not say is not in its release either."""
+    return value is None
 
 
 class Job(Frozen):
@@ -74,6 +80,14 @@ class Job(Frozen):
     )
     record: Record = Field(default=Record(), description="which confidential by-products are kept")
     ledger: LedgerSettings | None = Field(default=None, description="the account that the release's budget is charged to")
+    correction: Correction | None = Field(
+        default=None, exclude_if=_unsaid, description="of a period that was released before: its version, and why"
+    )
+    approval: Literal["required"] | None = Field(
+        default=None,
+        exclude_if=_unsaid,
+        description="required: what a run makes is held aside, and `dpdist approve` alone publishes it",
+    )
     presentation: Presentation = Field(
         default=Presentation(), description="titles, labels, units and rules of print; it never changes a figure"
     )
