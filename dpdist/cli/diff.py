@@ -40,7 +40,7 @@ def diff(
             error.exit_code = TROUBLE
             raise
         if as_json:
-            print(json.dumps({"a": a, "b": b, **found.said}, indent=2, ensure_ascii=False))
+            print(json.dumps({"a": a, "b": b, **found.as_json}, indent=2, ensure_ascii=False))
         else:
             _print(found)
         if found:
@@ -49,13 +49,13 @@ def diff(
     guarded(act)
 
 
-def _print(found: Differences) -> None:
-    for each in found.facts:
+def _print(differing: Differences) -> None:
+    for each in differing.facts:
         out.print(f"{each.part}: {each.what}: {each.before} -> {each.after}", markup=False)
-    said = f"figures: {len(found.moved)} moved by more than {found.beyond:g} standard errors"
-    out.print(f"{said}, of {found.compared} that both have", markup=False)
-    if found.moved:
-        rows = pd.DataFrame([vars(each) for each in found.moved]).astype(
+    said = f"figures: {len(differing.moved)} moved by more than {differing.beyond:g} standard errors"
+    out.print(f"{said}, of {differing.compared} that both have", markup=False)
+    if differing.moved:
+        rows = pd.DataFrame([vars(each) for each in differing.moved]).astype(
             {"before": float, "after": float, "distance": float}
         )
         out.print(table_text("moved", rows))

@@ -76,7 +76,7 @@ class Differences:
         return bool(self.facts or self.moved)
 
     @property
-    def said(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """In JSON terms."""
         return {
             "differences": [asdict(each) for each in self.facts],
