@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from threadpoolctl import threadpool_limits
 
 from dpdist.core.files import private, write_text
 from dpdist.core.keys import Key
 from dpdist.core.progress import Event, Listener, silent, stage, without_sizes
 from dpdist.core.public_files import HELD, MANIFEST
+from dpdist.core.records import Floats
 from dpdist.estimation.frame_table import frame_table
+from dpdist.evaluation.acceptance import ACCEPTED, described, gate_noise, measure, refuse_unmet
 from dpdist.evaluation.evaluate import evaluate
 from dpdist.evaluation.verifying import refuse_unverified
 from dpdist.holding import publish_approved
@@ -43,7 +46,7 @@ from dpdist.sampling import facts, prepare
 from dpdist.storage.identity import Identity
 from dpdist.storage.log import confidential_log
 from dpdist.storage.paths import SCRATCH
-from dpdist.storage.tables import gather, write_records, write_table
+from dpdist.storage.tables import each_block, gather, write_records, write_table
 from dpdist.storage.workspace import REFERENCE, Workspace
 from dpdist.survey.earlier_release import ReferenceRelease
 from dpdist.survey.prepare import changed_while_read, let_go, place
@@ -157,8 +160,10 @@ def _run(job: Job, space: Workspace, input: Input, replay: str | Path | None, li
                 store_records(space, plan, identity, listener)
                 store_reference(space, plan, listener)
                 metered = meter.reserve(key)
+                noise = gate_noise(space, job) if job.accept is not None else None
                 release = of_run(protect(space, plan, key, sampled_by, listener), space.date, metered)
                 meter.settle(key)
+            release = release if noise is None else _accepted(space, plan, release, noise, listener)
             _publish(space, release, listener)
             with private():
                 evaluate(space, plan, key, listener)
@@ -166,6 +171,18 @@ def _run(job: Job, space: Workspace, input: Input, replay: str | Path | None, li
             log.exception("failed")
             raise
         log.info("finished")
+
+
+def _accepted(space: Workspace, plan: Plan, release: Release, noise: Floats, listener: Listener) -> Release:
+    """The release with its gates' noisy values. Raises `NotAccepted` where one is not met, and then nothing is public."""
+    published = dict[str, pd.DataFrame]()
+    with private(), tempfile.TemporaryDirectory(dir=space.confidential, prefix=SCRATCH) as scratch:
+        if not space.finished(ACCEPTED):
+            publish_folder(release, made := Path(scratch) / "public", listener)
+            published = {said.name: pd.read_parquet(made / "tables" / f"{said.name}.parquet") for said in plan.job.tables}
+        measured = measure(space, plan.job, plan.frame, each_block(space.records), published, noise)
+    refuse_unmet(measured)
+    return replace(release, promise={**release.promise, "acceptance": described(plan.job, measured)})
 
 
 def store_records(space: Workspace, plan: Plan, identity: Identity, listener: Listener) -> None:

@@ -138,7 +138,7 @@ def _report_text(space: Workspace, confidential: bool) -> RenderableType:
     parts += [Text(line, style="red") for line in _listed(said, "not_identified", "not identified")]
     parts += [Text(line, style="yellow") for line in _listed(said, "drift", "drifted from the reference")]
     if confidential:
-        parts.append(evaluation_text(_evaluations(space), said["guarantee"]))
+        parts.append(evaluation_text(_evaluations(space), said["guarantee"], "acceptance" in said))
     return Group(*parts)
 
 

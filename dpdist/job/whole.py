@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, WithJsonSchema, model_validator
 
+from dpdist.job.acceptance import Acceptance
 from dpdist.job.base import BASE_SCHEMA, Base
 from dpdist.job.correction import Correction
 from dpdist.job.data import Column, Input, Keep
@@ -80,6 +81,9 @@ class Job(Frozen):
     )
     record: Record = Field(default=Record(), description="which confidential by-products are kept")
     ledger: LedgerSettings | None = Field(default=None, description="the account that the release's budget is charged to")
+    accept: Acceptance | None = Field(
+        default=None, exclude_if=_unsaid, description="gates that the release must meet under noise, or it is not published"
+    )
     correction: Correction | None = Field(
         default=None, exclude_if=_unsaid, description="of a period that was released before: its version, and why"
     )
@@ -177,13 +181,25 @@ class Job(Frozen):
 
     @property
     def epsilon_per_set(self) -> Fraction:
-        return self.budget.epsilon / self.synthetic_sets
+        return self._epsilon_of_release / self.synthetic_sets
 
     @property
     def epsilon_of_tables(self) -> Fraction:
-        """What is left of the release's budget after its reference's histograms."""
+        """What is left of the release's budget after its gates and its reference's histograms."""
         own = self.reference.histogram if self.reference is not None else None
-        return self.budget.epsilon - (own.epsilon if own is not None else 0)
+        return self._epsilon_of_release - (own.epsilon if own is not None else 0)
+
+    @property
+    def _epsilon_of_release(self) -> Fraction:
+        """What the gates leave of the budget."""
+        return self.budget.epsilon - (self.accept.epsilon if self.accept is not None else 0)
+
+    @property
+    def gated(self) -> bool:
+        """True if gates may be measured beside the release: it is strict, by noise of pure ε on one set of statistics."""
+        facts = self.mechanism.facts
+        alone = facts.adds_noise and not facts.whole_tables and not facts.sets_are_free
+        return alone and facts.strict(self) and self.budget.delta is None
 
     @property
     def refers(self) -> bool:
