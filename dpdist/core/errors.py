@@ -112,10 +112,10 @@ class FitError(DpdistError):
 class NotAccepted(DpdistError):
     """A gate that the job chose is not met: nothing is published, and what was measured under noise may be known."""
 
-    def __init__(self, found: str, allowed: str):
-        self.found, self.allowed = found, allowed
+    def __init__(self, measured: str, limits: str):
+        self.measured, self.limits = measured, limits
         remedy = "the budget is spent: publish nothing, or run a job with other tables, which spends one of its own"
-        super().__init__(f"gates: {found}\n    allowed: {allowed}\n    remedy:  {remedy}")
+        super().__init__(f"gates: {measured}\n    allowed: {limits}\n    remedy:  {remedy}")
 
 
 class TaskError(DpdistError):
