@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
-from dpdist.job.names import MechanismName, Statistics
+from dpdist.job.names import MechanismName, StatisticName, Statistics
 
 if TYPE_CHECKING:
     from dpdist.job.whole import Job
@@ -63,6 +63,10 @@ class Facts:
     reference: Literal["unused", "optional", "needed"] = "unused"
     centres: bool = False
     """It is centred at a fit of the reference, and plans a drift from it."""
+    gives: frozenset[StatisticName] = frozenset(get_args(StatisticName))
+    """Statistics that tables may have."""
+    shape: bool = True
+    """It releases how an outcome is distributed, or records that are."""
     constants: frozenset[str] = frozenset()
     """Keys of `mechanism` that are its own, beside name, weights and fallback."""
 
@@ -74,6 +78,8 @@ WHOLE_TABLES = Facts(
     statistics="noisy_tables",
     adds_noise=True,
     whole_tables=True,
+    gives=frozenset({"count", "mean", "total"}),
+    shape=False,
     constants=frozenset({"sensitivity", "consistency"}),
 )
 """Of `laplace` and `laplace_composed`, which differ in how the budget is shared alone."""
@@ -87,7 +93,9 @@ FACTS: dict[MechanismName, Facts] = {
     "perturbed_histogram": Facts(strict=always, statistics="histogram", adds_noise=True, constants=frozenset({"bins"})),
     "laplace": WHOLE_TABLES,
     "laplace_composed": WHOLE_TABLES,
-    "laplace_strict": Facts(strict=always, statistics="cell_sums", adds_noise=True, clips=always, tabulates=True),
+    "laplace_strict": Facts(
+        strict=always, statistics="cell_sums", adds_noise=True, clips=always, tabulates=True, shape=False
+    ),
     "reference_tables": Facts(
         strict=always,
         statistics="reference_cells",
