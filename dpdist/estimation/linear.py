@@ -25,7 +25,8 @@ ENTRIES = 4_000_000
 """Values of units in cells, over draws, that are held at a time."""
 NOMINAL = 0.95
 """One-sided level of a quantile's limits."""
-HALVINGS = 64
+HALVINGS = 52
+ROUNDING = 1e-12
 FARTHEST = 1e300
 
 Below = Callable[[int, Ints, Floats], Floats]
@@ -40,6 +41,8 @@ class Units:
     weight: Floats
     products: Sequence[Floats]
     below: Below | None = None
+    outcomes: Sequence[Floats] | None = None
+    """Of records."""
 
 
 class Sum(NamedTuple):
@@ -112,7 +115,7 @@ class Figures:
         return (Sum(inside, units.weight, outcome, self.cut) if said.of_shape else product), weight
 
     def quantiles(self, units: Units, level: Floats | float, bounds: tuple[float, float], whole: bool) -> Floats:
-        """The outcome's quantiles at a level (cell,), (draw, cell)."""
+        """The outcome's quantiles at a level (cell,), under the first draw, (cell,)."""
         levels = np.broadcast_to(np.asarray(level, dtype=np.float64), (len(self.cells),))
         outcome = self.outcomes.index(self.base.variable or "")
         found = quantiles(self.cells, units, outcome, levels, bounds)
@@ -127,9 +130,9 @@ class Figures:
         if level is None:
             return self.of(units)[0], variance(self)
         assert domain is not None
-        at = self.quantiles(units, level, *domain)[0]
+        at = self.quantiles(units, level, *domain)
         error = np.sqrt(variance(replace(self, said=self.base, cut=at)))
-        ends = woodruff(lambda share: self.quantiles(units, share, *domain)[0], level, error, np.inf)
+        ends = woodruff(lambda share: self.quantiles(units, share, *domain), level, error, np.inf)
         linear = replace(self, cut=at, slope=ends.slope)
         value = at if self.said.of is None else linear.less(at[None])[0]
         return value, np.where(np.isfinite(ends.error), variance(linear), np.nan)
@@ -223,28 +226,35 @@ def _below(inside: csr_array, units: Units, outcome: int, cut: Floats) -> Floats
 
 
 def quantiles(cells: Cells, units: Units, outcome: int, level: Floats, bounds: tuple[float, float]) -> Floats:
-    """The least value with at least a share `level` (cell,) of the weight at or below it, (draw, cell), by halving.
+    """The least value with at least a share `level` (cell,) of the weight at or below it, (cell,), under the first draw.
 
     NaN in a cell without weight; a share of 0 or 1 and more has the bounds themselves.
     """
-    weight = _total(Sum(cells.membership, units.weight), units)
-    found = np.full(weight.shape, np.nan)
-    for draw in range(len(weight)):
-        one = Units(units.times, units.weight[[draw]], (), _of_draw(units.below, draw))
-        low, high = (np.full(len(cells), end) for end in _ends(cells, one, outcome, level, bounds))
+    weight = _total(Sum(cells.membership, units.weight), units)[0]
+    found = _sorted(cells, units, outcome, level) if units.outcomes is not None else np.empty(0)
+    if units.outcomes is None:
+        low, found = (np.full(len(cells), end) for end in _ends(cells, units, outcome, level, bounds))
         for _ in range(HALVINGS):
-            middle = (low + high) / 2.0
-            with np.errstate(divide="ignore", invalid="ignore"):
-                reached = _below(cells.membership, one, outcome, middle)[0] >= level * weight[draw] * (1.0 - 1e-12)
-            low, high = np.where(reached, low, middle), np.where(reached, middle, high)
-        held = np.where(level <= 0, bounds[0], np.where(level >= 1, bounds[1], high))
-        found[draw] = np.where(weight[draw] > 0, held, np.nan)
+            middle = (low + found) / 2.0
+            reached = _below(cells.membership, units, outcome, middle)[0] >= level * weight * (1.0 - ROUNDING)
+            low, found = np.where(reached, low, middle), np.where(reached, middle, found)
+    held = np.where(level <= 0, bounds[0], np.where(level >= 1, bounds[1], found))
+    return np.where(weight > 0, held, np.nan)
+
+
+def _sorted(cells: Cells, units: Units, outcome: int, level: Floats) -> Floats:
+    """Quantiles of records, (cell,)."""
+    assert units.outcomes is not None
+    values, weight, inside = units.outcomes[outcome], units.weight[0], cells.membership
+    found = np.full(len(cells), np.nan)
+    for cell in range(len(cells)):
+        own = inside.indices[inside.indptr[cell] : inside.indptr[cell + 1]]
+        if len(own):
+            own = own[np.argsort(values[own], kind="stable")]
+            reached = np.cumsum(weight[own])
+            at = np.searchsorted(reached, level[cell] * reached[-1] * (1.0 - ROUNDING))
+            found[cell] = values[own[min(int(at), len(own) - 1)]]
     return found
-
-
-def _of_draw(below: Below | None, draw: int) -> Below:
-    assert below is not None
-    return lambda outcome, row, value: below(outcome, row, value)[[draw]]
 
 
 def _ends(cells: Cells, one: Units, outcome: int, level: Floats, bounds: tuple[float, float]) -> tuple[float, float]:

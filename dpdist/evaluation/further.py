@@ -55,7 +55,7 @@ class Direct:
             return np.asarray((self.weight[record] * (self.outcomes[outcome][record] <= value))[None])
 
         products = [(self.weight * each)[None] for each in self.outcomes]
-        return Units(np.ones(len(self.weight)), self.weight[None], products, below)
+        return Units(np.ones(len(self.weight)), self.weight[None], products, below, self.outcomes)
 
     def _variance(self, figures: Figures) -> Floats:
         """Of the first stage: PSUs within design strata, with populations where they are declared."""

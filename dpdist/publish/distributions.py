@@ -43,7 +43,15 @@ class Distributions:
         """Of every set: what rows add to the weight at or below a value, (set, pair); `weight` is (set, row)."""
 
         def share(stratum: int, model: Distributed, row: Ints, value: Floats, outcome: int) -> Floats:
-            return np.concatenate([model.until(theta, row, value, outcome) for theta in self._thetas(stratum)])
+            return np.concatenate([model.until(theta, row, value, outcome) for theta in self._thetas[stratum]])
+
+        return self._below(weight, share)
+
+    def of_set(self, number: int, weight: Floats) -> Below:
+        """The same of one set, (1, pair)."""
+
+        def share(stratum: int, model: Distributed, row: Ints, value: Floats, outcome: int) -> Floats:
+            return model.until(self._thetas[stratum][number], row, value, outcome)
 
         return self._below(weight, share)
 
@@ -62,9 +70,14 @@ class Distributions:
 
         return self._below(weight, share)
 
-    def _thetas(self, stratum: int) -> list[Draws]:
-        release = self._release
-        return [release.theta(release.model(stratum), stratum, k) for k in range(len(release.sets))]
+    @cached_property
+    def _thetas(self) -> list[list[Draws]]:
+        """By stratum and set."""
+        release, found = self._release, []
+        for stratum in range(len(release.frame.stratum_labels)):
+            model = release.model(stratum)
+            found.append([release.theta(model, stratum, k) for k in range(len(release.sets))])
+        return found
 
     def _below(self, weight: Floats, share: Callable[[int, Distributed, Ints, Floats, int], Floats]) -> Below:
         frame = self._release.frame

@@ -56,6 +56,15 @@ class Material:
         return Units(self._n, weight, products, self.distributions.of_sets(weight))
 
     @cached_property
+    def each_set(self) -> list[Units]:
+        """The same, a set at a time."""
+        whole, known = self.sets, self.distributions
+        return [
+            Units(self._n, whole.weight[[k]], [each[[k]] for each in whole.products], known.of_set(k, whole.weight[[k]]))
+            for k in range(len(whole.weight))
+        ]
+
+    @cached_property
     def composed(self) -> Units:
         """Rows under the mean over sets."""
         sets = self.sets
@@ -87,7 +96,8 @@ class Material:
         def below(outcome: int, record: Ints, value: Floats) -> Floats:
             return np.asarray((weight[record] * (outcomes[outcome][record] <= value))[None])
 
-        return Units(np.ones(len(weight)), weight[None], [(weight * each)[None] for each in outcomes], below)
+        products = [(weight * each)[None] for each in outcomes]
+        return Units(np.ones(len(weight)), weight[None], products, below, outcomes)
 
     @cached_property
     def stage(self) -> Stage:
@@ -160,8 +170,8 @@ def _quantiles(material: Material, figures: Figures, level: Floats | float) -> F
     """Means over sets, (cell,)."""
     column = _column(material, figures)
     assert column is not None
-    found = figures.quantiles(material.sets, level, column.bounds or UNBOUNDED, column.whole)
-    return np.asarray(found.mean(axis=0))
+    bounds = column.bounds or UNBOUNDED
+    return np.mean([figures.quantiles(each, level, bounds, column.whole) for each in material.each_set], axis=0)
 
 
 def _from_records(material: Material, figures: Figures, parameters: Estimated | None) -> Interval:

@@ -186,7 +186,12 @@ def test_the_evaluation_has_direct_estimates_of_them(workspace: Path) -> None:
 
 def test_they_are_printed_with_heads_that_say_what_they_are(workspace: Path) -> None:
     heads = (workspace / "public" / "tables" / "pay.wide.csv").read_text(encoding="utf-8").splitlines()[0]
-    for text in ("Ratio of salary to hours", "Quantile 0.9 of hours", "Share across field, sex", "Difference from sex male"):
+    for text in (
+        "Ratio of salary to hours",
+        "Quantile 0.9 of hours",
+        "Share across field, sex",
+        "Difference from sex male",
+    ):
         assert text in heads
 
 

@@ -18,7 +18,7 @@ from dpdist.publish.writers.cells import plain
 from dpdist.publish.writers.microdata import level_codes, variable_names
 
 LONG = {
-    "statistic": "count, mean or total, as the job asks for them",
+    "statistic": "what the figure is, with its constants, as the job asks for it",
     "variable": "the outcome of a mean or a total",
     "estimator": "what the estimate is made of: released parameters, or synthetic records",
     "estimate": "the estimate",
