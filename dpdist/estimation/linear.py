@@ -58,7 +58,7 @@ class Sum(NamedTuple):
 class Figures:
     """One statistic in all cells; `cut` (cell,) are the values that a distribution is asked at, where it is."""
 
-    said: Statistic
+    statistic: Statistic
     cells: Cells
     outcomes: tuple[str, ...]
     cut: Floats | None = None
@@ -67,7 +67,7 @@ class Figures:
 
     @property
     def base(self) -> Statistic:
-        return self.said.of or self.said
+        return self.statistic.of or self.statistic
 
     def of(self, units: Units) -> Floats:
         """The statistic, (draw, cell); of a quantile its linearised form about 0."""
@@ -80,7 +80,7 @@ class Figures:
                 found = 1.0 - found
             if self.slope is not None:
                 found = -(found - (self.base.level_of_quantile or 0.0)) / self.slope
-        return found if self.said.of is None else self.less(found)
+        return found if self.statistic.of is None else self.less(found)
 
     def shares(self, units: Units) -> csr_array:
         """What a unit adds to the linearised form, once, under the first draw, (cell, unit)."""
@@ -96,23 +96,23 @@ class Figures:
             if self.slope is not None:
                 made = diags_array(-np.nan_to_num(1.0 / self.slope)) @ made
         made = csr_array(made)
-        return made if self.said.of is None else csr_array(made - made[self.origin])
+        return made if self.statistic.of is None else csr_array(made - made[self.origin])
 
     def _sums(self, units: Units) -> tuple[Sum, Sum | None]:
-        said, inside = self.base, self.cells.membership
+        statistic, inside = self.base, self.cells.membership
         weight = Sum(inside, units.weight)
-        if said.name == "count":
+        if statistic.name == "count":
             return weight, None
-        if said.name == "share":
-            return weight, Sum(across(self.cells, said.across), units.weight)
-        assert said.variable is not None
-        outcome = self.outcomes.index(said.variable)
+        if statistic.name == "share":
+            return weight, Sum(across(self.cells, statistic.across), units.weight)
+        assert statistic.variable is not None
+        outcome = self.outcomes.index(statistic.variable)
         product = Sum(inside, units.products[outcome])
-        if said.name == "total":
+        if statistic.name == "total":
             return product, None
-        if said.over is not None:
-            return product, Sum(inside, units.products[self.outcomes.index(said.over)])
-        return (Sum(inside, units.weight, outcome, self.cut) if said.of_shape else product), weight
+        if statistic.over is not None:
+            return product, Sum(inside, units.products[self.outcomes.index(statistic.over)])
+        return (Sum(inside, units.weight, outcome, self.cut) if statistic.of_shape else product), weight
 
     def quantiles(self, units: Units, level: Floats | float, bounds: tuple[float, float], whole: bool) -> Floats:
         """The outcome's quantiles at a level (cell,), under the first draw, (cell,)."""
@@ -131,29 +131,32 @@ class Figures:
             return self.of(units)[0], variance(self)
         assert domain is not None
         at = self.quantiles(units, level, *domain)
-        error = np.sqrt(variance(replace(self, said=self.base, cut=at)))
+        error = np.sqrt(variance(replace(self, statistic=self.base, cut=at)))
         ends = woodruff(lambda share: self.quantiles(units, share, *domain), level, error, np.inf)
         linear = replace(self, cut=at, slope=ends.slope)
-        value = at if self.said.of is None else linear.less(at[None])[0]
+        value = at if self.statistic.of is None else linear.less(at[None])[0]
         return value, np.where(np.isfinite(ends.error), variance(linear), np.nan)
 
     @property
     def origin(self) -> Ints:
         """The cell that every cell is compared with, (cell,)."""
-        place, number = self.cells.by.index(self.said.column or ""), {label: k for k, label in enumerate(self.cells.labels)}
-        level = str(self.said.level)
+        place, number = (
+            self.cells.by.index(self.statistic.column or ""),
+            {label: k for k, label in enumerate(self.cells.labels)},
+        )
+        level = str(self.statistic.level)
         return np.array([number[(*label[:place], level, *label[place + 1 :])] for label in self.cells.labels])
 
-    def less(self, found: Floats) -> Floats:
+    def less(self, figures: Floats) -> Floats:
         """Differences; none of a cell from itself."""
         origin = self.origin
-        return np.where(origin == np.arange(len(self.cells)), np.nan, found - found[:, origin])
+        return np.where(origin == np.arange(len(self.cells)), np.nan, figures - figures[:, origin])
 
 
-def asked(said: Statistic, cells: Cells, outcomes: tuple[str, ...]) -> Figures:
+def asked(statistic: Statistic, cells: Cells, outcomes: tuple[str, ...]) -> Figures:
     """Of a statistic; a proportion asks the distribution at one value in all cells."""
-    above = (said.of or said).above
-    return Figures(said, cells, outcomes, None if above is None else np.full(len(cells), above))
+    above = (statistic.of or statistic).above
+    return Figures(statistic, cells, outcomes, None if above is None else np.full(len(cells), above))
 
 
 class Ends(NamedTuple):

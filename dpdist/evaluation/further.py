@@ -42,12 +42,12 @@ class Direct:
         )
         return cls(job, frame, design, row, psu, weight, outcomes)
 
-    def estimate(self, cells: Cells, said: Statistic) -> Estimate:
+    def estimate(self, cells: Cells, statistic: Statistic) -> Estimate:
         """Value and variance in cells; none of the variance where replicate weights carry the design."""
         held = replace(cells, membership=csr_array(cells.membership.tocsc()[:, self.row].tocsr()))
-        column = self.job.outcome_columns.get((said.of or said).variable or "")
+        column = self.job.outcome_columns.get((statistic.of or statistic).variable or "")
         domain = None if column is None else (column.bounds or (-np.inf, np.inf), column.whole)
-        figures = asked(said, held, self.job.outcomes)
+        figures = asked(statistic, held, self.job.outcomes)
         return Estimate(*figures.of_records(self._units(), domain, self._variance))
 
     def _units(self) -> Units:

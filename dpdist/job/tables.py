@@ -44,7 +44,7 @@ class Statistic(Frozen):
     level: PublicLevel | None = Field(default=None, description="of a difference: the level that is taken off")
 
     @model_validator(mode="after")
-    def _own_constants(self) -> Self:
+    def _constants_fit(self) -> Self:
         """Constants are those of the statistic; what it cannot do without is there."""
         wanted = {"ratio": {"over"}, "quantile": {"at"}, "share": {"across"}, "difference": {"of", "column", "level"}}
         said = {name for name in _CONSTANTS if getattr(self, name) not in (None, ())}
@@ -109,21 +109,21 @@ def _statistic(value: Any) -> Any:
     if len(names) != 1:
         return value
     name = names[0]
-    own, rest = value[name], {key: each for key, each in value.items() if key != name}
-    return {"name": name} | _operands(name, own) | _origin(rest)
+    operand, rest = value[name], {key: each for key, each in value.items() if key != name}
+    return {"name": name} | _operands(name, operand) | _origin(rest)
 
 
-def _operands(name: str, own: Any) -> dict[str, Any]:
+def _operands(name: str, operand: Any) -> dict[str, Any]:
     """What stands behind a statistic's name."""
     if name == "difference":
-        return {"of": _statistic(own)}
+        return {"of": _statistic(operand)}
     if name == "share":
-        return {"across": [own] if isinstance(own, str) else own}
+        return {"across": [operand] if isinstance(operand, str) else operand}
     if name == "ratio":
-        if not (isinstance(own, list | tuple) and len(own) == 2):
+        if not (isinstance(operand, list | tuple) and len(operand) == 2):
             raise ValueError("a ratio is of two outcomes: write {ratio: [above, below]}")
-        return {"variable": own[0], "over": own[1]}
-    return {"variable": own}
+        return {"variable": operand[0], "over": operand[1]}
+    return {"variable": operand}
 
 
 def _origin(rest: dict[str, Any]) -> dict[str, Any]:

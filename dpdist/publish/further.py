@@ -125,10 +125,10 @@ class Estimated(NamedTuple):
     composed: Floats
 
 
-def further(material: Material, cells: Cells, said: Statistic) -> dict[str, Interval]:
+def further(material: Material, cells: Cells, statistic: Statistic) -> dict[str, Interval]:
     """A statistic by estimator, the default one first."""
-    figures = asked(said, cells, material.release.job.outcomes)
-    known = material.expected is not None and (not said.of_shape or material.distributions.known)
+    figures = asked(statistic, cells, material.release.job.outcomes)
+    known = material.expected is not None and (not statistic.of_shape or material.distributions.known)
     parameters = _from_parameters(material, figures) if known else None
     found = {} if parameters is None else {"parameters": parameters.interval}
     found["records"] = _from_records(material, figures, parameters)
@@ -144,11 +144,11 @@ def _from_parameters(material: Material, figures: Figures) -> Estimated:
         return Estimated(t_interval(figures.of(sets).mean(axis=0), total, np.full(len(total), df)), total, composed)
     level = figures.base.level_of_quantile
     at = _quantiles(material, figures, level)
-    error = np.sqrt(_variances(material, replace(figures, said=figures.base, cut=at))[0])
+    error = np.sqrt(_variances(material, replace(figures, statistic=figures.base, cut=at))[0])
     ends = woodruff(lambda share: _quantiles(material, figures, share), level, error, df)
     linear = replace(figures, cut=at, slope=ends.slope)
     total, composed = _variances(material, linear)
-    if figures.said.of is not None:
+    if figures.statistic.of is not None:
         return Estimated(t_interval(linear.less(at[None])[0], total, np.full(len(at), df)), total, composed)
     return Estimated(Interval(at, ends.error, np.full(len(at), df), ends.lower, ends.upper), ends.error**2, composed)
 
@@ -171,7 +171,8 @@ def _quantiles(material: Material, figures: Figures, level: Floats | float) -> F
     column = _column(material, figures)
     assert column is not None
     bounds = column.bounds or UNBOUNDED
-    return np.mean([figures.quantiles(each, level, bounds, column.whole) for each in material.each_set], axis=0)
+    by_set = [figures.quantiles(each, level, bounds, column.whole) for each in material.each_set]
+    return np.asarray(np.mean(by_set, axis=0))
 
 
 def _from_records(material: Material, figures: Figures, parameters: Estimated | None) -> Interval:
@@ -216,7 +217,7 @@ def _limited(material: Material, figures: Figures, interval: Interval) -> Interv
     low, top = (0.0, 1.0) if base.name in ("proportion", "share") else (-np.inf, np.inf)
     if base.level_of_quantile is not None:
         low, top = release.job.outcome_columns[base.variable or ""].bounds or (low, top)
-    if figures.said.of is not None:
+    if figures.statistic.of is not None:
         low, top = low - top, top - low
     gone = _unidentified(release, figures)
     cut = interval._replace(lower=np.clip(interval.lower, low, top), upper=np.clip(interval.upper, low, top))
@@ -227,8 +228,8 @@ def _unidentified(release: Release, figures: Figures) -> np.ndarray[tuple[int], 
     """Cells of which a row is not identified by noisy sums, or that are compared with such a one."""
     if not looked_through(release):
         return np.zeros(len(figures.cells), dtype=bool)
-    outcomes = [release.job.outcomes.index(name) for name in figures.said.outcomes] or [0]
+    outcomes = [release.job.outcomes.index(name) for name in figures.statistic.outcomes] or [0]
     rows = np.any([unidentified_rows(release, outcome) for outcome in outcomes], axis=0).astype(float)
     inside = across(figures.cells, figures.base.across) if figures.base.across else figures.cells.membership
     gone = np.asarray(inside @ rows > 0)
-    return gone if figures.said.of is None else gone | gone[figures.origin]
+    return gone if figures.statistic.of is None else gone | gone[figures.origin]

@@ -99,19 +99,19 @@ def table(release: Release, said: Table, grounds: Mapping[str, Grounds], materia
 
 
 def _intervals_of(
-    release: Release, said: Table, cells: Cells, grounds: Mapping[str, Grounds], material: Material | None
+    release: Release, asked: Table, cells: Cells, grounds: Mapping[str, Grounds], material: Material | None
 ) -> list[dict[str, Interval]]:
     """By statistic of a table, intervals by estimator."""
     first, outcomes = release.job.outcomes[0], release.job.outcomes
-    plain = [statistic for statistic in said.statistics if statistic.name in STATISTICS]
+    plain = [statistic for statistic in asked.statistics if statistic.name in STATISTICS]
     wanted = {statistic.variable or first for statistic in plain}
     if isinstance(model := release.model(0), NoisyTables):
-        found = {first: {"parameters": noised_intervals(release, model, said, cells)}}
+        found = {first: {"parameters": noised_intervals(release, model, asked, cells)}}
     else:
         found = {outcome: estimates(release, cells, each) for outcome, each in grounds.items() if outcome in wanted}
     found = {outcome: limited(release, cells, outcomes.index(outcome), each) for outcome, each in found.items()}
     made = []
-    for statistic in said.statistics:
+    for statistic in asked.statistics:
         if statistic.name in STATISTICS:
             own, k = found[statistic.variable or first], STATISTICS.index(statistic.name)
             made.append({estimator: intervals[k] for estimator, intervals in own.items()})
