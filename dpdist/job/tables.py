@@ -100,7 +100,7 @@ class Statistic(Frozen):
         return self.name not in SHAPE_FREE and not (self.name == "proportion" and self.above is None)
 
 
-def _statistic(value: Any) -> Any:
+def statistic_of(value: Any) -> Any:
     if isinstance(value, str):
         return {"name": value}
     if not isinstance(value, dict) or "name" in value:
@@ -116,7 +116,7 @@ def _statistic(value: Any) -> Any:
 def _operands(name: str, operand: Any) -> dict[str, Any]:
     """What stands behind a statistic's name."""
     if name == "difference":
-        return {"of": _statistic(operand)}
+        return {"of": statistic_of(operand)}
     if name == "share":
         return {"across": [operand] if isinstance(operand, str) else operand}
     if name == "ratio":
@@ -137,9 +137,9 @@ def _origin(rest: dict[str, Any]) -> dict[str, Any]:
     return {key: each for key, each in rest.items() if key != "from"} | {"column": column, "level": level}
 
 
-def _statistic_text(value: Statistic) -> Any:
+def statistic_text(value: Statistic) -> Any:
     if value.of is not None:
-        return {"difference": _statistic_text(value.of), "from": {value.column: value.level}}
+        return {"difference": statistic_text(value.of), "from": {value.column: value.level}}
     if value.name == "share":
         return {"share": list(value.across)}
     if value.over is not None:
@@ -152,7 +152,7 @@ class Table(Frozen):
     name: Name = Field(description="of the table's files")
     by: tuple[str, ...] = Field(default=(), description="columns whose levels are crossed to the table's cells")
     margins: bool = Field(default=True, description="whether sums over every column are published too, as level Total")
-    statistics: tuple[Annotated[Statistic, BeforeValidator(_statistic), PlainSerializer(_statistic_text)], ...] = Field(
+    statistics: tuple[Annotated[Statistic, BeforeValidator(statistic_of), PlainSerializer(statistic_text)], ...] = Field(
         min_length=1, description="as many as wanted: " + "; ".join(WRITTEN.values())
     )
 

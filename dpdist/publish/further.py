@@ -156,7 +156,7 @@ def _from_parameters(material: Material, figures: Figures) -> Estimated:
 def _variances(material: Material, figures: Figures) -> tuple[Floats, Floats]:
     """T and V_x of a figure, (cell,) each (`standard_errors.variances`)."""
     job, sets = material.release.job, len(material.release.sets)
-    effect, noises = job.survey.design_effect or 1.0, 1 if job.mechanism.facts.sets_are_free else sets
+    effect, noises = job.survey.design_effect or 1.0, 1 if job.mechanism.sets_are_free else sets
     composed = material.variance(figures, material.composed)
     if material.spreads is None:
         between = figures.of(material.sets).var(axis=0, ddof=1) if sets > 1 else np.full(len(composed), np.nan)
@@ -192,7 +192,7 @@ def _from_records(material: Material, figures: Figures, parameters: Estimated | 
             return plain
         least = np.fmax(plain.standard_error, np.sqrt(parameters.total))
         return t_interval(plain.value, least**2, np.full(len(least), np.inf))
-    mean, drawn = within.mean(axis=0), job.mechanism.facts.sets_are_free
+    mean, drawn = within.mean(axis=0), job.mechanism.sets_are_free
     own = parameters.total + effect * mean if drawn else np.maximum(mean - parameters.composed, 0.0)
     own = np.zeros_like(own) if job.family == "reference_cells" else own
     total = parameters.total + own / sets

@@ -59,7 +59,7 @@ class Spreads(NamedTuple):
 def laws(release: Release, tick: Callable[[int], None]) -> list[Laws | None] | None:
     """Laws of every stratum, None for one without a fit; None at all where the model cannot tell any. Those of a clamped
     fit, which has no sufficient statistics, no model can."""
-    if release.job.mechanism.facts.clamps or not isinstance(release.model(0), Recentred | Resampled):
+    if release.job.mechanism.clamps or not isinstance(release.model(0), Recentred | Resampled):
         return None
     found = []
     for stratum in range(len(release.frame.stratum_labels)):
@@ -119,7 +119,7 @@ def variances(release: Release, cells: Cells, expected: Sequence[Expected], foun
     V_x and V_c (here B). Sets that follow from one noisy statistic have one noise.
     """
     effect, sets = release.job.survey.design_effect or 1.0, len(release.sets)
-    noises = 1 if release.job.mechanism.facts.sets_are_free else sets
+    noises = 1 if release.job.mechanism.sets_are_free else sets
     n, composed = release.frame.count.astype(float), composition(release, cells, expected)
     if found is None:
         per_set = cell_estimates(cells, n, *(np.array([pair[i] for pair in expected]) for i in range(2)))

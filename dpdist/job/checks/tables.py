@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from itertools import product
 
 from dpdist.job import Job, Statistic, Table, those
-from dpdist.job.checks.contradiction import Contradiction, Path, listed
+from dpdist.job.contradiction import Contradiction, Path, listed
 from dpdist.job.families import FAMILIES
 
 
@@ -52,10 +52,10 @@ def _statistic(job: Job, table: Table, statistic: Statistic, path: Path) -> Iter
 
 def _given(job: Job, statistic: Statistic, path: Path) -> Iterator[Contradiction]:
     """What a mechanism cannot give is refused, with the mechanisms that can."""
-    facts = job.mechanism.facts
-    if statistic.name not in facts.gives:
+    spec = job.mechanism
+    if statistic.name not in spec.gives:
         found = f"'{job.mechanism.name}' gives no {statistic.name}"
-    elif statistic.of is None and statistic.of_shape and not facts.shape:
+    elif statistic.of is None and statistic.of_shape and not spec.shape:
         found = f"'{job.mechanism.name}' releases sums alone, and no distribution that a {statistic.name} could follow from"
     else:
         return
