@@ -35,7 +35,9 @@ from dpdist.survey.source import open_source
 
 REPLICATES = 200
 SAMPLE, POPULATION = 1_200, 40_000
-LOW, HIGH = 0.86, 0.94
+LOW = 0.86
+SAID = {"laplace_strict": 0.82}
+"""The page says that records' own variation within a cell is not in these errors."""
 ALL = """
 - {ratio: [salary, hours]}
 - {median: salary}
@@ -195,4 +197,7 @@ def study(arm: str, replicates: int) -> pd.DataFrame:
 @pytest.mark.slow
 @pytest.mark.parametrize("arm", ARMS)
 def test_intervals_hold_the_truth_as_often_as_the_page_says(arm: str) -> None:
-    print(study(arm, REPLICATES).to_string())
+    found = study(arm, REPLICATES)["coverage"]
+    print(found.to_string())
+    least = SAID.get(arm, LOW)
+    assert found.min() >= least, found
