@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, TypeAdapter, model_validator
 
@@ -14,9 +14,12 @@ from dpdist.job.names import (
     Consistency,
     Exchange,
     Fallback,
+    Law,
     MechanismName,
     NoiseName,
+    Sanitization,
     Sensitivity,
+    Truncation,
     WeightRule,
 )
 from dpdist.job.values import Budget, Delta, Frozen, budget_text
@@ -75,6 +78,28 @@ class Mechanism(Frozen):
     noise: NoiseName = Field(
         default="laplace",
         description="of sanitized_statistics: discrete Laplace, for ε alone, or Gaussian, for zCDP and a delta",
+    )
+    law: Law | None = Field(default=None, description="of modips, which needs it: the outcome's law within a cell")
+    location: Literal["cells", "main_effects"] = Field(
+        default="cells",
+        description="of modips with a normal or lognormal law: a mean for every cell, or a regression on table columns",
+    )
+    variance: float | None = Field(
+        default=None,
+        gt=0,
+        description="of modips with a normal law: its variance, where that is public; only means cost then",
+    )
+    sanitization: Sanitization = Field(
+        default="conjoint",
+        description="of modips: noise of one scale on all statistics, or an equal part of ε for each kind",
+    )
+    truncation: Truncation = Field(
+        default="clamped",
+        description="of modips: sums beyond their domain are set to its end (clamped), or drawn from the truncated law at "
+        "the scale that it needs (bounded); renormalised is refused: it costs more than ε",
+    )
+    nested: Annotated[int, Field(ge=1, le=1_000)] = Field(
+        default=1, description="of modips: synthetic sets for every sanitization, which share its part of ε"
     )
     aim: float = Field(
         default=0.6,

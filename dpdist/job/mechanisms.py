@@ -106,6 +106,14 @@ FACTS: dict[MechanismName, Facts] = {
         reference="needed",
         constants=frozenset({"shrinkage", "noise"}),
     ),
+    "modips": Facts(
+        strict=always,
+        statistics="sufficient",
+        adds_noise=True,
+        clips=always,
+        tabulates=True,
+        constants=frozenset({"law", "location", "variance", "sanitization", "truncation", "nested"}),
+    ),
 }
 
 

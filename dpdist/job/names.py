@@ -15,7 +15,7 @@ Family = Literal[
     "scores",
     "user",
 ]
-Statistics = Literal["histogram", "cell_sums", "noisy_tables", "reference_cells"]
+Statistics = Literal["histogram", "cell_sums", "noisy_tables", "reference_cells", "sufficient"]
 """What mechanisms without a likelihood sum and add noise to."""
 Synthesis = Literal["fbs", "fbp"]
 MechanismName = Literal[
@@ -31,7 +31,12 @@ MechanismName = Literal[
     "laplace_strict",
     "reference_tables",
     "sanitized_statistics",
+    "modips",
 ]
+Law = Literal["normal", "lognormal", "bernoulli", "multinomial"]
+"""Laws whose sufficient statistics `modips` sanitises."""
+Sanitization = Literal["conjoint", "individual"]
+Truncation = Literal["clamped", "bounded", "renormalised"]
 WeightRule = Literal["none", "linear", "inverse", "scalar", "fixed_point", "cluster"]
 Fallback = Literal["refuse", "pool", "proper_prior"]
 Adjacency = Literal["zero_out", "add_remove", "substitution"]

@@ -3,9 +3,11 @@
 Publishing needs these models and nothing else of a mechanism, so that this file imports no code that sees a record.
 """
 
-from dpdist.job import Job, Statistics
+from dpdist.job import Job, Law, Statistics
 from dpdist.mechanisms.laplace_cells.release import CellSums
 from dpdist.mechanisms.laplace_tables.release import NoisyTables
+from dpdist.mechanisms.modips.levels import LevelCounts
+from dpdist.mechanisms.modips.moments import Moments
 from dpdist.mechanisms.perturbed_histogram.release import Histogram
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
@@ -19,6 +21,13 @@ SUMMED: dict[Statistics, Builder] = {
     "reference_cells": ReferenceCells,
 }
 """Models of statistics that noise is added to, in place of a likelihood."""
+LAWS: dict[Law, Builder] = {
+    "normal": Moments,
+    "lognormal": Moments,
+    "bernoulli": LevelCounts,
+    "multinomial": LevelCounts,
+}
+"""Those of a law's sufficient statistics."""
 
 
 def builder_of(job: Job) -> Builder:
@@ -26,4 +35,6 @@ def builder_of(job: Job) -> Builder:
     if job.mechanism.facts.sets_are_free:
         return SanitizedLognormal
     statistics = job.mechanism.facts.statistics
+    if statistics == "sufficient":
+        return LAWS[job.mechanism.law or "normal"]
     return LIKELIHOODS[job.likelihood.family] if statistics is None else SUMMED[statistics]

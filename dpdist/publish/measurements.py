@@ -19,6 +19,10 @@ from dpdist.core.records import Floats
 from dpdist.estimation.weighted_points import CELL
 from dpdist.mechanisms.laplace_cells.release import CellSums
 from dpdist.mechanisms.laplace_tables.release import NoisyTables
+from dpdist.mechanisms.modips.levels import LevelCounts
+from dpdist.mechanisms.modips.moments import Moments
+from dpdist.mechanisms.modips.release import Sanitized
+from dpdist.mechanisms.modips.sensitivity import groups, together
 from dpdist.mechanisms.perturbed_histogram.release import Histogram
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT
@@ -35,7 +39,11 @@ COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "statistic": (pa.string(), "the sum over the cell's records that was measured; its definition stands in the metadata"),
     "measurement": (pa.int64(), "number of the noisy figure; cells of one number were measured together, as one sum"),
     "value": (pa.float64(), "the sum plus noise"),
-    "law": (pa.string(), "of the noise: discrete Laplace or discrete Gaussian, on multiples of `lattice`"),
+    "law": (
+        pa.string(),
+        "of the noise: discrete Laplace or discrete Gaussian, on multiples of `lattice`; clamped to the domain of the sum, "
+        "or truncated to it (bounded), where it says so",
+    ),
     "scale": (pa.float64(), "of the noise: b of the Laplace law, sigma of the Gaussian; null where it is confidential"),
     "lattice": (pa.float64(), "the value is a multiple of it"),
     "sensitivity": (
@@ -62,6 +70,10 @@ DEFINITIONS = {
     "1 - |p|^2": "scatter, over all cells of the stratum: the other share of the budget",
     "p1^2 - p2^2": "as 1 - |p|^2",
     "2 p1 p2": "as 1 - |p|^2",
+    "v u": "the sum of v u, u = (y - m) / R, with y the outcome, m the centre and R the half_width of its public bounds, "
+    "all of logarithms under a lognormal law; v as in 1 - v, and 1 without weights",
+    "v (u^2 - 1/2)": "over all cells of the stratum, in the notation of v u",
+    "v 1[y = k]": "the sum of v over records of the level k",
     "count": "the table's own figure; its noise has the scale of confidential sensitivities",
     "mean": "as count",
     "total": "as count",
@@ -82,6 +94,8 @@ class Figures(NamedTuple):
     table: str | None = None
     units: Sequence[int] | None = None
     """Number of the sum that a cell is part of; unset: every cell has its own."""
+    sensitivity: float | None = None
+    """Unset: scale times ε."""
 
 
 def write_measurements(path: Path, release: Release) -> bool:
@@ -143,6 +157,8 @@ def _of(release: Release, figures: Figures, number_of_set: int, start: int) -> I
 def _sensitivity(release: Release, figures: Figures, scale: Fraction) -> float:
     """Scale times ε, both exact; of Gaussian noise the L2 distance of neighbours."""
     job = release.job
+    if figures.sensitivity is not None:
+        return figures.sensitivity
     if figures.law == GAUSSIAN:
         return float(SENSITIVITY_2[job.budget.adjacency] / UNIT)
     once = job.mechanism.facts.sets_are_free or job.mechanism.facts.whole_tables
@@ -220,11 +236,43 @@ def _sanitized(release: Release, model: SanitizedLognormal, stratum: int, theta:
     yield Figures([whole], scatter, theta["scatter"][0][None], [model.scale] * 3, lambda *_: NO_LIMITS, law=law)
 
 
+def _sufficient(release: Release, model: Sanitized, stratum: int, theta: Draws) -> Iterator[Figures]:
+    """By group: sums of 1 − v, of vu or of v 1[y = k] in every cell, and of v(u² − 1/2) over all cells."""
+    cells, said = _cells(release, model, stratum), release.job.mechanism
+    assert said.law is not None
+    given = said.law, model.weights is not None, said.variance is not None, release.job.budget.adjacency
+    whole = {name: level for name, level in cells[0].items() if name in release.frame.strata}
+    law = f"{model.truncation}_{LAPLACE}"
+    for group, (start, stop), scale in zip(groups(*given), model.parts, model.scales, strict=True):
+        values = theta["sums"][0, start:stop]
+        own = cells if (stop - start) % len(cells) == 0 and group.name != "v (u^2 - 1/2)" else [whole]
+        several = (stop - start) // len(own)
+        names = [group.name] if several == 1 else [f"v 1[y = k] {level:g}" for level in getattr(model, "levels", ())]
+        moved = group.sensitivity if said.sanitization == "individual" else together(*given)
+        yield Figures(
+            own,
+            names,
+            values.reshape(len(own), several),
+            [scale] * several,
+            lambda *_: _of_bounds(model),
+            law=law,
+            sensitivity=float(moved),
+        )
+
+
+def _of_bounds(model: Sanitized) -> tuple[float | None, float | None, float | None]:
+    """Centre and half width of the public bounds, of logarithms under a lognormal law; the weight's upper bound."""
+    cap = None if model.weights is None else model.weights[1]
+    return (model.middle[0], cap, model.middle[1]) if isinstance(model, Moments) else (None, cap, None)
+
+
 MEASURED: dict[type, Callable[[Release, Any, int, Draws], Iterator[Figures]]] = {
     Histogram: _histogram,
     CellSums: _cell_sums,
     NoisyTables: _noisy_tables,
     ReferenceCells: _reference_cells,
     SanitizedLognormal: _sanitized,
+    Moments: _sufficient,
+    LevelCounts: _sufficient,
 }
 """Models whose released object is noisy figures, and how these are told."""

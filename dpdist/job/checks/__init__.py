@@ -18,6 +18,7 @@ from dpdist.job.checks.mechanisms import (
     weight_rule,
 )
 from dpdist.job.checks.models import family_keys, likelihood, outcomes, sampler_settings
+from dpdist.job.checks.modips import modips
 from dpdist.job.checks.presentation import presentation
 from dpdist.job.checks.running import scheduler_contradictions
 from dpdist.job.checks.tables import copied, modelled, promises, raked_totals, table_statistics
@@ -49,6 +50,7 @@ def contradictions(job: Job) -> list[Contradiction]:
         *calibration(job),
         *noisy_statistics(job),
         *sanitized(job),
+        *modips(job),
         *least_budget(job),
         *added_noise(job),
         *noisy_tables(job),
