@@ -78,6 +78,7 @@ SAID: dict[str, dict[str, str]] = {
     "laplace_strict": {"strata": "strata: [field]"},
     "reference_tables": {"more": REFERENCE},
     "sanitized_statistics": {"model": LOGNORMAL, "more": REFERENCE},
+    "modips": {"mechanism": "modips, law: normal"},
 }
 ADJACENCIES = ("zero_out", "substitution", "substitution, exchange: anywhere", "add_remove")
 SECRET = ADJACENCIES[2:]

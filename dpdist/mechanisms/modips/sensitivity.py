@@ -8,7 +8,7 @@ most of a file without weights. Where the variance is public the last term is le
 enters by (1 − v, v 1[y = k]): corners of a simplex, of norm 1 and 2 apart.
 
 Conjoint sanitization noises all statistics with the L1 sensitivity over ε. Individual sanitization gives each of G groups
-of statistics ε/G and its own sensitivity. Clamping to the public domain of a sum is post-processing. Drawing again until a
+of statistics ε/G and its kinds sensitivity. Clamping to the public domain of a sum is post-processing. Drawing again until a
 sum lies in its domain is not: with x = d/b for a sum that moves by d, the constant that makes the truncated law sum to 1
 changes by at most 2 − e^(−x), so the loss is x + log(2 − e^(−x)) = log(2e^x − 1). This is concave in x: if at most C sums
 move, by X scales of the noise in all, the loss is at most C log(2e^(X/C) − 1). It is ε at X = C log((1 + e^(ε/C))/2): the
@@ -58,22 +58,22 @@ def together(law: Law, weighted: bool, known: bool, adjacency: Adjacency) -> Fra
 
 
 def scales(
-    own: tuple[Group, ...], whole: Fraction, epsilon: Fraction, sanitization: Sanitization, truncation: Truncation
+    kinds: tuple[Group, ...], whole: Fraction, epsilon: Fraction, sanitization: Sanitization, truncation: Truncation
 ) -> tuple[Fraction, ...]:
     """Scales of the noise of every group, in units; `whole` is the L1 sensitivity of all, `epsilon` that of one set."""
     if sanitization == "individual":
-        return tuple(scale(each.sensitivity, epsilon / len(own), each.moved, truncation) for each in own)
-    return (scale(whole, epsilon, sum(each.moved for each in own), truncation),) * len(own)
+        return tuple(scale(each.sensitivity, epsilon / len(kinds), each.moved, truncation) for each in kinds)
+    return (scale(whole, epsilon, sum(each.moved for each in kinds), truncation),) * len(kinds)
 
 
 def scale(sensitivity: Fraction, epsilon: Fraction, moved: int, truncation: Truncation) -> Fraction:
     """Scale in units under which sums that move by `sensitivity` in all, at most `moved` of them, cost ε."""
     if truncation != "bounded":
         return sensitivity * UNIT / epsilon
-    return Fraction(math.ceil(float(sensitivity * UNIT) / (moved * reach(float(epsilon) / moved)) * (1.0 + 1e-12)))
+    return Fraction(math.ceil(float(sensitivity * UNIT) / (moved * distance(float(epsilon) / moved)) * (1.0 + 1e-12)))
 
 
-def reach(epsilon: float) -> float:
+def distance(epsilon: float) -> float:
     """x with log(2e^x − 1) = ε: log((1 + e^ε)/2)."""
     return (
         math.log1p(math.expm1(epsilon) / 2.0) if epsilon < 1.0 else epsilon + math.log1p(math.exp(-epsilon)) - math.log(2.0)
