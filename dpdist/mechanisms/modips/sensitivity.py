@@ -9,7 +9,7 @@ enters by (1 − v, v 1[y = k]): corners of a simplex, of norm 1 and 2 apart.
 
 Conjoint sanitization noises all statistics with the L1 sensitivity over ε. Individual sanitization gives each of G groups
 of statistics ε/G, for that group alone. Clamping to the public domain of a sum is post-processing. Drawing again
-until a sum lies in its domain is not: with x = d/b for a sum that moves by d, the constant that makes the truncated law sum to 1
+until a sum lies in its domain is not: with x = d/b for a sum that moves by d, the constant of the truncated law
 changes by at most 2 − e^(−x), so the loss is x + log(2 − e^(−x)) = log(2e^x − 1). This is concave in x: if at most C sums
 move, by X scales of the noise in all, the loss is at most C log(2e^(X/C) − 1). It is ε at X = C log((1 + e^(ε/C))/2): the
 scale is the sensitivity over X. That is the bounded-domain scale of Holohan et al. (2018) for the widest domain.
