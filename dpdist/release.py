@@ -279,11 +279,11 @@ def _referred(plan: Plan, fit: Fit) -> dict[str, Any] | None:
     if isinstance(found, ReferenceRelease):
         return _chained(plan, found) | {"provenance": said.provenance}
     facts = {"sha256": found.sha256, "records": found.records, "period": said.period, "provenance": said.provenance}
-    if plan.job.mechanism.facts.statistics == "reference_cells":
+    if plan.job.mechanism.statistics == "reference_cells":
         facts["content"] = table_content(plan.job, found.source)
     if plan.goodness is not None:
         facts["fit"] = plan.goodness.described()
-    return facts | ({"power": powers(fit)} if plan.job.mechanism.facts.centres else {})
+    return facts | ({"power": powers(fit)} if plan.job.mechanism.centres else {})
 
 
 def _chained(plan: Plan, found: ReferenceRelease) -> dict[str, Any]:

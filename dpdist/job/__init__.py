@@ -3,23 +3,25 @@
 Public domains and bounds are stated here and never inferred from the confidential file.
 """
 
+from dpdist.job.budget import ReleaseBudget
 from dpdist.job.data import Column, Simulate
 from dpdist.job.design import ReplicateWeights
 from dpdist.job.earlier import Calibration, Fit, Reference
 from dpdist.job.ledger import LedgerSettings, Limits, Window
-from dpdist.job.mechanism import Mechanism, ReleaseBudget, RuleOrName, Weights
-from dpdist.job.mechanisms import FACTS, STATISTICS, Facts, those
+from dpdist.job.mechanism import MechanismSpec
+from dpdist.job.mechanisms import SPECS, STATISTICS, Mechanism, those
 from dpdist.job.model import Model, Prior, Program
+from dpdist.job.modips import Modips
 from dpdist.job.names import (
     RULE_CONSTANTS,
     SAMPLERS,
     Adjacency,
     Comparator,
     Family,
+    Guarantee,
     Law,
     Lonely,
     Measure,
-    MechanismName,
     NoiseName,
     SamplerName,
     Sanitization,
@@ -33,14 +35,15 @@ from dpdist.job.names import (
 from dpdist.job.running import Diagnostics, Runtime, Sampler
 from dpdist.job.tables import Statistic, Table
 from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Budget, Frozen, Name, budget_text
+from dpdist.job.weights import RuleOrName, Weights
 from dpdist.job.whole import Job
 from dpdist.job.zcdp import epsilon_of, rho_of
 
 __all__ = [
-    "FACTS",
     "LEAST_BUDGET",
     "RULE_CONSTANTS",
     "SAMPLERS",
+    "SPECS",
     "STATISTICS",
     "TOO_LITTLE",
     "Adjacency",
@@ -49,10 +52,10 @@ __all__ = [
     "Column",
     "Comparator",
     "Diagnostics",
-    "Facts",
     "Family",
     "Fit",
     "Frozen",
+    "Guarantee",
     "Job",
     "Law",
     "LedgerSettings",
@@ -60,8 +63,9 @@ __all__ = [
     "Lonely",
     "Measure",
     "Mechanism",
-    "MechanismName",
+    "MechanismSpec",
     "Model",
+    "Modips",
     "Name",
     "NoiseName",
     "Prior",

@@ -3,7 +3,7 @@
 Publishing needs these models and nothing else of a mechanism, so that this file imports no code that sees a record.
 """
 
-from dpdist.job import Job, Law, Statistics
+from dpdist.job import Job, Modips, Statistics
 from dpdist.mechanisms.laplace_cells.release import CellSums
 from dpdist.mechanisms.laplace_tables.release import NoisyTables
 from dpdist.mechanisms.modips.levels import LevelCounts
@@ -21,20 +21,13 @@ SUMMED: dict[Statistics, Builder] = {
     "reference_cells": ReferenceCells,
 }
 """Models of statistics that noise is added to, in place of a likelihood."""
-LAWS: dict[Law, Builder] = {
-    "normal": Moments,
-    "lognormal": Moments,
-    "bernoulli": LevelCounts,
-    "multinomial": LevelCounts,
-}
-"""Those of a law's sufficient statistics."""
 
 
 def builder_of(job: Job) -> Builder:
     """The class of a job's model: its likelihood's, or that of the statistics that noise is added to."""
-    if job.mechanism.facts.sets_are_free:
+    if job.mechanism.sets_are_free:
         return SanitizedLognormal
-    statistics = job.mechanism.facts.statistics
-    if statistics == "sufficient":
-        return LAWS[job.mechanism.law or "normal"]
+    if isinstance(job.mechanism, Modips):
+        return LevelCounts if job.mechanism.counted else Moments
+    statistics = job.mechanism.statistics
     return LIKELIHOODS[job.likelihood.family] if statistics is None else SUMMED[statistics]

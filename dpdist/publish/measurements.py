@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from dpdist.core.records import Floats
 from dpdist.estimation.weighted_points import CELL
+from dpdist.job import Modips
 from dpdist.mechanisms.laplace_cells.release import CellSums
 from dpdist.mechanisms.laplace_tables.release import NoisyTables
 from dpdist.mechanisms.modips.levels import LevelCounts
@@ -161,7 +162,7 @@ def _sensitivity(release: Release, figures: Figures, scale: Fraction) -> float:
         return figures.sensitivity
     if figures.law == GAUSSIAN:
         return float(SENSITIVITY_2[job.budget.adjacency] / UNIT)
-    once = job.mechanism.facts.sets_are_free or job.mechanism.facts.whole_tables
+    once = job.mechanism.sets_are_free or job.mechanism.whole_tables
     epsilon = job.budget.epsilon if once else job.epsilon_of_tables / job.synthetic_sets
     return float(scale * epsilon / Fraction(figures.unit))
 
@@ -239,7 +240,7 @@ def _sanitized(release: Release, model: SanitizedLognormal, stratum: int, theta:
 def _sufficient(release: Release, model: Sanitized, stratum: int, theta: Draws) -> Iterator[Figures]:
     """By group: sums of 1 − v, of vu or of v 1[y = k] in every cell, and of v(u² − 1/2) over all cells."""
     cells, said = _cells(release, model, stratum), release.job.mechanism
-    assert said.law is not None
+    assert isinstance(said, Modips)
     given = said.law, model.weights is not None, said.variance is not None, release.job.budget.adjacency
     whole = {name: level for name, level in cells[0].items() if name in release.frame.strata}
     law = f"{model.truncation}_{LAPLACE}"

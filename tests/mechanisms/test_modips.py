@@ -367,7 +367,8 @@ def test_lognormal_moments_are_those_of_logarithms() -> None:
     ("said", "other", "told"),
     [
         (", law: normal, truncation: renormalised", {}, "costs up to 1.49"),
-        ("", {}, "none is named"),
+        ("", {}, "law"),
+        (", law: normal", {"bounds": "[4, 4]"}, "(?i)bounds"),
         (", law: lognormal", {}, "values above 0 alone"),
         (", law: multinomial", {"bounds": "[0, 3]"}, "whole numbers, or coded levels"),
         (", law: multinomial", {"bounds": "[0, 9999]", "column": WHOLE}, "10,000 levels"),

@@ -15,6 +15,7 @@ from dpdist.core.digests import digest
 from dpdist.core.records import Floats
 from dpdist.engine.protocol import Noise, Pass, Released, Rounds, Sample, StratumRecorder
 from dpdist.job import Job
+from dpdist.job import Modips as Settings
 from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.modips.release import Sanitized
 from dpdist.mechanisms.modips.sensitivity import together
@@ -42,8 +43,8 @@ class Modips:
 
     def promise(self, job: Job) -> Promise:
         said = job.mechanism
-        assert said.law is not None
-        entered = LEVELS_SANITIZED if said.law in ("bernoulli", "multinomial") else MOMENTS_SANITIZED
+        assert isinstance(said, Settings)
+        entered = LEVELS_SANITIZED if said.counted else MOMENTS_SANITIZED
         entered = LOCATION_SANITIZED if said.variance is not None else entered
         nested = (NESTED.format(said.nested),) if said.nested > 1 else ()
         total = Strict(job.budget.adjacency, job.budget.epsilon, exchange=_exchange(job))
@@ -54,19 +55,20 @@ class Modips:
         if said.nested == 1:
             return found
         sanitized = job.synthetic_sets // said.nested
-        once = replace(total, epsilon=job.budget.epsilon / sanitized)
+        once = replace(total, epsilon=said.epsilon(job))
         composition = f"sequential over {sanitized} sanitizations{parallel(job)}; their sets follow by post-processing"
         return replace(found, total=total, per_set=once, composition=composition)
 
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:
         assert isinstance(model, Sanitized)
+        assert isinstance(job.mechanism, Settings)
         return modips(model, job.synthetic_sets, job.mechanism.nested, float(job.budget.epsilon), recorder)
 
 
 def _exchange(job: Job) -> Fraction:
     """ε against an exchange at the same x, over ε; two zero-outs but where one L1 sensitivity is all that counts."""
     said = job.mechanism
-    assert said.law is not None
+    assert isinstance(said, Settings)
     if said.sanitization == "individual" or said.truncation == "bounded":
         return Fraction(2)
     known, weighted = said.variance is not None, job.survey.weight is not None

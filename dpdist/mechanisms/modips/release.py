@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from dpdist.core.records import Codes, Floats, Frame, Records
-from dpdist.job import Job, Law, Truncation
+from dpdist.job import Job, Law, Modips, Truncation
 from dpdist.mechanisms.modips.sensitivity import UNIT, groups, scales, together
 from dpdist.models.design import design, patterns
 from dpdist.models.outcome import OutcomeModel
@@ -48,14 +48,13 @@ class Sanitized(OutcomeModel):
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Sanitized:
         said, weight = job.mechanism, job.survey.weight
-        assert said.law is not None
+        assert isinstance(said, Modips)
         columns = tuple(dict.fromkeys(name for table in job.tables for name in table.by if name not in frame.strata))
         regressed = said.location == "main_effects"
         cells = design(frame, columns, rows) if regressed else patterns(frame, columns, rows)
         labels = cells.names if not regressed else patterns(frame, columns, rows).names
         count = np.bincount(cells.pattern, weights=frame.count[rows]).astype(np.float64)
         given = said.law, weight is not None, said.variance is not None, job.budget.adjacency
-        epsilon = job.epsilon_per_set * said.nested
         low, high = job.outcome_column.bounds or (0.0, 1.0)
         return cls(
             cells,
@@ -65,7 +64,7 @@ class Sanitized(OutcomeModel):
             job.columns[weight].bounds if weight is not None else None,
             said.law,
             None if said.variance is None else said.variance / ((high - low) / 2.0) ** 2,
-            scales(groups(*given), together(*given), epsilon, said.sanitization, said.truncation),
+            scales(groups(*given), together(*given), said.epsilon(job), said.sanitization, said.truncation),
             said.truncation,
             cells.matrix if regressed else None,
         )
