@@ -33,16 +33,16 @@ class ReleaseBudget(Frozen):
 
     @model_validator(mode="before")
     @classmethod
-    def _told_by_rho(cls, said: Any) -> Any:
-        if not isinstance(said, dict) or said.get("rho") is None:
-            return said
-        if said.get("delta") is None:
+    def _epsilon_of_rho(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or given.get("rho") is None:
+            return given
+        if given.get("delta") is None:
             raise ValueError("rho needs a delta, at which epsilon is told: add delta, below one over the records")
-        known = {name: TypeAdapter(kind).validate_python(said[name]) for name, kind in (("rho", Budget), ("delta", Delta))}
+        known = {name: TypeAdapter(kind).validate_python(given[name]) for name, kind in (("rho", Budget), ("delta", Delta))}
         epsilon = epsilon_of(known["rho"], known["delta"])
-        if said.get("epsilon") not in (None, epsilon, budget_text(epsilon)):
+        if given.get("epsilon") not in (None, epsilon, budget_text(epsilon)):
             raise ValueError("epsilon follows from rho and delta: leave it out, or state epsilon and delta alone")
-        return said | {"epsilon": epsilon}
+        return given | {"epsilon": epsilon}
 
     @property
     def concentrated(self) -> Fraction:

@@ -257,13 +257,13 @@ class SanitizedStatistics(Noisy):
                 yield Contradiction(("columns", outcome, "bounds"), found, remedy)
 
 
-def _own(said: Any) -> Any:
+def _without_others(given: Any) -> Any:
     """Without constants of other mechanisms at their defaults, which jobs and calibrations were once written with."""
-    spec = SPECS.get(name) if isinstance(said, dict) and isinstance(name := said.get("name"), str) else None
+    spec = SPECS.get(name) if isinstance(given, dict) and isinstance(name := given.get("name"), str) else None
     if spec is None:
-        return said
+        return given
     others = {key: field.default for each in SPECS.values() for key, field in each.model_fields.items()}
-    return {key: value for key, value in said.items() if key in spec.model_fields or others.get(key, ...) != value}
+    return {key: value for key, value in given.items() if key in spec.model_fields or others.get(key, ...) != value}
 
 
 Mechanism = Annotated[
@@ -281,7 +281,7 @@ Mechanism = Annotated[
     | SanitizedStatistics
     | Modips,
     Field(discriminator="name"),
-    BeforeValidator(_own),
+    BeforeValidator(_without_others),
 ]
 """A job's mechanism."""
 SPECS: dict[str, type[MechanismSpec]] = {

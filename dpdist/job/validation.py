@@ -76,12 +76,12 @@ _TAG = "name"
 """The key that tells members of a union apart."""
 
 
-def _no_option(path: Where, said: str, expected: str, at: tuple[str, ...]) -> Problem:
+def _no_option(path: Where, given: str, expected: str, at: tuple[str, ...]) -> Problem:
     """A name that is none of those that may stand there."""
     options = [option.strip("' ") for option in expected.replace(" or ", ", ").split(", ")]
-    near = get_close_matches(said, options, n=1, cutoff=0.4)
+    near = get_close_matches(given, options, n=1, cutoff=0.4)
     remedy = f"did you mean '{near[0]}'?" if near else "use one of these"
-    return Problem(dotted(path), f"'{said}' is not known", expected, remedy, 1, at)
+    return Problem(dotted(path), f"'{given}' is not known", expected, remedy, 1, at)
 
 
 def _unknown(loc: Where, path: Where, at: tuple[str, ...], schema: type[BaseModel]) -> Problem:
