@@ -58,6 +58,9 @@ class Modips(Noisy):
         """Of one sanitization."""
         return job.epsilon_per_set * self.nested
 
+    def noises(self, job: Job) -> int:
+        return job.synthetic_sets // self.nested
+
     def contradictions(self, job: Job) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         if self.truncation == "renormalised":

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from math import exp, log
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from test_clamped import KEY, Notes
 
-from dpdist.core.errors import JobError
+import dpdist
+from dpdist.core.errors import DataError, JobError
 from dpdist.core.records import Floats, Frame, Records
+from dpdist.engine.in_memory import noise_of, run_rounds
 from dpdist.engine.protocol import Noise, Pass, Released
 from dpdist.engine.rounds import drive
 from dpdist.job import Job
@@ -23,6 +28,7 @@ from dpdist.mechanisms.modips.release import Sanitized
 from dpdist.mechanisms.modips.sensitivity import UNIT, renormalised_loss, scale
 from dpdist.mechanisms.modips.truncation import clamped, truncated
 from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.publish.standard_errors import normal_variance
 from dpdist.sampling.exact import ExactSampler
 
 CELLS = ("arts", "law", "medicine")
@@ -358,6 +364,125 @@ def test_lognormal_moments_are_those_of_logarithms() -> None:
     assert theta["mean"].mean() == pytest.approx(np.log(y).mean(), abs=0.01)
     assert theta["standard_deviation"].mean() == pytest.approx(np.log(y).std(), rel=0.02)
     assert model.expect(theta)[1].mean() == pytest.approx(np.exp(2.0 + 0.125), rel=0.03)
+
+
+# From the file to the tables
+
+
+RUN = """
+dataset: modips
+period: "2021"
+columns:
+  field: {{levels: {levels}}}
+  y: {{bounds: [-4, 4], outside: clip}}
+  weight: {{bounds: [1, 50], outside: clip}}
+survey: {{weight: weight}}
+strata: [{strata}]
+outcome: y
+mechanism: {{name: modips, law: normal}}
+budget: {{epsilon: "{epsilon}"}}
+synthetic_sets: 3
+tables:
+  - {{name: one, by: [field], margins: true, statistics: [count, {{mean: y}}]}}
+"""
+
+
+def release(
+    tmp_path: Path, rows: pd.DataFrame, epsilon: str = "30", levels: Sequence[str] = CELLS, strata: str = ""
+) -> Path:
+    rows.to_parquet(tmp_path / "file.parquet")
+    said = parse_job(RUN.format(levels=json.dumps(list(levels)), epsilon=epsilon, strata=strata))
+    dpdist.run(said, tmp_path / "ws", input=tmp_path / "file.parquet")
+    return tmp_path / "ws"
+
+
+def frame_of(file: Records) -> pd.DataFrame:
+    return pd.DataFrame({"field": np.array(CELLS)[file.frame], "y": file.outcome, "weight": file.weight})
+
+
+def test_a_release_is_near_the_direct_estimates_and_says_what_was_measured(tmp_path: Path) -> None:
+    rows = frame_of(survey(1, 600))
+    folder = release(tmp_path, rows) / "public"
+    table = pd.read_parquet(folder / "tables" / "one.parquet")
+    table = table[table.estimator == "parameters"].set_index(["field", "statistic"])
+    for field, own in rows.groupby("field"):
+        assert (
+            abs(table.estimate[field, "mean"] - np.average(own.y, weights=own.weight))
+            < 4 * table.standard_error[field, "mean"]
+        )
+        assert table.estimate[field, "count"] == pytest.approx(own.weight.sum(), rel=0.05)
+        assert table.lower[field, "mean"] >= -4.0
+    measured = pd.read_parquet(folder / "measurements.parquet")
+    assert measured.groupby(["set", "statistic"]).size().unstack().loc[1].to_dict() == {
+        "1 - v": 3,
+        "v u": 3,
+        "v (u^2 - 1/2)": 1,
+    }
+    assert set(measured.law) == {"clamped_discrete_laplace"}
+    assert measured.sensitivity.unique() == pytest.approx([1.5])
+    assert measured.scale.unique() == pytest.approx([0.15])
+
+
+@pytest.mark.parametrize("case", ["one record", "constant", "heavy"])
+def test_odd_files_have_a_release(tmp_path: Path, case: str) -> None:
+    """One record a cell, a constant column, weights over the bound: sums are bounded whatever the records hold."""
+    rows = frame_of(survey(1, 1 if case == "one record" else 50))
+    rows = rows.assign(y=1.0) if case == "constant" else rows
+    rows = rows.assign(weight=np.where(rows.index == 0, 1e6, rows.weight)) if case == "heavy" else rows
+    table = pd.read_parquet(release(tmp_path, rows, "1") / "public" / "tables" / "one.parquet")
+    assert np.isfinite(table.estimate).all()
+    assert table[table.statistic == "mean"].estimate.abs().max() <= 4.0
+    assert table[table.statistic == "count"].estimate.max() <= 50.0 * len(rows) * (1.0 + 1e-9)
+
+
+def test_a_level_outside_the_public_list_is_refused_before_anything_is_spent(tmp_path: Path) -> None:
+    rows = frame_of(survey(1, 20))
+    rows.loc[3, "field"] = "alchemy"
+    with pytest.raises(DataError, match="field"):
+        release(tmp_path, rows)
+    assert not (tmp_path / "ws" / "public").exists()
+
+
+def test_ten_thousand_levels_are_no_trouble(tmp_path: Path) -> None:
+    """A table column with 10⁴ levels, of which the sample holds some; matrices of cells by cells would not fit."""
+    rng = np.random.default_rng(1)
+    levels = [f"l{k}" for k in range(10_000)]
+    rows = pd.DataFrame({"field": rng.choice(levels, 4000), "y": rng.normal(size=4000).clip(-4, 4), "weight": 10.0})
+    said = parse_job(RUN.format(levels=json.dumps(levels), epsilon="1", strata=""))
+    cells = np.unique(rows.field, return_inverse=True)[1]
+    held = len(np.unique(cells))
+    frame = Frame({"field": np.arange(held, dtype=np.int32)}, {"field": tuple(levels[:held])}, np.bincount(cells), (), ())
+    model = builder_of(said).build(said, frame, slice(0, held))
+    assert isinstance(model, Sanitized)
+    theta = model.draw(model.statistics(records(cells, rows.y, rows.weight), np.ones(4000)), 3, np.random.default_rng(2))
+    assert theta["mean"].shape == (3, held)
+    assert np.isfinite(model.expect(theta)[1]).all()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("truncation", ["clamped", "bounded"])
+def test_published_intervals_hold_the_mean_with_one_set_too(truncation: str) -> None:
+    """Spreads as the tables take them, centres of other samples and other noise: 90 % intervals over 200 small files.
+
+    Control: without the noise they are too short.
+    """
+    said = job(f", law: normal, truncation: {truncation}", survey=PLAIN, epsilon="2", bounds="[-4, 4]")
+    model = modelled(said, (200,))
+    held = np.zeros(2)
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        file = records(np.zeros(200), np.clip(rng.normal(0.0, 1.0, 200), -4, 4), np.ones(200))
+        rounds = MECHANISMS["modips"].protect(said, model, Notes(), None)
+        (theta,) = run_rounds(
+            rounds, model, ExactSampler(1), KEY.child(str(seed)), "all", [file], noise=noise_of(KEY.child(str(seed)))
+        ).parameters
+        at = model.expect(theta)[1][0, 0]  # type: ignore[attr-defined]
+        sampled, noised = (
+            normal_variance(model.expect(each)[1])[0]  # type: ignore[attr-defined]
+            for each in (model.resampled(theta, 200, 200, rng), model.noised_again(theta, 200, 200, rng))
+        )
+        held += [abs(at) <= 1.645 * np.sqrt(variance) for variance in (sampled + noised, sampled)]
+    assert 0.84 <= held[0] / 200 <= 0.97
+    assert held[1] / 200 < 0.8
 
 
 # Jobs that are refused

@@ -54,9 +54,10 @@ class Modips:
         )
         if said.nested == 1:
             return found
-        sanitized = job.synthetic_sets // said.nested
         once = replace(total, epsilon=said.epsilon(job))
-        composition = f"sequential over {sanitized} sanitizations{parallel(job)}; their sets follow by post-processing"
+        composition = (
+            f"sequential over {said.noises(job)} sanitizations{parallel(job)}; their sets follow by post-processing"
+        )
         return replace(found, total=total, per_set=once, composition=composition)
 
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:
