@@ -3,6 +3,7 @@
 Public domains and bounds are stated here and never inferred from the confidential file.
 """
 
+from dpdist.job.acceptance import Gate
 from dpdist.job.budget import ReleaseBudget
 from dpdist.job.data import Column, Simulate
 from dpdist.job.design import ReplicateWeights
@@ -55,6 +56,7 @@ __all__ = [
     "Family",
     "Fit",
     "Frozen",
+    "Gate",
     "Guarantee",
     "Job",
     "Law",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dpdist.job import Job
+from dpdist.job.checks.acceptance import acceptance
 from dpdist.job.checks.columns import categories, roles, universe
 from dpdist.job.checks.comparators import comparators
 from dpdist.job.checks.earlier import calibration, fit, reference
@@ -37,6 +38,7 @@ def contradictions(job: Job) -> list[Contradiction]:
         *fit(job),
         *calibration(job),
         *noise_of_budget(job),
+        *acceptance(job),
         *comparators(job),
         *presentation(job),
         *scheduler_contradictions(job.runtime),

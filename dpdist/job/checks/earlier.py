@@ -66,7 +66,7 @@ def release_or_histogram(job: Job) -> Iterator[Contradiction]:
     if said.histogram.epsilon >= job.budget.epsilon:
         found = "the histograms take the release's whole budget, which budget.epsilon states"
         yield Contradiction(("reference", "histogram", "epsilon"), found, "spend a part of it, a third as a rule")
-    elif job.epsilon_of_tables < LEAST_BUDGET:
+    elif 0 < job.epsilon_of_tables < LEAST_BUDGET:
         found = f"the histograms leave less than 1e-6 for the table, and {TOO_LITTLE}"
         yield Contradiction(("reference", "histogram", "epsilon"), found, "give the histograms less, or raise epsilon")
     if said.release is None:
