@@ -40,11 +40,7 @@ COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "statistic": (pa.string(), "the sum over the cell's records that was measured; its definition stands in the metadata"),
     "measurement": (pa.int64(), "number of the noisy figure; cells of one number were measured together, as one sum"),
     "value": (pa.float64(), "the sum plus noise"),
-    "law": (
-        pa.string(),
-        "of the noise: discrete Laplace or discrete Gaussian, on multiples of `lattice`; clamped to the domain of the sum, "
-        "or truncated to it (bounded), where it says so",
-    ),
+    "law": (pa.string(), "of the noise: discrete Laplace or discrete Gaussian, on multiples of `lattice`"),
     "scale": (pa.float64(), "of the noise: b of the Laplace law, sigma of the Gaussian; null where it is confidential"),
     "lattice": (pa.float64(), "the value is a multiple of it"),
     "sensitivity": (
@@ -72,9 +68,10 @@ DEFINITIONS = {
     "p1^2 - p2^2": "as 1 - |p|^2",
     "2 p1 p2": "as 1 - |p|^2",
     "v u": "the sum of v u, u = (y - m) / R, with y the outcome, m the centre and R the half_width of its public bounds, "
-    "all of logarithms under a lognormal law; v as in 1 - v, and 1 without weights",
+    "all of logarithms under a lognormal law; v as in 1 - v, and 1 without weights. By its law a noisy sum is set "
+    "to the nearest end of its domain (clamped), or drawn from the law truncated to it (bounded)",
     "v (u^2 - 1/2)": "over all cells of the stratum, in the notation of v u",
-    "v 1[y = k]": "the sum of v over records of the level k",
+    "v 1[y = k]": "the sum of v over records of the level k; its law as of v u",
     "count": "the table's own figure; its noise has the scale of confidential sensitivities",
     "mean": "as count",
     "total": "as count",
