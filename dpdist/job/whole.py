@@ -23,6 +23,7 @@ from dpdist.job.names import (
     Statistics,
 )
 from dpdist.job.presentation import Presentation
+from dpdist.job.public_frame import FRAME_MINIMUM, PublicFrame
 from dpdist.job.running import Diagnostics, Record, Runtime, Sampler
 from dpdist.job.tables import Microdata, Rake, Table
 from dpdist.job.values import ColumnName, Frozen, Name, Period, Sentence, at_most
@@ -73,6 +74,14 @@ class Job(Frozen):
         default=(), description="other mechanisms to run beside this one, for the confidential evaluation alone"
     )
     record: Record = Field(default=Record(), description="which confidential by-products are kept")
+    frame_minimum: Annotated[int, Field(ge=FRAME_MINIMUM, exclude_if=lambda least: least == FRAME_MINIMUM)] = Field(
+        default=FRAME_MINIMUM, description="published sample counts below it refuse a run, unless public_frame accepts them"
+    )
+    public_frame: PublicFrame | None = Field(
+        default=None,
+        exclude_if=lambda said: said is None,
+        description="that sample counts so small are published all the same",
+    )
     ledger: LedgerSettings | None = Field(default=None, description="the account that the release's budget is charged to")
     presentation: Presentation = Field(
         default=Presentation(), description="titles, labels, units and rules of print; it never changes a figure"

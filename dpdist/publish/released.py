@@ -81,7 +81,7 @@ class Release:
 def presented(release: Release, job: Job) -> Release:
     """The release with the presentation of a job that is otherwise the released one. Raises `JobError`."""
     before, after = ({k: v for k, v in said.public.items() if k != "presentation"} for said in (release.job, job))
-    if changed := [name for name in after if after[name] != before[name]]:
+    if changed := [name for name in {**before, **after} if after.get(name) != before.get(name)]:
         problems = [Problem(name, "not as it was released", "a change of presentation alone", UNDO) for name in changed]
         raise JobError("presentation", problems)
     public = release.job.public | {"presentation": job.public["presentation"]}
