@@ -19,6 +19,7 @@ from dpdist.evaluation.model_baselines import FITTED, Fitted
 from dpdist.evaluation.reference_baselines import REFERRED, Referred
 from dpdist.job import Comparator, Job, Statistic, StatisticName, Table
 from dpdist.mechanisms.laplace_tables.sensitivity import figures_met
+from dpdist.privacy.units import record_epsilon
 from dpdist.survey.simulate import FIELDS, SEXES, Truth
 
 
@@ -136,7 +137,7 @@ def _noised(
 ) -> dict[str, dict[StatisticName, Floats]]:
     """Noised statistics by outcome; counts are noised once, among the first outcome's."""
     figures = figures_met(frame, job.tables)
-    epsilon, found = float(job.budget.epsilon), dict[str, dict[StatisticName, Floats]]()
+    epsilon, found = float(record_epsilon(job, job.budget.epsilon)), dict[str, dict[StatisticName, Floats]]()
     for number, (outcome, estimate) in enumerate(estimates.items()):
         wanted = [s.name for s in said.statistics if s.variable == outcome or (s.variable is None and number == 0)]
         own = key if number == 0 else key.child(f"outcome {number + 1}")

@@ -26,6 +26,7 @@ from dpdist.job.presentation import Presentation
 from dpdist.job.public_frame import FRAME_MINIMUM, PublicFrame
 from dpdist.job.running import Diagnostics, Record, Runtime, Sampler
 from dpdist.job.tables import Microdata, Rake, Table
+from dpdist.job.units import PrivacyUnit
 from dpdist.job.values import ColumnName, Frozen, Name, Period, Sentence, at_most
 
 _UNSAID = Model(family="lognormal")
@@ -74,6 +75,9 @@ class Job(Frozen):
         default=(), description="other mechanisms to run beside this one, for the confidential evaluation alone"
     )
     record: Record = Field(default=Record(), description="which confidential by-products are kept")
+    privacy_unit: PrivacyUnit | None = Field(
+        default=None, exclude_if=lambda said: said is None, description="whose loss the budget bounds; unset: one record's"
+    )
     frame_minimum: Annotated[int, Field(ge=FRAME_MINIMUM, exclude_if=lambda least: least == FRAME_MINIMUM)] = Field(
         default=FRAME_MINIMUM, description="published sample counts below it refuse a run, unless public_frame accepts them"
     )
@@ -194,6 +198,11 @@ class Job(Frozen):
     def sizes_secret(self) -> bool:
         """True if the number of records in a cell is not public: the reference's stand in, and noisy ones are told."""
         return self.budget.adjacency == "add_remove" or self.budget.exchange == "anywhere"
+
+    @property
+    def by_record(self) -> Job:
+        """The job as it reads a public file: units are of the confidential one."""
+        return self.model_copy(update={"privacy_unit": None})
 
     @property
     def carries(self) -> bool:

@@ -44,7 +44,8 @@ def charge_of(job: Job, guarantee: Guarantee, run: str) -> Charge:
     cls, budget, delta = cost(guarantee, job.dataset)
     decisive = hashlib.sha256(rfc8785.dumps({name: str(said) for name, said in job.identity.items()})).hexdigest()
     exchanged = f", {job.budget.exchange}" if job.budget.adjacency == "substitution" else ""
-    return Charge(job.dataset, job.period, run, cls, job.budget.adjacency + exchanged, budget, delta, decisive)
+    unit = f", {job.privacy_unit.column} of at most {job.privacy_unit.most}" if job.privacy_unit is not None else ""
+    return Charge(job.dataset, job.period, run, cls, f"{job.budget.adjacency}{exchanged}{unit}", budget, delta, decisive)
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def statement(release: Release) -> dict[str, Any]:
         "period": job.period,
         **_claimed(release),
         **release.promise,
-        "privacy_unit": "record",
+        "privacy_unit": "record" if job.privacy_unit is None else job.privacy_unit.column,
         "privacy_unit_in_words": unit(job),
         "trust_model": TRUST_MODEL,
         "domain": domain(job),

@@ -21,6 +21,7 @@ from dpdist.job.checks.models import family_keys, likelihood, outcomes, sampler_
 from dpdist.job.checks.presentation import presentation
 from dpdist.job.checks.running import scheduler_contradictions
 from dpdist.job.checks.tables import copied, modelled, promises, raked_totals, table_statistics
+from dpdist.job.checks.units import units
 
 __all__ = ["Contradiction", "contradictions", "scheduler_contradictions"]
 
@@ -33,6 +34,7 @@ def contradictions(job: Job) -> list[Contradiction]:
         *categories(job),
         *roles(job),
         *universe(job),
+        *units(job),
         *outcomes(job),
         *family_keys(job),
         *sampler_settings(job),

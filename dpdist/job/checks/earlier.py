@@ -109,7 +109,18 @@ def calibration(job: Job) -> Iterator[Contradiction]:
     said = job.calibration
     if said is None:
         return
-    for name in ("dataset", "columns", "universe", "survey", "strata", "outcome", "model", "budget", "synthetic_sets"):
+    for name in (
+        "dataset",
+        "columns",
+        "universe",
+        "survey",
+        "strata",
+        "outcome",
+        "model",
+        "budget",
+        "synthetic_sets",
+        "privacy_unit",
+    ):
         if getattr(said, name) != getattr(job, name):
             yield Contradiction(
                 ("calibration",), f"it was made for another {name}", "calibrate this job on a reference period"

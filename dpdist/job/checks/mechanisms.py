@@ -15,7 +15,7 @@ from dpdist.job import (
     Weights,
     those,
 )
-from dpdist.job.checks.contradiction import Contradiction, clips, declared, limits
+from dpdist.job.checks.contradiction import Contradiction, Path, clips, declared, limits
 
 
 def weight_rule(job: Job) -> Iterator[Contradiction]:
@@ -121,10 +121,14 @@ def sanitized(job: Job) -> Iterator[Contradiction]:
 
 def least_budget(job: Job) -> Iterator[Contradiction]:
     """Every set's noise has a budget under which whole numbers stay exact."""
-    if job.mechanism.facts.adds_noise and job.epsilon_per_set < LEAST_BUDGET:
+    most = 1 if job.privacy_unit is None else job.privacy_unit.most
+    if job.mechanism.facts.adds_noise and job.epsilon_per_set / most < LEAST_BUDGET:
         found = f"{job.synthetic_sets} sets leave less than 1e-6 for each"
-        yield Contradiction(("synthetic_sets",), f"{found}, and {TOO_LITTLE}", "take fewer sets, or a larger epsilon")
-    if job.reference is not None and 0 < job.epsilon_of_tables < LEAST_BUDGET:
+        where: Path = ("synthetic_sets",)
+        if job.epsilon_per_set >= LEAST_BUDGET:
+            found, where = f"{most} records of a unit leave less than 1e-6 for each", ("privacy_unit", "most")
+        yield Contradiction(where, f"{found}, and {TOO_LITTLE}", "take fewer, or a larger epsilon")
+    if job.reference is not None and 0 < job.epsilon_of_tables / most < LEAST_BUDGET:
         found = f"the histograms leave less than 1e-6 for the table, and {TOO_LITTLE}"
         yield Contradiction(("reference", "histogram", "epsilon"), found, "give the histograms less, or raise epsilon")
 
