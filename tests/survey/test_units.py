@@ -173,6 +173,14 @@ def test_a_budget_too_small_for_one_of_many_records_is_refused() -> None:
         job(UNIT.replace("most: 5", "most: 10000"), JOB.replace('epsilon: "1"', 'epsilon: "0.001"'))
 
 
+def test_histograms_too_small_for_one_of_many_records_are_refused() -> None:
+    """Control: the same part of the budget for households of five."""
+    text = JOB.replace("laplace_strict", "reference_tables") + 'reference: {histogram: {epsilon: "0.001"}}\n'
+    assert job(UNIT, text)
+    with pytest.raises(JobError, match="records of a unit leave less"):
+        job(UNIT.replace("most: 5", "most: 10000"), text)
+
+
 def test_a_reference_needs_no_unit_and_a_chain_keeps_its_own(tmp_path: Path) -> None:
     """The reference is public: it has no such column. A later release under another unit is refused."""
     text = JOB.replace("laplace_strict", "reference_tables")

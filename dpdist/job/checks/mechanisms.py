@@ -131,6 +131,10 @@ def least_budget(job: Job) -> Iterator[Contradiction]:
     if job.reference is not None and 0 < job.epsilon_of_tables / most < LEAST_BUDGET:
         found = f"the histograms leave less than 1e-6 for the table, and {TOO_LITTLE}"
         yield Contradiction(("reference", "histogram", "epsilon"), found, "give the histograms less, or raise epsilon")
+    histogram = job.reference.histogram if job.reference is not None else None
+    if histogram is not None and histogram.epsilon / most < LEAST_BUDGET:
+        found = f"{most} records of a unit leave less than 1e-6 for each, and {TOO_LITTLE}"
+        yield Contradiction(("reference", "histogram", "epsilon"), found, "give the histograms more")
 
 
 def added_noise(job: Job) -> Iterator[Contradiction]:
