@@ -12,7 +12,7 @@ import rfc8785
 
 from dpdist.core.errors import BudgetRefused, LedgerError
 from dpdist.job import Job, Limits, budget_text
-from dpdist.ledger.accounts import SYMBOL, Charge, charges, cost, left, refuse_excess, total
+from dpdist.ledger.accounts import SYMBOL, Charge, charges, cost, left, refuse_correction, refuse_excess, total
 from dpdist.ledger.book import Ledger, Receipt
 from dpdist.privacy.guarantees import Guarantee
 
@@ -45,7 +45,9 @@ def charge_of(job: Job, guarantee: Guarantee, run: str) -> Charge:
     decisive = hashlib.sha256(rfc8785.dumps({name: str(said) for name, said in job.identity.items()})).hexdigest()
     exchanged = f", {job.budget.exchange}" if job.budget.adjacency == "substitution" else ""
     unit = f", {job.privacy_unit.column} of at most {job.privacy_unit.most}" if job.privacy_unit is not None else ""
-    return Charge(job.dataset, job.period, run, cls, f"{job.budget.adjacency}{exchanged}{unit}", budget, delta, decisive)
+    version = 1 if job.correction is None else job.correction.version
+    adjacency = f"{job.budget.adjacency}{exchanged}{unit}"
+    return Charge(job.dataset, job.period, run, cls, adjacency, budget, delta, decisive, version)
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class Account:
         """Raises `BudgetRefused` where a new run would be refused; else a sentence on others of its period, if any."""
         charge = self._charge("")
         entries = [] if self.beside and not self.ledger.there else self.ledger.entries()
+        refuse_correction(entries, charge)
         refuse_excess(entries, self.stated, charge)
         return others_text(charges(entries, charge.dataset), charge)
 
@@ -127,6 +130,7 @@ def standing(job: Job, guarantee: Guarantee) -> Mapping[str, str]:
         remains = "no total is stated" if rest is None else f"{budget_text(rest)} left"
         said = f"{charge.cls} {symbol} = {budget_text(total(own))} charged to {job.dataset} under {charge.adjacency}"
         facts = {"ledger": ledger.name, "budget": f"{said}; {remains}; this run takes {budget_text(charge.budget)}"}
+        refuse_correction(entries, charge)
         refuse_excess(entries, stated, charge)
     except BudgetRefused as refusal:
         return {"ledger": ledger.name, "budget": f"a run into a new workspace would be refused: {refusal.found}"}

@@ -24,16 +24,11 @@ from fractions import Fraction
 from dpdist.job import Job
 
 
-def most_records(job: Job) -> int:
-    """k: records in which neighbouring files can differ."""
-    return 1 if job.privacy_unit is None else job.privacy_unit.most
-
-
 def record_epsilon(job: Job, epsilon: Fraction) -> Fraction:
     """Of a part of the release's ε, which is a unit's, what one record may lose."""
-    return epsilon / most_records(job)
+    return epsilon / job.most_records
 
 
 def record_rho(job: Job, rho: Fraction) -> Fraction:
     """Of the release's ρ, which is a unit's, what one record may lose."""
-    return rho / most_records(job) ** 2
+    return rho / job.most_records**2

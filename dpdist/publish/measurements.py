@@ -26,7 +26,6 @@ from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
 from dpdist.mechanisms.sanitized_lognormal.sensitivity import REACH, SENSITIVITY_2, SHARE
 from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws
-from dpdist.privacy.units import most_records
 from dpdist.publish.released import Release
 
 FILE = "measurements.parquet"
@@ -145,8 +144,8 @@ def _sensitivity(release: Release, figures: Figures, scale: Fraction) -> float:
     """Scale times ε, both exact; of Gaussian noise the L2 distance of neighbours."""
     job = release.job
     if figures.law == GAUSSIAN:
-        return float(most_records(job) * SENSITIVITY_2[job.budget.adjacency] / UNIT)
-    once = job.mechanism.facts.sets_are_free or job.mechanism.facts.whole_tables
+        return float(job.most_records * SENSITIVITY_2[job.budget.adjacency] / UNIT)
+    once = job.mechanism.sets_are_free or job.mechanism.whole_tables
     epsilon = job.budget.epsilon if once else job.epsilon_of_tables / job.synthetic_sets
     return float(scale * epsilon / Fraction(figures.unit))
 

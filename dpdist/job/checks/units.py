@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dpdist.job import Job, those
-from dpdist.job.checks.contradiction import Contradiction
-from dpdist.job.mechanisms import always
+from dpdist.job.contradiction import Contradiction
 
 
 def units(job: Job) -> Iterator[Contradiction]:
@@ -22,5 +21,6 @@ def units(job: Job) -> Iterator[Contradiction]:
     if not job.strict:
         what = "promises nothing" if job.local else "bounds the loss of a record on the file at hand, and of no unit"
         found = f"'{job.mechanism.name}' as stated {what}"
-        known = ", ".join(those(lambda each: each.strict is always))
+        strict = those(lambda each: each.adds_noise and not each.whole_tables or each.clamps and not each.weighs)
+        known = ", ".join(strict)
         yield Contradiction(("privacy_unit",), found, f"leave it out, or take a strict mechanism: {known}")
