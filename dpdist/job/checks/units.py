@@ -21,6 +21,6 @@ def units(job: Job) -> Iterator[Contradiction]:
     if not job.strict:
         what = "promises nothing" if job.local else "bounds the loss of a record on the file at hand, and of no unit"
         found = f"'{job.mechanism.name}' as stated {what}"
-        strict = those(lambda each: each.adds_noise and not each.whole_tables or each.clamps and not each.weighs)
+        strict = those(lambda each: (each.adds_noise and not each.whole_tables) or (each.clamps and not each.weighs))
         known = ", ".join(strict)
         yield Contradiction(("privacy_unit",), found, f"leave it out, or take a strict mechanism: {known}")
