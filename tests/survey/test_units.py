@@ -12,10 +12,13 @@ import pytest
 
 import dpdist
 from dpdist.core.errors import DataError, JobError
+from dpdist.core.records import Frame
+from dpdist.evaluation.acceptance import noise_scale as gate_scale
 from dpdist.evaluation.verifying import problems
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.ledger.charging import charge_of
+from dpdist.mechanisms.laplace_cells.release import CellSums
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.survey.findings import Findings
 from dpdist.survey.prepare import checked_batches
@@ -35,6 +38,7 @@ budget: {epsilon: "1", adjacency: substitution}
 tables: [{name: t, by: [region], statistics: [count, {mean: cost}]}]
 """
 UNIT = "privacy_unit: {column: household, most: 5}\n"
+FRAME = Frame({"region": np.array([0, 1], dtype=np.int32)}, {"region": ("north", "south")}, np.array([30, 40]), (), ())
 TRUNCATED = UNIT.replace("most: 5", "most: 5, beyond: truncate")
 
 
@@ -194,3 +198,12 @@ def test_a_reference_needs_no_unit_and_a_chain_keeps_its_own(tmp_path: Path) -> 
     for other in ("", UNIT.replace("most: 5", "most: 6")):
         with pytest.raises(DataError, match="another privacy_unit"):
             dpdist.validate(job(other + chained, later), current)
+
+
+def test_gates_are_measured_under_the_noise_of_a_household() -> None:
+    """Five times a record's, exactly; gates take their part of the same ε."""
+    gates = 'accept: {epsilon: "1/3", gates: [{measure: largest, of: count, limit: 0.2}]}\n'
+    one, five = job(gates), job(gates + UNIT)
+    assert gate_scale(five) == 5 * gate_scale(one)
+    scales = [CellSums.build(said, FRAME, slice(0, 2)).scale for said in (one, five)]
+    assert scales[1] == 5 * scales[0] == 5 * Fraction(2 * 2**20) / Fraction(2, 3)
