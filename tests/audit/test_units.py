@@ -34,6 +34,7 @@ MAIN = [
     Case(TABLES, "add_remove", ("salary", "hours")),
     Case(STRICT, "substitution", sets=3),
     Case(SANITIZED, "zero_out", gaussian=True),
+    Case("modips", "zero_out"),
 ]
 OTHERS = [
     *(Case(TABLES, adjacency) for adjacency in ("substitution", "add_remove")),
@@ -43,6 +44,7 @@ OTHERS = [
     *(Case(COMPOSED, adjacency) for adjacency in BOTH),
     Case(SANITIZED, "substitution", gaussian=True),
     *(Case(SANITIZED, adjacency) for adjacency in BOTH),
+    Case("modips", "substitution"),
     *(Case("perturbed_histogram", adjacency, weighted=False, sets=2) for adjacency in BOTH),
 ]
 CASES = [*MAIN, *(pytest.param(case, marks=pytest.mark.slow) for case in OTHERS)]

@@ -160,7 +160,7 @@ def test_what_is_not_strict_refuses_a_unit_and_names_what_is(mechanism: str, mod
     parse_job(text)
     with pytest.raises(JobError, match="privacy_unit") as caught:
         parse_job(text + UNIT)
-    strict = ("censor_uw", "centred", "perturbed_histogram", "laplace_strict", "reference_tables", "sanitized_statistics")
+    strict = ("censor_uw", "centred", "perturbed_histogram", "laplace_strict", "reference_tables", "modips")
     assert all(name in str(caught.value) for name in strict)
     assert "take a strict mechanism" in str(caught.value)
 
