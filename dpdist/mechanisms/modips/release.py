@@ -66,9 +66,7 @@ class Sanitized(OutcomeModel):
             job.columns[weight].bounds if weight is not None else None,
             said.law,
             None if said.variance is None else said.variance / ((high - low) / 2.0) ** 2,
-            scales(
-                groups(*given), together(*given), record_epsilon(job, said.epsilon(job)), said.sanitization, said.truncation
-            ),
+            scales(groups(*given), together(*given), of_record, said.sanitization, said.truncation),
             said.truncation,
             cells.matrix if regressed else None,
         )
