@@ -22,13 +22,13 @@ from dpdist.estimation.frame_table import frame_table, read_frame, read_job
 from dpdist.estimation.weighted_points import REFERENCE_FILE, points_table, read_points
 from dpdist.job import Job, budget_text
 from dpdist.mechanisms.models import builder_of
-from dpdist.mechanisms.promises import target_of
 from dpdist.mechanisms.reference_tables.donors import Donors, donors_from_table, donors_table
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.models.copula.model import Scores
 from dpdist.models.copula.reference_summary import Facts, facts_from_table, facts_table
 from dpdist.models.protocol import Draws, StratumModel
-from dpdist.privacy.guarantees import GuaranteeName
+from dpdist.privacy.guarantees import GuaranteeName, bound_target
+from dpdist.privacy.units import record_epsilon
 
 UNDO = (
     "undo the change, or run the job in a new workspace, which spends ε = {epsilon} under {adjacency} beside this release"
@@ -70,7 +70,7 @@ class Release:
         """Δ* of a set's fit, a public constant of the job; infinite where nothing is promised."""
         if self.promise["guarantee"] == "none":
             return float("inf")
-        return target_of(self.job)
+        return bound_target(record_epsilon(self.job, self.job.epsilon_per_set), self.job.budget.adjacency)
 
     def model(self, stratum: int) -> StratumModel:
         """The model that a stratum was fitted with, its prior included."""
