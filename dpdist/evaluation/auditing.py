@@ -17,7 +17,7 @@ from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.records import Floats, Ints
 from dpdist.evaluation.audit import keep_audit, leave_one_out
-from dpdist.job import WeightRule, Weights
+from dpdist.job import MechanismSpec, WeightRule, Weights, those
 from dpdist.mechanisms.promises import target_of
 from dpdist.mechanisms.pseudo_posterior.tilted import Weighings, fixed_on_reference
 from dpdist.models.lognormal.model import Lognormal
@@ -29,7 +29,6 @@ from dpdist.storage.workspace import Workspace
 
 LARGEST = 2**27
 """Records × draws of a stratum that an audit takes: its log likelihoods are held in memory, 1 GiB."""
-AUDITED = ("weighted", "weighted_e")
 SUMMARY = ("rule", "strata", "left_out", "records", "exceeded", "largest_share")
 _NOTHING = pd.DataFrame({"stratum": [], "loss": np.empty(0), "epsilon_local": np.empty(0), "exceeds": np.empty(0, bool)})
 
@@ -49,6 +48,11 @@ def audit(
         return _audited(space, records, all_rules, listener)
 
 
+def _audits(spec: type[MechanismSpec]) -> bool:
+    """True of tilted posteriors whose weights are made on the file itself."""
+    return spec.tunes_weights or spec.cuts_weights
+
+
 def _audited(space: Workspace, records: int, all_rules: bool, listener: Listener) -> Confidential[pd.DataFrame]:
     workspace, bounds = space.place, space.confidential / "bounds.parquet"
     needed = (space.public / "manifest.json", space.confidential / "strata.parquet", bounds, space.key)
@@ -58,9 +62,9 @@ def _audited(space: Workspace, records: int, all_rules: bool, listener: Listener
     strata = read_table(space.confidential / "strata.parquet").to_pandas()
     fits = {name: open_fit(space, Key.read(space.key), name) for name in strata["fit"].unique()}
     job = next(iter(fits.values())).job
-    if job.family != "lognormal" or job.mechanism.name not in AUDITED:
-        here = f"a release of {job.mechanism.name}" + (f" with the family {job.family}" if job.model is not None else "")
-        raise WorkspaceError(str(workspace), here, f"audits know {' and '.join(AUDITED)} with the family lognormal")
+    if job.family != "lognormal" or not _audits(type(job.mechanism)):
+        here = f"a release of {job.mechanism}" + (f" with the family {job.family}" if job.model is not None else "")
+        raise WorkspaceError(str(workspace), here, f"audits know {' and '.join(those(_audits))} with the family lognormal")
     rules: list[WeightRule] = [job.mechanism.weights.rule]
     if all_rules:
         rules = [rule for rule in get_args(WeightRule) if rule != "none"]
