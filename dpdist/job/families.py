@@ -34,8 +34,8 @@ class Support:
 class FamilyFacts:
     """`weight`: whether the model has the sampling weight as a component, always, never or if the job names one.
 
-    `density` says of what f_i is the density, for the statement; of statistics, the mechanism's words say it. `law` names the
-    parametric law that records are taken to have, where there is one that a real file may not have.
+    `density` says of what f_i is the density, for the statement; of statistics, the mechanism's words say it. `law` names
+    the parametric law that records are taken to have, where there is one that a real file may not have.
     """
 
     density: str
