@@ -77,6 +77,7 @@ FAMILIES: dict[Family | Statistics, FamilyFacts] = {
     "cell_sums": FamilyFacts("", Support("numbers"), None, False),
     "noisy_tables": FamilyFacts("", Support("numbers"), None, False),
     "reference_cells": FamilyFacts("", Support("numbers"), None, False),
+    "sufficient": FamilyFacts("", Support("numbers"), None, False),
     "user": FamilyFacts("log_lik of the user's program", Support("numbers"), None, True, "user's"),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dpdist.estimation.estimators import STATISTICS
 from dpdist.job import Job
 from dpdist.mechanisms.statements import words_of
 from dpdist.models.protocol import Expectation
@@ -45,6 +46,14 @@ BETWEEN_SETS = (
     "the privacy weights, which trim tails, is not in it, and outgrows it in large strata"
 )
 
+FURTHER = [
+    "ratios, proportions, shares and differences: the same parts of their linearised forms, so that sums which two cells "
+    "share enter with their covariance",
+    "quantiles: intervals of the share of weight below them, read off the distribution function (Woodruff); beside "
+    "reference tables the reference's own sampling error at a known mean is in them",
+]
+"""What is in the errors of further statistics."""
+
 
 def _of_parameters(release: Release) -> list[str]:
     if release.job.mechanism.adds_noise:
@@ -82,6 +91,7 @@ def standard_errors(release: Release) -> list[str]:
         )
     if job.rake:
         said.append("raked estimates: of their residuals from a regression on the margins; a raked total has none")
+    said += FURTHER if any(each.name not in STATISTICS for table in job.tables for each in table.statistics) else []
     return [*said, *_design(job), *([ONE_SET] if job.synthetic_sets == 1 and not (told or drawn) else [])]
 
 
