@@ -78,6 +78,7 @@ def _promise(said: Mapping[str, Any]) -> dict[str, str]:
 def _covered(said: Mapping[str, Any]) -> dict[str, str]:
     """Which files ε compares, what is not protected and who is trusted; of a statement that has them."""
     lines = {"neighbours": said.get("adjacency_in_words"), "not covered": ", ".join(said.get("not_protected", ()))}
+    lines |= {"small counts": said.get("public_frame", {}).get("in_words")}
     lines |= {"unit": said.get("privacy_unit_in_words"), "trusted": said.get("trust_model")}
     return {name: text for name, text in lines.items() if text}
 

@@ -75,4 +75,12 @@ REFRESHED = (
     "for h histograms; the table costs the rest for every value of theirs, so that both together cost ε₀ + ε₁ (adaptive "
     "composition)"
 )
+UNITS = (
+    "the {symbol} stated is a {column}'s, of which at most {most} records count; what these assumptions say of one record "
+    "is at a record's {symbol}, {share} of it; {most} records move at most {most} times as much, wherever they are"
+)
+TRUNCATED = (
+    "of a {column} with more than {most} records the first {most} in the file's order count; the others are left out, and "
+    "where they are unlike those, estimates have a bias that is in no figure"
+)
 PARALLEL = "; parallel over strata, whose membership is public"
