@@ -14,10 +14,10 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from dpdist.core.records import Floats
 from dpdist.evaluation.utility import ecdf
-from dpdist.studies.material import GREY, TITLES, Material
-from dpdist.studies.readings import SIZES
+from dpdist.studies.kinds.protocol import Caption
+from dpdist.studies.kinds.simulation_settings import DATA
+from dpdist.studies.material import GREY, Material
 from dpdist.studies.results import as_number
-from dpdist.studies.settings import DATA, WORST_LOSS, Simulation
 from dpdist.studies.shown import Figure, FigureKind
 from dpdist.studies.svg import inline
 
@@ -67,8 +67,9 @@ def violins(said: Figure, material: Material) -> Canvas:
         for place, label in enumerate(labels):
             values, colour = material.values(case, label, epsilon, measure), material.colour(label)
             _violin(axis, place, values, colour, sideways=True, points="_ratio_" not in measure)
-        _reference(axis, material, case, epsilon, measure)
-        _row_labels(axis, labels, _axis_title(measure), said.log)
+        if (target := material.target(case, epsilon, measure)) is not None:
+            _line(axis, target)
+        _row_labels(axis, labels, _axis_title(material.caption(measure)), said.log)
         axis.set_title(_panel_title(case if len(material.cases(said)) > 1 else "", epsilon))
     return canvas
 
@@ -89,7 +90,7 @@ def by_size(said: Figure, material: Material) -> Canvas:
         axis.set_xlabel("n")
         axis.set_title(label)
         axis.grid(axis="x", visible=False)
-    axes[0].set_ylabel(TITLES.get(measure, measure))
+    axes[0].set_ylabel(material.caption(measure).title)
     return canvas
 
 
@@ -198,13 +199,9 @@ def _rows(number: int, labels: int, columns: int, one_case: bool) -> tuple[Canva
     return _panels(number, columns, 0.85 + 0.34 * labels, sharex=one_case, sharey=True)
 
 
-def _axis_title(measure: str) -> str:
+def _axis_title(caption: Caption) -> str:
     """Short: panels stand side by side, and the figure's title says the rest."""
-    if "_ratio_" in measure:
-        return "ratio of RMSE"
-    if measure in SIZES:
-        return "direct standard errors" + (" given sizes" if "_given_" in measure else "")
-    return TITLES.get(measure, measure)
+    return caption.axis or caption.title
 
 
 def _row_labels(axis: Axes, labels: Sequence[str], measured: str, log: bool) -> None:
@@ -238,20 +235,6 @@ def _violin(axis: Axes, place: int, values: Floats, colour: str, sideways: bool 
     if points and len(values) <= FEW:
         spread = place + np.linspace(-0.15, 0.15, len(values))
         axis.plot(*((values, spread) if sideways else (spread, values)), ".", ms=3, color=colour, alpha=0.8)
-
-
-def _reference(axis: Axes, material: Material, case: str, epsilon: str, measure: str) -> None:
-    """A dashed line: ε/2 for bounds, ε for local ε, 1 for losses over ε, the law's own figure for location."""
-    study = material.study
-    laws = {c.name: c.generator.generator() for c in study.cases} if isinstance(study, Simulation) else {}
-    if case in laws and measure in (truth := laws[case].truth()):
-        _line(axis, truth[measure])
-    elif measure == WORST_LOSS or "_ratio_" in measure:
-        _line(axis, 1.0)
-    elif epsilon and measure == "database_bound":
-        _line(axis, as_number(epsilon) / 2.0)
-    elif epsilon and measure.startswith("epsilon_local"):
-        _line(axis, as_number(epsilon))
 
 
 def _line(axis: Axes, at: float) -> None:

@@ -12,19 +12,19 @@ import pytest
 from dpdist.core.errors import StudyError
 from dpdist.job.loading import find_shipped
 from dpdist.studies.file import load_study, parse_study
-from dpdist.studies.kinds.chains_settings import Chaining, in_period, late
+from dpdist.studies.kinds.chains_settings import ChainStudy, in_period, late
 from dpdist.studies.run import run
 
 CASE = {"name": "shape", "population": 30_000, "sample": 3000, "periods": 3, "growth": 0.05, "sd": 0.6, "noise_sd": 0.7}
 ARMS = [{"label": "never"}, {"label": "every", "refresh": 1}]
 
 
-def small(**changes: Any) -> Chaining:
+def small(**changes: Any) -> ChainStudy:
     study = load_study("drift_chain")
-    assert isinstance(study, Chaining)
+    assert isinstance(study, ChainStudy)
     figures = [{"kind": "by_period", "measure": "count_median", "title": "Counts"}]
     said = study.model_dump(mode="json") | {"cases": [CASE], "mechanisms": ARMS, "figures": figures, "replicates": 1}
-    return Chaining.model_validate(said | changes)
+    return ChainStudy.model_validate(said | changes)
 
 
 @pytest.fixture(scope="module")

@@ -54,7 +54,7 @@ class ChainArm(Frozen):
         return {"histogram": {"epsilon": budget_text(self.share * Fraction(epsilon))}}
 
 
-class Chaining(OfSurveys):
+class ChainStudy(OfSurveys):
     """|error| in direct standard errors, as designed and of counts also given the cells' sizes, median and largest over 27
     cells, and coverage of nominal 90 % intervals: by period, over the whole chain, and of the last quarter of it."""
 
