@@ -86,12 +86,12 @@ def _outcome(limit: Limit, name: str, values: Floats) -> Outcome:
     return Outcome(name, figure, figure.within(*limit.ends))
 
 
-def _text(limit: Limit, found: list[Outcome]) -> str:
-    if not found:
+def _text(limit: Limit, results: list[Outcome]) -> str:
+    if not results:
         return "Nothing of it was measured."
     over = OVER[limit.over]
-    of = {verdict: [each for each in found if each.verdict is verdict] for verdict in Verdict}
-    text = f"Limit: {limit.text}, {over}. Kept in {len(of[Verdict.YES])} of {len(found)} results."
+    of = {verdict: [each for each in results if each.verdict is verdict] for verdict in Verdict}
+    text = f"Limit: {limit.text}, {over}. Kept in {len(of[Verdict.YES])} of {len(results)} results."
     if few := len(of[Verdict.TOO_FEW]):
         text += f" Too few replicates to tell in {few}."
     if not (broken := of[Verdict.NO]):

@@ -57,10 +57,10 @@ class Material(NamedTuple):
         at = epsilon if epsilon in set(found.epsilon) else self.study.grid[0]
         return np.asarray(found[(found.epsilon == at) & (found.column == column)]["value"], dtype=float)
 
-    def mechanisms(self, said: Figure, case: str, measure: str) -> list[str]:
+    def mechanisms(self, figure: Figure, case: str, measure: str) -> list[str]:
         """Arms that have the measure in the case, in the study's order."""
         found = self.results[(self.results.case == case) & (self.results.measure == measure)]
-        return [label for label in said.mechanisms or self.study.labels if label in set(found.mechanism)]
+        return [label for label in figure.mechanisms or self.study.labels if label in set(found.mechanism)]
 
-    def cases(self, said: Figure) -> list[str]:
-        return list(said.cases or self.study.case_names)
+    def cases(self, figure: Figure) -> list[str]:
+        return list(figure.cases or self.study.case_names)

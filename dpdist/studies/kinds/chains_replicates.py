@@ -43,12 +43,12 @@ def chain(study: ChainStudy, case: ChainCase, number: int) -> Replicate:
     surveys = [simulated(job_of(study, case, key, period)) for period in range(case.periods + 1)]
     results: list[Result] = []
     for epsilon in study.grid:
-        results += _told("direct", epsilon, [_direct(survey) for survey in surveys[1:]])
+        results += _by_period("direct", epsilon, [_direct(survey) for survey in surveys[1:]])
         composed = [_composed(survey, epsilon, key.child(f"period {t}")) for t, survey in enumerate(surveys) if t]
-        results += _told("laplace_composed", epsilon, composed)
+        results += _by_period("laplace_composed", epsilon, composed)
         for arm in study.mechanisms:
             try:
-                results += _told(arm.label, epsilon, list(_releases(study, case, arm, epsilon, surveys, key)))
+                results += _by_period(arm.label, epsilon, list(_releases(study, case, arm, epsilon, surveys, key)))
             except DataError:  # a sample without a record in some small cell
                 results.append(Result(arm.label, epsilon, "refused", 1.0))
                 continue
@@ -87,7 +87,7 @@ def job_of(
 
 
 def _simulated(case: ChainCase, key: Key, period: int) -> dict[str, Any]:
-    return case.said(period) | {"seed": int(key.child(f"survey {period}").hex()[:12], 16)}
+    return case.survey(period) | {"seed": int(key.child(f"survey {period}").hex()[:12], 16)}
 
 
 def _releases(
@@ -104,12 +104,12 @@ def _releases(
         else:
             reference = {"release": "before", **arm.histogram(period, epsilon)}
             job = job_of(study, case, key, period, arm, epsilon, reference)
-            learned = _carried(before, builder_of(job).build(job, survey.frame, slice(0, len(survey.frame))))
+            learned = _learned_before(before, builder_of(job).build(job, survey.frame, slice(0, len(survey.frame))))
         before = released(job, survey, learned, own)
         yield _published(before, survey)
 
 
-def _carried(before: Release, model: StratumModel) -> Learned:
+def _learned_before(before: Release, model: StratumModel) -> Learned:
     """What the release before carries on to cells of the same names."""
     assert isinstance(model, ReferenceCells)
     (own,) = (before.model(stratum) for stratum in range(len(before.frame.stratum_labels)))
@@ -162,10 +162,10 @@ def _errors(values: Mapping[StatisticName, Floats], survey: Survey) -> Found:
     return dict(zip((f"{name}_{what}" for name in STATISTICS for what in sizes_of(name)), sizes, strict=True))
 
 
-def _told(label: str, epsilon: str, found: list[Found]) -> Iterator[Result]:
+def _by_period(label: str, epsilon: str, periods: list[Found]) -> Iterator[Result]:
     """By period, over all periods and over the last quarter."""
-    for measure in found[0]:
-        values = np.array([each[measure] for each in found])
+    for measure in periods[0]:
+        values = np.array([each[measure] for each in periods])
         yield Result(label, epsilon, measure, float(values.mean()))
         yield Result(label, epsilon, late(measure), float(values[-max(1, len(values) // 4) :].mean()))
         for period, value in enumerate(values.tolist(), start=1):

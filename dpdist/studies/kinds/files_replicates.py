@@ -128,9 +128,9 @@ def _evaluated(workspace: Path, job: Job) -> pd.DataFrame:
     return pd.concat([pd.read_parquet(name) for name in names])
 
 
-def _sizes(found: pd.DataFrame) -> Iterator[tuple[str, str, float]]:
+def _sizes(evaluation: pd.DataFrame) -> Iterator[tuple[str, str, float]]:
     for statistic in STATISTICS:
-        own = found[found["statistic"] == statistic]
+        own = evaluation[evaluation["statistic"] == statistic]
         for name in (RELEASE, *COMPARISONS):
             column = f"{'synthetic' if name == RELEASE else name}_error_in_se"
             if column in own and own[column].notna().any():

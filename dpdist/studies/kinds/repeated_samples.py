@@ -142,13 +142,13 @@ def released(workspace: Path, job: Job, cells: Cells) -> dict[str, Interval]:
     return found
 
 
-def compared(measured: Measured, found: dict[str, Interval], errors: bool = False) -> Iterator[tuple[str, float]]:
+def compared(measured: Measured, intervals: dict[str, Interval], errors: bool = False) -> Iterator[tuple[str, float]]:
     """Errors and coverage about the truth, cell by cell and over cells; `errors`: distances from direct estimates too.
 
     Cells without an estimate or an interval, and those that the population does not have, are left out.
     """
     for name in STATISTICS:
-        own, true, direct = found[name], measured.truth[name], measured.direct[name]
+        own, true, direct = intervals[name], measured.truth[name], measured.direct[name]
         there = np.isfinite(true) & (true != 0) & np.isfinite(own.value)
         held = ((own.lower <= true) & (true <= own.upper)).astype(float)
         told = there & np.isfinite(own.lower) & np.isfinite(own.upper)

@@ -62,7 +62,7 @@ class StrictTables(SimulatedKind):
 def _arm(arm: StrictArm) -> tuple[str, ...]:
     how = {
         "sanitized_statistics": f"whitened, winsorised sums, lognormal ({arm.synthesis.upper()})",
-        "reference_tables": "clipped sums, unclipped with the reference",
+        "reference_tables": "clipped sums, clipping inverted with the reference",
     }
     shrunk = "cells shrunk as far as noise moved them" if arm.shrinkage else "cells stand alone"
     return arm.label, how[arm.mechanism], shrunk, f"strict, {arm.adjacency}"

@@ -64,13 +64,13 @@ def replicate(study: StrictTablesStudy, case: SurveyCase, number: int) -> Replic
 def job_of(study: StrictTablesStudy, case: SurveyCase, key: Key, arm: StrictArm, epsilon: str) -> Job:
     """The release that an arm is of: one fit of all cells."""
 
-    def said(name: str, growth: float = 0.0, **shape: float) -> dict[str, Any]:
+    def simulation(name: str, growth: float = 0.0, **shape: float) -> dict[str, Any]:
         seed, size = int(key.child(name).hex()[:12], 16), round(case.population * (1.0 + growth))
         plain = {"kind": "doctorates", "population": size, "sample": case.sample, "seed": seed, "law": case.law}
         return plain | {"growth": growth} | shape
 
     sanitized = arm.mechanism == "sanitized_statistics"
-    current = said("survey", case.growth, sd=case.sd, noise_sd=case.noise_sd, gap=case.gap)
+    current = simulation("survey", case.growth, sd=case.sd, noise_sd=case.noise_sd, gap=case.gap)
     return Job.model_validate(
         {
             "dataset": study.study,
@@ -86,7 +86,7 @@ def job_of(study: StrictTablesStudy, case: SurveyCase, key: Key, arm: StrictArm,
             "model": {"family": "lognormal", "synthesis": arm.synthesis} if sanitized else None,
             "mechanism": {"name": arm.mechanism, "shrinkage": arm.shrinkage},
             "budget": {"epsilon": epsilon, "adjacency": arm.adjacency},
-            "reference": {"simulate": said("earlier")},
+            "reference": {"simulate": simulation("earlier")},
             "tables": [{"name": "salaries", "by": ["field", "sex"], "statistics": ["count", {"mean": "salary"}]}],
         }
     )
