@@ -23,7 +23,13 @@ def small(**changes: Any) -> ChainStudy:
     study = load_study("drift_chain")
     assert isinstance(study, ChainStudy)
     figures = [{"kind": "by_period", "measure": "count_median", "title": "Counts"}]
-    said = study.model_dump(mode="json") | {"cases": [CASE], "mechanisms": ARMS, "figures": figures, "replicates": 1}
+    said = study.model_dump(mode="json") | {
+        "cases": [CASE],
+        "mechanisms": ARMS,
+        "figures": figures,
+        "limits": [],
+        "replicates": 1,
+    }
     return ChainStudy.model_validate(said | changes)
 
 

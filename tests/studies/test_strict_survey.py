@@ -30,6 +30,7 @@ def small(*cases: str, **changes: Any) -> StrictTablesStudy:
         "mechanisms": [{"label": name, "mechanism": name} for name in ("sanitized_statistics", "reference_tables")],
         "epsilons": ["0.02", "1"],
         "figures": [],
+        "limits": [],
         "beside": [],
     }
     return StrictTablesStudy.model_validate(said | changes)
