@@ -23,15 +23,14 @@ from dpdist.core.public_files import UNFIT
 from dpdist.core.records import Frame
 from dpdist.core.table_cells import cross
 from dpdist.estimation.frame_table import frame_from_table
+from dpdist.evaluation.opening import EVALUATED, NO_EVALUATION, evaluations
 from dpdist.evaluation.verifying import refuse_unverified
 from dpdist.ledger.charging import standing
-from dpdist.opening import EVALUATED, NO_EVALUATION, evaluations
-from dpdist.plan_facts import SIZES_SECRET, records, records_text, reference, sizes
-from dpdist.planning import Plan
 from dpdist.privacy import adjacency, claims
 from dpdist.privacy.claims import promised
 from dpdist.privacy.guarantees import large_delta
 from dpdist.publish.folder import recover
+from dpdist.runtime.plan import SIZES_SECRET, Plan, records, records_text, reference, sizes
 from dpdist.storage.bucket import MANIFEST
 from dpdist.storage.workspace import Workspace
 

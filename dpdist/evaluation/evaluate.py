@@ -16,7 +16,7 @@ from dpdist.estimation.direct import totals
 from dpdist.evaluation.compare import Yardstick, compare
 from dpdist.evaluation.model_baselines import FITTED, Fitted, fitted
 from dpdist.evaluation.reference_baselines import REFERRED, referred
-from dpdist.planning import Plan
+from dpdist.runtime.plan import Plan
 from dpdist.storage.paths import SCRATCH
 from dpdist.storage.tables import each_block, write_table
 from dpdist.storage.workspace import Workspace

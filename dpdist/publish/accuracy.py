@@ -5,7 +5,7 @@ from __future__ import annotations
 from dpdist.job import Family, Job, Statistics
 from dpdist.models.protocol import Expectation
 from dpdist.publish.refit import Recentred
-from dpdist.publish.released import Release
+from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import Resampled
 
 SEARCH_AGAIN = (
@@ -86,7 +86,7 @@ OF_STATISTICS: dict[Family | Statistics, str] = {
 """What is in the errors of the estimates from noisy statistics."""
 
 
-def _of_parameters(release: Release) -> list[str]:
+def _of_parameters(release: ReleasedObject) -> list[str]:
     if release.job.mechanism.facts.adds_noise:
         if release.job.mechanism.facts.sets_are_free:
             return [FIT_AGAIN]
@@ -100,7 +100,7 @@ def _of_parameters(release: Release) -> list[str]:
     return [SEARCH_AGAIN, SEARCH_STANDS_IN] if release.job.frozen else [SEARCH_AGAIN]
 
 
-def standard_errors(release: Release) -> list[str]:
+def standard_errors(release: ReleasedObject) -> list[str]:
     """What the statement says of the standard errors."""
     if release.job.mechanism.facts.whole_tables:
         return [NO_ERRORS] if release.job.local else [SUMS_NOISED_AGAIN, WITHIN_BOUNDS, *_design(release.job)]
@@ -128,7 +128,7 @@ def standard_errors(release: Release) -> list[str]:
     return [*said, *_design(job), *([ONE_SET] if job.synthetic_sets == 1 and not (told or drawn) else [])]
 
 
-def _known(release: Release) -> bool:
+def _known(release: ReleasedObject) -> bool:
     """True if the model can tell how its estimates would vary."""
     return not release.job.mechanism.facts.clamps and isinstance(release.model(0), Recentred | Resampled)
 

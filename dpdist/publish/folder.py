@@ -22,7 +22,7 @@ from dpdist.publish.manifest import manifest
 from dpdist.publish.measurements import FILE as MEASUREMENTS
 from dpdist.publish.measurements import write_measurements
 from dpdist.publish.printed import Printed, printed
-from dpdist.publish.released import Release, write_release
+from dpdist.publish.released import ReleasedObject, write_release
 from dpdist.publish.standard_errors import spreads
 from dpdist.publish.statement import statement
 from dpdist.publish.synthesis import synthesize
@@ -40,7 +40,7 @@ Publish the folder of that run. Two folders on the same noise, of other data or 
 """
 
 
-def publish(release: Release, public: Path, listener: Listener = silent, replayed: bool = False) -> None:
+def publish(release: ReleasedObject, public: Path, listener: Listener = silent, replayed: bool = False) -> None:
     """Write the public folder. Spends nothing and reads nothing but `release`; the same release gives the same bytes.
 
     The folder of a replay has the file `UNFIT` too, which stays when it is published again, as a signature does whose
@@ -74,7 +74,7 @@ def _signed(public: Path) -> bool:
 
 
 def _write_tables(
-    release: Release, folder: Path, grounds: dict[str, Grounds], listener: Listener
+    release: ReleasedObject, folder: Path, grounds: dict[str, Grounds], listener: Listener
 ) -> list[tuple[Printed, pa.Table]]:
     """Every table: Parquet, long and wide CSV; in its printed form, and as it is."""
     folder.mkdir()
@@ -101,7 +101,7 @@ def for_spreadsheets(table: pa.Table) -> pa.Table:
     return pa.table(columns, names=[plain(name) for name in table.column_names])
 
 
-def _grounds(release: Release, building: Path, listener: Listener) -> dict[str, Grounds]:
+def _grounds(release: ReleasedObject, building: Path, listener: Listener) -> dict[str, Grounds]:
     """Writes the synthetic records; what every outcome's estimates are made of."""
     strata = len(release.frame.stratum_labels)
     with stage(listener, "synthetic records", strata) as tick:

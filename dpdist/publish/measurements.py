@@ -26,7 +26,7 @@ from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
 from dpdist.mechanisms.sanitized_lognormal.sensitivity import REACH, SENSITIVITY_2, SHARE
 from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws
-from dpdist.publish.released import Release
+from dpdist.publish.released import ReleasedObject
 
 FILE = "measurements.parquet"
 COLUMNS: dict[str, tuple[pa.DataType, str]] = {
@@ -84,7 +84,7 @@ class Figures(NamedTuple):
     """Number of the sum that a cell is part of; unset: every cell has its own."""
 
 
-def write_measurements(path: Path, release: Release) -> bool:
+def write_measurements(path: Path, release: ReleasedObject) -> bool:
     """Written where figures were released under noise; tells whether it was."""
     if not isinstance(release.model(0), tuple(MEASURED)):
         return False
@@ -108,7 +108,7 @@ def _defined(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
 _BY_LENGTH = sorted(DEFINITIONS.items(), key=lambda each: -len(each[0]))
 
 
-def _rows(release: Release) -> Iterator[dict[str, Any]]:
+def _rows(release: ReleasedObject) -> Iterator[dict[str, Any]]:
     number, once = 0, isinstance(release.model(0), ReferenceCells | SanitizedLognormal | NoisyTables)
     for stratum in range(len(release.frame.stratum_labels)):
         model = release.model(stratum)
@@ -119,7 +119,7 @@ def _rows(release: Release) -> Iterator[dict[str, Any]]:
                 number = max(row["measurement"] for row in own) + 1
 
 
-def _of(release: Release, figures: Figures, number_of_set: int, start: int) -> Iterator[dict[str, Any]]:
+def _of(release: ReleasedObject, figures: Figures, number_of_set: int, start: int) -> Iterator[dict[str, Any]]:
     several, units = len(figures.statistics), figures.units or range(len(figures.cells))
     for i, cell in enumerate(figures.cells):
         for j, statistic in enumerate(figures.statistics):
@@ -140,7 +140,7 @@ def _of(release: Release, figures: Figures, number_of_set: int, start: int) -> I
             }
 
 
-def _sensitivity(release: Release, figures: Figures, scale: Fraction) -> float:
+def _sensitivity(release: ReleasedObject, figures: Figures, scale: Fraction) -> float:
     """Scale times ε, both exact; of Gaussian noise the L2 distance of neighbours."""
     job = release.job
     if figures.law == GAUSSIAN:
@@ -150,7 +150,7 @@ def _sensitivity(release: Release, figures: Figures, scale: Fraction) -> float:
     return float(scale * epsilon / Fraction(figures.unit))
 
 
-def _cells(release: Release, model: OutcomeModel, stratum: int) -> list[dict[str, str]]:
+def _cells(release: ReleasedObject, model: OutcomeModel, stratum: int) -> list[dict[str, str]]:
     """Levels of every pattern of a stratum, of the columns that do not vary within one."""
     frame, own = release.frame, release.frame.rows_of(stratum)
     pattern = model.design.pattern
@@ -160,13 +160,13 @@ def _cells(release: Release, model: OutcomeModel, stratum: int) -> list[dict[str
     return [{name: str(frame.levels[name][codes[name][row]]) for name in constant} for row in first]
 
 
-def _figures_of(release: Release, model: object, stratum: int, theta: Draws) -> Iterator[Figures]:
+def _figures_of(release: ReleasedObject, model: object, stratum: int, theta: Draws) -> Iterator[Figures]:
     for kind, figures in MEASURED.items():
         if isinstance(model, kind):
             yield from figures(release, model, stratum, theta)
 
 
-def _histogram(release: Release, model: Histogram, stratum: int, theta: Draws) -> Iterator[Figures]:
+def _histogram(release: ReleasedObject, model: Histogram, stratum: int, theta: Draws) -> Iterator[Figures]:
     (cell,) = _cells(release, model, stratum)[:1]
     low, high = model.edges[:-1], model.edges[1:]
     middle, half = (low + high) / 2.0, (high - low) / 2.0
@@ -175,13 +175,13 @@ def _histogram(release: Release, model: Histogram, stratum: int, theta: Draws) -
         yield Figures([cell], ["count_in_bin"], np.array([[value]]), [model.scale], lambda *_, own=limits: own, 1)
 
 
-def _cell_sums(release: Release, model: CellSums, stratum: int, theta: Draws) -> Iterator[Figures]:
+def _cell_sums(release: ReleasedObject, model: CellSums, stratum: int, theta: Draws) -> Iterator[Figures]:
     limits = (model.bounds.centre, model.bounds.weight, model.bounds.reach)
     cells = _cells(release, model, stratum)
     yield Figures(cells, ["a", "b"], theta["sums"][0], [model.scale] * 2, lambda *_: limits)
 
 
-def _noisy_tables(release: Release, model: NoisyTables, stratum: int, theta: Draws) -> Iterator[Figures]:
+def _noisy_tables(release: ReleasedObject, model: NoisyTables, stratum: int, theta: Draws) -> Iterator[Figures]:
     """Cells without a sample record are known to be empty and were not measured."""
     for table in model.tables:
         kept = np.flatnonzero(table.occupied)
@@ -197,7 +197,7 @@ def _noisy_tables(release: Release, model: NoisyTables, stratum: int, theta: Dra
             yield Figures(cells, statistics, values, scales, lambda *_, own=limits: own, table=table.name)
 
 
-def _reference_cells(release: Release, model: ReferenceCells, stratum: int, theta: Draws) -> Iterator[Figures]:
+def _reference_cells(release: ReleasedObject, model: ReferenceCells, stratum: int, theta: Draws) -> Iterator[Figures]:
     """Limits are (centres, cap, half-widths) by cell; sums after the first go round the outcomes."""
     named = {parameter.name: parameter.dims[1][1] for parameter in model.parameters if parameter.name == "sums"}
     several, limits = len(model.outcomes), theta["limits"][0]
@@ -212,7 +212,7 @@ def _reference_cells(release: Release, model: ReferenceCells, stratum: int, thet
     yield Figures(_cells(release, model, stratum), named["sums"], values, scales, of, units=unit)
 
 
-def _sanitized(release: Release, model: SanitizedLognormal, stratum: int, theta: Draws) -> Iterator[Figures]:
+def _sanitized(release: ReleasedObject, model: SanitizedLognormal, stratum: int, theta: Draws) -> Iterator[Figures]:
     law = GAUSSIAN if model.noise == "gaussian" else LAPLACE
     cells, (sums, scatter) = _cells(release, model, stratum), (p.dims[-1][1] for p in model.parameters[:2])
     whole = {name: level for name, level in cells[0].items() if name in release.frame.strata}
@@ -220,7 +220,7 @@ def _sanitized(release: Release, model: SanitizedLognormal, stratum: int, theta:
     yield Figures([whole], scatter, theta["scatter"][0][None], [model.scale] * 3, lambda *_: NO_LIMITS, law=law)
 
 
-MEASURED: dict[type, Callable[[Release, Any, int, Draws], Iterator[Figures]]] = {
+MEASURED: dict[type, Callable[[ReleasedObject, Any, int, Draws], Iterator[Figures]]] = {
     Histogram: _histogram,
     CellSums: _cell_sums,
     NoisyTables: _noisy_tables,

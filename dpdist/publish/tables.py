@@ -28,11 +28,11 @@ from dpdist.mechanisms.laplace_tables.release import NoisyTables
 from dpdist.models.protocol import Expectation, expected_of
 from dpdist.publish.limits import limited
 from dpdist.publish.noisy_figures import noised_intervals
-from dpdist.publish.released import Release
+from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import Spreads, cell_estimates, composition, variances
 
 
-def expectations(release: Release, outcome: int = 0) -> list[tuple[Floats, Floats]] | None:
+def expectations(release: ReleasedObject, outcome: int = 0) -> list[tuple[Floats, Floats]] | None:
     """E(w|x) and E(wy|x) of an outcome per frame row, one pair a set; None where the model does not tell them."""
     if not isinstance(release.model(0), Expectation):
         return None
@@ -59,7 +59,7 @@ class Grounds(NamedTuple):
     spread: Spreads | None
 
 
-def estimates(release: Release, cells: Cells, grounds: Grounds) -> dict[str, list[Interval]]:
+def estimates(release: ReleasedObject, cells: Cells, grounds: Grounds) -> dict[str, list[Interval]]:
     """Counts, means and totals by estimator, the default one first."""
     expected, sums, spread = grounds
     if expected is None:
@@ -72,7 +72,7 @@ def estimates(release: Release, cells: Cells, grounds: Grounds) -> dict[str, lis
     return {"parameters": parameters, "records": combined_records(release, cells, sums, floor)}
 
 
-def table(release: Release, said: Table, grounds: Mapping[str, Grounds]) -> pa.Table:
+def table(release: ReleasedObject, said: Table, grounds: Mapping[str, Grounds]) -> pa.Table:
     """One row per cell × statistic × estimator, cells in the declared order of levels; `grounds` by outcome, none where
     figures themselves were released."""
     cells = cross(release.frame, said.by, said.margins)
@@ -125,7 +125,7 @@ def _row(interval: Interval, cell: int) -> list[float | None]:
 
 
 def from_parameters(
-    release: Release, cells: Cells, expected: Sequence[tuple[Floats, Floats]], spread: Spreads | None
+    release: ReleasedObject, cells: Cells, expected: Sequence[tuple[Floats, Floats]], spread: Spreads | None
 ) -> list[Interval]:
     """Counts, means and totals of the released parameters, with what makes up their errors."""
     n = release.frame.count.astype(float)
@@ -135,7 +135,7 @@ def from_parameters(
     return _intervals(points, variances(release, cells, expected, spread), [df] * len(points))
 
 
-def _records_of(release: Release, cells: Cells, grounds: Grounds, parameters: Sequence[Interval]) -> list[Interval]:
+def _records_of(release: ReleasedObject, cells: Cells, grounds: Grounds, parameters: Sequence[Interval]) -> list[Interval]:
     """T = V + S/m, V that of the parameters and S = W − V_x the synthetic records' own noise given x; where sets were drawn
     about one fit T = V + (V + W)/m; V where records agree with the parameters' table; as `combined_records` where V is not
     known."""
@@ -155,7 +155,7 @@ def _records_of(release: Release, cells: Cells, grounds: Grounds, parameters: Se
 
 
 def combined_records(
-    release: Release, cells: Cells, sums: Sequence[Sums], floor: Sequence[Interval] | None = None
+    release: ReleasedObject, cells: Cells, sums: Sequence[Sums], floor: Sequence[Interval] | None = None
 ) -> list[Interval]:
     """T = B/m + W, W times a public design effect. Under FBP weights are constant given x and W misses the error of
     E(w|x): T is at least `floor`'s."""
@@ -172,7 +172,7 @@ def combined_records(
     return _intervals([each.value for each in combined], [error**2 for error in totals], degrees)
 
 
-def _per_set(release: Release, cells: Cells, sums: Sequence[Sums]) -> list[Figures]:
+def _per_set(release: ReleasedObject, cells: Cells, sums: Sequence[Sums]) -> list[Figures]:
     """Counts, means and totals of every set's records, raked if the job says so."""
     frame, rake = release.frame, margins_of(release.job, release.frame)
     stage = Stage.of(stratum_sizes(frame), lonely=release.job.survey.lonely_record)

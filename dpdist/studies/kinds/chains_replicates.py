@@ -23,7 +23,7 @@ from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.on_reference import Learned, learn_cells
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.models.protocol import StratumModel
-from dpdist.publish.released import Release
+from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import spreads
 from dpdist.publish.tables import expectations, from_parameters
 from dpdist.studies.kinds.chains_settings import ChainArm, ChainCase, ChainStudy, in_period, late
@@ -94,7 +94,7 @@ def _releases(
     study: ChainStudy, case: ChainCase, arm: ChainArm, epsilon: str, surveys: list[Survey], key: Key
 ) -> Iterator[Found]:
     """Of every period. Raises `DataError` where a reference lacks a cell."""
-    before: Release | None = None
+    before: ReleasedObject | None = None
     for period, survey in enumerate(surveys[1:], start=1):
         own = key.child(f"period {period}")
         if before is None or arm.renewed:
@@ -109,7 +109,7 @@ def _releases(
         yield _published(before, survey)
 
 
-def _learned_before(before: Release, model: StratumModel) -> Learned:
+def _learned_before(before: ReleasedObject, model: StratumModel) -> Learned:
     """What the release before carries on to cells of the same names."""
     assert isinstance(model, ReferenceCells)
     (own,) = (before.model(stratum) for stratum in range(len(before.frame.stratum_labels)))
@@ -124,7 +124,7 @@ def _learned_before(before: Release, model: StratumModel) -> Learned:
     return learn_cells(model, reference, np.array(said["standing"]))
 
 
-def _published(release: Release, survey: Survey) -> Found:
+def _published(release: ReleasedObject, survey: Survey) -> Found:
     expected, spread = expectations(release), spreads(release, lambda _: None)
     assert expected is not None
     assert spread is not None

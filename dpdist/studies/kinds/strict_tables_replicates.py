@@ -27,7 +27,7 @@ from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.on_reference import Learned
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.privacy.claims import promised
-from dpdist.publish.released import Release
+from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import spreads
 from dpdist.publish.tables import expectations, from_parameters
 from dpdist.runtime.reference import learned_from
@@ -136,7 +136,7 @@ def _released(job: Job, arm: StrictArm, epsilon: str, survey: Survey, earlier: R
     yield from errors_of(arm.label, epsilon, values, survey)
 
 
-def release_of(job: Job, survey: Survey, earlier: Records, key: Key) -> Release:
+def release_of(job: Job, survey: Survey, earlier: Records, key: Key) -> ReleasedObject:
     """What the job would release of a simulated survey, in memory and under keyed noise."""
     return released(job, survey, learned_of(job, survey, earlier, key), key)
 
@@ -149,7 +149,7 @@ def learned_of(job: Job, survey: Survey, earlier: Records, key: Key) -> Learned:
         return learned_from(job, model, taught, key.child("reference"), POOLED, earlier, len(survey.records))
 
 
-def released(job: Job, survey: Survey, learned: Learned, key: Key) -> Release:
+def released(job: Job, survey: Survey, learned: Learned, key: Key) -> ReleasedObject:
     """The release of a survey under what a reference fixed."""
     model, mechanism = builder_of(job).build(job, survey.frame, slice(0, len(survey.frame))), mechanism_of(job)
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
@@ -157,4 +157,4 @@ def released(job: Job, survey: Survey, learned: Learned, key: Key) -> Release:
         found = run_rounds(rounds, model, sampler, key, POOLED, [survey.records], noise=noise_of(key))
     sets = tuple({POOLED: model.describe(theta)} for theta in found.parameters)
     said = promised(mechanism.promise(job), facts(job))
-    return Release(job, said, survey.frame, sets, key.child("publish"))
+    return ReleasedObject(job, said, survey.frame, sets, key.child("publish"))

@@ -30,7 +30,7 @@ from dpdist.models.lognormal.model import Lognormal
 from dpdist.models.protocol import Draws, Improper
 from dpdist.privacy.claims import promised
 from dpdist.privacy.weight_search import NotReached
-from dpdist.publish.released import Release
+from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import Spreads, spreads
 from dpdist.publish.tables import Grounds, combined_records, estimates
 from dpdist.sampling import facts, sampler_of
@@ -175,7 +175,7 @@ def _synthetic(
     model = Lognormal.build(job, frame, slice(0, len(frame)))
     promise = promised(MECHANISMS["weighted"].promise(job), facts(job))
     described = tuple({POOLED: model.describe(theta)} for theta in fit[0])
-    whole = Release(job, promise, frame, described, key)
+    whole = ReleasedObject(job, promise, frame, described, key)
     expected = [(weight[0], product[0]) for weight, product in map(model.expect, fit[0])]
     sums = [_sums(model, survey, theta, key, number) for number, theta in enumerate(fit[0], start=1)]
     shared = f"{arm.weights.model_dump_json()} {arm.population_weights}"
