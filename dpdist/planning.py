@@ -57,7 +57,7 @@ def make_plan(job: Job, input: Input, listener: Listener) -> Plan:
     goodness = None
     if job.carries:
         reference = open_release(job, source, census.frame)
-    elif job.refers:
+    elif job.has_reference:
         with stage(listener, "check reference", None) as tick:
             reference = open_reference(job, source, census.frame, tick)
         _check_reference(job, layout, reference)

@@ -16,7 +16,7 @@ from dpdist.estimation.estimators import STATISTICS, Estimate
 from dpdist.evaluation.comparators import guarantee_of
 from dpdist.evaluation.laplace import noised
 from dpdist.evaluation.model_baselines import FITTED, Fitted
-from dpdist.evaluation.reference_baselines import REFERRED, Referred
+from dpdist.evaluation.reference_baselines import REFERRED, ReferenceBaselines
 from dpdist.job import Comparator, Job, Statistic, StatisticName, Table
 from dpdist.mechanisms.laplace_tables.sensitivity import figures_met
 from dpdist.survey.simulate import FIELDS, SEXES, Truth
@@ -47,13 +47,13 @@ class Yardstick(NamedTuple):
 
 def compare(
     job: Job,
-    said: Table,
+    table: Table,
     frame: Frame,
     yardsticks: Mapping[str, Yardstick],
     published: pd.DataFrame,
     truth: Truth | None,
     key: Key,
-    others: Referred | None = None,
+    others: ReferenceBaselines | None = None,
     fits: Fitted | None = None,
 ) -> pd.DataFrame:
     """One row per cell × statistic: direct estimate, standard error, df and CV, what was published, comparators, errors.
@@ -68,7 +68,7 @@ def compare(
     ratios are of absolute errors. `*_note` is a comparator's guarantee, or why a figure is missing. Those that are fitted
     have their figures from parameters, and `*_records` from synthetic records.
     """
-    cells = cross(frame, said.by, said.margins)
+    cells = cross(frame, table.by, table.margins)
     outcomes = job.outcomes
     first = yardsticks[outcomes[0]]
     df = degrees_of_freedom(first.found, frame, cells, first.design, first.replicated)
@@ -83,16 +83,16 @@ def compare(
         elif others is not None and how in REFERRED:
             columns[how] = {outcomes[0]: others.figures(how, cells)}
         else:
-            columns[how] = _noised(job, said, frame, cells, yardsticks, clipped, how, key)
+            columns[how] = _noised(job, table, frame, cells, yardsticks, clipped, how, key)
     notes = {
         f"{how}_note": fits.notes(cells) if fits is not None and how in FITTED else guarantee_of(job, how)
         for how in job.compare
     }
     frames = []
-    for statistic in said.statistics:
+    for statistic in table.statistics:
         outcome = statistic.variable or outcomes[0]
         estimate = estimates[outcome][statistic.name]
-        rows = pd.DataFrame(list(cells.labels), columns=list(said.by), index=range(len(cells)))
+        rows = pd.DataFrame(list(cells.labels), columns=list(table.by), index=range(len(cells)))
         rows["statistic"], rows["variable"] = statistic.name, statistic.variable
         rows["records"] = (cells.membership @ frame.count).astype(np.int64)
         rows["direct"] = estimate.value
@@ -106,7 +106,7 @@ def compare(
             rows[name] = figures[outcome][statistic.name]
         for name, texts in notes.items():
             rows[name] = texts
-        true = None if truth is None else truth_in_cells(truth, job, said, frame, outcome)
+        true = None if truth is None else truth_in_cells(truth, job, table, frame, outcome)
         rows["truth"] = np.nan if true is None else true[statistic.name]
         frames.append(rows)
     return _with_errors(pd.concat(frames, ignore_index=True), job, list(columns))
@@ -126,7 +126,7 @@ def _published(published: pd.DataFrame, statistic: Statistic) -> dict[str, Float
 
 def _noised(
     job: Job,
-    said: Table,
+    table: Table,
     frame: Frame,
     cells: Cells,
     yardsticks: Mapping[str, Yardstick],
@@ -138,10 +138,10 @@ def _noised(
     figures = figures_met(frame, job.tables)
     epsilon, found = float(job.budget.epsilon), dict[str, dict[StatisticName, Floats]]()
     for number, (outcome, estimate) in enumerate(estimates.items()):
-        wanted = [s.name for s in said.statistics if s.variable == outcome or (s.variable is None and number == 0)]
+        wanted = [s.name for s in table.statistics if s.variable == outcome or (s.variable is None and number == 0)]
         own = key if number == 0 else key.child(f"outcome {number + 1}")
         values: dict[StatisticName, Floats] = {name: estimate[name].value for name in wanted}
-        mine = noised(values, yardsticks[outcome].seen, cells, epsilon, how, own, said.name, figures)
+        mine = noised(values, yardsticks[outcome].seen, cells, epsilon, how, own, table.name, figures)
         count = next(iter(found.values()), mine).get("count")
         if how == "laplace_consistent" and number and count is not None and {"mean", "total"} <= set(mine):
             with np.errstate(divide="ignore", invalid="ignore"):
@@ -163,10 +163,10 @@ def _with_errors(rows: pd.DataFrame, job: Job, compared: list[str]) -> pd.DataFr
     return rows
 
 
-def truth_in_cells(truth: Truth, job: Job, said: Table, frame: Frame, outcome: str = "salary") -> dict[str, Floats]:
+def truth_in_cells(truth: Truth, job: Job, table: Table, frame: Frame, outcome: str = "salary") -> dict[str, Floats]:
     """Population counts, and means and totals of an outcome, of the simulated survey in the table's cells."""
     population = _population(truth, job, frame, outcome)
-    cells: Cells = cross(population[0], said.by, said.margins)
+    cells: Cells = cross(population[0], table.by, table.margins)
     count = cells.membership @ population[0].count.astype(float)
     with np.errstate(divide="ignore", invalid="ignore"):
         total = cells.membership @ population[1]

@@ -15,12 +15,12 @@ from dpdist.core.progress import Listener, stage
 from dpdist.estimation.direct import totals
 from dpdist.evaluation.compare import Yardstick, compare
 from dpdist.evaluation.model_baselines import FITTED, Fitted, fitted
-from dpdist.evaluation.reference_baselines import REFERRED, referred
+from dpdist.evaluation.reference_baselines import REFERRED, reference_baselines
 from dpdist.runtime.plan import Plan
 from dpdist.storage.paths import SCRATCH
 from dpdist.storage.tables import each_block, write_table
 from dpdist.storage.workspace import Workspace
-from dpdist.survey.prepare import design_of, replicate_sums, unclipped
+from dpdist.survey.prepare import design_of, records_as_they_came, replicate_sums
 
 
 def evaluate(space: Workspace, plan: Plan, key: Key, listener: Listener) -> None:
@@ -34,12 +34,12 @@ def evaluate(space: Workspace, plan: Plan, key: Key, listener: Listener) -> None
             seen = totals(blocks, frame, clustered)
             as_it_came = seen
             if outcome in job.clipped_outcomes:
-                as_it_came = totals(unclipped(job, source, plan.census, j), frame, clustered)
+                as_it_came = totals(records_as_they_came(job, source, plan.census, j), frame, clustered)
             replicated = replicate_sums(job, source, frame, j)
             yardsticks[outcome] = Yardstick(as_it_came, design_of(job, plan.census), replicated, seen)
         others = None
         if set(job.compare) & set(REFERRED):
-            others = referred(job, frame, each_block(space.records), each_block(space.reference), key)
+            others = reference_baselines(job, frame, each_block(space.records), each_block(space.reference), key)
         for said in job.tables:
             published = pq.read_table(space.public / "tables" / f"{said.name}.parquet").to_pandas()
             compared = compare(job, said, frame, yardsticks, published, source.truth, key, others, fits)

@@ -176,7 +176,7 @@ def _histogram(release: ReleasedObject, model: Histogram, stratum: int, theta: D
 
 
 def _cell_sums(release: ReleasedObject, model: CellSums, stratum: int, theta: Draws) -> Iterator[Figures]:
-    limits = (model.bounds.centre, model.bounds.weight, model.bounds.reach)
+    limits = (model.bounds.centre, model.bounds.weight, model.bounds.half_width)
     cells = _cells(release, model, stratum)
     yield Figures(cells, ["a", "b"], theta["sums"][0], [model.scale] * 2, lambda *_: limits)
 
@@ -192,7 +192,7 @@ def _noisy_tables(release: ReleasedObject, model: NoisyTables, stratum: int, the
             yield Figures(cells, table.statistics, values, scales, lambda *_: NO_LIMITS, 1, table=table.name)
         else:
             bounds = model.bounds
-            limits = (bounds.centre, bounds.weight, bounds.reach)
+            limits = (bounds.centre, bounds.weight, bounds.half_width)
             statistics, scales = ["a", "b"][: values.shape[1]], [model.scale] * values.shape[1]
             yield Figures(cells, statistics, values, scales, lambda *_, own=limits: own, table=table.name)
 

@@ -76,13 +76,13 @@ class Printed:
         return bool(np.isfinite(self.margins).any())
 
 
-def printed(job: Job, said: Table, table: pa.Table) -> Printed:
+def printed(job: Job, layout: Table, table: pa.Table) -> Printed:
     """The printed form of a published table, as `dpdist.publish.tables` made it."""
     text, shown = job.presentation, _estimator(job.presentation, table)
     rows = table.filter(pc.equal(table["estimator"], shown))
-    labels = [_labels(job, said, name) for name in said.by]
-    across = _across(text, said, labels)
-    shape = (*map(len, labels), len(said.statistics))
+    labels = [_labels(job, layout, name) for name in layout.by]
+    across = _across(text, layout, labels)
+    shape = (*map(len, labels), len(layout.statistics))
     value, error, df, lower, upper = (
         _laid_out(rows[name], shape, across) for name in ("estimate", "standard_error", "df", "lower", "upper")
     )
@@ -90,15 +90,15 @@ def printed(job: Job, said: Table, table: pa.Table) -> Printed:
         margin = scipy.stats.t.ppf(0.95, df) * error
     groups = [""] if across is None else labels[across]
     stub = [i for i in range(len(labels)) if i != across]
-    columns = _columns(text, said, groups, value)
+    columns = _columns(text, layout, groups, value)
     quality = rated(text.quality, [column.statistic.name for column in columns], value, error, margin)
     value, margin, lower, upper = (np.where(quality.printed, each, np.nan) for each in (value, margin, lower, upper))
     return Printed(
-        name=said.name,
-        title=text.table(said.name).title or said.name,
-        stub=tuple(text.label(said.by[i]) for i in stub),
+        name=layout.name,
+        title=text.table(layout.name).title or layout.name,
+        stub=tuple(text.label(layout.by[i]) for i in stub),
         rows=tuple(product(*(labels[i] for i in stub))),
-        across=None if across is None else text.label(said.by[across]),
+        across=None if across is None else text.label(layout.by[across]),
         columns=columns,
         values=_rounded(value, columns),
         margins=_rounded(margin, columns),
@@ -106,7 +106,7 @@ def printed(job: Job, said: Table, table: pa.Table) -> Printed:
         upper=_rounded(upper, columns),
         flags=quality.flags,
         estimator=shown,
-        notes=_notes(job, said, shown, value, margin),
+        notes=_notes(job, layout, shown, value, margin),
     )
 
 
@@ -115,15 +115,15 @@ def _estimator(text: Presentation, table: pa.Table) -> str:
     return text.estimator or str(table["estimator"][0])
 
 
-def _labels(job: Job, said: Table, name: str) -> list[str]:
+def _labels(job: Job, layout: Table, name: str) -> list[str]:
     levels = [job.presentation.level(name, level) for level in job.columns[name].levels or ()]
-    return levels + [TOTAL] * said.margins
+    return levels + [TOTAL] * layout.margins
 
 
-def _across(text: Presentation, said: Table, labels: Sequence[Sequence[str]]) -> int | None:
+def _across(text: Presentation, layout: Table, labels: Sequence[Sequence[str]]) -> int | None:
     """The column whose levels stand side by side: the job's, or of several the one with the fewest, if these are few."""
-    if (named := text.table(said.name).across) is not None:
-        return said.by.index(named)
+    if (named := text.table(layout.name).across) is not None:
+        return layout.by.index(named)
     fewest = min(range(len(labels)), key=lambda i: (len(labels[i]), -i), default=0)
     return fewest if len(labels) > 1 and len(labels[fewest]) <= MOST_ACROSS else None
 
@@ -142,10 +142,10 @@ def head_of(text: Presentation, statistic: Statistic) -> str:
     return name if statistic.variable is None else f"{name} of {text.with_unit(statistic.variable)}"
 
 
-def _columns(text: Presentation, said: Table, groups: Sequence[str], values: Floats) -> tuple[Column, ...]:
-    number, made = len(said.statistics), []
+def _columns(text: Presentation, layout: Table, groups: Sequence[str], values: Floats) -> tuple[Column, ...]:
+    number, made = len(layout.statistics), []
     for group in groups:
-        for j, statistic in enumerate(said.statistics):
+        for j, statistic in enumerate(layout.statistics):
             stated = text.decimals.get(statistic.name)
             own = 0 if statistic.name == "count" else _decimals(values[:, j::number])
             made.append(Column(group, head_of(text, statistic), statistic, own if stated is None else stated))
@@ -178,9 +178,9 @@ def figure_text(value: float, decimals: int, thousands: str = "") -> str:
     return "" if np.isnan(value) else f"{value:{thousands}.{max(decimals, 0)}f}"
 
 
-def _notes(job: Job, said: Table, shown: str, values: Floats, margins: Floats) -> tuple[str, ...]:
+def _notes(job: Job, layout: Table, shown: str, values: Floats, margins: Floats) -> tuple[str, ...]:
     text = job.presentation
-    notes = [*text.table(said.name).notes, *text.notes, ESTIMATORS[shown]]
+    notes = [*text.table(layout.name).notes, *text.notes, ESTIMATORS[shown]]
     notes += [MARGINS] if np.isfinite(margins).any() else []
     notes += [WITHOUT] if np.isnan(values).any() else []
     notes += in_words(text.quality)

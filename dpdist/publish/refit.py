@@ -153,12 +153,12 @@ def _fitted(release: ReleasedObject, model: Recentred, law: Draws, frame_row: Co
     return Fits(records, alpha, statistics, model.centre(statistics[None]), unweighted)
 
 
-def _subsample(release: ReleasedObject, own: slice) -> tuple[Codes, Floats]:
+def _subsample(release: ReleasedObject, stratum_rows: slice) -> tuple[Codes, Floats]:
     """Frame rows of the synthetic sample, and √(kept/own) records per frame row, by which its spreads are shrunk."""
-    count = release.frame.count[own]
+    count = release.frame.count[stratum_rows]
     share = min(1.0, LARGEST / float(count.sum()))
     kept = np.maximum(np.minimum(count, SMALLEST), np.round(count * share)).astype(np.int64)
-    rows = np.repeat(np.arange(own.start, own.stop, dtype=np.int32), kept)
+    rows = np.repeat(np.arange(stratum_rows.start, stratum_rows.stop, dtype=np.int32), kept)
     return rows, np.sqrt(kept / count)
 
 

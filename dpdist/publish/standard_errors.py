@@ -97,7 +97,7 @@ def composition(release: ReleasedObject, cells: Cells, expected: Sequence[Expect
     return raked_counts_and_means(sums, frame, cells, rake, stage) if rake else counts_and_means(sums, frame, cells, stage)
 
 
-def variances(release: ReleasedObject, cells: Cells, expected: Sequence[Expected], found: Spreads | None) -> list[Floats]:
+def variances(release: ReleasedObject, cells: Cells, expected: Sequence[Expected], kept: Spreads | None) -> list[Floats]:
     """T of counts, means and totals per cell; `expected` holds E(w|x), E(wy|x) per frame row for every set.
 
     Without spreads T = V_x + (1 + 1/m) B, with B the variance between the m released draws: the draws spread at least as
@@ -107,11 +107,11 @@ def variances(release: ReleasedObject, cells: Cells, expected: Sequence[Expected
     effect, sets = release.job.survey.design_effect or 1.0, len(release.sets)
     noises = 1 if release.job.mechanism.facts.sets_are_free else sets
     n, composed = release.frame.count.astype(float), composition(release, cells, expected)
-    if found is None:
+    if kept is None:
         per_set = cell_estimates(cells, n, *(np.array([pair[i] for pair in expected]) for i in range(2)))
         between = [v.var(axis=0, ddof=1) if sets > 1 else np.full(len(cells), np.nan) for v in per_set]
         return [effect * each.variance + (effect + 1.0 / sets) * b for each, b in zip(composed, between, strict=True)]
-    figures = [cell_estimates(cells, n, spread.weight, spread.product) for spread in found]
+    figures = [cell_estimates(cells, n, spread.weight, spread.product) for spread in kept]
     total = []
     for k, each in enumerate(composed):
         centres, plain, draws, weighted, unweighted = (figure[k] for figure in figures)

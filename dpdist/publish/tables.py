@@ -72,20 +72,20 @@ def estimates(release: ReleasedObject, cells: Cells, grounds: Grounds) -> dict[s
     return {"parameters": parameters, "records": combined_records(release, cells, sums, floor)}
 
 
-def table(release: ReleasedObject, said: Table, grounds: Mapping[str, Grounds]) -> pa.Table:
+def table(release: ReleasedObject, layout: Table, grounds: Mapping[str, Grounds]) -> pa.Table:
     """One row per cell × statistic × estimator, cells in the declared order of levels; `grounds` by outcome, none where
     figures themselves were released."""
-    cells = cross(release.frame, said.by, said.margins)
+    cells = cross(release.frame, layout.by, layout.margins)
     first = release.job.outcomes[0]
-    wanted = {statistic.variable or first for statistic in said.statistics}
+    wanted = {statistic.variable or first for statistic in layout.statistics}
     if isinstance(model := release.model(0), NoisyTables):
-        found = {first: {"parameters": noised_intervals(release, model, said, cells)}}
+        found = {first: {"parameters": noised_intervals(release, model, layout, cells)}}
     else:
         found = {outcome: estimates(release, cells, each) for outcome, each in grounds.items() if outcome in wanted}
     outcomes = release.job.outcomes
     found = {outcome: limited(release, cells, outcomes.index(outcome), each) for outcome, each in found.items()}
     names = {name: k for k, name in enumerate(STATISTICS)}
-    columns: dict[str, list[object]] = {name: [] for name in said.by}
+    columns: dict[str, list[object]] = {name: [] for name in layout.by}
     figures: dict[str, list[object]] = {
         name: []
         for name in (
@@ -101,16 +101,16 @@ def table(release: ReleasedObject, said: Table, grounds: Mapping[str, Grounds]) 
         )
     }
     for cell, label in enumerate(cells.labels):
-        for statistic in said.statistics:
+        for statistic in layout.statistics:
             for estimator, intervals in found[statistic.variable or first].items():
                 interval = intervals[names[statistic.name]]
                 row = _row(interval, cell)
-                for name, level in zip(said.by, label, strict=True):
+                for name, level in zip(layout.by, label, strict=True):
                     columns[name].append(level)
                 values = (statistic.name, statistic.variable, estimator, *row, row[0] is None)
                 for name, value in zip(figures, values, strict=True):
                     figures[name].append(value)
-    text = [(name, pa.string()) for name in (*said.by, "statistic", "variable", "estimator")]
+    text = [(name, pa.string()) for name in (*layout.by, "statistic", "variable", "estimator")]
     number = [(name, pa.float64()) for name in ("estimate", "standard_error", "df", "lower", "upper")]
     return pa.table(columns | figures, schema=pa.schema([*text, *number, ("suppressed", pa.bool_())]))
 

@@ -34,7 +34,7 @@ def store_records(space: Workspace, plan: Plan, identity: Identity, listener: Li
         records = place(plan.job, plan.source, plan.census, Path(scratch), tick)
         if plan.source.fingerprint() != identity.input:
             raise changed_while_read(plan.source)
-        write_records(space.records, records, plan.layout.span_edges, lambda: let_go(vars(records).values()))
+        write_records(space.records, records, plan.layout.part_edges, lambda: let_go(vars(records).values()))
     space.mark("records", [space.job, space.frame, space.records])
 
 
@@ -45,9 +45,9 @@ def store_reference(space: Workspace, plan: Plan, listener: Listener) -> None:
         return
     if isinstance(reference, ReferenceRelease):
         records = reference.first_outcome()
-        write_table(space.carried, reference.table)
+        write_table(space.earlier_points, reference.table)
         write_records(space.reference, records, [0, len(records)])
-        space.mark("reference", [space.reference, space.carried])
+        space.mark("reference", [space.reference, space.earlier_points])
         return
     with (
         tempfile.TemporaryDirectory(dir=space.confidential, prefix=SCRATCH) as scratch,

@@ -20,7 +20,7 @@ from dpdist.survey.same_file import table_content
 def summaries(job: Job, fits: Mapping[int, Fit]) -> tuple[dict[str, Facts], dict[str, Donors]]:
     """What of the reference is published, by stratum: distributions of a score model; donors of records beside tables."""
     facts, donors = dict[str, Facts](), dict[str, Donors]()
-    for stratum, fit in fits.items() if job.refers else ():
+    for stratum, fit in fits.items() if job.has_reference else ():
         learned, label = fit.learned(stratum), fit.frame.stratum_labels[stratum]
         facts |= {label: learned.facts} if learned.facts is not None else {}
         donors |= {label: learned.donors} if learned.donors is not None else {}

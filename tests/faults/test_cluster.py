@@ -178,7 +178,7 @@ def test_causes_of_a_scheduler_that_cannot_be_reached_are_named(tmp_path: Path) 
     security = Credentials(tmp_path / "driver").security()
     with pytest.raises(ClusterError, match=r"did not answer for 0 s: nobody listens there \(connection refused\)"):
         reach(f"tls://127.0.0.1:{free_port()}", security, 0)
-    assert tls.own_address("tls://127.0.0.1:8786") == "127.0.0.1"
+    assert tls.address_here("tls://127.0.0.1:8786") == "127.0.0.1"
     with pytest.raises(ClusterError, match="its name cannot be resolved"):
         reach("tls://scheduler.invalid:8786", security, 0)
 

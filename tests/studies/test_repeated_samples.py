@@ -80,7 +80,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, noise_of: Callable[[str], A
 
     def kept(job: Job, workspace: Path, **said: Any) -> Path | str:
         public = real(job, workspace, **said)
-        to = folder / "kept" / f"{job.dataset} {'reference' if job.refers else 'histogram'}"
+        to = folder / "kept" / f"{job.dataset} {'reference' if job.has_reference else 'histogram'}"
         shutil.copytree(Path(str(public)) / "tables", to)
         shutil.copy(said["input"], to / "current.parquet")
         return public

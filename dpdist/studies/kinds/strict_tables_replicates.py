@@ -21,7 +21,7 @@ from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
 from dpdist.estimation.direct import direct
 from dpdist.estimation.estimators import STATISTICS as FIGURES
 from dpdist.evaluation.laplace import noised
-from dpdist.evaluation.reference_baselines import referred
+from dpdist.evaluation.reference_baselines import reference_baselines
 from dpdist.job import Job, StatisticName
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.on_reference import Learned
@@ -112,7 +112,7 @@ def _unprotected(
     """Direct estimates, the reference alone, and direct estimates with Laplace noise, ε shared by a record's 8 figures."""
     values = {name: e.value for name, e in zip(STATISTICS, direct(survey.found, survey.frame, survey.cells), strict=False)}
     job = job_of(study, case, key, study.mechanisms[0], study.grid[0])
-    others = referred(job, survey.frame, [survey.records], [earlier], key)
+    others = reference_baselines(job, survey.frame, [survey.records], [earlier], key)
     for epsilon in study.grid:
         yield from errors_of("direct", epsilon, values, survey)
         yield from errors_of("reference_only", epsilon, others.figures("reference_only", survey.cells), survey)
