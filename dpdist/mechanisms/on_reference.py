@@ -35,7 +35,7 @@ CHECKED = 4000
 """Reference records, of all strata alike, on which a spurious mode is looked for."""
 
 Learning = Generator[Pass | Sample, Any, "tuple[Learned, Draws]"]
-"""What was learned, and draws of the reference's fit with α = 1; where weights are tuned, records count as `for_later_files`."""
+"""What was learned, and draws of the reference's fit with α = 1; tuned weights count `for_later_files`."""
 
 
 class Spurious(Exception):

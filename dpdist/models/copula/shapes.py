@@ -162,7 +162,7 @@ def by_class(
     position: Ints, cell: Codes, weight: Floats, outcome: Floats, marginals: list[Marginal]
 ) -> tuple[Ints, Floats]:
     """Positions (cell, class) and edges (cell, class − 1) of classes of weights that have a distribution of outcomes each:
-    in place of the cell's, or added to `found`. A cell with fewer classes than others repeats its last one."""
+    in place of the cell's, or added to `marginals`. A cell with fewer classes than others repeats its last one."""
     edges = [_edges(weight[cell == k]) for k in range(len(position))]
     most = max(len(each) for each in edges)
     padded = np.array([[*each, *(each[-1:] or [0.0]) * (most - len(each))] for each in edges]).reshape(len(position), most)
