@@ -3,6 +3,7 @@
 Public domains and bounds are stated here and never inferred from the confidential file.
 """
 
+from dpdist.job.acceptance import Gate
 from dpdist.job.data import Column, Simulate
 from dpdist.job.design import ReplicateWeights
 from dpdist.job.earlier import Calibration, Fit, Reference
@@ -50,6 +51,7 @@ __all__ = [
     "Family",
     "Fit",
     "Frozen",
+    "Gate",
     "Job",
     "LedgerSettings",
     "Limits",

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import cached_property
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, WithJsonSchema, model_validator
 
+from dpdist.job.acceptance import Acceptance
 from dpdist.job.base import BASE_SCHEMA, Base
+from dpdist.job.correction import Correction
 from dpdist.job.data import Column, Input, Keep
 from dpdist.job.design import Survey
 from dpdist.job.earlier import CALIBRATION_SCHEMA, Calibration, Fit, Reference
@@ -28,6 +30,11 @@ from dpdist.job.tables import Microdata, Rake, Table
 from dpdist.job.values import ColumnName, Frozen, Name, Period, Sentence, at_most
 
 _UNSAID = Model(family="lognormal")
+
+
+def _unsaid(value: object) -> bool:
+    """A key that a job does not say is not in its release either."""
+    return value is None
 
 
 class Job(Frozen):
@@ -74,6 +81,17 @@ class Job(Frozen):
     )
     record: Record = Field(default=Record(), description="which confidential by-products are kept")
     ledger: LedgerSettings | None = Field(default=None, description="the account that the release's budget is charged to")
+    accept: Acceptance | None = Field(
+        default=None, exclude_if=_unsaid, description="gates that the release must meet under noise, or it is not published"
+    )
+    correction: Correction | None = Field(
+        default=None, exclude_if=_unsaid, description="of a period that was released before: its version, and why"
+    )
+    approval: Literal["required"] | None = Field(
+        default=None,
+        exclude_if=_unsaid,
+        description="required: what a run makes is held aside, and `dpdist approve` alone publishes it",
+    )
     presentation: Presentation = Field(
         default=Presentation(), description="titles, labels, units and rules of print; it never changes a figure"
     )
@@ -163,13 +181,25 @@ class Job(Frozen):
 
     @property
     def epsilon_per_set(self) -> Fraction:
-        return self.budget.epsilon / self.synthetic_sets
+        return self._epsilon_of_release / self.synthetic_sets
 
     @property
     def epsilon_of_tables(self) -> Fraction:
-        """What is left of the release's budget after its reference's histograms."""
+        """What is left of the release's budget after its gates and its reference's histograms."""
         own = self.reference.histogram if self.reference is not None else None
-        return self.budget.epsilon - (own.epsilon if own is not None else 0)
+        return self._epsilon_of_release - (own.epsilon if own is not None else 0)
+
+    @property
+    def _epsilon_of_release(self) -> Fraction:
+        """What the gates leave of the budget."""
+        return self.budget.epsilon - (self.accept.epsilon if self.accept is not None else 0)
+
+    @property
+    def gated(self) -> bool:
+        """True if gates may be measured beside the release: it is strict, by noise of pure ε on one set of statistics."""
+        facts = self.mechanism.facts
+        alone = facts.adds_noise and not facts.whole_tables and not facts.sets_are_free
+        return alone and facts.strict(self) and self.budget.delta is None
 
     @property
     def has_reference(self) -> bool:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from dpdist.core.errors import AnalysisError
 from dpdist.core.parquet_tables import ParquetTables
-from dpdist.core.public_files import UNFIT, read_object
+from dpdist.core.public_files import HELD, read_object, unfit
 from dpdist.estimation.estimators import combine_sets
 from dpdist.estimation.frame_table import read_job
 from dpdist.job import Job
@@ -207,6 +207,11 @@ class Release(os.PathLike[str]):
         return read_job(self.folder, "released/job.json")
 
     @property
+    def held(self) -> bool:
+        """True if it is not published: it waits for approval."""
+        return unfit(self.folder) == HELD.splitlines()[0]
+
+    @property
     def _sets(self) -> int:
         return 0 if self._job.mechanism.facts.whole_tables else self._job.synthetic_sets
 
@@ -214,7 +219,7 @@ class Release(os.PathLike[str]):
     def _facts(self) -> dict[str, str]:
         """What is shown of a release: which it is, what is promised, what it holds."""
         said = self.statement
-        warned = {"replay": "repeats another run's draws: not for publication"} if (self.folder / UNFIT).exists() else {}
+        warned = {"not for publication": why} if (why := unfit(self.folder)) is not None else {}
         protects = {"protects": said["headline"]} if "headline" in said else {}
         return {
             **warned,

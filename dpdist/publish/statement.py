@@ -17,6 +17,10 @@ from dpdist.publish.borrowing import borrowing
 from dpdist.publish.limits import drifted, looked_through, unidentified
 from dpdist.publish.released import DISTRIBUTIONS, DONORS, ReleasedObject
 
+APPROVAL = (
+    "this release was held, and published when somebody had approved it. Who approves may look at the confidential "
+    "evaluation first: that choice depends on the records, and it is in no ε"
+)
 VERBATIM = (
     "most of the reference's weights and outcomes, cell by cell, as they stand in its records; publish this folder only if "
     "the reference really is published"
@@ -72,11 +76,13 @@ def statement(release: ReleasedObject) -> dict[str, Any]:
     return {
         "dataset": job.dataset,
         "period": job.period,
+        **({"correction": job.correction.model_dump()} if job.correction is not None else {}),
         **_claimed(release),
         **release.promise,
         "privacy_unit": "record",
         "privacy_unit_in_words": unit(job),
         "trust_model": TRUST_MODEL,
+        **({"approval": APPROVAL} if job.approval is not None else {}),
         "domain": domain(job),
         "synthetic_sets": 0 if job.mechanism.facts.whole_tables else job.synthetic_sets,
         "metered": release.promise.get("metered", False),

@@ -96,9 +96,9 @@ def test_a_chain_that_is_one_file_after_the_other_carries_no_shape() -> None:
 
 def test_periods_change_by_as_much_each_and_end_where_the_case_says() -> None:
     case = small().cases[0]
-    assert [case.said(t)["sd"] for t in range(4)] == pytest.approx([0.4, 0.4 + 0.2 / 3, 0.4 + 0.4 / 3, 0.6])
-    assert case.said(3)["growth"] == pytest.approx(1.05**3 - 1.0)
-    assert case.said(3)["population"] == round(30_000 * 1.05**3)
+    assert [case.survey(t)["sd"] for t in range(4)] == pytest.approx([0.4, 0.4 + 0.2 / 3, 0.4 + 0.4 / 3, 0.6])
+    assert case.survey(3)["growth"] == pytest.approx(1.05**3 - 1.0)
+    assert case.survey(3)["population"] == round(30_000 * 1.05**3)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dpdist.job import Job
+from dpdist.job.checks.acceptance import acceptance
 from dpdist.job.checks.columns import categories, roles, universe
 from dpdist.job.checks.comparators import comparators
 from dpdist.job.checks.contradiction import Contradiction
@@ -49,6 +50,7 @@ def contradictions(job: Job) -> list[Contradiction]:
         *calibration(job),
         *noisy_statistics(job),
         *sanitized(job),
+        *acceptance(job),
         *least_budget(job),
         *added_noise(job),
         *noisy_tables(job),
