@@ -236,7 +236,7 @@ def test_two_jobs_never_share_a_key(in_bucket: View, monkeypatch: pytest.MonkeyP
                 keys.append(key)
         return settle(path)
 
-    monkeypatch.setattr(one.store, "settle", silent_then)
+    monkeypatch.setattr(one.store, "put_if_absent", silent_then)
     monkeypatch.setattr(other.store, "alone", lambda lock: nullcontext())
     with pytest.raises(WorkspaceError, match="belongs to another job"), one.owned(Identity({"epsilon": "2"}, "own"), None):
         pass
