@@ -11,12 +11,13 @@ from pydantic import Field, WithJsonSchema, model_validator
 
 from dpdist.job.acceptance import Acceptance
 from dpdist.job.base import BASE_SCHEMA, Base
+from dpdist.job.budget import ReleaseBudget
 from dpdist.job.correction import Correction
 from dpdist.job.data import Column, Input, Keep
 from dpdist.job.design import Survey
 from dpdist.job.earlier import CALIBRATION_SCHEMA, Calibration, Fit, Reference
 from dpdist.job.ledger import LedgerSettings
-from dpdist.job.mechanism import Mechanism, ReleaseBudget
+from dpdist.job.mechanisms import Mechanism
 from dpdist.job.model import Model, Outcome
 from dpdist.job.names import (
     SAMPLERS,
@@ -101,8 +102,8 @@ class Job(Frozen):
     def _sampler_resolved(self) -> Self:
         """A job holds the sampler that is taken: what is published, and what decides the result, name it."""
         if self.sampler.name == "auto":
-            known = SAMPLERS.get(self.family, ("exact",)) if not self.mechanism.facts.adds_noise else ("exact",)
-            left = [name for name in known if name != "exact" or not self.mechanism.facts.clamps]
+            known = SAMPLERS.get(self.family, ("exact",)) if not self.mechanism.adds_noise else ("exact",)
+            left = [name for name in known if name != "exact" or not self.mechanism.clamps]
             object.__setattr__(self, "sampler", self.sampler.model_copy(update={"name": (left or known)[0]}))
         return self
 
@@ -120,7 +121,7 @@ class Job(Frozen):
     @property
     def fits_likelihood(self) -> bool:
         """True if parameters of a model of the records are released, by likelihood or histogram, and not tables."""
-        return not self.mechanism.facts.tabulates
+        return not self.mechanism.tabulates
 
     @property
     def modelled_columns(self) -> tuple[str, ...]:
@@ -131,7 +132,7 @@ class Job(Frozen):
     @property
     def reference_columns(self) -> tuple[str, ...]:
         """Columns whose combinations a reference must have records of."""
-        cells = self.cell_columns if self.mechanism.facts.by_cell else ()
+        cells = self.cell_columns if self.mechanism.by_cell else ()
         return tuple(dict.fromkeys([*self.strata, *self.predictors, *cells]))
 
     @property
@@ -147,12 +148,12 @@ class Job(Frozen):
     @property
     def family(self) -> Family | Statistics:
         """The likelihood's family, or the statistics that the mechanism has in its place."""
-        return self.mechanism.facts.statistics or self.likelihood.family
+        return self.mechanism.statistics or self.likelihood.family
 
     @property
     def model_name(self) -> str:
         """For messages: the likelihood's family, or the mechanism that fits none."""
-        return self.likelihood.family if self.mechanism.facts.statistics is None else self.mechanism.name
+        return self.likelihood.family if self.mechanism.statistics is None else self.mechanism.name
 
     @property
     def predictors(self) -> tuple[str, ...]:
@@ -197,9 +198,8 @@ class Job(Frozen):
     @property
     def gated(self) -> bool:
         """True if gates may be measured beside the release: it is strict, by noise of pure ε on one set of statistics."""
-        facts = self.mechanism.facts
-        alone = facts.adds_noise and not facts.whole_tables and not facts.sets_are_free
-        return alone and facts.strict(self) and self.budget.delta is None
+        alone = self.mechanism.adds_noise and not self.mechanism.whole_tables and not self.mechanism.sets_are_free
+        return alone and self.strict and self.budget.delta is None
 
     @property
     def has_reference(self) -> bool:
@@ -223,18 +223,18 @@ class Job(Frozen):
 
     @property
     def strict(self) -> bool:
-        """True if the bound holds for every file: fixed bins, or a clamp and no weight learned on the file itself."""
-        return self.mechanism.facts.strict(self)
+        """True if the bound holds for every file."""
+        return self.mechanism.guarantee(self) == "strict"
 
     @property
     def local(self) -> bool:
         """True if noise has the scale of the file's own sensitivities: nothing is promised then."""
-        return self.mechanism.facts.whole_tables and self.mechanism.sensitivity == "local"
+        return self.mechanism.whole_tables and self.mechanism.guarantee(self) == "none"
 
     @property
     def frozen(self) -> bool:
         """True if a record's privacy weight is fixed by the reference: a function of the record, whatever the file."""
-        needed = self.mechanism.facts.reference == "needed"
+        needed = self.mechanism.needs_reference
         return self.reference is not None and not needed and self.mechanism.weights.rule != "none"
 
     @property

@@ -41,7 +41,7 @@ def promise_of(job: Job, per_set: Guarantee, *assumptions: str) -> Promise:
         composition += GATES.format(epsilon=budget_text(job.accept.epsilon))
     target = None if isinstance(per_set, NoGuarantee) else target_of(job)
     weights = (WEIGHTS_ARE_ATTRIBUTES,) if job.survey.weight else ()
-    clamps = (USERS_CLAMP,) if job.mechanism.facts.clamps else ()
+    clamps = (USERS_CLAMP,) if job.mechanism.clamps else ()
     users = (*USERS_PART, *clamps) if job.family == "user" else ()
     tuned = (CALIBRATED.format(job.calibration.period),) if job.calibration is not None else ()
     known = SECRET_SIZES if job.sizes_secret else PUBLIC_X

@@ -173,10 +173,10 @@ class Release(os.PathLike[str]):
 
     def _refuse_rule(self) -> None:
         """Raises `AnalysisError` where sets cannot be combined by T = B/m + W."""
-        facts = self._job.mechanism.facts
+        mechanism = self._job.mechanism
         if not self._sets:
             raise AnalysisError("the release has no synthetic records", "a release with synthetic sets", QUOTE)
-        if facts.sets_are_free or self._job.family == "reference_cells":
+        if mechanism.sets_are_free or self._job.family == "reference_cells":
             found = "the synthetic sets follow one noisy release, whose noise does not vary between them"
             allowed = "sets that are protected one by one, for which T = B/m + W holds"
             raise AnalysisError(found, allowed, f"{QUOTE}; `synthetic(k)` gives estimates without standard errors")
@@ -213,7 +213,7 @@ class Release(os.PathLike[str]):
 
     @property
     def _sets(self) -> int:
-        return 0 if self._job.mechanism.facts.whole_tables else self._job.synthetic_sets
+        return 0 if self._job.mechanism.whole_tables else self._job.synthetic_sets
 
     @property
     def _facts(self) -> dict[str, str]:

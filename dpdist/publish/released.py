@@ -110,7 +110,7 @@ def _underivable(released: Job, job: Job) -> str:
     """
     if job.tables == released.tables:
         return ""
-    if released.mechanism.facts.whole_tables:
+    if released.mechanism.whole_tables:
         return f"other tables: figures of '{released.mechanism.name}' were noised one by one"
     if (job.categories, job.cell_columns) != (released.categories, released.cell_columns):
         return f"columns {', '.join(job.categories) or 'none'}, in this order"

@@ -42,11 +42,11 @@ def described(plan: Plan, fit: Fit) -> dict[str, Any] | None:
         "period": given.period,
         "provenance": given.provenance,
     }
-    if plan.job.mechanism.facts.statistics == "reference_cells":
+    if plan.job.mechanism.statistics == "reference_cells":
         facts["content"] = table_content(plan.job, reference.source)
     if plan.goodness is not None:
         facts["fit"] = plan.goodness.described()
-    return facts | ({"power": powers(fit)} if plan.job.mechanism.facts.centres else {})
+    return facts | ({"power": powers(fit)} if plan.job.mechanism.centres else {})
 
 
 def _chained(plan: Plan, earlier: ReferenceRelease) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dpdist.job import LEAST_BUDGET, Job, Statistic, those
-from dpdist.job.checks.contradiction import Contradiction
+from dpdist.job.contradiction import Contradiction
 
 COUNT = Statistic(name="count")
 
@@ -15,7 +15,6 @@ def acceptance(job: Job) -> Iterator[Contradiction]:
     chosen = job.accept
     if chosen is None:
         return
-    facts = job.mechanism.facts
     if not job.gated:
         known = those(lambda each: each.adds_noise and not each.whole_tables and not each.sets_are_free)
         found = f"gates cannot be measured beside '{job.mechanism.name}'"
@@ -23,7 +22,7 @@ def acceptance(job: Job) -> Iterator[Contradiction]:
     if job.epsilon_of_tables <= 0:
         found = "the gates leave nothing of the release's budget, which budget.epsilon states"
         yield Contradiction(("accept", "epsilon"), found, "give them a part of it")
-    elif facts.adds_noise and chosen.epsilon / len(chosen.gates) < LEAST_BUDGET:
+    elif job.mechanism.adds_noise and chosen.epsilon / len(chosen.gates) < LEAST_BUDGET:
         yield Contradiction(("accept", "epsilon"), "less than 1e-6 for each gate", "give them more, or take fewer gates")
     weight = job.survey.weight
     if weight is not None and (weight not in job.columns or job.columns[weight].bounds is None):

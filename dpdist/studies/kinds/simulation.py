@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from dpdist.job import FACTS
 from dpdist.job.checks import contradictions
 from dpdist.studies.kinds.protocol import Caption, Fact, Refusal, Replicate, SimulatedKind, randomness
 from dpdist.studies.kinds.simulation_replicates import ANY, job_of, mechanism_of, replicate
@@ -127,10 +126,10 @@ class SimulationKind(SimulatedKind):
 
 def _arm(study: Simulation, arm: Arm) -> tuple[str, ...]:
     """An arm in words: settings, and what its mechanism promises."""
-    if FACTS[arm.name].adds_noise:
-        bins = "⌈ln n⌉" if arm.bins is None else str(arm.bins)
+    if arm.adds_noise:
+        bins = ", ".join(f"{getattr(arm, name) or '⌈ln n⌉'} {name}" for name in arm.scanned)
         scale = "2/ε" if (arm.adjacency or study.adjacency) == "substitution" else "1/ε"
-        return arm.key, arm.name, f"{bins} bins, noise of scale {scale}", f"strict, {arm.adjacency or study.adjacency}"
+        return arm.key, arm.name, f"{bins}, noise of scale {scale}", f"strict, {arm.adjacency or study.adjacency}"
     weights = arm.weights.model_dump(exclude_defaults=True)
     weights.setdefault("rule", arm.weights.rule)
     if arm.weights.rule == "cluster":
