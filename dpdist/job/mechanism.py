@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import inf
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from pydantic import Field, model_validator
 
 from dpdist.job.contradiction import Contradiction, declared
-from dpdist.job.names import RULE_CONSTANTS, SAMPLERS, Fallback, Guarantee, Statistics
+from dpdist.job.names import RULE_CONSTANTS, SAMPLERS, Fallback, Guarantee, StatisticName, Statistics
 from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Frozen
 from dpdist.job.weights import RuleOrName, Weights, rule_of
 
@@ -61,6 +61,10 @@ class MechanismSpec(Frozen):
     """What it does that a reference is needed for, if there is such a thing: "clips where the records tell"."""
     centres: ClassVar[bool] = False
     """It is centred at a fit of the reference, and plans a drift from it."""
+    gives: ClassVar[frozenset[StatisticName]] = frozenset(get_args(StatisticName))
+    """Statistics that tables may have."""
+    shape: ClassVar[bool] = True
+    """It releases how an outcome is distributed, or records that are."""
     scanned: ClassVar[dict[str, tuple[int, ...]]] = {}
     """Constants, whole numbers, that utility alone decides, and the values that a calibration scans first."""
 
@@ -71,6 +75,10 @@ class MechanismSpec(Frozen):
     def clips(self, job: Job) -> bool:
         """True if weights and outcomes are clipped to public bounds before they are added up."""
         return False
+
+    def noises(self, job: Job) -> int:
+        """How many times records were protected: sets of one noise differ by what is drawn after it."""
+        return 1 if self.sets_are_free else job.synthetic_sets
 
     @property
     def gaussian(self) -> bool:

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import scipy
 
 from dpdist.core.records import TOTAL, Floats
@@ -35,6 +34,7 @@ WITHOUT = f"{NO_ESTIMATE} stands where there is no estimate, or none is printed.
 ESTIMATORS = {
     "parameters": "Estimates are those from the released parameters.",
     "records": "Estimates are those from the synthetic records.",
+    "both": "Estimates are those from the released parameters, where these tell them, and else from the synthetic records.",
 }
 
 
@@ -76,13 +76,13 @@ class Printed:
         return bool(np.isfinite(self.margins).any())
 
 
-def printed(job: Job, layout: Table, table: pa.Table) -> Printed:
+def printed(job: Job, said: Table, table: pa.Table) -> Printed:
     """The printed form of a published table, as `dpdist.publish.tables` made it."""
     text, shown = job.presentation, _estimator(job.presentation, table)
-    rows = table.filter(pc.equal(table["estimator"], shown))
-    labels = [_labels(job, layout, name) for name in layout.by]
-    across = _across(text, layout, labels)
-    shape = (*map(len, labels), len(layout.statistics))
+    rows = shown_rows(table, shown)
+    labels = [_labels(job, said, name) for name in said.by]
+    across = _across(text, said, labels)
+    shape = (*map(len, labels), len(said.statistics))
     value, error, df, lower, upper = (
         _laid_out(rows[name], shape, across) for name in ("estimate", "standard_error", "df", "lower", "upper")
     )
@@ -90,15 +90,15 @@ def printed(job: Job, layout: Table, table: pa.Table) -> Printed:
         margin = scipy.stats.t.ppf(0.95, df) * error
     groups = [""] if across is None else labels[across]
     stub = [i for i in range(len(labels)) if i != across]
-    columns = _columns(text, layout, groups, value)
+    columns = _columns(text, said, groups, value)
     quality = rated(text.quality, [column.statistic.name for column in columns], value, error, margin)
     value, margin, lower, upper = (np.where(quality.printed, each, np.nan) for each in (value, margin, lower, upper))
     return Printed(
-        name=layout.name,
-        title=text.table(layout.name).title or layout.name,
-        stub=tuple(text.label(layout.by[i]) for i in stub),
+        name=said.name,
+        title=text.table(said.name).title or said.name,
+        stub=tuple(text.label(said.by[i]) for i in stub),
         rows=tuple(product(*(labels[i] for i in stub))),
-        across=None if across is None else text.label(layout.by[across]),
+        across=None if across is None else text.label(said.by[across]),
         columns=columns,
         values=_rounded(value, columns),
         margins=_rounded(margin, columns),
@@ -106,8 +106,16 @@ def printed(job: Job, layout: Table, table: pa.Table) -> Printed:
         upper=_rounded(upper, columns),
         flags=quality.flags,
         estimator=shown,
-        notes=_notes(job, layout, shown, value, margin),
+        notes=_notes(job, said, _used(rows, shown), value, margin),
     )
+
+
+def shown_rows(table: pa.Table, estimator: str) -> pa.Table:
+    """Rows of one estimator; of a statistic that has none by it, those of the other."""
+    statistic = list(zip(table["statistic"].to_pylist(), table["variable"].to_pylist(), strict=True))
+    used = table["estimator"].to_pylist()
+    having = {own for own, how in zip(statistic, used, strict=True) if how == estimator}
+    return table.filter([how == estimator or own not in having for own, how in zip(statistic, used, strict=True)])
 
 
 def _estimator(text: Presentation, table: pa.Table) -> str:
@@ -115,15 +123,15 @@ def _estimator(text: Presentation, table: pa.Table) -> str:
     return text.estimator or str(table["estimator"][0])
 
 
-def _labels(job: Job, layout: Table, name: str) -> list[str]:
+def _labels(job: Job, said: Table, name: str) -> list[str]:
     levels = [job.presentation.level(name, level) for level in job.columns[name].levels or ()]
-    return levels + [TOTAL] * layout.margins
+    return levels + [TOTAL] * said.margins
 
 
-def _across(text: Presentation, layout: Table, labels: Sequence[Sequence[str]]) -> int | None:
+def _across(text: Presentation, said: Table, labels: Sequence[Sequence[str]]) -> int | None:
     """The column whose levels stand side by side: the job's, or of several the one with the fewest, if these are few."""
-    if (named := text.table(layout.name).across) is not None:
-        return layout.by.index(named)
+    if (named := text.table(said.name).across) is not None:
+        return said.by.index(named)
     fewest = min(range(len(labels)), key=lambda i: (len(labels[i]), -i), default=0)
     return fewest if len(labels) > 1 and len(labels[fewest]) <= MOST_ACROSS else None
 
@@ -138,14 +146,21 @@ def _laid_out(column: pa.ChunkedArray, shape: tuple[int, ...], across: int | Non
 
 def head_of(text: Presentation, statistic: Statistic) -> str:
     """What a statistic is called above its column."""
-    name = statistic.name.capitalize()
+    if statistic.of is not None:
+        column, level = text.label(statistic.column or ""), text.level(statistic.column or "", statistic.level)
+        return f"Difference from {column} {level}: {head_of(text, statistic.of)}"
+    if statistic.across:
+        return f"Share across {', '.join(text.label(name) for name in statistic.across)}"
+    name = statistic.label[0].upper() + statistic.label[1:]
+    if statistic.over is not None:
+        return f"{name} of {text.with_unit(statistic.variable or '')} to {text.with_unit(statistic.over)}"
     return name if statistic.variable is None else f"{name} of {text.with_unit(statistic.variable)}"
 
 
-def _columns(text: Presentation, layout: Table, groups: Sequence[str], values: Floats) -> tuple[Column, ...]:
-    number, made = len(layout.statistics), []
+def _columns(text: Presentation, said: Table, groups: Sequence[str], values: Floats) -> tuple[Column, ...]:
+    number, made = len(said.statistics), []
     for group in groups:
-        for j, statistic in enumerate(layout.statistics):
+        for j, statistic in enumerate(said.statistics):
             stated = text.decimals.get(statistic.name)
             own = 0 if statistic.name == "count" else _decimals(values[:, j::number])
             made.append(Column(group, head_of(text, statistic), statistic, own if stated is None else stated))
@@ -178,9 +193,14 @@ def figure_text(value: float, decimals: int, thousands: str = "") -> str:
     return "" if np.isnan(value) else f"{value:{thousands}.{max(decimals, 0)}f}"
 
 
-def _notes(job: Job, layout: Table, shown: str, values: Floats, margins: Floats) -> tuple[str, ...]:
+def _used(rows: pa.Table, shown: str) -> str:
+    """The estimator, or that there are two."""
+    return shown if set(rows["estimator"].to_pylist()) <= {shown} else "both"
+
+
+def _notes(job: Job, said: Table, shown: str, values: Floats, margins: Floats) -> tuple[str, ...]:
     text = job.presentation
-    notes = [*text.table(layout.name).notes, *text.notes, ESTIMATORS[shown]]
+    notes = [*text.table(said.name).notes, *text.notes, ESTIMATORS[shown]]
     notes += [MARGINS] if np.isfinite(margins).any() else []
     notes += [WITHOUT] if np.isnan(values).any() else []
     notes += in_words(text.quality)

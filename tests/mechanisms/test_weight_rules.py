@@ -53,9 +53,7 @@ def releases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ReleasedObje
     return made
 
 
-def under(
-    release: ReleasedObject, mechanism: str, weights: dict[str, Any], reference: bool = False
-) -> ReleasedObject:
+def under(release: ReleasedObject, mechanism: str, weights: dict[str, Any], reference: bool = False) -> ReleasedObject:
     """The release, as if its job had said another rule."""
     job, aim = said("weighted", "zero_out", release.job.family), {}
     if reference:
