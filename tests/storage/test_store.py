@@ -228,13 +228,13 @@ def test_a_put_that_is_refused_for_one_that_never_lands_is_tried_again(
 def test_two_jobs_never_share_a_key(in_bucket: View, monkeypatch: pytest.MonkeyPatch) -> None:
     """A first driver falls silent between its key and its identity, and a second one takes over with another job."""
     one, other = in_bucket(), in_bucket()
-    settle, keys = one.store.settle, list[Key]()
+    put, keys = one.store.put_if_absent, list[Key]()
 
     def silent_then(path: Path) -> bool:
         if path == one.identity and not keys:
             with other.owned(Identity({"epsilon": "1"}, "other"), None) as key:
                 keys.append(key)
-        return settle(path)
+        return put(path)
 
     monkeypatch.setattr(one.store, "put_if_absent", silent_then)
     monkeypatch.setattr(other.store, "alone", lambda lock: nullcontext())
