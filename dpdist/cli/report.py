@@ -80,6 +80,7 @@ def _covered(statement: Mapping[str, Any]) -> dict[str, str]:
         "neighbours": statement.get("adjacency_in_words"),
         "not covered": ", ".join(statement.get("not_protected", ())),
     }
+    lines |= {"small counts": statement.get("public_frame", {}).get("in_words")}
     lines |= {"unit": statement.get("privacy_unit_in_words"), "trusted": statement.get("trust_model")}
     return {name: text for name, text in lines.items() if text}
 

@@ -15,6 +15,7 @@ from dpdist.mechanisms.reference_tables.sensitivity import noise_scales
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy import adjacency, claims
 from dpdist.privacy.guarantees import Promise
+from dpdist.privacy.units import record_epsilon
 from dpdist.runtime.blocks import Layout, log_lik_bytes
 from dpdist.runtime.goodness_of_fit import GoodnessOfFit
 from dpdist.survey.earlier_release import ReferenceRelease
@@ -102,7 +103,7 @@ def reference(plan: Plan, opened: ReferenceFile | ReferenceRelease) -> str:
         return said
     cell = plan.frame.group(job.cell_columns)[0]
     size = np.bincount(cell, weights=opened.counts(plan.frame)).astype(int)
-    few = fewest(noise_scales(job.epsilon_of_tables, job.budget.adjacency, len(job.outcomes)))
+    few = fewest(noise_scales(record_epsilon(job, job.epsilon_of_tables), job.budget.adjacency, len(job.outcomes)))
     said += f", {size.min():,} to {size.max():,} in each of {len(size):,} cells"
     small = int((size < few).sum())
     return said + (f"; {small:,} of fewer than {few:,.0f}, which noise would drown, have sums together" if small else "")
