@@ -167,7 +167,7 @@ VALUES = {
     "infinite outcome": ("salary", np.inf, "salary: ", "correct the file"),
     "outcome out of bounds": ("salary", CANARY * 10, "salary: values outside the public bounds (row 7)", "outside: clip"),
     "unlisted level": ("sex", CANARY_LEVEL, "sex: values that are not declared levels (row 7)", "columns.sex.levels"),
-    "missing level": ("sex", None, "sex: missing values (row 7)", "columns.sex.missing: drop"),
+    "missing level": ("sex", None, "sex: missing values (row 7)", "columns.sex.missing: category"),
 }
 
 

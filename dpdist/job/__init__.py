@@ -3,7 +3,7 @@
 Public domains and bounds are stated here and never inferred from the confidential file.
 """
 
-from dpdist.job.data import Column, Simulate
+from dpdist.job.data import Column, Simulate, TextFile
 from dpdist.job.design import ReplicateWeights
 from dpdist.job.earlier import Calibration, Fit, Reference
 from dpdist.job.ledger import LedgerSettings, Limits, Window
@@ -75,6 +75,7 @@ __all__ = [
     "Statistics",
     "Synthesis",
     "Table",
+    "TextFile",
     "Toolchain",
     "WeightRule",
     "Weights",
