@@ -335,7 +335,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
-    assert_refused(run(tmp_path, input=tmp_path), "file: ", "a Parquet file, or a CSV file")
+    assert_refused(run(tmp_path, input=tmp_path), "file: ", "a Parquet file, a CSV file")
 
 
 def test_no_input_at_all_is_refused_with_both_ways_to_give_one(tmp_path: Path) -> None:

@@ -116,18 +116,18 @@ MOST_LEVELS = 100_000
 """Of a range: as many cells a table of one column may have."""
 
 
-def _ranges(said: Any) -> Any:
+def _ranges(value: Any) -> Any:
     """Levels with every range in them written out."""
-    listed = [said] if isinstance(said, dict) else said
+    listed = [value] if isinstance(value, dict) else value
     if not isinstance(listed, list | tuple):
-        return said
+        return value
     return tuple(level for each in listed for level in (_range(each) if isinstance(each, dict) else (each,)))
 
 
-def _range(said: dict[Any, Any]) -> range:
-    ends: Any = said.get("range")
+def _range(value: dict[Any, Any]) -> range:
+    ends: Any = value.get("range")
     whole = isinstance(ends, list | tuple) and len(ends) == 2 and all(type(end) is int for end in ends)
-    if len(said) != 1 or not whole or not ends[0] <= ends[1] < ends[0] + MOST_LEVELS:
+    if len(value) != 1 or not whole or not ends[0] <= ends[1] < ends[0] + MOST_LEVELS:
         raise ValueError(f"a range of at most {MOST_LEVELS:,} whole numbers, both ends included: {{range: [1, 255]}}")
     return range(ends[0], ends[1] + 1)
 

@@ -31,7 +31,7 @@ class Written(NamedTuple):
 
 
 UTF8 = Written()
-"""As is read where nothing else is said."""
+"""As is read where nothing else is written."""
 
 
 def guessed(path: Path) -> Written:
@@ -44,35 +44,35 @@ def guessed(path: Path) -> Written:
     return Written(encoding, others[0] if others else ",")
 
 
-def misread(path: Path, said: Written = UTF8) -> Problem | None:
+def misread(path: Path, written: Written = UTF8) -> Problem | None:
     """What makes every line of the file unreadable: another encoding than is said, or another separator."""
-    shown = codecs.lookup(said.encoding).name.upper()
+    shown = codecs.lookup(written.encoding).name.upper()
     try:
-        if (fault := _undecoded(path, said.encoding)) is not None:
+        if (fault := _undecoded(path, written.encoding)) is not None:
             at, found = (f"line {fault.line}",), f"bytes that are not {shown}"
-            likely = fault.likely if said.encoding == "utf-8" else guessed(path).encoding
+            likely = fault.likely if written.encoding == "utf-8" else guessed(path).encoding
             return Problem("file", found, f"text in {shown}", _add(path, "encoding", likely), 1, at)
-        header = _header(path, said.encoding)
+        header = _header(path, written.encoding)
     except (OSError, EOFError):
         return None
-    if said.separator in header:
+    if written.separator in header:
         return None
     for mark, name in SEPARATORS.items():
         if mark in header:
             found, remedy = f"its fields are separated by {name}", _add(path, "separator", mark)
-            return Problem("file", found, SEPARATORS.get(said.separator, said.separator), remedy, 1, ("line 1",))
+            return Problem("file", found, SEPARATORS.get(written.separator, written.separator), remedy, 1, ("line 1",))
     return None
 
 
-def lines_of(path: Path, rows: set[int], said: Written = UTF8) -> Mapping[int, int]:
+def lines_of(path: Path, rows: set[int], written: Written = UTF8) -> Mapping[int, int]:
     """The line, from 1, where each row of data (from 0) begins, as far as the file can be read so far.
 
     Line breaks within quotes count; empty lines are no rows.
     """
     found: dict[int, int] = {}
     try:
-        with _opened(path) as file, io.TextIOWrapper(file, encoding=said.decoding, newline="") as text:
-            reader, row, above = csv.reader(text, delimiter=said.separator), -2, 0
+        with _opened(path) as file, io.TextIOWrapper(file, encoding=written.decoding, newline="") as text:
+            reader, row, above = csv.reader(text, delimiter=written.separator), -2, 0
             for fields in reader:
                 row += bool(fields)
                 if fields and row in rows:

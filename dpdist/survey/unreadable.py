@@ -15,6 +15,6 @@ STATISTICAL = {
 FORMATS = f"a Parquet file, a CSV file (.csv, .csv.gz), or a file of SAS, Stata or SPSS ({', '.join(STATISTICAL)})"
 
 
-def unreadable(name: str, found: str, remedy: str) -> DataError:
+def unreadable(name: str, cause: str, remedy: str) -> DataError:
     """Of a whole file."""
-    return DataError(name, [Problem("file", found, FORMATS, remedy)])
+    return DataError(name, [Problem("file", cause, FORMATS, remedy)])
