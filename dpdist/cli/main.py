@@ -13,7 +13,7 @@ from typing import Annotated, cast, get_args
 import typer
 from rich.text import Text
 
-from dpdist.cli import cluster, init, ledger, stan, verify
+from dpdist.cli import cluster, init, ledger, rehearse, stan, verify
 from dpdist.cli import report as reporting
 from dpdist.cli.cautions import cautions
 from dpdist.cli.console import guarded, out
@@ -63,7 +63,7 @@ def root(
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(stan.app, name="stan")
-for verb in (init.init, verify.verify, verify.sign, verify.keygen):
+for verb in (init.init, rehearse.rehearse, verify.verify, verify.sign, verify.keygen):
     app.command()(verb)
 
 JobFile = Annotated[str, typer.Argument(metavar="JOB", help="A YAML job file, or the name of a shipped job (doctorates).")]
