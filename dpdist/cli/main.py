@@ -23,6 +23,7 @@ from dpdist.cli.table_text import facts_text
 from dpdist.core.errors import JobError, Problem
 from dpdist.evaluation.auditing import audit as audit_workspace
 from dpdist.evaluation.calibrate import calibrate as calibrate_job
+from dpdist.expected_noise import needed
 from dpdist.job import Job, Measure
 from dpdist.job.loading import find_job, load_job
 from dpdist.job.yaml_lines import read_yaml
@@ -121,13 +122,25 @@ def validate(
 
 
 @app.command()
-def plan(job: JobFile, input: InputFile = None, settings: Settings = None, show_values: ShowValues = False) -> None:
-    """Show strata, blocks, memory per task, guarantee and cost of a run, before it."""
+def plan(
+    job: JobFile,
+    input: InputFile = None,
+    settings: Settings = None,
+    error: Annotated[
+        float | None,
+        typer.Option("--for-error", help="Tell the ε at which the median cell has this noise, in direct standard errors."),
+    ] = None,
+    show_values: ShowValues = False,
+) -> None:
+    """Show strata, memory, guarantee, cost and expected noise of a run, before it."""
 
     def act() -> None:
+        if error is not None and not 0.0 < error < float("inf"):
+            problem = Problem("--for-error", f"{error:g}", "direct standard errors, a number above 0", "give .5, say")
+            raise JobError(job, [problem])
         with listening(quiet=False, as_json=False) as listener:
             found = validate_job(load_job(job, settings), input, listener)
-        out.print(reporting.plan_text(found))
+        out.print(reporting.plan_text(found) if error is None else needed(found, error), markup=False)
 
     guarded(act, show_values)
 

@@ -24,6 +24,7 @@ from dpdist.core.records import Frame
 from dpdist.core.table_cells import cross
 from dpdist.estimation.frame_table import frame_from_table
 from dpdist.evaluation.verifying import refuse_unverified
+from dpdist.expected_noise import expected_noise, in_words
 from dpdist.ledger.charging import standing
 from dpdist.opening import EVALUATED, NO_EVALUATION, evaluations
 from dpdist.plan_facts import SIZES_SECRET, records, records_text, reference, sizes
@@ -54,6 +55,8 @@ def plan_text(plan: Plan) -> RenderableType:
         **({"fit to reference": plan.goodness.in_words()} if plan.goodness is not None else {}),
         **sizes(plan),
     }
+    if (noise := expected_noise(plan)) is not None:
+        facts["expected noise"] = "\n".join(in_words(noise))
     said = promised(plan.promise, {}) | {"exchange": job.budget.exchange, "headline": adjacency.headline(job)}
     said["cautions"] = [*said["cautions"], *filter(None, [large_delta(job, records(plan))]), *cautions(plan)]
     counted = standing(job, plan.promise.total)
