@@ -49,7 +49,7 @@ def expected_noise(plan: Plan) -> Expected | None:
     if of_one is None or job.sizes_secret or not job.strict:
         return None
     base = frame.group(job.cell_columns)[0]
-    whole, frames = bool(job.mechanism.facts.whole_tables), []
+    whole, frames = bool(job.mechanism.whole_tables), []
     for table in job.tables:
         cells = cross(frame, table.by, table.margins)
         records = cells.membership @ frame.count.astype(float)

@@ -32,7 +32,7 @@ from dpdist.job import Job
 from dpdist.job.loading import job_of
 from dpdist.job.yaml_lines import written
 from dpdist.release import run
-from dpdist.studies.rehearsal_candidates import Candidate, Refused, candidates
+from dpdist.studies.rehearsal_candidates import OF_THE_RUN, Candidate, Refused, candidates
 from dpdist.survey.schema import needed_columns
 from dpdist.survey.source import Source, open_file, open_source, simulated_source
 
@@ -240,6 +240,7 @@ def recommended(made: Rehearsal, out: Path) -> str:
     """The job under the first mechanism, with the job's own input and reference, in a file of the folder `out`."""
     best, job = made.trials[0], made.job
     terms: dict[str, Any] = {key: each for key, each in best.candidate.terms.items() if each is not None}
+    terms |= job.model_dump(mode="json", exclude_unset=True, include=set(OF_THE_RUN) - {"compare"})
     terms |= {"input": _named(job.input.model_dump(mode="json", exclude_none=True), out)}
     ground = terms.get("reference")
     if ground is not None and "path" in ground:

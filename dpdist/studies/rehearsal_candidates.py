@@ -7,16 +7,19 @@ from fractions import Fraction
 from typing import Any, NamedTuple, get_args
 
 from dpdist.core.errors import JobError
-from dpdist.job import FACTS, SAMPLERS, Family, Job, budget_text
+from dpdist.job import SAMPLERS, Family, Job, budget_text
 from dpdist.job.families import FAMILIES
 from dpdist.job.loading import job_of
-from dpdist.mechanisms.registry import MECHANISMS, mechanism_of
+from dpdist.job.mechanisms import SPECS
+from dpdist.mechanisms.registry import mechanism_of
 from dpdist.privacy.guarantees import NoGuarantee
 
 HISTOGRAM_SHARE = Fraction(3, 10)
 """Of ε, where a mechanism pays for histograms in place of a reference."""
-NOT_ASKED = ("extends", "input", "reference", "calibration", "compare", "ledger", "runtime", "record", "sampler")
-"""Keys that a rehearsal sets itself, or that belong to a run of the confidential file."""
+OF_THE_RUN = ("compare", "ledger", "runtime", "record", "approval", "accept", "correction")
+"""Keys that belong to a run of the confidential file: the recommended job has them again."""
+NOT_ASKED = ("extends", "input", "reference", "calibration", "sampler", *OF_THE_RUN)
+"""Keys that a rehearsal sets itself or leaves out."""
 
 
 class Candidate(NamedTuple):
@@ -62,16 +65,15 @@ def _wanted(job: Job, reference: str) -> Iterator[tuple[str, list[dict[str, Any]
     base = job.model_dump(mode="json", exclude_unset=True, exclude=set(NOT_ASKED))
     share = budget_text(HISTOGRAM_SHARE * job.budget.epsilon)
     given: dict[str, Any] = {"path": reference, "provenance": "a half of a public file"}
-    for name in MECHANISMS:
-        facts = FACTS[name]
+    for name, spec in SPECS.items():
         mechanism = base["mechanism"] if name == job.mechanism.name else {"name": name}
-        if name != job.mechanism.name and "sensitivity" in facts.constants:  # the file's own promises nothing
+        if name != job.mechanism.name and "sensitivity" in spec.model_fields:  # the file's own promises nothing
             mechanism |= {"sensitivity": "public"}
-        for family in [None] if facts.statistics is not None else _families(job):
+        for family in [None] if spec.statistics is not None else _families(job):
             terms = base | {"mechanism": mechanism, "model": None if family is None else _model(job, family)}
             label = name if family is None else f"{name} ({family})"
-            grounds = [given] if facts.reference != "unused" else [None]
-            for ground in [*grounds, *([{"histogram": {"epsilon": share}}] if facts.reference == "needed" else [])]:
+            grounds = [given] if spec.takes_reference else [None]
+            for ground in [*grounds, *([{"histogram": {"epsilon": share}}] if spec.needs_reference else [])]:
                 shown = f"{label}, histograms" if ground is not None and "histogram" in ground else label
                 yield shown, _variants(job, terms | {"reference": ground}, family)
 

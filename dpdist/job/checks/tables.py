@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from itertools import product
 
 from dpdist.job import Job
-from dpdist.job.checks.contradiction import Contradiction, listed
+from dpdist.job.contradiction import Contradiction, listed
 from dpdist.job.families import FAMILIES
 
 
