@@ -42,7 +42,7 @@ def rehearse(
             return
         for trial in made.trials:
             said = f"{trial.candidate.label} ({trial.candidate.guarantee}): median error {trial.error:.2f} direct SE, "
-            out.print(said + f"coverage {trial.coverage:.2f}, {trial.seconds:.0f} s", markup=False)
+            out.print(said + f"coverage {trial.coverage:.2f} (of the worst statistic), {trial.seconds:.0f} s", markup=False)
         best = made.trials[0]
         good = "good enough" if best.good else "not good enough"
         out.print(f"Recommended, {good} by the rule of the page: {best.candidate.label}", markup=False)

@@ -42,12 +42,12 @@ def candidates(job: Job, reference: str) -> tuple[list[Candidate], list[Refused]
     """Every mechanism of the registry as far as the job's columns allow it; `reference` is the path of a public file."""
     runs, refused = list[Candidate](), list[Refused]()
     for label, variants in _wanted(job, reference):
-        reason = ""
+        causes = list[list[str]]()
         for terms in variants:
             try:
                 made = job_of(terms)
             except JobError as error:
-                reason = "; ".join(f"{each.where}: {each.found}" for each in error.problems[:2])
+                causes.append([f"{each.where}: {each.found}" for each in error.problems])
                 continue
             promise = mechanism_of(made).promise(made)
             if isinstance(promise.total, NoGuarantee):
@@ -56,7 +56,7 @@ def candidates(job: Job, reference: str) -> tuple[list[Candidate], list[Refused]
                 runs.append(Candidate(label, terms, promise.total.name, made.strict))
             break
         else:
-            refused.append(Refused(label, reason))
+            refused.append(Refused(label, "; ".join(min(causes, key=len)[:2])))
     return runs, refused
 
 

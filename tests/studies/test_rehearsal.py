@@ -161,6 +161,13 @@ def test_the_order_is_that_of_the_rule() -> None:
     ]
 
 
+def test_a_mechanism_is_as_good_as_its_worst_statistic() -> None:
+    """Means that miss are not hidden by counts that are held; control: counts alone are good enough."""
+    held, missed = made_up("one", True, 0.1, 1.0), made_up("one", True, 0.2, 0.7)
+    both = Trial(held.candidate, pd.concat([held.cells, missed.cells.assign(statistic="mean")]), 0, 1.0)
+    assert (held.good, both.good, both.coverage, both.error) == (True, False, 0.7, 0.2)
+
+
 def test_a_job_without_a_public_file_names_the_option() -> None:
     text = JOB.replace("reference: {path: earlier.parquet, provenance: the public file of 2022}", "")
     job = parse_job(text.replace("reference_tables", "laplace_strict"))
