@@ -81,6 +81,7 @@ def _promise(said: Mapping[str, Any]) -> dict[str, str]:
 def _covered(said: Mapping[str, Any]) -> dict[str, str]:
     """Which files ε compares, what is not protected and who is trusted; of a statement that has them."""
     lines = {"neighbours": said.get("adjacency_in_words"), "not covered": ", ".join(said.get("not_protected", ()))}
+    lines |= {"small counts": said.get("public_frame", {}).get("in_words")}
     lines |= {"unit": said.get("privacy_unit_in_words"), "trusted": said.get("trust_model")}
     return {name: text for name, text in lines.items() if text}
 
@@ -173,6 +174,12 @@ def audit_text(found: Confidential[pd.DataFrame]) -> RenderableType:
     return Group(table_text("Leave-one-out audit (confidential)", found.disclose_to_custodian()), Text(said, style="dim"))
 
 
+def lower_bounds_text(table: Confidential[pd.DataFrame]) -> RenderableType:
+    """What draws of releases showed, for the custodian's eyes."""
+    meaning = "at_least: ε that the draws prove, with a confidence of 95 % each; over what is claimed the claim is wrong"
+    return Group(table_text("Lower bounds (confidential)", table.disclose_to_custodian()), Text(meaning, style="dim"))
+
+
 def _statement(space: Workspace) -> dict[str, Any]:
     recover(space.public)
     recover(space.held)
@@ -206,8 +213,8 @@ def _listed(said: dict[str, Any], name: str, heading: str) -> list[str]:
 def _wide(rows: pd.DataFrame, sizes: Frame) -> list[tuple[pd.DataFrame, list[str]]]:
     """One row a cell: the default estimator of every statistic with its standard error, ABREAST statistics at a time;
     beside it, cell by cell, why a figure may be missing."""
-    default = "parameters" if (rows["estimator"] == "parameters").any() else "records"
-    mine = rows[rows["estimator"] == default]
+    told = (rows["estimator"] == "parameters").groupby([rows["statistic"], rows["variable"].fillna("")]).transform("any")
+    mine = rows[(rows["estimator"] == "parameters") | ~told]
     by = [str(name) for name in rows.columns[: rows.columns.get_loc("statistic")]]
     cells, parts = cross(sizes, by, True), []
     records: dict[tuple[str, ...], int] = dict(zip(cells.labels, map(int, cells.membership @ sizes.count), strict=True))

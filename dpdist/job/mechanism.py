@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import inf
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from pydantic import Field, model_validator
 
 from dpdist.job.contradiction import Contradiction, declared
-from dpdist.job.names import RULE_CONSTANTS, SAMPLERS, Fallback, Guarantee, Statistics
+from dpdist.job.names import RULE_CONSTANTS, SAMPLERS, Fallback, Guarantee, StatisticName, Statistics
 from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Frozen
 from dpdist.job.weights import RuleOrName, Weights, rule_of
 
@@ -61,6 +61,10 @@ class MechanismSpec(Frozen):
     """What it does that a reference is needed for, if there is such a thing: "clips where the records tell"."""
     centres: ClassVar[bool] = False
     """It is centred at a fit of the reference, and plans a drift from it."""
+    gives: ClassVar[frozenset[StatisticName]] = frozenset(get_args(StatisticName))
+    """Statistics that tables may have."""
+    shape: ClassVar[bool] = True
+    """It releases how an outcome is distributed, or records that are."""
     scanned: ClassVar[dict[str, tuple[int, ...]]] = {}
     """Constants, whole numbers, that utility alone decides, and the values that a calibration scans first."""
 
@@ -188,6 +192,9 @@ class Noisy(MechanismSpec):
         if job.epsilon_per_set < LEAST_BUDGET:
             found = f"{job.synthetic_sets} sets leave less than 1e-6 for each"
             yield Contradiction(("synthetic_sets",), f"{found}, and {TOO_LITTLE}", "take fewer sets, or a larger epsilon")
+        elif job.epsilon_per_set / job.most_records < LEAST_BUDGET:
+            found = f"{job.most_records} records of a unit leave less than 1e-6 for each"
+            yield Contradiction(("privacy_unit", "most"), f"{found}, and {TOO_LITTLE}", "take fewer, or a larger epsilon")
 
     def _against_bounds(self, job: Job) -> Iterator[Contradiction]:
         """Whether a value lies outside its bounds depends on the records: it is clipped."""

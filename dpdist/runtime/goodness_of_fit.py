@@ -120,7 +120,7 @@ def goodness_of_fit(job: Job, reference: ReferenceFile, tick: Tick = lambda rows
     design = design_of(job, census)._replace(lonely=job.survey.lonely_record)
     again = [replicate_sums(job, reference.source, census.frame, j) for j in range(len(job.outcomes))]
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
-        records = place(job, reference.source, census, Path(folder), tick)
+        records = place(job.by_record, reference.source, census, Path(folder), tick)
         return compared(job, census.frame, records, reference.row >= 0, design, again)
 
 
@@ -148,7 +148,7 @@ def compared(
                 errors = np.sqrt([each.variance for each in estimates])
             off = _expectations(cells, sums) - [each.value for each in estimates]
             judged = (cells.membership @ n >= LEAST) & (errors > 0)
-            for statistic in table.statistics:
+            for statistic in (each for each in table.statistics if each.name in STATISTICS):
                 k = STATISTICS.index(statistic.name)
                 if (statistic.variable or job.outcomes[0]) == outcome:
                     for cell in np.flatnonzero(judged[k]):

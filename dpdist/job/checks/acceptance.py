@@ -22,7 +22,7 @@ def acceptance(job: Job) -> Iterator[Contradiction]:
     if job.epsilon_of_tables <= 0:
         found = "the gates leave nothing of the release's budget, which budget.epsilon states"
         yield Contradiction(("accept", "epsilon"), found, "give them a part of it")
-    elif job.mechanism.adds_noise and chosen.epsilon / len(chosen.gates) < LEAST_BUDGET:
+    elif job.mechanism.adds_noise and chosen.epsilon / len(chosen.gates) / job.most_records < LEAST_BUDGET:
         yield Contradiction(("accept", "epsilon"), "less than 1e-6 for each gate", "give them more, or take fewer gates")
     weight = job.survey.weight
     if weight is not None and (weight not in job.columns or job.columns[weight].bounds is None):
@@ -40,7 +40,7 @@ def _tables(job: Job) -> Iterator[Contradiction]:
             yield Contradiction(("accept", "tables", i), f"no table '{name}'", f"name one of {', '.join(tables)}")
     listed = [table for name, table in tables.items() if name in chosen.tables or not chosen.tables]
     for i, gate in enumerate(chosen.gates):
-        if gate.of.name == "total":
+        if gate.of.name not in ("count", "mean"):
             yield Contradiction(("accept", "gates", i, "of"), "gates are of counts and means", "name count or {mean: …}")
         elif any(gate.of not in table.statistics or COUNT not in table.statistics for table in listed):
             found = f"a listed table does not publish {gate.of.text}, or no count beside it"

@@ -21,6 +21,7 @@ from dpdist.models.design import design
 from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws, Extremes, Parameter
 from dpdist.privacy.guarantees import count_scale
+from dpdist.privacy.units import record_epsilon
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Histogram(OutcomeModel):
         assert job.outcome_column.bounds is not None
         assert isinstance(job.mechanism, PerturbedHistogram)
         bins = job.mechanism.bins or max(1, int(np.ceil(np.log(frame.stratum_count.mean()))))
-        scale = count_scale(job.epsilon_per_set, job.budget.adjacency)
+        scale = count_scale(record_epsilon(job, job.epsilon_per_set), job.budget.adjacency)
         return cls(design(frame, (), rows), job.outcome_column.bounds, bins, scale)
 
     @property
@@ -82,6 +83,14 @@ class Histogram(OutcomeModel):
         """E w = 1 and E y, (draw, row)."""
         middle = (self.edges[1:] + self.edges[:-1]) / 2.0
         return self.per_row((self.shares(theta["counts"]) @ middle)[:, None])
+
+    def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
+        """Share of records of at most `value`, uniform within a bin, (draw, pair)."""
+        share = self.shares(theta["counts"])
+        reached = np.concatenate([np.zeros((len(share), 1)), np.cumsum(share, axis=1)], axis=1)
+        own = self.bin(value)
+        part = np.clip((value - self.edges[own]) / np.diff(self.edges)[own], 0.0, 1.0)
+        return np.asarray(reached[:, own] + part * share[:, own])
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """Counts of other samples of as many records from the released histogram, without noise."""

@@ -30,6 +30,7 @@ from dpdist.models.described import recall_draws
 from dpdist.models.design import design
 from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws, Extremes, Parameter
+from dpdist.privacy.units import record_epsilon
 
 
 class Sized(NamedTuple):
@@ -77,7 +78,7 @@ class ReferenceCells(OutcomeModel):
         codes = np.array([[frame.codes[c][row] for c in columns] for row in first], dtype=np.int32).reshape(len(first), -1)
         count = np.bincount(cells.pattern, weights=frame.count[rows]).astype(np.float64)
         bounds = tuple(column.bounds or (0.0, 1.0) for column in job.outcome_columns.values())
-        scales = noise_scales(job.epsilon_of_tables, job.budget.adjacency, len(bounds))
+        scales = noise_scales(record_epsilon(job, job.epsilon_of_tables), job.budget.adjacency, len(bounds))
         weighted = job.survey.weight is not None
         assert isinstance(job.mechanism, ReferenceTables)
         return cls(
@@ -251,12 +252,14 @@ class ReferenceCells(OutcomeModel):
         return means[:, 1:] if len(self.outcomes) > 1 else means[:, 1], means[:, 0]
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """Means under other samples of both files, without noise."""
-        together = self._errors(theta, "sampling", theta["unit"][0].astype(np.int64), draws, rng)
-        if not theta["alone"].any():
-            return self._moved(theta, together)
-        alone = self._errors(theta, "alone", np.arange(len(self.labels)), draws, rng)
-        return self._moved(theta, [one + other for one, other in zip(together, alone, strict=True)])
+        """Means under other samples of both files, without noise; and the errors of the reference's shapes, in
+        deviations, `shape` (draw, cell)."""
+        errors = self._errors(theta, "sampling", theta["unit"][0].astype(np.int64), draws, rng)
+        if theta["alone"].any():
+            alone = self._errors(theta, "alone", np.arange(len(self.labels)), draws, rng)
+            errors = [one + other for one, other in zip(errors, alone, strict=True)]
+        shape = rng.standard_normal((draws, len(self.labels)))
+        return Draws({**self._moved(theta, errors).values, "shape": shape})
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """Means under other noise: for standard errors, not for release."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.core.records import Codes, Floats, Frame, Records
+from dpdist.core.records import Codes, Floats, Frame, Ints, Records
 from dpdist.job import Job, NoiseName
 from dpdist.job.mechanisms import SanitizedStatistics
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, noise_scale
@@ -35,6 +35,7 @@ from dpdist.models.lognormal.model import Lognormal
 from dpdist.models.lognormal.prior import conjugate_prior
 from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws, Extremes, Parameter
+from dpdist.privacy.units import record_epsilon, record_rho
 
 SUMS = ("p1", "p2")
 SCATTER = ("1 - |p|^2", "p1^2 - p2^2", "2 p1 p2")
@@ -78,9 +79,9 @@ class SanitizedLognormal(OutcomeModel):
         )
         assert isinstance(job.mechanism, SanitizedStatistics)
         said, noise = job.budget, job.mechanism.noise
-        scale = noise_scale(said.epsilon, said.adjacency)
+        scale = noise_scale(record_epsilon(job, said.epsilon), said.adjacency)
         if noise == "gaussian":
-            scale = gaussian_scale(said.concentrated, said.adjacency)
+            scale = gaussian_scale(record_rho(job, said.concentrated), said.adjacency)
         return cls(cells, plain.outcome_bounds, labels, count, scale, job.mechanism.shrinkage, law, noise)
 
     @property
@@ -164,6 +165,10 @@ class SanitizedLognormal(OutcomeModel):
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         """E(w|x) and E(wy|x) of every frame row under the fit, (draw, row)."""
         return self.law.expect(of(theta["means"], theta["covariance"]))
+
+    def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
+        """Share of the weight with an outcome of at most `value` under the fit, (draw, pair)."""
+        return self.law.until(of(theta["means"], theta["covariance"]), row, value, outcome)
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         return self.law.simulate(of(theta["drawn_means"], theta["drawn_covariance"]), frame_row, rng)
