@@ -19,6 +19,7 @@ from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import STATISTICS, Interval
 from dpdist.mechanisms.reference_tables.drift_test import DRIFTED
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
+from dpdist.mechanisms.reference_tables.statement import looked_through
 from dpdist.publish.released import Release
 
 ROUNDS = 50
@@ -31,11 +32,6 @@ class Ranges(NamedTuple):
     most_weight: Floats
     least: Floats
     most: Floats
-
-
-def looked_through(release: Release) -> bool:
-    """True if the noisy sums were looked through for cells that they do not identify."""
-    return any("spans" in said for said in release.sets[0].values())
 
 
 def unidentified(release: Release) -> dict[str, list[str]]:
