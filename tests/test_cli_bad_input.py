@@ -167,7 +167,7 @@ VALUES = {
     "infinite outcome": ("salary", np.inf, "salary: ", "correct the file"),
     "outcome out of bounds": ("salary", CANARY * 10, "salary: values outside the public bounds (row 7)", "outside: clip"),
     "unlisted level": ("sex", CANARY_LEVEL, "sex: values that are not declared levels (row 7)", "columns.sex.levels"),
-    "missing level": ("sex", None, "sex: missing values (row 7)", "columns.sex.missing: drop"),
+    "missing level": ("sex", None, "sex: missing values (row 7)", "columns.sex.missing: category"),
 }
 
 
@@ -335,7 +335,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
-    assert_refused(run(tmp_path, input=tmp_path), "file: ", "a Parquet file, or a CSV file")
+    assert_refused(run(tmp_path, input=tmp_path), "file: ", "a Parquet file, a CSV file")
 
 
 def test_no_input_at_all_is_refused_with_both_ways_to_give_one(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyreadstat
 import pytest
 from typer.testing import CliRunner
 
@@ -184,10 +185,52 @@ def test_it_asks_on_a_terminal(files: Path) -> None:
     assert len(asked.stdout.splitlines()) == 1
 
 
+@pytest.mark.parametrize(("encoding", "separator"), [("latin-1", ";"), ("utf-16", "\t"), ("utf-8-sig", "|")])
+def test_files_in_another_encoding_are_read_and_the_job_says_how(encoding: str, separator: str, files: Path) -> None:
+    """The confidential file, the public one and the codebook; the job validates as it is."""
+    for name, seed in (("people-2024", 1), ("people-2022", 2)):
+        made = people(seed).replace({"north": "Köln"})
+        made.to_csv(f"{name}.csv", index=False, sep=separator, encoding=encoding)
+    Path("book.csv").write_bytes(separator.join(["column", "level\nregion", "Köln\nregion", "south\n"]).encode(encoding))
+    said = ("--public", "people-2022.csv", "--codebook", "book.csv", "--outcome", "income", "--out", "job.yaml")
+    code, text = command("init", "people-2024.csv", *said)
+    assert code == 0, text
+    job = load_job("job.yaml")
+    assert job.reference is not None
+    assert {job.input.separator, job.reference.separator} == {separator}
+    assert {job.input.encoding, job.reference.encoding} == {None if encoding == "utf-8-sig" else encoding}
+    assert job.columns["region"].levels == ("Köln", "south")
+    code, text = command("validate", "job.yaml")
+    assert code == 0, text
+
+
+def test_labels_of_a_file_of_spss_are_levels_with_their_labels(files: Path) -> None:
+    """Codes in a row are a range; a column of numbers keeps the bounds that the public file shows, whatever codes of it
+    have labels; missing values there are a category. Control: without the codebook there are no labels."""
+    for name, seed in (("people-2024", 1), ("people-2022", 2)):
+        rng = np.random.default_rng(seed)
+        made = people(seed).assign(sex=rng.integers(1, 3, 600), town=rng.integers(1, 9, 600).astype(float))
+        made.loc[made.index % 5 == 0, "town"] = np.nan
+        towns = {float(code): f"town {code}" for code in range(1, 9)}
+        labels = {"sex": {1: "women", 2: "men"}, "town": towns, "income": {-9: "refused"}}
+        pyreadstat.write_sav(made, f"{name}.sav", variable_value_labels=labels)
+    said = ("--public", "people-2022.sav", "--outcome", "income", "--by", "sex", "--by", "town", "--out")
+    assert command("init", "people-2024.sav", "--codebook", "people-2024.sav", *said, "job.yaml")[0] == 0
+    assert command("init", "people-2024.sav", *said, "plain.yaml")[0] == 0
+    text = Path("job.yaml").read_text(encoding="utf-8")
+    assert "town: {levels: {range: [1, 8]}, missing: category}" in text
+    job = load_job("job.yaml")
+    assert job.presentation.columns["sex"].levels == {"1": "women", "2": "men"}
+    assert job.presentation.columns["town"].levels["8"] == "town 8"
+    assert job.columns["income"].bounds is not None
+    assert not load_job("plain.yaml").presentation.columns
+    code, text = command("validate", "job.yaml")
+    assert code == 0, text
+
+
 BOOKS = {
     "no header": ("1,2,3\n", "header: it names 1, 2, 3"),
     "a misspelt header": ("colunm,level\n", "did you mean 'column'?"),
-    "semicolons": ("column;level\nsex;f\n", "its fields are separated by semicolons"),
     "empty": ("", "header: it names nothing"),
     "neither": ("column,level\nsex,\n", "neither a level nor low and high of a column, or both (line 2)"),
     "both": ("column,level,low,high\nsex,f,1,2\n", "or both (line 2)"),
@@ -208,10 +251,8 @@ def test_what_is_wrong_with_a_codebook_is_said(text: str, found: str, files: Pat
 WRONG = {
     "no file at all": ((), "FILE, --public or --codebook"),
     "a file that is not there": (("none.csv",), "no such file"),
-    "another kind of file": (("book.sas7bdat",), "files named .sas7bdat are not read"),
-    "Latin-1": (("latin.csv",), "bytes that are not UTF-8 (line 2)"),
-    "UTF-16": (("wide.csv",), "bytes that are not UTF-8 (line 1)"),
-    "semicolons": (("semicolons.csv",), "its fields are separated by semicolons"),
+    "another kind of file": (("book.xlsx",), "files named .xlsx are not read"),
+    "a file of SAS that is none": (("book.sas7bdat",), "not a readable .sas7bdat file"),
     "the confidential file as public": (
         ("people-2024.csv", "--public", "copy.csv"),
         "'copy.csv' is the confidential file itself",
@@ -232,9 +273,7 @@ WRONG = {
 @pytest.mark.parametrize(("said", "found"), WRONG.values(), ids=WRONG)
 def test_what_is_wrong_is_said_and_nothing_written(said: tuple[str, ...], found: str, files: Path) -> None:
     Path("book.sas7bdat").write_bytes(b"\0" * 64)
-    Path("latin.csv").write_bytes("region\nK\xf6ln\n".encode("latin-1"))
-    Path("wide.csv").write_bytes("region,sex\nnorth,f\n".encode("utf-16"))
-    Path("semicolons.csv").write_text("region;sex\nnorth;f\n", encoding="utf-8")
+    Path("book.xlsx").write_bytes(b"\0" * 64)
     Path("copy.csv").write_bytes(Path("people-2024.csv").read_bytes())
     Path("headless.csv").write_text("north,987654.5\nsouth,3\n", encoding="utf-8")
     Path("twice.csv").write_text("region,region\nnorth,south\n", encoding="utf-8")

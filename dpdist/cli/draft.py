@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from dpdist.core.records import Level
 from dpdist.job.yaml_lines import flow
 from dpdist.survey.domains import Domain
 
 CONFIRM = "# TODO confirm: seen in the confidential file"
 MOST_CELLS_OF_A_COLUMN = 30
 """Levels of a column that is proposed for a table."""
+LONG_RANGE = 6
+"""Whole numbers in a row that are written as a range."""
 TABLES, RECORDS = ("reference_tables", "laplace_strict"), ("sanitized_statistics", "weighted")
 CLIPPING = (*TABLES, "sanitized_statistics")
 """Mechanisms that clip the outcome to public bounds."""
@@ -28,7 +31,8 @@ class Draft:
 
     dataset: str
     period: str | None
-    input: str | None
+    input: Mapping[str, str] | None
+    """Its path, and how it is written."""
     columns: tuple[str, ...]
     domains: Mapping[str, Domain]
     seen: frozenset[str]
@@ -37,7 +41,7 @@ class Draft:
     weight: str | None
     by: tuple[str, ...]
     mechanism: str
-    reference: str | None
+    reference: Mapping[str, str] | None
 
     @property
     def clips_weights(self) -> bool:
@@ -53,7 +57,7 @@ class Draft:
         yield "# Begun by `dpdist init`. Lines marked TODO are yours; `dpdist validate` names those that are left."
         yield f"dataset: {flow(self.dataset)}"
         yield f"period: {flow(self.period)}" if self.period else '# TODO fill: period: "…", what the release is of'
-        yield f"input: {flow({'path': self.input})}" if self.input else "# input: {path: …}, or --input FILE"
+        yield f"input: {flow(dict(self.input))}" if self.input else "# input: {path: …}, or --input FILE"
 
     def _columns(self) -> Iterator[str]:
         yield "columns:  # public domains: from the questionnaire, a codebook or a public file"
@@ -77,7 +81,8 @@ class Draft:
         fits = domain is not None and (wanted == "…" or getattr(domain, wanted.partition(":")[0]) is not None)
         if domain is None or not fits:
             return f"  # TODO fill: {flow(name)}: {{{wanted}{more}}}"
-        what = f"levels: {flow(list(domain.levels))}" if domain.levels else f"bounds: {flow(list(_plain(domain)))}"
+        what = f"levels: {flow(_short(domain.levels))}" if domain.levels else f"bounds: {flow(list(_plain(domain)))}"
+        more += ", missing: category" if domain.levels and domain.holes else ""
         whence = CONFIRM if name in self.seen else f"# {domain.origin}" + (", with missing values" if domain.holes else "")
         return f"  {flow(name)}: {{{what}{more}}}  {whence}"
 
@@ -103,7 +108,7 @@ class Draft:
         if self.mechanism in RECORDS:
             yield f"synthetic_sets: {3 if self.mechanism == 'weighted' else 5}"
         if self.reference is not None and self.mechanism in ("reference_tables", "sanitized_statistics"):
-            yield f"reference: {flow({'path': self.reference})}  # an earlier file of this survey, which you declare public"
+            yield f"reference: {flow(dict(self.reference))}  # an earlier file of this survey, which you declare public"
         elif self.mechanism == "reference_tables":
             yield 'reference: {histogram: {epsilon: "0.3"}}  # a part of the budget; with an earlier public file: {path: …}'
         elif self.mechanism == "sanitized_statistics":
@@ -119,6 +124,14 @@ class Draft:
         text = {name: {"levels": dict(each)} for name, each in labels.items() if each}
         if text:
             yield f"presentation: {flow({'columns': text})}"
+
+
+def _short(levels: tuple[Level, ...]) -> list[Level] | dict[str, list[int]]:
+    """Levels as a job lists them; many whole numbers without a gap as a range."""
+    whole = [each for each in levels if isinstance(each, int) and not isinstance(each, bool)]
+    if len(whole) == len(levels) >= LONG_RANGE and whole == list(range(whole[0], whole[0] + len(whole))):
+        return {"range": [whole[0], whole[-1]]}
+    return list(levels)
 
 
 def _plain(domain: Domain) -> tuple[float, ...]:

@@ -16,13 +16,18 @@ from dpdist.cli.console import guarded, out
 from dpdist.cli.draft import RECORDS, TABLES, Draft, proposed_by
 from dpdist.core.errors import JobError, Problem
 from dpdist.core.files import sha256, write_text
+from dpdist.job import TextFile
 from dpdist.job.layering import to_do
+from dpdist.survey.csv_text import Written, guessed
 from dpdist.survey.domains import Domain, codebook, kinds, seen
 from dpdist.survey.source import Source, open_file
+from dpdist.survey.unreadable import STATISTICAL
+from dpdist.survey.value_labels import labelled
 
 WEIGHT = re.compile(r"(^|_)(weight|wgt|wt)s?(_|$)", re.IGNORECASE)
 YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?:-\d{2,4})?(?!\d)")
 NONE = "none"
+CODEBOOK = "A CSV file of column, level or low and high, label; or a file of SAS, Stata or SPSS with labels of values."
 
 
 def init(
@@ -34,7 +39,8 @@ def init(
         Path | None, typer.Option("--public", help="A public file with these columns: levels and bounds are from it.")
     ] = None,
     codebook_file: Annotated[
-        Path | None, typer.Option("--codebook", help="A CSV file of column, level or low and high, label.")
+        Path | None,
+        typer.Option("--codebook", help=CODEBOOK),
     ] = None,
     reference: Annotated[
         str | None, typer.Option("--reference", help="An earlier public file of this survey, or none; unset: --public's.")
@@ -61,18 +67,19 @@ def init(
         asks = not yes and sys.stdin.isatty()
         chosen = _reference(public, reference, asks)
         _refuse_paths(file, (public, chosen), to)
-        sources = {path: open_file(path) for path in (file, public, chosen) if path is not None}
+        written = {path: _written(path) for path in (file, public, chosen) if path is not None}
+        sources = {path: open_file(path, how) for path, how in written.items()}
         known = _columns(sources, file, codebook_file)
         shown = public or chosen
         domains = seen(sources[shown], known, f"seen in the public file {shown.name}") if shown is not None else {}
-        domains |= codebook(codebook_file, known) if codebook_file is not None else {}
+        domains |= _stated(codebook_file, known, domains) if codebook_file is not None else {}
         guessed: dict[str, Domain] = {}
         if confidential and file is not None:
             guessed = seen(sources[file], [name for name in known if name not in domains], "")
         taken = _roles(known, domains | guessed, outcome, weight, by, asks, to)
         method = _mechanism(mechanism, _records(records, mechanism, asks), chosen, to)
         name, when = _named(file or shown, period)
-        paths = [_from(to, path) for path in (file, chosen)]
+        paths = [_from(to, path, written) for path in (file, chosen)]
         draft = Draft(name, when, paths[0], tuple(known), domains | guessed, frozenset(guessed), *taken, method, paths[1])
         text = draft.text()
         write_text(to, text)
@@ -115,7 +122,7 @@ def _columns(sources: Mapping[Path, Source], file: Path | None, book: Path | Non
     if sources:
         return kinds(next(iter(sources.values())))
     if book is not None:
-        return dict.fromkeys(codebook(book, {}), "unknown")
+        return dict.fromkeys(_stated(book, {}, {}), "unknown")
     raise JobError("of init", [Problem("FILE", "no file", "FILE, --public or --codebook", "name one of them")])
 
 
@@ -169,6 +176,24 @@ def _named(path: Path | None, period: str | None) -> tuple[str, str | None]:
     return name, period or (years[0] if len(years) == 1 else None)
 
 
-def _from(job: Path, path: Path | None) -> str | None:
-    """A path as the job names it: from its own folder."""
-    return os.path.relpath(path, job.parent) if path is not None else None
+def _from(job: Path, path: Path | None, written: Mapping[Path, TextFile]) -> dict[str, str] | None:
+    """A file as the job names it: its path from the job's own folder, and how it is written."""
+    if path is None:
+        return None
+    return {"path": os.path.relpath(path, job.parent), **written[path].model_dump(exclude_none=True)}
+
+
+def _written(path: Path) -> TextFile:
+    """How a CSV file seems to be written, where it is not in UTF-8 with commas."""
+    if path.suffix.lower() not in (".csv", ".gz"):
+        return TextFile()
+    try:
+        found = guessed(path)._asdict()
+    except (OSError, EOFError):  # reading it says what is wrong
+        return TextFile()
+    return TextFile(**{name: each for name, each in found.items() if each != Written._field_defaults[name]})
+
+
+def _stated(book: Path, known: Mapping[str, str], seen: Mapping[str, Domain]) -> dict[str, Domain]:
+    """What a codebook says of columns: a CSV file, or the labels in a file of SAS, Stata or SPSS."""
+    return labelled(book, known, seen) if book.suffix.lower() in STATISTICAL else codebook(book, known)

@@ -13,7 +13,7 @@ from typing import Annotated, cast, get_args
 import typer
 from rich.text import Text
 
-from dpdist.cli import approve, cluster, diff, init, ledger, stan, verify
+from dpdist.cli import approve, cluster, diff, init, ledger, rehearse, stan, verify
 from dpdist.cli import report as reporting
 from dpdist.cli.cautions import cautions
 from dpdist.cli.console import guarded, out
@@ -32,6 +32,7 @@ from dpdist.publish.opened import Release
 from dpdist.release import publish as publish_workspace
 from dpdist.release import run as run_job
 from dpdist.release import validate as validate_job
+from dpdist.runtime.expected_noise import needed
 from dpdist.studies.file import load_study
 from dpdist.studies.run import run as run_study
 
@@ -65,7 +66,10 @@ def root(
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(stan.app, name="stan")
-for verb in (init.init, verify.verify, verify.sign, verify.keygen, diff.diff, approve.approve):
+for verb in (
+    *(init.init, rehearse.rehearse, verify.verify, verify.sign, verify.keygen),
+    *(diff.diff, approve.approve),
+):
     app.command()(verb)
 
 JobFile = Annotated[str, typer.Argument(metavar="JOB", help="A YAML job file, or the name of a shipped job (doctorates).")]
@@ -123,13 +127,25 @@ def validate(
 
 
 @app.command()
-def plan(job: JobFile, input: InputFile = None, settings: Settings = None, show_values: ShowValues = False) -> None:
-    """Show strata, blocks, memory per task, guarantee and cost of a run, before it."""
+def plan(
+    job: JobFile,
+    input: InputFile = None,
+    settings: Settings = None,
+    error: Annotated[
+        float | None,
+        typer.Option("--for-error", help="Tell the ε at which the median cell has this noise, in direct standard errors."),
+    ] = None,
+    show_values: ShowValues = False,
+) -> None:
+    """Show strata, memory, guarantee, cost and expected noise of a run, before it."""
 
     def act() -> None:
+        if error is not None and not 0.0 < error < float("inf"):
+            problem = Problem("--for-error", f"{error:g}", "direct standard errors, a number above 0", "give .5, say")
+            raise JobError(job, [problem])
         with listening(quiet=False, as_json=False) as listener:
             found = validate_job(load_job(job, settings), input, listener)
-        out.print(reporting.plan_text(found))
+        out.print(reporting.plan_text(found) if error is None else needed(found, error), markup=False)
 
     guarded(act, show_values)
 

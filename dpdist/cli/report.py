@@ -30,6 +30,7 @@ from dpdist.privacy import adjacency, claims
 from dpdist.privacy.claims import promised
 from dpdist.privacy.guarantees import large_delta
 from dpdist.publish.folder import recover
+from dpdist.runtime.expected_noise import expected_noise, in_words
 from dpdist.runtime.plan import SIZES_SECRET, Plan, records, records_text, reference, sizes
 from dpdist.storage.bucket import MANIFEST
 from dpdist.storage.workspace import Workspace
@@ -54,6 +55,8 @@ def plan_text(plan: Plan) -> RenderableType:
         **({"fit to reference": plan.goodness.in_words()} if plan.goodness is not None else {}),
         **sizes(plan),
     }
+    if (noise := expected_noise(plan)) is not None:
+        facts["expected noise"] = "\n".join(in_words(noise))
     said = promised(plan.promise, {}) | {"exchange": job.budget.exchange, "headline": adjacency.headline(job)}
     said["cautions"] = [*said["cautions"], *filter(None, [large_delta(job, records(plan))]), *cautions(plan)]
     counted = terms(job, plan.promise.total)

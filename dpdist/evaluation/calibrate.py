@@ -80,7 +80,7 @@ def calibrate(
         raise JobError(job.dataset, [Problem("mechanism", found, allowed, "run the job as it is")])
     period, path = _reference(job, reference, period)
     _check_out(job, Path(out))
-    source = open_source(job, path)
+    source = open_source(job, path, job.reference)
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder, threadpool_limits(1):
         with stage(listener, "check records", source.rows) as tick:
             census = take_census(job.by_record, source, tick)

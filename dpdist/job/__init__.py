@@ -5,7 +5,7 @@ Public domains and bounds are stated here and never inferred from the confidenti
 
 from dpdist.job.acceptance import Gate
 from dpdist.job.budget import ReleaseBudget
-from dpdist.job.data import Column, Simulate
+from dpdist.job.data import Column, Simulate, TextFile
 from dpdist.job.design import ReplicateWeights
 from dpdist.job.earlier import Calibration, Fit, Reference
 from dpdist.job.ledger import LedgerSettings, Limits, Window
@@ -86,6 +86,7 @@ __all__ = [
     "Statistics",
     "Synthesis",
     "Table",
+    "TextFile",
     "Toolchain",
     "Truncation",
     "WeightRule",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from dpdist.core.records import TOTAL
-from dpdist.job.names import Rule
-from dpdist.job.values import Frozen, PublicLevel, at_most
+from dpdist.job.names import MissingRule, Rule
+from dpdist.job.values import Frozen, Levels, PublicLevel, at_most
 
 
 class Simulate(Frozen):
@@ -37,10 +37,37 @@ class Simulate(Frozen):
         return self
 
 
-class Input(Frozen):
-    """The confidential microdata: a Parquet or CSV file, or a simulated survey."""
+class TextFile(Frozen):
+    """How a CSV file is written; `encoding` is also of texts in files of SAS, Stata and SPSS, where they say another."""
 
-    path: str | None = Field(default=None, description="a Parquet file, or a CSV file in UTF-8 with commas")
+    encoding: str | None = Field(
+        default=None, description="of a file of texts that is not UTF-8, as in latin-1, cp1252 or utf-16"
+    )
+    separator: Literal[",", ";", "\t", "|"] | None = Field(
+        default=None, description='of a CSV file whose fields are not separated by commas, as in ";"'
+    )
+
+    @field_validator("encoding")
+    @classmethod
+    def _known(cls, name: str | None) -> str | None:
+        """Raises `ValueError` for an encoding that nobody knows, or that is of no text."""
+        try:
+            if name is not None:
+                "".encode(name)
+        except LookupError:
+            raise ValueError("an encoding of texts, as latin-1, cp1252, utf-16 or utf-8") from None
+        return name
+
+    @property
+    def unsaid(self) -> frozenset[str]:
+        """Keys that were left out."""
+        return frozenset(name for name in TextFile.model_fields if getattr(self, name) is None)
+
+
+class Input(TextFile):
+    """The confidential microdata: a Parquet, CSV, SAS, Stata or SPSS file, or a simulated survey."""
+
+    path: str | None = Field(default=None, description="a file: Parquet, CSV, SAS, Stata or SPSS")
     simulate: Simulate | None = Field(default=None, description="in place of a path: a simulated survey, for examples")
 
     @model_validator(mode="after")
@@ -50,17 +77,25 @@ class Input(Frozen):
         return self
 
 
+NOT_REPORTED = "Not reported"
+"""The level of missing values, where they are one."""
+
+
 class Column(Frozen):
     """Public domain of a column, and what happens to values that a model cannot take."""
 
-    levels: tuple[PublicLevel, ...] | None = Field(
-        default=None, description="of a category: every value that it may have, from a codebook, in the order of tables"
+    levels: Levels | None = Field(
+        default=None,
+        description="of a category: every value that it may have, from a codebook, in the order of tables; "
+        "whole numbers also as {range: [1, 255]}",
     )
     bounds: tuple[float, float] | None = Field(
         default=None, description="of a number: the least and the largest value it may have, from public sources"
     )
-    missing: Rule = Field(
-        default="error", description="missing values: refuse the file (error), or leave records out (drop)"
+    missing: MissingRule = Field(
+        default="error",
+        description="missing values: refuse the file (error), leave records out (drop), or of a category: "
+        f"a last level '{NOT_REPORTED}' beside the others (category), which are texts then",
     )
     zeros: Rule = Field(
         default="error",
@@ -90,6 +125,11 @@ class Column(Frozen):
             raise ValueError("zeros, outside and whole are rules for a column with bounds")
         if self.codes is not None and (self.levels is not None or self.outside != "error"):
             raise ValueError("codes are of a column with bounds, and none lies outside")
+        if self.missing == "category" and self.levels is None:
+            raise ValueError("missing: category is of a column with levels")
+        if self.missing == "category" and self.levels is not None and NOT_REPORTED not in self.levels:
+            known = (str(each).lower() if isinstance(each, bool) else str(each) for each in self.levels)
+            object.__setattr__(self, "levels", (*known, NOT_REPORTED))
         low, high = self.bounds or (0.0, 0.0)
         if outside := [text for text, code in (self.codes or {}).items() if not low <= code <= high]:
             raise ValueError(f"the code of '{outside[0]}' lies outside the bounds")

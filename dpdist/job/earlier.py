@@ -7,7 +7,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from dpdist.job.budget import ReleaseBudget
-from dpdist.job.data import Column, Keep, Simulate
+from dpdist.job.data import Column, Keep, Simulate, TextFile
 from dpdist.job.design import Survey
 from dpdist.job.mechanisms import Mechanism
 from dpdist.job.model import Model, Outcome
@@ -23,12 +23,14 @@ class HistogramReference(Frozen):
     epsilon: Budget = Field(description="the part of budget.epsilon that the histograms take; write it in quotes")
 
 
-class Reference(Frozen):
+class Reference(TextFile):
     """What limits and shapes are fixed on before the current file's outcomes are used: records that the job declares public
     (an earlier period's file, or another, of the same columns and design), an earlier release, or noisy histograms; an
     earlier release and histograms that bring its shapes up to date."""
 
-    path: str | None = Field(default=None, description="a public file with the job's columns: Parquet or CSV")
+    path: str | None = Field(
+        default=None, description="a public file with the job's columns: Parquet, CSV, SAS, Stata or SPSS"
+    )
     simulate: Simulate | None = Field(default=None, description="in place of a path: a simulated survey, for examples")
     release: str | None = Field(default=None, description="public folder of an earlier release of reference_tables")
     histogram: HistogramReference | None = Field(

@@ -38,6 +38,7 @@ NoiseName = Literal["laplace", "gaussian"]
 Consistency = Literal["none", "least_squares"]
 Measure = Literal["max_ecdf", "avg_ecdf", "mean", "median"]
 Rule = Literal["error", "drop"]
+MissingRule = Literal["error", "drop", "category"]
 Lonely = Literal["error", "certainty", "average", "centred"]
 ReplicateKind = Literal["brr", "fay", "jackknife", "bootstrap", "successive_difference"]
 

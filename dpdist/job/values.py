@@ -112,6 +112,46 @@ def _level(value: Any) -> Any:
 
 
 PublicLevel = Annotated[Level, BeforeValidator(_level)]
+MOST_LEVELS = 100_000
+"""Of a range: as many cells a table of one column may have."""
+
+
+def _ranges(value: Any) -> Any:
+    """Levels with every range in them written out."""
+    listed = [value] if isinstance(value, dict) else value
+    if not isinstance(listed, list | tuple):
+        return value
+    return tuple(level for each in listed for level in (_range(each) if isinstance(each, dict) else (each,)))
+
+
+def _range(value: dict[Any, Any]) -> range:
+    ends: Any = value.get("range")
+    whole = isinstance(ends, list | tuple) and len(ends) == 2 and all(type(end) is int for end in ends)
+    if len(value) != 1 or not whole or not ends[0] <= ends[1] < ends[0] + MOST_LEVELS:
+        raise ValueError(f"a range of at most {MOST_LEVELS:,} whole numbers, both ends included: {{range: [1, 255]}}")
+    return range(ends[0], ends[1] + 1)
+
+
+_RANGE_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "range": {
+            "type": "array",
+            "items": {"type": "integer"},
+            "minItems": 2,
+            "maxItems": 2,
+            "description": "the first and the last of whole numbers that are levels",
+        }
+    },
+    "required": ["range"],
+    "additionalProperties": False,
+}
+_LEVEL_SCHEMAS: list[dict[str, Any]] = [{"type": "string"}, {"type": "integer"}, {"type": "boolean"}]
+Levels = Annotated[
+    tuple[PublicLevel, ...],
+    BeforeValidator(_ranges),
+    WithJsonSchema({"anyOf": [{"type": "array", "items": {"anyOf": [*_LEVEL_SCHEMAS, _RANGE_SCHEMA]}}, _RANGE_SCHEMA]}),
+]
 
 
 class Frozen(BaseModel):

@@ -277,7 +277,7 @@ class Job(Frozen):
             mode="json",
             exclude={
                 **dict.fromkeys(("input", "runtime", "ledger", "record", "compare"), True),
-                "reference": {"path", "release"},
+                "reference": {"path", "release", "encoding", "separator"},
             },
         )
 
@@ -292,8 +292,8 @@ class Job(Frozen):
                         "runtime": True,
                         "ledger": True,
                         "presentation": True,
-                        "input": {"path"},
-                        "reference": {"path", "release"},
+                        "input": {"path", *self.input.unsaid},
+                        "reference": {"path", "release", *(self.reference.unsaid if self.reference else ())},
                     },
                 ),
                 (),

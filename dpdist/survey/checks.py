@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.job import Column, Job
+from dpdist.job.data import NOT_REPORTED
 from dpdist.job.families import FAMILIES, families_for
 from dpdist.survey.findings import Batch, Findings, Mask, positions
 from dpdist.survey.schema import replicates
@@ -196,14 +197,21 @@ def _weight(job: Job, b: Batch) -> Floats:
 def _category(name: str, column: Column, b: Batch) -> Codes:
     assert column.levels is not None
     values = b.text(name)
-    missing = np.asarray(pc.is_null(values))
+    missing = np.asarray(pc.is_null(values, nan_is_null=True))
+    if column.missing == "category":
+        values, missing = pc.if_else(pa.array(missing), NOT_REPORTED, pc.cast(values, pa.string())), np.zeros_like(missing)
     if column.missing == "drop":
         b.drop(missing, f"{name}: missing, dropped")
-    b.wrong(
-        missing, name, "missing values", "one of the declared levels", f"state columns.{name}.missing: drop, or a universe"
-    )
+    also = f"state columns.{name}.missing: category, for a level '{NOT_REPORTED}', or drop; or name a universe"
+    b.wrong(missing, name, "missing values", "one of the declared levels", also)
     codes = positions(values, column.levels, exact=not b.text_only)
     shown = ", ".join(map(str, column.levels[:8])) + (", …" if len(column.levels) > 8 else "")
+    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        spaced = (codes < 0) & (
+            positions(pc.utf8_trim_whitespace(values), [str(x).strip() for x in column.levels], True) >= 0
+        )
+        remedy = f"delete the spaces in the file, or write them in columns.{name}.levels, the level in quotes"
+        b.wrong(spaced, name, "levels but for spaces before or after them", shown, remedy)
     remedy = f"add the level to columns.{name}.levels, or correct the file"
     b.wrong(codes < 0, name, "values that are not declared levels", shown, remedy)
     return codes

@@ -8,42 +8,71 @@ import gzip
 import io
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from dpdist.core.errors import Problem
 
 HEADER_BYTES = 1 << 20
-OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+WINDOWS = frozenset(range(0x80, 0xA0)) - {0x81, 0x8D, 0x8F, 0x90, 0x9D}
+"""Bytes that Windows' code page has characters for, and Latin-1 control codes."""
 
 
-def misread(path: Path) -> Problem | None:
-    """What makes every line of the file unreadable: another encoding than UTF-8, another separator than a comma."""
+class Written(NamedTuple):
+    """How a CSV file is written."""
+
+    encoding: str = "utf-8"
+    separator: str = ","
+
+    @property
+    def decoding(self) -> str:
+        """The codec that reads it: a mark at the beginning of UTF-8 is no text."""
+        return "utf-8-sig" if codecs.lookup(self.encoding).name == "utf-8" else self.encoding
+
+
+UTF8 = Written()
+"""As is read where nothing else is written."""
+
+
+def guessed(path: Path) -> Written:
+    """How a CSV file seems to be written, by its bytes and its first line. Raises `OSError`, `EOFError`."""
+    encoding = "utf-8"
+    if (fault := _undecoded(path, "utf-8")) is not None:
+        encoding = fault.likely
+    header = _header(path, encoding)
+    others = [mark for mark in SEPARATORS if mark in header]
+    return Written(encoding, others[0] if others else ",")
+
+
+def misread(path: Path, written: Written = UTF8) -> Problem | None:
+    """What makes every line of the file unreadable: another encoding than is said, or another separator."""
+    shown = codecs.lookup(written.encoding).name.upper()
     try:
-        if (line := _not_utf8(path)) is not None:
-            found, allowed = "bytes that are not UTF-8", "text in UTF-8"
-            remedy = "convert the file, as by iconv -f LATIN1 -t UTF-8 (or -f UTF-16)"
-            return Problem("file", found, allowed, remedy, 1, (f"line {line}",))
-        with _opened(path) as file:
-            header = file.readline(HEADER_BYTES).decode("utf-8", "replace")
+        if (fault := _undecoded(path, written.encoding)) is not None:
+            at, found = (f"line {fault.line}",), f"bytes that are not {shown}"
+            likely = fault.likely if written.encoding == "utf-8" else guessed(path).encoding
+            return Problem("file", found, f"text in {shown}", _add(path, "encoding", likely), 1, at)
+        header = _header(path, written.encoding)
     except (OSError, EOFError):
         return None
-    for mark, name in OTHER_SEPARATORS.items():
-        if mark in header and "," not in header:
-            return Problem(
-                "file", f"its fields are separated by {name}", "commas", "write the file with commas", 1, ("line 1",)
-            )
+    if written.separator in header:
+        return None
+    for mark, name in SEPARATORS.items():
+        if mark in header:
+            found, remedy = f"its fields are separated by {name}", _add(path, "separator", mark)
+            return Problem("file", found, SEPARATORS.get(written.separator, written.separator), remedy, 1, ("line 1",))
     return None
 
 
-def lines_of(path: Path, rows: set[int]) -> Mapping[int, int]:
+def lines_of(path: Path, rows: set[int], written: Written = UTF8) -> Mapping[int, int]:
     """The line, from 1, where each row of data (from 0) begins, as far as the file can be read so far.
 
     Line breaks within quotes count; empty lines are no rows.
     """
     found: dict[int, int] = {}
     try:
-        with _opened(path) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
-            reader, row, above = csv.reader(text), -2, 0
+        with _opened(path) as file, io.TextIOWrapper(file, encoding=written.decoding, newline="") as text:
+            reader, row, above = csv.reader(text, delimiter=written.separator), -2, 0
             for fields in reader:
                 row += bool(fields)
                 if fields and row in rows:
@@ -51,24 +80,55 @@ def lines_of(path: Path, rows: set[int]) -> Mapping[int, int]:
                 above = reader.line_num
                 if len(found) == len(rows):
                     break
-    except (OSError, EOFError, csv.Error, UnicodeDecodeError):
+    except (OSError, EOFError, csv.Error, UnicodeError):
         return {}
     return found
 
 
-def _not_utf8(path: Path) -> int | None:
-    """The line of the first byte that is not UTF-8 text."""
-    decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
+def _add(path: Path, key: str, value: str) -> str:
+    """What to write beside the path, in a job or for init."""
+    shown = {"\t": '"\\t"', ",": '","', ";": '";"', "|": '"|"'}.get(value, value)
+    return f"add {key}: {shown} beside its path, as in {{path: {path.name:.60}, {key}: {shown}}}"
+
+
+class _Fault(NamedTuple):
+    """The line of the first byte that an encoding cannot read, and the encoding that the file is likely to have."""
+
+    line: int
+    likely: str
+
+
+def _undecoded(path: Path, encoding: str) -> _Fault | None:
+    """The first fault in the file, where there is one."""
+    decoder, line, start = codecs.getincrementaldecoder(encoding)(), 1, b""
     with _opened(path) as file:
         while block := file.read(HEADER_BYTES):
+            start = start or block[:4096]
             try:
                 text = decoder.decode(block)
             except UnicodeDecodeError as error:
-                return line + error.object[: error.start].count(b"\n")
+                return _Fault(line + error.object[: error.start].count(b"\n"), _likely(start, block))
+            except UnicodeError:  # UTF-16 without its mark
+                return _Fault(1, _likely(start, block))
             if "\0" in text:
-                return line + text[: text.index("\0")].count("\n")
+                return _Fault(line + text[: text.index("\0")].count("\n"), _likely(start, block))
             line += text.count("\n")
     return None
+
+
+def _likely(start: bytes, block: bytes) -> str:
+    """The encoding of a file that is not UTF-8: by its mark, by its zero bytes, or by characters of Windows alone."""
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    if b"\0" in start:
+        return "utf-16-le" if start[1:2] == b"\0" else "utf-16-be"
+    return "cp1252" if WINDOWS & set(block) else "latin-1"
+
+
+def _header(path: Path, encoding: str) -> str:
+    """The first line, as far as it can be read."""
+    with _opened(path) as file, io.TextIOWrapper(file, encoding=encoding, errors="replace") as text:
+        return text.readline(HEADER_BYTES)
 
 
 def _opened(path: Path) -> IO[bytes]:

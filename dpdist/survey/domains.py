@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 from dpdist.core.errors import DataError, Problem
 from dpdist.core.records import Level
 from dpdist.job.values import NUMBER
-from dpdist.survey.csv_text import misread
+from dpdist.survey.csv_text import guessed
 from dpdist.survey.source import ParquetSource, Source
+from dpdist.survey.statistical_file import StatisticalSource
 
 MOST_LEVELS = 200
 FEW_NUMBERS = 12
@@ -48,7 +49,7 @@ def kinds(source: Source) -> dict[str, str]:
     """
     if problems := list(_wrong_names(source)):
         raise DataError(source.name, problems)
-    if not isinstance(source, ParquetSource):
+    if not isinstance(source, ParquetSource | StatisticalSource):
         return dict.fromkeys(source.columns, "unknown")
     return {each.name: _kind(each.type) for each in source.schema}
 
@@ -137,17 +138,19 @@ def _rounded(value: float, way: Callable[[float], int]) -> float:
 
 
 def codebook(path: Path, kinds_of: Mapping[str, str]) -> dict[str, Domain]:
-    """Domains that a CSV codebook states; levels of a column of numbers are numbers. Raises `DataError`."""
-    if problem := misread(path):
-        raise DataError(str(path), [problem])
+    """Domains that a CSV codebook states, however it is written; levels of a column of numbers are numbers.
+
+    Raises `DataError`.
+    """
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
+        written = guessed(path)
+        with path.open(encoding=written.decoding, newline="") as file:
+            reader = csv.DictReader(file, delimiter=written.separator)
             rows = [(reader.line_num, row) for row in reader]
             columns = list(reader.fieldnames or ())
-    except (OSError, csv.Error) as error:
+    except (OSError, csv.Error, UnicodeError) as error:
         found = f"cannot be read ({type(error).__name__})"
-        raise DataError(str(path), [Problem("file", found, "a CSV file in UTF-8", "check the path")]) from None
+        raise DataError(str(path), [Problem("file", found, "a CSV file", "check the path")]) from None
     if problems := [*_wrong_header(columns), *_wrong_rows(rows)] if columns else [*_wrong_header(columns)]:
         raise DataError(str(path), problems)
     names = dict.fromkeys(str(row["column"]) for _, row in rows)

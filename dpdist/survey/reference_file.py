@@ -53,7 +53,7 @@ def open_reference(job: Job, source: Source, frame: Frame, tick: Tick = lambda r
     """Check the job's reference against the job and the current file. Raises `DataError`, naming the reference."""
     assert job.reference is not None
     said = job.reference
-    found = open_source(job, said.path) if said.simulate is None else simulated_source(said.simulate)
+    found = open_source(job, said.path, said) if said.simulate is None else simulated_source(said.simulate)
     digest = found.fingerprint()
     if digest == source.fingerprint():
         raise _current(found)

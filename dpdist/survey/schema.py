@@ -114,7 +114,9 @@ def _comparable(column: Column, kind: pa.DataType) -> bool:
     tests: dict[type, Callable[[pa.DataType], bool]] = {
         str: lambda k: pa.types.is_string(k) or pa.types.is_large_string(k),
         bool: pa.types.is_boolean,
-        int: pa.types.is_integer,
+        int: lambda k: pa.types.is_integer(k) or pa.types.is_floating(k),  # with missing values, pandas stores floats
     }
     assert column.levels is not None
+    if column.missing == "category":  # levels are texts then, whatever they are in the file
+        return any(test(kind) for test in tests.values())
     return all(tests[type(level)](kind) for level in column.levels)

@@ -1,10 +1,9 @@
-"""Where microdata come from: Parquet and CSV files, streamed, and simulated surveys, behind one Protocol."""
+"""Where microdata come from: files, streamed, tables in memory and simulated surveys, behind one Protocol."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,22 +12,21 @@ from typing import Protocol, TypeAlias
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from dpdist.core.errors import DataError, JobError, Problem
 from dpdist.core.files import sha256
-from dpdist.job import Job, Simulate
-from dpdist.survey.csv_text import lines_of, misread
-from dpdist.survey.schema import CSV_NULLS
+from dpdist.job import Job, Simulate, TextFile
+from dpdist.survey.csv_file import CsvSource
+from dpdist.survey.csv_text import Written
 from dpdist.survey.simulate import SCHEMA, Doctorates, Truth
+from dpdist.survey.statistical_file import StatisticalSource
+from dpdist.survey.unreadable import FORMATS, STATISTICAL, unreadable
 
 BATCH_ROWS = 65_536
-CSV_BLOCK_BYTES = 1 << 22
 IN_MEMORY = "the table in memory"
 """What stands in place of a file's name."""
 ONE_TYPE = "texts, numbers, booleans or dates, of one type in a column"
-FORMATS = "a Parquet file, or a CSV file (.csv, .csv.gz) in UTF-8 with commas between fields"
 
 
 Input: TypeAlias = str | Path | pd.DataFrame | pa.Table | None
@@ -68,8 +66,11 @@ class Source(Protocol):
     def truth(self) -> Truth | None: ...
 
 
-def open_source(job: Job, path: Input = None) -> Source:
-    """The job's input, or in its stead the file or table given. Raises `DataError` for one that cannot be read."""
+def open_source(job: Job, path: Input = None, written: TextFile | None = None) -> Source:
+    """The job's input, or in its stead the file or table given. Raises `DataError` for one that cannot be read.
+
+    A CSV file is written as `written` says; unset: as the job's input.
+    """
     said = job.input
     if isinstance(path, pd.DataFrame):
         return TableSource(arrow(path))
@@ -80,20 +81,22 @@ def open_source(job: Job, path: Input = None) -> Source:
     chosen = path if path is not None else said.path
     if chosen is None:
         remedy = "give --input PATH, or input: {path: …} or {simulate: …} in the job"
-        raise JobError(job.dataset, [Problem("input", "no input", "a Parquet or CSV file, or a simulated survey", remedy)])
-    return open_file(Path(chosen))
+        raise JobError(job.dataset, [Problem("input", "no input", f"{FORMATS}, or a simulated survey", remedy)])
+    return open_file(Path(chosen), written or said)
 
 
-def open_file(file: Path) -> Source:
-    """A Parquet or CSV file. Raises `DataError` for one that cannot be read."""
+def open_file(file: Path, written: TextFile = TextFile()) -> Source:  # noqa: B008 - frozen
+    """A Parquet, CSV, SAS, Stata or SPSS file. Raises `DataError` for one that cannot be read."""
     try:
         there = file.is_file()
     except OSError as error:
-        raise _unreadable(str(file), f"cannot be opened ({error.strerror})", "correct the path") from None
+        raise unreadable(str(file), f"cannot be opened ({error.strerror})", "correct the path") from None
     if not there:
-        raise _unreadable(str(file), "no such file", "check the path")
+        raise unreadable(str(file), "no such file", "check the path")
     if file.suffix.lower() in (".csv", ".gz"):
-        return CsvSource(file)
+        return CsvSource(file, Written(written.encoding or "utf-8", written.separator or ","))
+    if file.suffix.lower() in STATISTICAL:
+        return StatisticalSource(file, written.encoding)
     return ParquetSource(file)
 
 
@@ -133,7 +136,7 @@ class ParquetSource:
             try:
                 yield from file.iter_batches(batch_size=BATCH_ROWS, columns=list(columns))
             except (pa.ArrowException, OSError):
-                raise _unreadable(self.name, "a row group cannot be read", "copy the file again: it is damaged") from None
+                raise unreadable(self.name, "a row group cannot be read", "copy the file again: it is damaged") from None
 
     def lines(self, rows: set[int]) -> Mapping[int, int]:
         return {}
@@ -151,7 +154,7 @@ class ParquetSource:
         except (pa.ArrowException, OSError):
             kind = self.path.suffix.lower()
             found = "not a readable Parquet file" if kind in ("", ".parquet", ".pq") else f"files named {kind} are not read"
-            raise _unreadable(self.name, found, "store it as Parquet, or as CSV in a file named .csv") from None
+            raise unreadable(self.name, found, "store it as Parquet, or as CSV in a file named .csv") from None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -207,62 +210,6 @@ def arrow(frame: pd.DataFrame) -> pa.Table:
 
 
 @dataclass(frozen=True)
-class CsvSource:
-    path: Path
-    text_only: bool = True
-
-    @property
-    def name(self) -> str:
-        return str(self.path)
-
-    @cached_property
-    def columns(self) -> Sequence[str]:
-        with self._open(None) as reader:
-            names: list[str] = reader.schema.names
-        if len(names) == 1 and (problem := misread(self.path)):
-            raise DataError(self.name, [problem])
-        return names
-
-    @property
-    def rows(self) -> None:
-        return None
-
-    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        try:
-            with self._open(list(columns)) as reader:
-                yield from reader
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise _unreadable_csv(self.path, error) from None
-
-    def lines(self, rows: set[int]) -> Mapping[int, int]:
-        return lines_of(self.path, rows)
-
-    def fingerprint(self) -> str:
-        return sha256(self.path)
-
-    @property
-    def truth(self) -> None:
-        return None
-
-    def _open(self, columns: list[str] | None) -> pa_csv.CSVStreamingReader:
-        if columns is None:
-            convert = pa_csv.ConvertOptions()
-        else:
-            convert = pa_csv.ConvertOptions(
-                include_columns=columns,
-                column_types={name: pa.string() for name in columns},
-                strings_can_be_null=True,
-                null_values=list(CSV_NULLS),
-            )
-        try:
-            # without threads, Arrow numbers the lines in its errors
-            reading = pa_csv.ReadOptions(block_size=CSV_BLOCK_BYTES, use_threads=False)
-            return pa_csv.open_csv(self.path, read_options=reading, convert_options=convert)
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise _unreadable_csv(self.path, error) from None
-
-
-@dataclass(frozen=True)
 class SimulatedSource:
     survey: Doctorates
     text_only: bool = False
@@ -289,20 +236,3 @@ class SimulatedSource:
     @property
     def truth(self) -> Truth:
         return self.survey.truth
-
-
-def _unreadable_csv(path: Path, error: Exception) -> DataError:
-    """What is wrong with the whole file, or with a line; of Arrow's message only its number is kept: the rest quotes it."""
-    name = str(path)
-    if problem := misread(path):
-        return DataError(name, [problem])
-    line = re.search(r"Row #(\d+)", str(error))
-    if line is None:
-        return _unreadable(name, "not a readable CSV file", "give a CSV file with a header line, in UTF-8")
-    place = (f"line {line[1]}",)
-    allowed, remedy = "lines with the header's number of fields", "correct the number of fields, or quote commas"
-    return DataError(name, [Problem("file", "a line has another number of fields", allowed, remedy, 1, place)])
-
-
-def _unreadable(name: str, what: str, remedy: str) -> DataError:
-    return DataError(name, [Problem("file", what, FORMATS, remedy)])

@@ -1,4 +1,7 @@
-"""README and pages are for people who read them once: short sentences, a short README, links that lead on."""
+"""README and pages are for people who read them once: short sentences, a short README, links that lead on.
+
+`python tests/docs/test_sentences.py` prints every page's sentences: how many, their mean length, the longest.
+"""
 
 from __future__ import annotations
 
@@ -46,3 +49,9 @@ def test_links_of_the_readme_lead_to_files() -> None:
     links = [link for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text) if "://" not in link]
     assert len(links) > 10
     assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+if __name__ == "__main__":
+    for page in COUNTED:
+        lengths = [len(words(sentence)) for sentence in sentences(page.read_text(encoding="utf-8"))] or [0]
+        print(f"{name_of(page)}: {len(lengths)} sentences, mean {mean(lengths):.1f}, longest {max(lengths)}")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from dpdist.core.errors import DataError, Problem
-from dpdist.job import Job
+from dpdist.job import Job, Reference
+from dpdist.job.data import Input
 from dpdist.job.loading import parse_job
-from dpdist.survey.csv_text import lines_of
+from dpdist.survey.csv_text import Written, lines_of
 from dpdist.survey.prepare import take_census
 from dpdist.survey.source import open_source
 
@@ -53,22 +53,38 @@ def written(folder: Path, content: bytes, name: str = "survey.csv") -> Path:
     return path
 
 
-ENCODINGS = {
-    "latin-1": lambda text: text.encode("latin-1"),
-    "utf-16": lambda text: text.encode("utf-16"),
-    "utf-16 without a mark": lambda text: text.encode("utf-16-le"),
-}
+ENCODINGS = ["latin-1", "utf-16", "utf-16-le", "utf-16-be", "cp1252"]
+DASH = {"cp1252": "Brest \u2013"}
+"""A character of Windows' code page that Latin-1 lacks."""
 
 
-@pytest.mark.parametrize("encode", ENCODINGS.values(), ids=ENCODINGS)
+@pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("rows", [3, 30_000])
-def test_another_encoding_is_called_an_encoding(
-    encode: Callable[[str], bytes], rows: int, job: Job, tmp_path: Path
+def test_another_encoding_is_named_with_the_line_that_reads_the_file(
+    encoding: str, rows: int, job: Job, tmp_path: Path
 ) -> None:
-    found = problem(job, written(tmp_path, encode(HEADER + "Brest,1.5,2\n" * rows + ROWS)))
+    """The remedy is taken at its word, for input and reference alike; control: without it the file is not read."""
+    text = HEADER + "Brest,1.5,2\n" * rows + ROWS + (f"{DASH[encoding]},1.5,2\n" if encoding in DASH else "")
+    path = written(tmp_path, text.encode(encoding))
+    found = problem(job, path)
     assert (found.where, found.found, found.allowed) == ("file", "bytes that are not UTF-8", "text in UTF-8")
-    assert "iconv" in found.remedy
+    assert found.remedy == f"add encoding: {encoding} beside its path, as in {{path: survey.csv, encoding: {encoding}}}"
     assert found.places[0].startswith("line ")
+    said = parse_job(TEXT.replace("Brest]", "Brest, Brest \u2013]") + f"input: {{path: {path}, encoding: {encoding}}}")
+    assert take_census(said, open_source(said)).frame.count.sum() == 2
+    reference = Reference(path=str(path), encoding=encoding)
+    assert take_census(said, open_source(job, path, reference)).frame.count.sum() == 2
+
+
+@pytest.mark.parametrize(("said", "text"), [("utf-16", "utf-8"), ("utf-8", "latin-1"), ("ascii", "utf-8")])
+def test_an_encoding_that_is_not_the_files_is_refused(said: str, text: str, job: Job, tmp_path: Path) -> None:
+    path = written(tmp_path, (HEADER + ROWS).encode(text))
+    own = job.model_copy(update={"input": Input(path=str(path), encoding=said)})
+    with pytest.raises(DataError) as refused:
+        take_census(own, open_source(own))
+    (found,) = refused.value.problems
+    assert found.found == f"bytes that are not {said.upper()}"
+    assert f"encoding: {text}" in found.remedy
 
 
 def test_the_line_of_the_first_byte_that_is_not_utf8_is_named(job: Job, tmp_path: Path) -> None:
@@ -83,6 +99,16 @@ def test_another_separator_is_named(mark: str, name: str, decimal: str, job: Job
     text = (HEADER + ROWS).replace(",", mark).replace(".", decimal)
     found = problem(job, written(tmp_path, text.encode()))
     assert (found.found, found.allowed) == (f"its fields are separated by {name}", "commas")
+    shown = '"\\t"' if mark == "\t" else f'"{mark}"'
+    assert found.remedy.endswith(f"{{path: survey.csv, separator: {shown}}}")
+    if decimal == ".":
+        own = parse_job(TEXT + f"input: {{path: {tmp_path / 'survey.csv'}, separator: {shown}}}")
+        assert take_census(own, open_source(own)).frame.count.sum() == 2
+
+
+def test_lines_are_found_in_another_encoding_and_with_another_separator(tmp_path: Path) -> None:
+    path = written(tmp_path, (HEADER + ROWS).replace(",", ";").encode("utf-16"))
+    assert lines_of(path, {1, 2}, Written("utf-16", ";")) == {1: 3, 2: 4}
 
 
 def test_the_same_file_in_utf8_with_commas_is_read(job: Job, tmp_path: Path) -> None:
@@ -92,7 +118,7 @@ def test_the_same_file_in_utf8_with_commas_is_read(job: Job, tmp_path: Path) -> 
     assert [take_census(job, open_source(job, path)).frame.count.sum() for path in (plain, packed)] == [2, 2]
 
 
-@pytest.mark.parametrize("name", ["survey.sas7bdat", "survey.xlsx", "survey.dta", "survey.sav"])
+@pytest.mark.parametrize("name", ["survey.xlsx", "survey.rds"])
 def test_a_kind_of_file_that_is_not_read_is_told_what_is(name: str, job: Job, tmp_path: Path) -> None:
     with pytest.raises(DataError) as refused:
         open_source(job, written(tmp_path, b"\x00\x01 not parquet", name))

@@ -15,6 +15,7 @@ import pytest
 
 from dpdist.core.errors import DataError, JobError
 from dpdist.job import Job
+from dpdist.survey import csv_file
 from dpdist.survey import source as sources
 from dpdist.survey.source import CsvSource, ParquetSource, SimulatedSource, Source, open_source
 
@@ -87,7 +88,7 @@ def test_a_file_is_streamed_in_batches(tmp_path: Path, name: str, monkeypatch: p
     source = open_source(make_job(path=str(write(tmp_path, name))))
     whole = together(source, ["sex", "salary"])
     monkeypatch.setattr(sources, "BATCH_ROWS", 7)
-    monkeypatch.setattr(sources, "CSV_BLOCK_BYTES", 100)
+    monkeypatch.setattr(csv_file, "CSV_BLOCK_BYTES", 100)
     assert len(list(source.batches(["sex"]))) > 10
     assert together(source, ["sex", "salary"]) == whole
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from dpdist.core.records import Codes, Floats, Frame, Records
 from dpdist.job import Job
-from dpdist.mechanisms.laplace_cells.sensitivity import CellBounds, noise_scale
+from dpdist.mechanisms.laplace_cells.sensitivity import UNIT, CellBounds, noise_scale
 from dpdist.models.design import design
 from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws, Extremes, Parameter
@@ -52,6 +52,11 @@ class CellSums(OutcomeModel):
             least,
             noise_scale(record_epsilon(job, job.epsilon_per_set)),
         )
+
+    @property
+    def noise_of_one(self) -> float:
+        """Noise on a cell of one record, at least, in its direct standard errors: none has more than U√n."""
+        return float(np.sqrt(2.0) * float(self.scale) / UNIT)
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:

@@ -80,6 +80,11 @@ class NoisyTables(OutcomeModel):
         return cls(design(frame, (), rows), (low, high), tuple(found), count, bounds, consistency, scale)
 
     @property
+    def noise_of_one(self) -> float | None:
+        """Noise on a cell of one record, at least, in its direct standard errors; unknown under local sensitivities."""
+        return None if self.bounds is None else float(np.sqrt(2.0) * float(self.scale) / UNIT)
+
+    @property
     def parameters(self) -> tuple[Parameter, ...]:
         return tuple(table.parameter for table in self.tables)
 

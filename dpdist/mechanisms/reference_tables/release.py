@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -131,6 +131,14 @@ class ReferenceCells(OutcomeModel):
         """Variances of the noise on Σ(1 − v) and on Σvc, in records."""
         first, other = (2.0 * (float(scale) / UNIT) ** 2 for scale in self.scales)
         return Noise(first, 2.0 * other if self.simplex else other)
+
+    noise_at_least: ClassVar[bool] = False
+    """Whether `noise_of_one` is a lower bound."""
+
+    @property
+    def noise_of_one(self) -> float:
+        """Noise on a cell of one record, about, in its direct standard errors; of n records 1/√n of it (METHODS §7b)."""
+        return 6.0 * float(max(self.scales)) / UNIT
 
     def sized(self, sums: Floats, count: Floats) -> Sized:
         """Sums of units as under public sizes, `count`, and the sizes: where these are secret, the noisy sums' own."""

@@ -1,0 +1,55 @@
+"""`dpdist rehearse`: choose a mechanism on public data, at no cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dpdist.cli.console import guarded, out
+from dpdist.cli.listening import listening
+from dpdist.job.loading import load_job
+
+
+def rehearse(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="A YAML job file, or the name of a shipped job (doctorates).")],
+    to: Annotated[Path, typer.Option("--out", "-o", help="Folder for the page, the CSV files and the recommended job.")],
+    public: Annotated[
+        Path | None, typer.Option("--public", help="A public file with the job's columns; unset: the job's reference.")
+    ] = None,
+    records: Annotated[
+        int | None, typer.Option("--records", min=4, help="At most so many records of it, taken at random.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="A key of the job, dotted, and its value as YAML; may be repeated."
+        ),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+) -> None:
+    """Run every mechanism that a job allows on halves of a public file, and recommend one. Spends nothing.
+
+    The job's input is never opened. Writes rehearsal.csv, confirmation.csv, index.html, recommended.yaml."""
+
+    def act() -> None:
+        from dpdist.studies.rehearsal import rehearse as rehearse_job
+
+        with listening(quiet, as_json=False) as listener:
+            made = rehearse_job(load_job(job, settings), to, public, records, listener)
+        if quiet:
+            return
+        for trial in made.trials:
+            said = f"{trial.candidate.label} ({trial.candidate.guarantee}): median error {trial.error:.2f} direct SE, "
+            out.print(said + f"coverage {trial.coverage:.2f} (of the worst statistic), {trial.seconds:.0f} s", markup=False)
+        best = made.trials[0]
+        good = "good enough" if best.good else "not good enough"
+        out.print(f"Recommended, {good} by the rule of the page: {best.candidate.label}", markup=False)
+        if made.confirmed is not None:
+            again = made.confirmed
+            said = f"median error {again.error:.2f} direct SE, coverage {again.coverage:.2f}"
+            out.print(f"On the other half: {said}", markup=False)
+        out.print(f"{to / 'index.html'}, {to / 'recommended.yaml'}", markup=False)
+
+    guarded(act, show_values=True)

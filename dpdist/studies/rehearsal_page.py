@@ -1,0 +1,43 @@
+"""The page of a rehearsal: what is recommended, every mechanism's errors beside its guarantee, what could not be run."""
+
+from __future__ import annotations
+
+import io
+
+import jinja2
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from dpdist.studies.rehearsal import RULE, Rehearsal, Trial
+from dpdist.studies.svg import inline
+
+LEAST_DRAWN = 0.01
+"""Errors below it are drawn there: the scale is logarithmic."""
+
+
+def page(made: Rehearsal) -> str:
+    """One HTML document without any external resource."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("dpdist.studies"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    rows = [(trial, row) for trial in made.trials for row in trial.by_statistic.to_dict("records")]
+    confirmed = [] if made.confirmed is None else made.confirmed.by_statistic.to_dict("records")
+    drawn = Markup(inline(figure(made.trials), "errors", "Errors by mechanism"))
+    return environment.get_template("rehearsal.html").render(
+        made=made, best=made.trials[0], rows=rows, confirmed=confirmed, rule=RULE, figure=drawn
+    )
+
+
+def figure(trials: list[Trial]) -> str:
+    """|error| of all cells by mechanism, as boxes, in direct standard errors."""
+    shown = [each.cells["error_in_direct_se"].dropna().clip(lower=LEAST_DRAWN) for each in trials]
+    figure = Figure(figsize=(7.5, 0.8 + 0.4 * len(trials)), layout="constrained")
+    axes = figure.subplots()
+    axes.boxplot(shown, orientation="horizontal", tick_labels=[each.candidate.label for each in trials], whis=(0, 100))
+    axes.axvline(1.0, color="#0b5394", linewidth=1.0)
+    axes.set_xscale("log")
+    axes.invert_yaxis()
+    axes.set_xlabel("|error| in direct standard errors, all cells and statistics")
+    held = io.StringIO()
+    figure.savefig(held, format="svg", metadata={"Date": None})
+    return held.getvalue()

@@ -1,0 +1,91 @@
+"""CSV files as a source: streamed in blocks of text, in the encoding and with the separator that the job names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+
+from dpdist.core.errors import DataError, Problem
+from dpdist.core.files import sha256
+from dpdist.survey.csv_text import UTF8, Written, lines_of, misread
+from dpdist.survey.schema import CSV_NULLS
+from dpdist.survey.unreadable import unreadable
+
+CSV_BLOCK_BYTES = 1 << 22
+
+
+@dataclass(frozen=True)
+class CsvSource:
+    path: Path
+    written: Written = UTF8
+    text_only: bool = True
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
+
+    @cached_property
+    def columns(self) -> Sequence[str]:
+        with self._open(None) as reader:
+            names: list[str] = reader.schema.names
+        if (len(names) == 1 or "\0" in "".join(names)) and (problem := misread(self.path, self.written)):
+            raise DataError(self.name, [problem])
+        return names
+
+    @property
+    def rows(self) -> None:
+        return None
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        try:
+            with self._open(list(columns)) as reader:
+                yield from reader
+        except (pa.ArrowException, OSError, UnicodeError) as error:
+            raise self._unreadable(error) from None
+
+    def lines(self, rows: set[int]) -> Mapping[int, int]:
+        return lines_of(self.path, rows, self.written)
+
+    def fingerprint(self) -> str:
+        return sha256(self.path)
+
+    @property
+    def truth(self) -> None:
+        return None
+
+    def _open(self, columns: list[str] | None) -> pa_csv.CSVStreamingReader:
+        if columns is None:
+            convert = pa_csv.ConvertOptions()
+        else:
+            convert = pa_csv.ConvertOptions(
+                include_columns=columns,
+                column_types={name: pa.string() for name in columns},
+                strings_can_be_null=True,
+                null_values=list(CSV_NULLS),
+            )
+        try:
+            encoding, separator = "utf8" if self.written.decoding == "utf-8-sig" else self.written.encoding, self.written[1]
+            # without threads, Arrow numbers the lines in its errors
+            reading = pa_csv.ReadOptions(block_size=CSV_BLOCK_BYTES, use_threads=False, encoding=encoding)
+            parsing = pa_csv.ParseOptions(delimiter=separator)
+            return pa_csv.open_csv(self.path, read_options=reading, parse_options=parsing, convert_options=convert)
+        except (pa.ArrowException, OSError, UnicodeError) as error:
+            raise self._unreadable(error) from None
+
+    def _unreadable(self, error: Exception) -> DataError:
+        """What is wrong with the whole file, or with a line; of Arrow's message its number alone is kept: the rest quotes
+        it."""
+        if problem := misread(self.path, self.written):
+            return DataError(self.name, [problem])
+        line = re.search(r"Row #(\d+)", str(error))
+        if line is None:
+            return unreadable(self.name, "not a readable CSV file", "give a CSV file with a header line")
+        place = (f"line {line[1]}",)
+        allowed, remedy = "lines with the header's number of fields", "correct the number of fields, or quote commas"
+        return DataError(self.name, [Problem("file", "a line has another number of fields", allowed, remedy, 1, place)])

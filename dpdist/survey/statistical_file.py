@@ -1,0 +1,118 @@
+"""Files of SAS, Stata and SPSS as a source: read in chunks through pyreadstat (extra `formats`), codes and not labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dpdist.core.errors import DataError
+from dpdist.core.files import sha256
+from dpdist.survey.unreadable import STATISTICAL, unreadable
+
+CHUNK_ROWS = 65_536
+CHUNK_VALUES = 1 << 23
+"""Values that a chunk may hold: of wide files it has fewer rows."""
+
+
+@dataclass(frozen=True)
+class StatisticalSource:
+    """Numbers are float64, dates too; empty texts and all of a program's kinds of missing values are missing."""
+
+    path: Path
+    encoding: str | None = None
+    text_only: bool = False
+
+    def __post_init__(self) -> None:
+        self.meta  # noqa: B018 - unreadable files are found when the source is opened
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
+
+    @cached_property
+    def meta(self) -> Any:
+        """What the file's header says, as pyreadstat has it. Raises `DataError`."""
+        return self._read(metadataonly=True)[1]
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        kinds: Mapping[str, str] = self.meta.readstat_variable_types
+        return pa.schema(
+            [(name, pa.string() if kinds[name] == "string" else pa.float64()) for name in self.meta.column_names]
+        )
+
+    @property
+    def columns(self) -> Sequence[str]:
+        names: list[str] = self.schema.names
+        return names
+
+    @property
+    def rows(self) -> int | None:
+        number: int | None = self.meta.number_rows
+        return number
+
+    @property
+    def labels(self) -> Mapping[str, Mapping[object, str]]:
+        """Labels of values, by column, as the file has them."""
+        found: Mapping[str, Mapping[object, str]] = self.meta.variable_value_labels
+        return found
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        wanted, first = pa.schema([self.schema.field(name) for name in columns]), 0
+        size = min(CHUNK_ROWS, max(1, CHUNK_VALUES // max(1, len(columns))))
+        while True:
+            chunk, _ = self._read(usecols=list(columns), row_offset=first, row_limit=size, output_format="dict")
+            batch = pa.record_batch([_array(chunk[each.name], each.type) for each in wanted], schema=wanted)
+            if not batch.num_rows:
+                return
+            yield batch
+            first += batch.num_rows
+            if batch.num_rows < size or first == self.rows:
+                return
+
+    def lines(self, rows: set[int]) -> Mapping[int, int]:
+        return {}
+
+    def fingerprint(self) -> str:
+        return sha256(self.path)
+
+    @property
+    def truth(self) -> None:
+        return None
+
+    def _read(self, **how: Any) -> tuple[Any, Any]:
+        kind = self.path.suffix.lower()
+        if find_spec("pyreadstat") is None:
+            found, remedy = f"files named {kind} need pyreadstat, which is not installed", "pip install 'dpdist[formats]'"
+            raise unreadable(self.name, found, remedy)
+        import pyreadstat
+
+        try:
+            found = getattr(pyreadstat, STATISTICAL[kind])(
+                str(self.path), encoding=self.encoding, disable_datetime_conversion=True, **how
+            )
+        except (pyreadstat.ReadstatError, pyreadstat.PyreadstatError, UnicodeError, LookupError, OSError) as error:
+            raise self._damaged(kind, error) from None
+        return found  # type: ignore[no-any-return]
+
+    def _damaged(self, kind: str, error: Exception) -> DataError:
+        """Of pyreadstat's message nothing is kept: it may quote a value."""
+        if "ncod" in str(error) or isinstance(error, UnicodeError | LookupError):
+            remedy = "add encoding: beside its path, as in encoding: latin-1"
+            return unreadable(self.name, "its texts are in another encoding than it says", remedy)
+        return unreadable(self.name, f"not a readable {kind} file", "copy it again, or store it as Parquet or CSV")
+
+
+def _array(values: Any, kind: pa.DataType) -> pa.Array:
+    if kind == pa.float64():
+        return pa.array(np.asarray(values, dtype=np.float64), from_pandas=True)
+    texts = pa.array(values, type=kind, from_pandas=True)
+    return pc.if_else(pc.equal(texts, ""), None, texts)

@@ -1,0 +1,128 @@
+"""A plan tells the noise of each published cell before anything is spent, and the ε that brings it to a wanted size."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from dpdist.evaluation.opening import open_evaluation
+from typer.testing import CliRunner
+
+from dpdist import plan, run
+from dpdist.cli.main import app
+from dpdist.core.errors import JobError
+from dpdist.job import Job
+from dpdist.job.loading import parse_job
+from dpdist.runtime.expected_noise import epsilon_for, expected_noise
+
+JOB = """
+dataset: people
+period: "2024"
+input: {path: current.parquet}
+columns:
+  region: {levels: [north, south, tiny]}
+  income: {bounds: [0, 200000], outside: clip}
+  weight: {bounds: [1, 60], outside: clip}
+survey: {weight: weight}
+outcome: income
+mechanism: {name: laplace_strict}
+budget: {epsilon: "1", adjacency: substitution}
+tables: [{name: incomes, by: [region], statistics: [count, {mean: income}]}]
+runtime: {executor: serial}
+"""
+REFERRING = ("laplace_strict}", "reference_tables}\nreference: {path: earlier.parquet}")
+COUNTS = {"north": 2000, "south": 500, "tiny": 4}
+
+
+def people(seed: int) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    region = np.repeat(list(COUNTS), list(COUNTS.values()))
+    income = np.exp(rng.normal(10.3, 0.5, len(region))).round()
+    return pd.DataFrame({"region": region, "income": income, "weight": rng.gamma(4.0, 8.0, len(region)) + 1.0})
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+    monkeypatch.chdir(tmp_path)
+    for name, seed in (("current", 1), ("earlier", 2)):
+        people(seed).to_parquet(f"{name}.parquet")
+    return parse_job(JOB)
+
+
+def test_noise_of_every_cell_follows_from_public_sizes(job: Job) -> None:
+    """√2·2/ε of a record under public bounds, over √n; the margin has three cells' noise."""
+    found = expected_noise(plan(job))
+    assert found is not None
+    assert found.at_least
+    noise = found.cells.set_index("cell")["noise"]
+    for cell, n in COUNTS.items():
+        assert noise[cell] == pytest.approx(2.0 * np.sqrt(2.0 / n))
+    assert noise["Total"] == pytest.approx(2.0 * np.sqrt(2.0 * 3 / 2504))
+    assert found.drowned == 1
+
+
+def test_noise_halves_when_epsilon_doubles(job: Job) -> None:
+    one, two = (expected_noise(plan(parse_job(JOB.replace('"1"', f'"{e}"')))) for e in (1, 2))
+    assert one is not None
+    assert two is not None
+    assert np.allclose(one.cells["noise"], 2.0 * two.cells["noise"])
+
+
+def test_a_release_errs_about_as_much_as_its_plan_tells(job: Job, tmp_path: Path) -> None:
+    """Counts of reference_tables at an ε where noise is near the direct errors; control: at ε = 8 it is not that large."""
+    for epsilon, low, high in (("0.2", 0.25, 3.0), ("8", 0.0, 0.25)):
+        own = parse_job(JOB.replace(*REFERRING).replace('"1"', f'"{epsilon}"'))
+        found = expected_noise(plan(own))
+        assert found is not None
+        assert not found.at_least
+        said = found.cells.set_index("cell")["noise"]
+        assert low < said["south"] < 3.0 * high
+        run(own, tmp_path / epsilon, counted=False)
+        rows = open_evaluation(tmp_path / epsilon)["incomes"]
+        error = rows[rows["statistic"] == "count"].set_index("region")["synthetic_error_in_se"]
+        assert error["south"] < 6.0 * said["south"] + 0.3
+
+
+def test_the_epsilon_for_an_error_brings_the_median_cell_there(job: Job) -> None:
+    """At most the wanted error; at a tenth less ε it would be more."""
+    for wanted in (0.5, 0.05):
+        epsilon = epsilon_for(plan(job), wanted)
+        now, less = (
+            expected_noise(plan(parse_job(JOB.replace('"1"', f'"{e}"')))) for e in (float(epsilon), 0.9 * float(epsilon))
+        )
+        assert now is not None
+        assert less is not None
+        assert now.median <= wanted < less.median
+
+
+def test_plan_prints_cells_and_epsilon(job: Job) -> None:
+    Path("job.yaml").write_text(JOB, encoding="utf-8")
+    found = CliRunner().invoke(app, ["plan", "job.yaml"])
+    assert found.exit_code == 0, found.output
+    assert "1 of 4 cells above 1, which noise would drown" in " ".join(found.output.split())
+    assert re.search(r"tiny \(4 records\): 1.4", found.output)
+    found = CliRunner().invoke(app, ["plan", "job.yaml", "--for-error", ".5"])
+    assert re.search(r"at ε = 0\.\d+ the median cell's noise is 0.5", found.output), found.output
+    found = CliRunner().invoke(app, ["plan", "job.yaml", "--for-error", "-1"])
+    assert (found.exit_code, "a number above 0" in found.output) == (2, True)
+
+
+def test_secret_sizes_are_not_told_by_noise(job: Job) -> None:
+    """Control: under substitution they are told."""
+    text = JOB.replace(*REFERRING)
+    assert expected_noise(plan(parse_job(text))) is not None
+    secret = plan(parse_job(text.replace("substitution", "add_remove")))
+    assert expected_noise(secret) is None
+    with pytest.raises(JobError, match="dpdist rehearse"):
+        epsilon_for(secret, 0.5)
+
+
+def test_noise_of_a_tilted_posterior_is_not_known_beforehand(job: Job) -> None:
+    said = "weighted}\nmodel: {family: lognormal}\nstrata: [region]"
+    text = JOB.replace("laplace_strict}", said).replace("[1, 60], outside: clip", "[0.5, 1000]").replace("[0, 2", "[1, 2")
+    asymptotic = parse_job(text.replace("north, south, tiny", "north, south, tiny").replace('"1"', '"9"'))
+    with pytest.raises(JobError, match="is not known beforehand here"):
+        epsilon_for(plan(asymptotic, input=people(1).query("region != 'tiny'")), 0.5)
