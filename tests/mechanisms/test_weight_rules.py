@@ -23,7 +23,6 @@ from dpdist.engine.rounds import drive
 from dpdist.evaluation.tuning import knobs_of
 from dpdist.job import RULE_CONSTANTS, WeightRule
 from dpdist.job.checks import contradictions
-from dpdist.job.checks.mechanisms import weight_rule
 from dpdist.mechanisms.on_reference import learn_weights
 from dpdist.mechanisms.pseudo_posterior.statement import EXCEEDS, UNMEASURED
 from dpdist.mechanisms.registry import MECHANISMS
@@ -179,7 +178,7 @@ def test_every_rule_says_which_constants_it_has_and_has_a_step_for_them() -> Non
         for name in ("c", "g", "radius"):
             mechanism = {"name": "weighted", "weights": {"rule": rule, name: 0.5}}
             job = unchecked(said("weighted", "zero_out", "lognormal") | {"mechanism": mechanism})
-            assert (name in {each.where[-1] for each in weight_rule(job)}) == (name not in constants), (rule, name)
+            assert (name in {each.where[-1] for each in job.mechanism.against_weights(job)}) == (name not in constants), (rule, name)
 
 
 @pytest.mark.parametrize("rule", CONSTANT)
