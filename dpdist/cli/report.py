@@ -26,7 +26,7 @@ from dpdist.estimation.frame_table import frame_from_table
 from dpdist.evaluation.verifying import refuse_unverified
 from dpdist.ledger.charging import standing
 from dpdist.opening import EVALUATED, NO_EVALUATION, evaluations
-from dpdist.plan_facts import SIZES_SECRET, records, records_text, reference, sizes
+from dpdist.plan_facts import SIZES_SECRET, first_stage, records, records_text, reference, sizes
 from dpdist.planning import Plan
 from dpdist.privacy import adjacency, claims
 from dpdist.privacy.claims import promised
@@ -50,7 +50,7 @@ def plan_text(plan: Plan) -> RenderableType:
         **({"extends": job.extends.in_words} if job.extends is not None else {}),
         "input": plan.source.name,
         "records": records_text(plan),
-        **({"reference": reference(plan, plan.reference)} if plan.reference is not None else {}),
+        **({"reference": reference(plan, plan.reference)} if plan.reference is not None else first_stage(job)),
         **({"fit to reference": plan.goodness.in_words()} if plan.goodness is not None else {}),
         **sizes(plan),
     }

@@ -61,6 +61,8 @@ class Facts:
     sets_are_free: bool = False
     """Synthetic sets are drawn from what was released: any number at one cost."""
     reference: Literal["unused", "optional", "needed"] = "unused"
+    own_histograms: bool = False
+    """Noisy histograms of the current file may take the place of a reference, and do where a job names none."""
     centres: bool = False
     """It is centred at a fit of the reference, and plans a drift from it."""
     constants: frozenset[str] = frozenset()
@@ -95,6 +97,7 @@ FACTS: dict[MechanismName, Facts] = {
         by_cell=True,
         tabulates=True,
         reference="needed",
+        own_histograms=True,
         constants=frozenset({"shrinkage"}),
     ),
     "sanitized_statistics": Facts(

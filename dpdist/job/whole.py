@@ -12,7 +12,7 @@ from pydantic import Field, WithJsonSchema, model_validator
 from dpdist.job.base import BASE_SCHEMA, Base
 from dpdist.job.data import Column, Input, Keep
 from dpdist.job.design import Survey
-from dpdist.job.earlier import CALIBRATION_SCHEMA, Calibration, Fit, Reference
+from dpdist.job.earlier import CALIBRATION_SCHEMA, HISTOGRAM_SHARE, Calibration, Fit, HistogramReference, Reference
 from dpdist.job.ledger import LedgerSettings
 from dpdist.job.mechanism import Mechanism, ReleaseBudget
 from dpdist.job.model import Model, Outcome
@@ -58,7 +58,9 @@ class Job(Frozen):
         int, Field(ge=1), at_most(1_000, "each is a file of the whole sample's records, and has its part of ε alone")
     ] = Field(default=1, description="files of synthetic records; most mechanisms divide the budget among them")
     reference: Reference | None = Field(
-        default=None, description="public records, an earlier release or paid histograms, on which things are fixed"
+        default=None,
+        description="public records, an earlier release or paid histograms, on which things are fixed; unset: "
+        "reference_tables pays a third of its budget for histograms",
     )
     fit: Fit = Field(default=Fit(), description="how well the family must fit the reference")
     calibration: Annotated[Calibration, WithJsonSchema(CALIBRATION_SCHEMA)] | None = Field(
@@ -86,6 +88,14 @@ class Job(Frozen):
             known = SAMPLERS.get(self.family, ("exact",)) if not self.mechanism.facts.adds_noise else ("exact",)
             left = [name for name in known if name != "exact" or not self.mechanism.facts.clamps]
             object.__setattr__(self, "sampler", self.sampler.model_copy(update={"name": (left or known)[0]}))
+        return self
+
+    @model_validator(mode="after")
+    def _reference_resolved(self) -> Self:
+        """Histograms of the current file take the place of a reference that is not named, where public sizes allow it."""
+        if self.reference is None and self.mechanism.facts.own_histograms and not self.sizes_secret:
+            own = HistogramReference(epsilon=self.budget.epsilon * HISTOGRAM_SHARE)
+            object.__setattr__(self, "reference", Reference(histogram=own))
         return self
 
     @property

@@ -38,6 +38,21 @@ def looked_through(release: Release) -> bool:
     return any("spans" in said for said in release.sets[0].values())
 
 
+def unclipped(release: Release) -> tuple[int, int]:
+    """Cells that public bounds alone limit, and all cells."""
+    (low, high), weight = release.job.outcome_column.bounds or (0.0, 1.0), release.job.survey.weight
+    most = (release.job.columns[weight].bounds or (0.0, 1.0))[1] if weight is not None else 0.0
+    wide, cells = 0, 0
+    for stratum in range(len(release.frame.stratum_labels)):
+        model = release.model(stratum)
+        assert isinstance(model, ReferenceCells)
+        limits, outcomes = release.theta(model, stratum, 0)["limits"][0], len(model.outcomes)
+        cap, reach = limits[:, outcomes], limits[:, outcomes + 1]
+        wide += int(((cap >= most) & (2.0 * reach >= high - low)).sum())
+        cells += len(limits)
+    return wide, cells
+
+
 def unidentified(release: Release) -> dict[str, list[str]]:
     """Cells whose mean weight ("weight") or whose mean of an outcome the noisy sums do not identify."""
     found: dict[str, list[str]] = {}

@@ -14,7 +14,7 @@ from dpdist.privacy.claims import in_words
 from dpdist.privacy.domain import domain
 from dpdist.publish.accuracy import standard_errors
 from dpdist.publish.borrowing import borrowing
-from dpdist.publish.limits import drifted, looked_through, unidentified
+from dpdist.publish.limits import drifted, looked_through, unclipped, unidentified
 from dpdist.publish.released import DISTRIBUTIONS, DONORS, Release
 
 VERBATIM = (
@@ -59,6 +59,12 @@ DRIFT = (
     "the noisy sums of these cells are farther from what the reference predicts than sampling and noise would carry them "
     "(about one cell in a thousand would be named by chance): weights or outcomes have changed since. Estimates follow a "
     "change of scale, not one of shape: the errors of these cells hold the bias of a planned one, and no more"
+)
+AS_CLIPPED = (
+    "the limits of every cell are those of the least predicted error, from the noisy histograms and the noise's law: noise "
+    "that grows with the limits, against half of what lies beyond them. A cell's figures are its clipped sums, with half "
+    "of what the histograms of its group hold beyond the limits; these {}, within a group. Public bounds alone limit {} "
+    "of {} cells"
 )
 LOOKED_THROUGH = (
     "noisy sums are looked through for cells whose limits bind: one whose shape is its group's is taken for such with a "
@@ -237,12 +243,13 @@ def _post_processing(release: Release) -> list[str]:
             if job.mechanism.shrinkage
             else "are not shrunk"
         )
-        steps.append(
-            "clipping is undone by the scale of weights and of outcomes (the shift, if outcomes may be negative or are "
-            f"two-valued) under which the reference has a cell's noisy sums; these {how}"
-        )
         if looked_through(release):
-            steps.append(LOOKED_THROUGH.format(ALARM))
+            steps += [AS_CLIPPED.format(how, *unclipped(release)), LOOKED_THROUGH.format(ALARM)]
+        else:
+            steps.append(
+                "clipping is undone by the scale of weights and of outcomes (the shift, if outcomes may be negative or are "
+                f"two-valued) under which the reference has a cell's noisy sums; these {how}"
+            )
         steps += [_donors(release), *DONATED]
     if job.family == "scores":
         steps.append(
@@ -259,6 +266,6 @@ def _post_processing(release: Release) -> list[str]:
     if job.likelihood.synthetic_weights == "expected":
         steps.append("synthetic weights are E(w|y*, x) under the released parameters, not drawn")
     if job.rake:
-        by = "; ".join(", ".join(said.by) for said in job.rake)
+        by = "; ".join(", ".join(said.by) or "all records" for said in job.rake)
         steps.append(f"weights are raked to the public totals by {by} that the job states; tables from parameters too")
     return steps

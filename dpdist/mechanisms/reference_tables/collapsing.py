@@ -106,7 +106,7 @@ def spread(found: ClippingInversion, cells: Sequence[Cell], units: Sequence[Cell
         rate = np.diag([1.0, like.mean_rate / max(whole.mean_rate, LEAST) if like.scaled else share])
         g = g if like.scaled else share * g * whole.unit / like.unit
         direct = like.direct_influence()
-        apart = direct.T @ direct / len(direct) / cell.records + np.diag(found.drift * [1.0, like.mean_rate**2])
+        apart = direct.T @ direct / len(direct) / cell.records + np.diag(found.drift[number] * [1.0, like.mean_rate**2])
         apart += np.diag([0.0, cell.of_unlikeness])
         estimate = np.array([like.mean_weight * np.exp(s), like.mean_at(g)])
         shared = rate @ found.sampling[number] @ rate, rate @ found.noise[number] @ rate
