@@ -62,9 +62,10 @@ DRIFT = (
 )
 AS_CLIPPED = (
     "the limits of every cell are those of the least predicted error, from the noisy histograms and the noise's law: noise "
-    "that grows with the limits, against half of what lies beyond them. A cell's figures are its clipped sums, with half "
-    "of what the histograms of its group hold beyond the limits; these {}, within a group. Public bounds alone limit {} "
-    "of {} cells"
+    "that grows with the limits, against half of what lies beyond them. A count is its clipped sum, with half of what the "
+    "histogram of the cell's group holds beyond the limit. A mean is that of the group's outcomes at the scale (the shift, "
+    "if outcomes may be negative or are two-valued) that the noisy sum tells; these {}, within a group. Public bounds "
+    "alone limit {} of {} cells"
 )
 LOOKED_THROUGH = (
     "noisy sums are looked through for cells whose limits bind: one whose shape is its group's is taken for such with a "

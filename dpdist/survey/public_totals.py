@@ -37,9 +37,9 @@ def rake_problems(job: Job, frame: Frame) -> list[Problem]:
 
 
 def _beyond_bounds(job: Job, frame: Frame, said: Rake, margin: Margin) -> list[Problem]:
-    """Totals that no weights within their public bounds add up to, where these must hold."""
+    """Totals that no weights within their public bounds add up to: clipped weights do not either."""
     column = job.columns.get(job.survey.weight or "")
-    if column is None or column.bounds is None or column.outside == "clip":
+    if column is None or column.bounds is None:
         return []
     count = margin.membership @ frame.count.astype(np.float64)
     low, high = (count * bound for bound in column.bounds)

@@ -103,16 +103,25 @@ def made(weight: list[float], outcome: list[float], within: int = 0) -> Histogra
     return HistogramCell(*shape, blur=Blur(*places), shrunk_within=within, largest_weight=50.0)
 
 
-def test_a_clipped_mean_gets_half_of_the_tail_and_no_more() -> None:
-    """Exactly; a cell five times as heavy as its group by its clipped mean is no more than five times."""
+def test_a_clipped_weight_gets_half_of_the_tail_and_no_more() -> None:
+    """Exactly; a cell with five times another's clipped mean has five times its weight. Control: inverted, it has more."""
     cell, limits = made([1.0, 2.0, 9.0], [10.0, 20.0, 70.0]), (20.0, 3.0, 20.0)
-    clipped, seen = (1 + 2 + 3) / 3, (1 * 10 + 2 * 20 + 3 * 40) / 6
-    s, g = cell.solve(clipped / 3.0, 0.0, limits)
+    clipped = (1 + 2 + 3) / 3
+    s, _ = cell.solve(clipped / 3.0, 0.0, limits)
     assert cell.mean_weight * np.exp(s) == pytest.approx(clipped + 0.5 * (cell.mean_weight - clipped))
-    assert cell.mean_at(g) == pytest.approx(20.0 * (1.0 + 0.5 * (cell.mean - seen) / seen)), "clipped means of 20"
     light, heavy = (cell.solve(v, 0.0, limits)[0] for v in (0.18, 0.9))
     assert heavy - light == pytest.approx(np.log(5.0))
-    assert Cell.solve(cell, 0.9, 0.0, limits)[0] - Cell.solve(cell, 0.18, 0.0, limits)[0] > np.log(6.0), "control"
+    assert Cell.solve(cell, 0.9, 0.0, limits)[0] - Cell.solve(cell, 0.18, 0.0, limits)[0] > np.log(6.0)
+
+
+def test_a_mean_outcome_is_found_at_its_scale_whatever_the_weights_are() -> None:
+    """Control: taken with the weight's scale in place of its clipped mean, it is another."""
+    y = np.array([10.0, 20.0, 70.0])
+    cell, limits = made([4.0, 4.0, 4.0], y.tolist()), (30.0, 3.0, 30.0)
+    for v in (0.2, 0.7, 1.0):
+        product = v * np.clip((1.2 * y - 30.0) / 30.0, -1.0, 1.0).mean()
+        assert cell.solve(v, product, limits)[1] == pytest.approx(np.log(1.2), abs=1e-9)
+    assert abs(cell.solve(0.5, product, limits)[1] - np.log(1.2)) > 0.1
 
 
 def test_limits_are_the_public_bounds_where_noise_is_small_and_narrow_where_it_is_not() -> None:

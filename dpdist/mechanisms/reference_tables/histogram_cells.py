@@ -1,9 +1,11 @@
-"""A cell made of noisy histograms: its clipped means as they are, and half of what lies beyond the limits (METHODS §7b).
+"""A cell made of noisy histograms: its clipped weights as they are, and half of what lies beyond the limit (METHODS §7b).
 
-A group of cells shares its histograms, and its shape is a mixture of its cells' scales. Turned back through such a shape,
-a cell's clipped mean would be stretched by a tail that is the mixture's. So nothing is turned back. A mean weight is the
-clipped one, times one factor for the whole group: as if half of the histograms' mass beyond the limit were there. Means of
-outcomes are treated alike. The truth then lies between no tail and the whole one, and half of the tail is the error's part.
+A group of cells shares its histograms, and the weight's is a mixture of its cells' scales. Turned back through such a
+shape, a heavy cell's clipped mean would be stretched by a tail that is the mixture's. So the weight's clip is not turned
+back. A mean weight is the clipped one, times one factor for the whole group: as if half of the histogram's mass beyond the
+limit were there. The truth lies between no tail and the whole one; half of the tail is the error's part. An outcome's mean
+under clipped weights is turned back by the outcome's scale alone, as a reference's is, with half of its tail in the error.
+
 Limits are those of the least predicted error, from the histograms and the law of the noise alone. The public bounds are
 among them: there nothing is clipped, and noise is all.
 """
@@ -18,7 +20,7 @@ from dpdist.core.records import Floats
 from dpdist.mechanisms.reference_tables.clipping import FARTHEST, FLAT, MISFIT, Cell, Slopes, bisect
 
 COUNTED = 1.0 - MISFIT
-"""Part of the histograms' tail that estimates hold; the deviation of the truth from it is the rest."""
+"""Part of the weight's tail that estimates hold; the deviation of the truth from it is the rest."""
 LEAST_V = 1e-3
 """Least mean v that a mean outcome is divided by."""
 
@@ -39,7 +41,7 @@ class HistogramCell(Cell):
         return float(weight.mean()), float(np.average(outcome, weights=weight))
 
     def solve(self, v: float, q: float, limits: Limit) -> tuple[float, float]:
-        """(log s, log g) that take this cell to its clipped means with the counted part of the tails."""
+        """(log s, log g) that take this cell to its clipped weight with half of the tail, and to its outcome's mean."""
         centre, cap, reach = limits
         weight, outcome = self.seen(limits)
         s = 0.0
@@ -49,14 +51,13 @@ class HistogramCell(Cell):
         ratio = q / (max(v, LEAST_V) if self.weighted else weight / cap)
         if self.two_valued:
             return s, (centre + reach * ratio - outcome) / self.unit
-        found, tail = centre + reach * min(1.0, max(-1.0, ratio)), COUNTED * (self.mean - outcome)
-        aim = found * (1.0 + tail / outcome) if self.scaled and outcome > 0 else found + tail
-        return s, bisect(lambda g: self.mean_at(g) - aim)
+        product = ratio * weight / cap
+        return s, bisect(lambda g: self.statistics(0.0, g, limits)[1] - product)
 
     def slopes(self, limits: Limit) -> Slopes:
         centre, cap, reach = limits
         v, c = np.minimum(self.weight, cap) / cap, np.clip((self.outcome - centre) / reach, -1.0, 1.0)
-        rate = np.maximum(centre + reach * c, 0.0) if self.scaled else np.full(len(c), self.unit)
+        rate = self.rate * self.within(centre, reach)
         jacobian = np.array([[v.mean(), 0.0], [(v * c).mean(), (v * rate).mean() / reach]])
         np.fill_diagonal(jacobian, np.maximum(np.diag(jacobian), FLAT))
         inverse = np.linalg.inv(jacobian)
@@ -83,13 +84,13 @@ class HistogramCell(Cell):
         variance = max(float(self.direct_influence()[:, 1].var()) / n, 1e-12 * (self.top - self.low) ** 2)
         v = np.minimum(self.weight, cap) / cap
         seen = np.clip(self.outcome[None], centre - reach, centre + reach)
-        held = seen @ v / v.sum()
+        within = self.within(centre, reach)
         with np.errstate(divide="ignore", invalid="ignore"):
-            factor = self.mean / held if self.scaled else np.ones(len(held))
-            ratio = (held - centre[:, 0]) / reach[:, 0]
-            lost = (factor * reach[:, 0] / (n * v.mean())) ** 2 * (noise[1] + noise[0] * ratio**2)
-            clipped = np.clip(self.blur.outcome[None], centre - reach, centre + reach)
-            tail = self.blur.outcome[None] - factor[:, None] * clipped
+            gain = self.mean_rate * reach[:, 0] / (within @ (v * self.rate) / len(v))
+            ratio = (seen @ v / v.sum() - centre[:, 0]) / reach[:, 0]
+            lost = (gain / n) ** 2 * (noise[1] + noise[0] * ratio**2)
+            clipped = np.clip((self.blur.outcome[None] - centre) / reach, -1.0, 1.0)
+            tail = self.blur.outcome[None] - gain[:, None] * v.mean() * clipped
             lost += np.einsum("rb,bc,rc->r", tail, self.blur.of_outcome, tail)
             observed = np.average(seen, axis=1, weights=self.weight)
             total = (lost + (MISFIT * (self.mean - observed)) ** 2) / variance
