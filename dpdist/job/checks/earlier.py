@@ -100,8 +100,9 @@ def _histogram_alone(job: Job) -> Iterator[Contradiction]:
     weight = job.survey.weight
     bounds = job.columns[weight].bounds if weight in job.columns else (0.0, 1.0)
     if weight is not None and (weight not in job.columns or bounds is None or bounds[0] < 0):
-        found = "histograms need public bounds of the weight, from 0 or above"
-        yield Contradiction(("columns", weight), found, f"add {weight}: {{bounds: [1, …], outside: clip}} to columns")
+        found = "histograms, which stand in for a reference, need public bounds of the weight, from 0 or above"
+        remedy = f"add {weight}: {{bounds: [1, …], outside: clip}} to columns, or add reference: {{path: …}}"
+        yield Contradiction(("columns", weight), found, remedy)
 
 
 def calibration(job: Job) -> Iterator[Contradiction]:
