@@ -8,6 +8,7 @@ from dpdist.core.errors import (
     DpdistError,
     FitError,
     JobError,
+    NotAccepted,
     StudyError,
     WorkspaceError,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "FitError",
     "Job",
     "JobError",
+    "NotAccepted",
     "Plan",
     "Release",
     "StudyError",

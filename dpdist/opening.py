@@ -57,19 +57,19 @@ def open_release(place: str | Path) -> Release:
 def release_in(space: Workspace) -> Release:
     """The release of a run that has just published it."""
     if space.store.shared:
-        return Release(str(space.public), lambda: space.public)
-    return Release(str(space.published), _Taken(space.place))
+        return Release(str(made := space.newest), lambda: made)
+    return Release(space.shown(space.newest), _Taken(space.place, space.newest.name))
 
 
 class _Taken:
     """Brings the public folder of an object store here, and keeps it as long as this object lives."""
 
-    def __init__(self, url: str):
-        self._url = url
+    def __init__(self, url: str, name: str = "public"):
+        self._url, self._name = url, name
 
     def __call__(self) -> Path:
         self._space = Workspace.at(self._url, soon=True)
-        public = self._space.public
+        public = self._space.root / self._name
         self._space.store.take_folder(public)
         if not (public / MANIFEST).is_file():
             raise WorkspaceError(self._url, NO_RELEASE, RUN_FIRST)

@@ -75,7 +75,7 @@ def first_stage(job: Job) -> dict[str, str]:
 def reference(plan: Plan, found: ReferenceFile | ReferenceRelease) -> str:
     """Its size, and for tables of its cells how many of them are too small to have noise of their own."""
     job, said = plan.job, f"{found.records:,} records"
-    if not isinstance(found, ReferenceFile) or job.mechanism.facts.statistics != "reference_cells":
+    if not isinstance(found, ReferenceFile) or job.mechanism.statistics != "reference_cells":
         return said
     cell = plan.frame.group(job.cell_columns)[0]
     size = np.bincount(cell, weights=found.counts(plan.frame)).astype(int)

@@ -108,7 +108,7 @@ def refuse_formats(job: Job) -> None:
 def _check_scale(job: Job, model: StratumModel) -> None:
     """Noise of every statistic leaves sums exact. Raises `JobError`."""
     scales = [*getattr(model, "scales", ()), *filter(None, [getattr(model, "scale", None)])]
-    if job.mechanism.facts.adds_noise and scales and max(scales) > LARGEST_SCALE:
+    if job.mechanism.adds_noise and scales and max(scales) > LARGEST_SCALE:
         found = f"noise of scale {float(max(scales)):.3g} units, beside which sums are not exact"
         remedy = "raise epsilon, or publish fewer figures or sets"
         raise JobError(job.dataset, [Problem("budget.epsilon", found, "a scale of at most 2^46 units", remedy)])
@@ -156,11 +156,11 @@ def _check_reference(job: Job, layout: Layout, reference: ReferenceFile) -> None
     for stratum, (label, n) in enumerate(zip(frame.stratum_labels, counts.tolist(), strict=True)):
         p = builder_of(job).build(job, frame, frame.rows_of(stratum)).identified
         least = len(job.outcomes)
-        what = "cells" if job.mechanism.facts.by_cell else "predictors"
+        what = "cells" if job.mechanism.by_cell else "predictors"
         if n <= p + least:
             found, allowed = f"{n} records, too few for p = {p} {what}", f"n > p + {least} = {p + least}"
             problems.append(Problem(f"stratum {label}", found, allowed, "pool strata, or take a larger reference"))
-        elif job.mechanism.facts.sets_are_free and label in reference.census.constant:
+        elif job.mechanism.sets_are_free and label in reference.census.constant:
             found, allowed = "outcome or weight is the same for all records", f"{' and '.join(job.components)} that vary"
             problems.append(Problem(f"stratum {label}", found, allowed, "pool strata, or take another reference"))
     if job.family == "scores":

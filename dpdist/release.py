@@ -10,15 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from threadpoolctl import threadpool_limits
 
 from dpdist.core.files import private, write_text
 from dpdist.core.keys import Key
 from dpdist.core.progress import Event, Listener, silent, stage, without_sizes
-from dpdist.core.public_files import MANIFEST
+from dpdist.core.public_files import HELD, MANIFEST
+from dpdist.core.records import Floats
 from dpdist.estimation.frame_table import frame_table
+from dpdist.evaluation.acceptance import ACCEPTED, described, gate_noise, measure, refuse_unmet
 from dpdist.evaluation.evaluate import evaluate
 from dpdist.evaluation.verifying import refuse_unverified
+from dpdist.holding import publish_approved
 from dpdist.job import Job, budget_text
 from dpdist.job.loading import JobLike, job_of
 from dpdist.ledger.runs import Meter
@@ -28,10 +32,10 @@ from dpdist.opening import release_in
 from dpdist.planning import Plan, make_plan, refuse_formats
 from dpdist.privacy.claims import promised
 from dpdist.privacy.guarantees import Strict
+from dpdist.publish.folder import REPLAYED, publishing, recover, refuse_links
 from dpdist.publish.folder import publish as publish_folder
-from dpdist.publish.folder import publishing, refuse_links
 from dpdist.publish.opened import Release as Opened
-from dpdist.publish.released import Release, of_run, presented, public_frame, read_release, without_points
+from dpdist.publish.released import Release, derived, of_run, public_frame, read_release, without_points
 from dpdist.runtime.blocks import Blocks
 from dpdist.runtime.executors import executor
 from dpdist.runtime.fit_address import Fit, open_fit
@@ -42,7 +46,7 @@ from dpdist.sampling import facts, prepare
 from dpdist.storage.identity import Identity
 from dpdist.storage.log import confidential_log
 from dpdist.storage.paths import SCRATCH
-from dpdist.storage.tables import gather, write_records, write_table
+from dpdist.storage.tables import each_block, gather, write_records, write_table
 from dpdist.storage.workspace import REFERENCE, Workspace
 from dpdist.survey.earlier_release import ReferenceRelease
 from dpdist.survey.prepare import changed_while_read, let_go, place
@@ -138,6 +142,7 @@ def _guarded(job: Job, listener: Listener) -> Listener:
 
 def _run(job: Job, space: Workspace, input: Input, replay: str | Path | None, listener: Listener, counted: bool) -> None:
     refuse_links(space.public)
+    refuse_links(space.held)
     plan = make_plan(job, input, listener)
     identity = Identity(_decisive(plan), plan.source.fingerprint())
     meter = Meter.of(job, plan.promise.total, space, uncharged=not counted or replay is not None or space.replayed)
@@ -155,17 +160,29 @@ def _run(job: Job, space: Workspace, input: Input, replay: str | Path | None, li
                 store_records(space, plan, identity, listener)
                 store_reference(space, plan, listener)
                 metered = meter.reserve(key)
+                noise = gate_noise(space, job) if job.accept is not None else None
                 release = of_run(protect(space, plan, key, sampled_by, listener), space.date, metered)
                 meter.settle(key)
-            with publishing(space.public):
-                publish_folder(release, space.public, listener, space.replayed)
-            space.store.show(space.public)
+            release = release if noise is None else _accepted(space, plan, release, noise, listener)
+            _publish(space, release, listener)
             with private():
                 evaluate(space, plan, key, listener)
         except Exception:
             log.exception("failed")
             raise
         log.info("finished")
+
+
+def _accepted(space: Workspace, plan: Plan, release: Release, noise: Floats, listener: Listener) -> Release:
+    """The release with its gates' noisy values. Raises `NotAccepted` where one is not met, and then nothing is public."""
+    published = dict[str, pd.DataFrame]()
+    with private(), tempfile.TemporaryDirectory(dir=space.confidential, prefix=SCRATCH) as scratch:
+        if not space.finished(ACCEPTED):
+            publish_folder(release, made := Path(scratch) / "public", listener)
+            published = {said.name: pd.read_parquet(made / "tables" / f"{said.name}.parquet") for said in plan.job.tables}
+        measured = measure(space, plan.job, plan.frame, each_block(space.records), published, noise)
+    refuse_unmet(measured)
+    return replace(release, promise={**release.promise, "acceptance": described(plan.job, measured)})
 
 
 def store_records(space: Workspace, plan: Plan, identity: Identity, listener: Listener) -> None:
@@ -279,11 +296,11 @@ def _referred(plan: Plan, fit: Fit) -> dict[str, Any] | None:
     if isinstance(found, ReferenceRelease):
         return _chained(plan, found) | {"provenance": said.provenance}
     facts = {"sha256": found.sha256, "records": found.records, "period": said.period, "provenance": said.provenance}
-    if plan.job.mechanism.facts.statistics == "reference_cells":
+    if plan.job.mechanism.statistics == "reference_cells":
         facts["content"] = table_content(plan.job, found.source)
     if plan.goodness is not None:
         facts["fit"] = plan.goodness.described()
-    return facts | ({"power": powers(fit)} if plan.job.mechanism.facts.centres else {})
+    return facts | ({"power": powers(fit)} if plan.job.mechanism.centres else {})
 
 
 def _chained(plan: Plan, found: ReferenceRelease) -> dict[str, Any]:
@@ -310,7 +327,7 @@ def publish(workspace: str | Path, listener: Listener = silent, job: JobLike | N
     ----------
     workspace : of a finished run.
     listener : is told of progress.
-    job : one with other labels, of which the presentation is taken.
+    job : one with other labels or tables, of which these are taken.
 
     Returns
     -------
@@ -318,20 +335,32 @@ def publish(workspace: str | Path, listener: Listener = silent, job: JobLike | N
 
     Raises
     ------
-    JobError : the job says anything anew but the presentation.
+    JobError : a table does not follow from what was released, or the job says something else anew.
     WorkspaceError : there is no release, or it is not as it was released.
 
     Example
     -------
-    >>> dpdist.publish("doctorates-2017", job="relabelled.yaml")  # doctest: +SKIP
+    >>> dpdist.publish("doctorates-2017", job="more-tables.yaml")  # doctest: +SKIP
     """
     with Workspace.opened(workspace) as space, space.publishing(), threadpool_limits(1):
         with publishing(space.public):
-            if (space.public / MANIFEST).exists():
-                refuse_unverified(space.public, made_again=True)
-            release = read_release(space.public / "released")
-            release = release if job is None else presented(release, job_of(job))
+            recover(space.held)
+            made = space.newest
+            if (made / MANIFEST).exists():
+                refuse_unverified(made, made_again=True)
+            release = read_release(made / "released")
+            release = release if job is None else derived(release, job_of(job))
             refuse_formats(release.job)
-            publish_folder(release, space.public, listener)
-        space.store.show(space.public)
+        _publish(space, release, listener)
         return release_in(space)
+
+
+def _publish(space: Workspace, release: Release, listener: Listener) -> None:
+    """The public folder; where the job wants approval it is held aside until, and unless, somebody has approved it."""
+    held = release.job.approval is not None
+    folder = space.held if held else space.public
+    with publishing(folder):
+        publish_folder(release, folder, listener, REPLAYED if space.replayed else HELD if held else "")
+        space.store.show(folder)
+    if held and not space.replayed:
+        publish_approved(space)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 from named_draws import Drawn
 from small_jobs import EXACT, nameable, reach
 
-from dpdist.job import Job, MechanismName
+from dpdist.job import SPECS, Job
 from dpdist.job.checks import contradictions
 from dpdist.mechanisms.models import builder_of
 from dpdist.privacy.guarantees import Asymptotic, Concentrated, NoGuarantee, Promise, Strict
@@ -40,11 +40,11 @@ def problems(name: str, mechanism: object, jobs: Sequence[Job]) -> list[str]:
 
 
 def _registered(name: str, mechanism: Any, jobs: Sequence[Job]) -> Iterator[str]:
-    if name not in get_args(MechanismName):
-        yield f"{name}: no job can name it: add it to MechanismName"
+    if name not in SPECS:
+        yield f"{name}: no job can name it: write its specification in dpdist/job/mechanisms.py, a member of Mechanism"
     if not jobs or not any(fate == EXACT and case.startswith(f"{name}-") for case, fate in reach().items()):
         yield f"{name}: no small job stands for it: add what a job under it says to tests/small_jobs.py"
-    yield from (line for job in jobs[:1] if job.mechanism.facts.adds_noise for line in _published(name, job))
+    yield from (line for job in jobs[:1] if job.mechanism.adds_noise for line in _published(name, job))
     if mechanism.scope not in SCOPES:
         yield f"{name}: its scope is {mechanism.scope!r}, not one of {', '.join(SCOPES)}"
 
@@ -53,7 +53,7 @@ def _published(name: str, job: Job) -> Iterator[str]:
     """What a release of noisy statistics would leave out, or say nothing of, in silence or at its end."""
     if builder_of(job) not in MEASURED:
         yield f"{name}: its noisy statistics would not stand in measurements.parquet: add them to MEASURED"
-    statistics = job.mechanism.facts.statistics
+    statistics = job.mechanism.statistics
     for place, texts in (("accuracy", accuracy.OF_STATISTICS), ("statement", statement.OF_STATISTICS)):
         if statistics is not None and statistics not in texts:
             yield f"{name}: no text for '{statistics}': add one to OF_STATISTICS in publish/{place}.py"

@@ -13,7 +13,7 @@ import pandas as pd
 import yaml
 from shipped_surveys import small
 
-from dpdist.job import SAMPLERS, STATISTICS, Adjacency, Family, Job, MechanismName, Statistics
+from dpdist.job import SAMPLERS, SPECS, STATISTICS, Adjacency, Family, Job, Statistics
 from dpdist.job.checks import contradictions
 from dpdist.job.families import FAMILIES
 from dpdist.job.loading import find_job, parse_job
@@ -44,7 +44,7 @@ _CLIPPED_WEIGHT = {"bounds": [1, 100], "outside": "clip"}
 _PROGRAM: Said = {"program": "partial_pooling.stan", "parameters": {"mu": [2]}, "data": {"typical": [11.5, 4.8]}}
 _REFERENCE = {"reference": {"path": EARLIER, "period": "2017", "provenance": "simulated"}}
 _TABLES = {"strata": [], "synthetic_sets": 1}
-_MECHANISMS: dict[MechanismName, Said] = {
+_MECHANISMS: dict[str, Said] = {
     "weighted": {},
     "unweighted": {},
     "weighted_e": {"epsilon": "60"},
@@ -79,7 +79,7 @@ def survey(seed: int, n: int = 240) -> pd.DataFrame:
     )
 
 
-def said(mechanism: MechanismName, adjacency: Adjacency, family: Family | Statistics) -> Said:
+def said(mechanism: str, adjacency: Adjacency, family: Family | Statistics) -> Said:
     """A small job under the three names; it may be one that is refused."""
     facts, own = FAMILIES[family], _MECHANISMS[mechanism]
     both = facts.predictors or family in ("cell_sums", "noisy_tables", "reference_cells")
@@ -113,7 +113,7 @@ def said(mechanism: MechanismName, adjacency: Adjacency, family: Family | Statis
 
 def crossed() -> Iterator[tuple[str, Said]]:
     """Every mechanism × adjacency × family that a job can name, with a name of its own."""
-    for mechanism in get_args(MechanismName):
+    for mechanism in SPECS:
         for adjacency in get_args(Adjacency):
             own = (STATISTICS[mechanism],) if mechanism in STATISTICS else ()
             for family in (*own, *get_args(Family)):

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 import dpdist
 from dpdist import job as vocabulary
 from dpdist.core.errors import DataError, JobError, Problem
-from dpdist.job import Job, ReleaseBudget, Runtime, budget_text
+from dpdist.job import Job, MechanismSpec, ReleaseBudget, Runtime, budget_text
 from dpdist.job.checks import contradictions, scheduler_contradictions
 from dpdist.job.loading import find_job, load_job, parse_job
 from dpdist.mechanisms.registry import MECHANISMS
@@ -308,6 +308,26 @@ def test_keys_that_contradict_each_other_are_refused_at_the_line_of_the_one_to_c
     assert (where, (f"line {line}",)) in [(p.where, p.places) for p in problems(TEXT.replace(old, new, 1))]
 
 
+@pytest.mark.parametrize(
+    ("mechanism", "others"),
+    [("weighted", "drift: 0.25"), ("laplace_composed", "bins: null, shrinkage: true"), ("reference_tables", "aim: 0.6")],
+)
+def test_constants_of_other_mechanisms_at_their_defaults_are_read_as_nothing(mechanism: str, others: str) -> None:
+    """Releases and calibrations were once written with the constants of every mechanism; other values are refused."""
+    said = Job.model_validate(edited("mechanism", to=yaml.safe_load(f"{{name: {mechanism}, {others}}}")))
+    plain = Job.model_validate(edited("mechanism", to={"name": mechanism}))
+    assert said.mechanism == plain.mechanism
+    assert not {part.partition(":")[0] for part in others.split(", ")} & set(said.public["mechanism"])
+
+
+@pytest.mark.parametrize("name", vocabulary.SPECS)
+def test_a_mechanism_has_its_own_constants_and_says_its_guarantee(name: str) -> None:
+    spec = vocabulary.SPECS[name]
+    assert spec.guarantee is not MechanismSpec.guarantee
+    assert all(field.description for field in spec.model_fields.values())
+    assert spec.model_validate({"name": name}).name == name
+
+
 def test_keys_that_agree_are_not_refused() -> None:
     assert contradictions(job_with("mechanism", "weights", "g", to=0.1)) == []
 
@@ -437,7 +457,7 @@ def test_the_schema_knows_every_key_that_a_shipped_job_uses(path: Path) -> None:
     def resolve(part: dict[str, Any]) -> list[dict[str, Any]]:
         if "$ref" in part:
             return resolve(schema["$defs"][part["$ref"].rpartition("/")[2]])
-        return [part, *(inner for option in part.get("anyOf", ()) for inner in resolve(option))]
+        return [part, *(inner for option in (*part.get("anyOf", ()), *part.get("oneOf", ())) for inner in resolve(option))]
 
     def unknown(value: object, part: dict[str, Any], where: str) -> list[str]:
         options = resolve(part)
@@ -577,10 +597,9 @@ def test_simulated_surveys_with_other_settings_are_other_inputs() -> None:
     ("literal", "registry"),
     [
         (vocabulary.Family, LIKELIHOODS),
-        (vocabulary.MechanismName, MECHANISMS),
         (vocabulary.WeightRule, weight_search._SEARCHES),
     ],
-    ids=["models", "mechanisms", "weight rules"],
+    ids=["models", "weight rules"],
 )
 def test_a_name_that_a_job_may_use_is_registered_and_the_other_way_round(literal: Any, registry: dict[str, object]) -> None:
     assert set(typing.get_args(literal)) == set(registry)

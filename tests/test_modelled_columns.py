@@ -132,7 +132,7 @@ def test_a_clamp_leaves_no_closed_form_for_the_default() -> None:
 
 def test_what_has_no_posterior_is_published_as_before() -> None:
     """The identity of jobs that said nothing was that of exact, and stays it."""
-    assert {load_job(path).sampler.name for path in JOBS if load_job(path).mechanism.facts.adds_noise} == {"exact"}
+    assert {load_job(path).sampler.name for path in JOBS if load_job(path).mechanism.adds_noise} == {"exact"}
     assert "histogram" not in SAMPLERS
 
 

@@ -292,7 +292,7 @@ WRONG = [
     ("censor_uw", "fixes nothing on a reference"),
     ("unweighted", "fixes nothing on a reference"),
     ("weighted, weights: none", "nothing is fixed on a reference"),
-    ("censor_w, drift: 0.1", "plans no drift"),
+    ("censor_w, drift: 0.1", "has no drift"),
     ("censor_w, aim: 0.5", "aim below the target"),
     ("centred, drift: 0.7", "a number of at most 0.66"),
     ("centred, fallback: pool", "whether a fallback is taken"),

@@ -42,7 +42,7 @@ def cautions(plan: Plan) -> Iterator[str]:
 def _small_strata(job: Job, frame: Frame, model: StratumModel) -> Iterator[str]:
     """Strata whose weights would have to be so small that no posterior is left."""
     if (
-        not (job.mechanism.facts.tunes_weights or job.mechanism.facts.cuts_weights)
+        not (job.mechanism.tunes_weights or job.mechanism.cuts_weights)
         or not model.improper
         or job.mechanism.weights.rule == "none"
     ):

@@ -26,8 +26,14 @@ WITHHELD = (
 )
 
 
-def evaluation_text(tables: Mapping[str, pd.DataFrame], guarantee: str) -> RenderableType:
-    """Evaluations by table, for the custodian's eyes; `guarantee` is the release's class."""
+LOOKED = (
+    "Whoever has read this and then decides whether to publish decides by the records, which is in no ε. Gates that are "
+    "chosen beforehand (job key accept) are measured under noise, and the decision is then inside ε."
+)
+
+
+def evaluation_text(tables: Mapping[str, pd.DataFrame], guarantee: str, gated: bool = False) -> RenderableType:
+    """Evaluations by table, for the custodian's eyes; `guarantee` is the release's class, `gated` if it met gates."""
     parts: list[RenderableType] = [
         Text("\nCONFIDENTIAL: how far off the release is", style="bold red"),
         paragraphs([LEGEND]),
@@ -41,7 +47,8 @@ def evaluation_text(tables: Mapping[str, pd.DataFrame], guarantee: str) -> Rende
             if group["synthetic_error_in_se"].notna().any():
                 parts.append(table_text(f"{name}, {statistic}: worst cells", worst(group), narrow=True))
         said += [each for each in notes(rows) if each not in said]
-    return Group(*parts, Text(""), paragraphs(said, "dim"), verdict_text(tables))
+    looked = [] if gated else [paragraphs([LOOKED])]
+    return Group(*parts, Text(""), paragraphs(said, "dim"), verdict_text(tables), *looked)
 
 
 def verdict_text(tables: Mapping[str, pd.DataFrame]) -> RenderableType:

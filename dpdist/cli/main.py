@@ -13,7 +13,7 @@ from typing import Annotated, cast, get_args
 import typer
 from rich.text import Text
 
-from dpdist.cli import cluster, init, ledger, stan, verify
+from dpdist.cli import approve, cluster, diff, init, ledger, stan, verify
 from dpdist.cli import report as reporting
 from dpdist.cli.cautions import cautions
 from dpdist.cli.console import guarded, out
@@ -27,6 +27,7 @@ from dpdist.job import Job, Measure
 from dpdist.job.loading import find_job, load_job
 from dpdist.job.yaml_lines import read_yaml
 from dpdist.ledger.charging import standing
+from dpdist.publish.opened import Release
 from dpdist.release import publish as publish_workspace
 from dpdist.release import run as run_job
 from dpdist.release import validate as validate_job
@@ -63,7 +64,7 @@ def root(
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(stan.app, name="stan")
-for verb in (init.init, verify.verify, verify.sign, verify.keygen):
+for verb in (init.init, verify.verify, verify.sign, verify.keygen, diff.diff, approve.approve):
     app.command()(verb)
 
 JobFile = Annotated[str, typer.Argument(metavar="JOB", help="A YAML job file, or the name of a shipped job (doctorates).")]
@@ -156,7 +157,7 @@ def run(
             said: Job = cluster.placed(load_job(job, settings), scheduler, tls)
             public = run_job(said, workspace, input, replay, listener)
         if as_json:
-            print(json.dumps({"event": "done", "public": str(public)}))
+            print(json.dumps(_ended(public)))
         elif not quiet:
             out.print(reporting.run_text(workspace))
             if out.file.isatty():  # a file or a pipe may be read by others than the custodian
@@ -168,7 +169,7 @@ def run(
 @app.command()
 def publish(
     workspace: WorkspaceFolder,
-    job: Annotated[str | None, typer.Option("--job", help="A job file whose presentation is taken: new labels.")] = None,
+    job: Annotated[str | None, typer.Option("--job", help="A job file whose labels and tables are taken.")] = None,
     settings: Settings = None,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -183,11 +184,16 @@ def publish(
             said = load_job(job, settings) if job is not None else None
             public = publish_workspace(workspace, listener, said)
         if as_json:
-            print(json.dumps({"event": "done", "public": str(public)}))
+            print(json.dumps(_ended(public)))
         elif not quiet:
-            out.print(f"Published again: {public}", markup=False)
+            out.print(f"{'Held' if public.held else 'Published again'}: {public}", markup=False)
 
     guarded(act, as_json=as_json)
+
+
+def _ended(made: Release) -> dict[str, str]:
+    """The last event of a verb that publishes, or holds."""
+    return {"event": "held" if made.held else "done", "held" if made.held else "public": str(made)}
 
 
 @app.command()

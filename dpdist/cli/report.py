@@ -19,7 +19,7 @@ from dpdist.cli.evaluation_text import evaluation_text, verdict_text
 from dpdist.cli.table_text import facts_text, paragraphs, table_text
 from dpdist.core.confidential import Confidential
 from dpdist.core.errors import WorkspaceError
-from dpdist.core.public_files import UNFIT
+from dpdist.core.public_files import HELD, unfit
 from dpdist.core.records import Frame
 from dpdist.core.table_cells import cross
 from dpdist.estimation.frame_table import frame_from_table
@@ -39,6 +39,7 @@ ABREAST = 2
 """Statistics, with their standard errors, that a line of 80 columns holds beside a cell's levels."""
 LEGEND = "± is one standard error. 90 % intervals are `lower` and `upper` in the files of public/tables."
 FEW = {0: "no record", 1: "one record"}
+APPROVE = "dpdist approve {} --key FILE --reason '…'"
 NOT_GIVEN = "not given"
 NOT_IDENTIFIED = "not identified"
 
@@ -93,15 +94,16 @@ def run_text(workspace: str | Path) -> RenderableType:
     with Workspace.opened(workspace, soon=True) as space:
         said = _statement(space)
         return facts_text(
-            _replay(space)
+            _warned(space)
             | {
-                "public": space.shown(space.public),
+                space.newest.name: space.shown(space.newest),
                 "confidential": f"{space.shown(space.confidential)} (guard it)",
                 **_promise(said),
                 **_cautions(said),
-                "tables": ", ".join(sorted(p.stem for p in (space.public / "tables").glob("*.parquet"))),
+                "tables": ", ".join(sorted(p.stem for p in (space.newest / "tables").glob("*.parquet"))),
                 "synthetic sets": str(said["synthetic_sets"]),
                 "how far off it is": f"`dpdist report {space.place} --confidential`",
+                **({"publish it": f"`{APPROVE.format(space.place)}`, once it is approved"} if _is_held(space) else {}),
             }
         )
 
@@ -118,7 +120,7 @@ def _report_text(space: Workspace, confidential: bool) -> RenderableType:
         Text(f"{said['dataset']} {said['period']}", style="bold"),
         facts_text(
             {
-                **_replay(space),
+                **_warned(space),
                 **_promise(said),
                 **_covered(said),
                 "composition": said["composition"],
@@ -126,9 +128,9 @@ def _report_text(space: Workspace, confidential: bool) -> RenderableType:
             }
         ),
     ]
-    sizes = frame_from_table(pq.read_table(space.public / "released" / "frame.parquet"))
+    sizes = frame_from_table(pq.read_table(space.newest / "released" / "frame.parquet"))
     unknown = False
-    for path in sorted((space.public / "tables").glob("*.parquet")):
+    for path in sorted((space.newest / "tables").glob("*.parquet")):
         rows = pd.read_parquet(path)
         parts += [table_text(path.stem, *each) for each in _wide(rows, sizes)]
         unknown |= bool((rows["estimate"].notna() & rows["standard_error"].isna()).any())
@@ -136,7 +138,7 @@ def _report_text(space: Workspace, confidential: bool) -> RenderableType:
     parts += [Text(line, style="red") for line in _listed(said, "not_identified", "not identified")]
     parts += [Text(line, style="yellow") for line in _listed(said, "drift", "drifted from the reference")]
     if confidential:
-        parts.append(evaluation_text(_evaluations(space), said["guarantee"]))
+        parts.append(evaluation_text(_evaluations(space), said["guarantee"], "acceptance" in said))
     return Group(*parts)
 
 
@@ -148,7 +150,7 @@ def verdict(workspace: str | Path) -> RenderableType:
 
 def _evaluations(space: Workspace) -> dict[str, pd.DataFrame]:
     """The evaluation of every published table, by name."""
-    names, found = sorted(path.stem for path in (space.public / "tables").glob("*.parquet")), evaluations(space)
+    names, found = sorted(path.stem for path in (space.newest / "tables").glob("*.parquet")), evaluations(space)
     if not set(names) <= set(found):
         raise WorkspaceError(space.place, NO_EVALUATION, EVALUATED)
     return {name: found[name] for name in names}
@@ -170,19 +172,24 @@ def audit_text(found: Confidential[pd.DataFrame]) -> RenderableType:
 
 def _statement(space: Workspace) -> dict[str, Any]:
     recover(space.public)
-    if space.store.take(space.public / MANIFEST):
-        space.store.take_folder(space.public)
-    if not space.public.is_dir():
+    recover(space.held)
+    shown = space.newest
+    if space.store.take(shown / MANIFEST):
+        space.store.take_folder(shown)
+    if not shown.is_dir():
         raise WorkspaceError(space.place, "no public folder", "run `dpdist run` on this workspace first")
-    refuse_unverified(space.public)
-    said: dict[str, Any] = json.loads((space.public / "statement.json").read_text(encoding="utf-8"))
+    refuse_unverified(shown)
+    said: dict[str, Any] = json.loads((shown / "statement.json").read_text(encoding="utf-8"))
     return said
 
 
-def _replay(space: Workspace) -> dict[str, str]:
-    """Said first of a folder that repeats another run's draws."""
-    said = "repeats another run's draws: not for publication"
-    return {"replay": said} if (space.public / UNFIT).exists() else {}
+def _warned(space: Workspace) -> dict[str, str]:
+    """Said first of a folder that is not for publication."""
+    return {"not for publication": why} if (why := unfit(space.newest)) is not None else {}
+
+
+def _is_held(space: Workspace) -> bool:
+    return unfit(space.newest) == HELD.splitlines()[0]
 
 
 def _listed(said: dict[str, Any], name: str, heading: str) -> list[str]:

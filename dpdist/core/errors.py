@@ -109,6 +109,15 @@ class FitError(DpdistError):
         super().__init__(f"stratum {stratum}: {reason}\n    remedy:  {remedy}")
 
 
+class NotAccepted(DpdistError):
+    """A gate that the job chose is not met: nothing is published, and what was measured under noise may be known."""
+
+    def __init__(self, measured: str, limits: str):
+        self.measured, self.limits = measured, limits
+        remedy = "the budget is spent: publish nothing, or run a job with other tables, which spends one of its own"
+        super().__init__(f"gates: {measured}\n    allowed: {limits}\n    remedy:  {remedy}")
+
+
 class TaskError(DpdistError):
     """Work on the cluster failed for a reason outside the data: stalled, killed, out of memory."""
 

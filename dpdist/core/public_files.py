@@ -28,7 +28,11 @@ FORMAT = 1
 MISSING = "no such file"
 """What is found of a file that the manifest names and the folder lacks."""
 UNFIT = "NOT_FOR_PUBLICATION.txt"
-"""In the public folder of a replay, beside what the manifest names."""
+"""In the folder of a replay, or of a release that is held, beside what the manifest names: why, in its first line."""
+HELD = """This folder is held: nobody has approved it yet. `dpdist approve` publishes it, or refuses it.
+Its budget is spent, whatever becomes of it.
+"""
+"""What stands in that file of a release that waits for approval."""
 LARGEST_JSON = 2**26
 """Bytes of a manifest, statement, job or guarantee."""
 DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -70,6 +74,15 @@ def regular(folder: Path, name: str) -> Path:
     if not stat.S_ISREG(path.stat().st_mode):
         raise Damaged(name, "no regular file", "regular files")
     return path
+
+
+def unfit(folder: Path) -> str | None:
+    """Why a folder is not for publication; None for one that is."""
+    path = folder / UNFIT
+    if not path.exists():
+        return None
+    lines = regular(folder, UNFIT).read_bytes()[:1000].decode("utf-8", "replace").splitlines()
+    return printable(lines[0] if lines else "not for publication", 200)
 
 
 def read_object(folder: Path, name: str) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def calibrate(
         raise JobError(job.dataset, [Problem("outcome", found, "one outcome", "calibrate a job of one outcome")])
     if not knobs:
         found = f"'{job.mechanism.name}' has no constants that could be tuned"
-        if job.mechanism.facts.centres:
+        if job.mechanism.centres:
             found = "'centred' has a planned drift between periods, and halves of one file do not drift"
         allowed = "weighted with a weight rule, weighted_e, censor_w or perturbed_histogram"
         raise JobError(job.dataset, [Problem("mechanism", found, allowed, "run the job as it is")])
@@ -155,7 +155,7 @@ def stratum(job: Job, frame: Frame, records: Records, number: int, sampler: Samp
 
 def with_headroom(job: Job) -> Job:
     """The job as it is run on the reference: where a bound is only observed, it must be below Δ* by more than chance."""
-    if not (job.mechanism.facts.tunes_weights or job.mechanism.facts.cuts_weights):
+    if not (job.mechanism.tunes_weights or job.mechanism.cuts_weights):
         return job
     budget = job.budget.model_copy(update={"epsilon": HEADROOM * job.budget.epsilon})
     return job.model_copy(update={"budget": budget})

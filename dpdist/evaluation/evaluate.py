@@ -41,7 +41,7 @@ def evaluate(space: Workspace, plan: Plan, key: Key, listener: Listener) -> None
         if set(job.compare) & set(REFERRED):
             others = referred(job, frame, each_block(space.records), each_block(space.reference), key)
         for said in job.tables:
-            published = pq.read_table(space.public / "tables" / f"{said.name}.parquet").to_pandas()
+            published = pq.read_table(space.newest / "tables" / f"{said.name}.parquet").to_pandas()
             compared = compare(job, said, frame, yardsticks, published, source.truth, key, others, fits)
             _keep(space, said.name, Confidential(compared))
             tick(1)

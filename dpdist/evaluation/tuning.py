@@ -51,12 +51,12 @@ def knobs_of(job: Job) -> tuple[Knob, ...]:
 
     The drift that `centred` plans is none of them: it is between periods, and halves of one file have none.
     """
-    facts, weights = job.mechanism.facts, job.mechanism.weights
-    if "bins" in facts.constants:
-        return (Knob("bins", (2, 3, 5, 8, 13, 21, 34, 55, 89), whole=True, required=job.mechanism.bins is None),)
+    mechanism, weights = job.mechanism, job.mechanism.weights
+    if mechanism.scanned:
+        return tuple(Knob(name, grid, True, getattr(mechanism, name) is None) for name, grid in mechanism.scanned.items())
     if weights.rule == "none":
         return ()
-    tuned_on_reference = job.frozen and facts.tunes_weights
+    tuned_on_reference = job.frozen and mechanism.tunes_weights
     constant = "c" in RULE_CONSTANTS[weights.rule] and not tuned_on_reference
     start = target_of(job) if weights.rule == "inverse" else 1.0
     knobs = []
@@ -66,8 +66,8 @@ def knobs_of(job: Job) -> tuple[Knob, ...]:
         knobs.append(Knob("weights.c", tuple(round(start * step, 6) for step in STEPS), required=weights.c is None))
     if "g" in RULE_CONSTANTS[weights.rule]:
         knobs.append(Knob("weights.g", (0.0, 0.05, 0.1, 0.2, 0.3)))
-    if not facts.cuts_weights:
-        without = (None,) if facts.tunes_weights else ()
+    if not mechanism.cuts_weights:
+        without = (None,) if mechanism.tunes_weights else ()
         knobs.append(Knob("weights.reweight", (*without, 0.8, 0.9, 0.95, 1.0)))
     return (*knobs, Knob("weights.scale", (1.0, 0.9, 0.8, 0.7)), Knob("weights.shift", (0.0, 0.05, 0.1, 0.2)))
 
@@ -108,5 +108,5 @@ def with_value(mechanism: Mechanism, path: str, value: float | None) -> Mechanis
     said: dict[str, Any] = mechanism.model_dump(mode="json")
     *above, name = path.split(".")
     holder = said[above[0]] if above else said
-    holder[name] = int(value) if name == "bins" and value is not None else value
-    return Mechanism.model_validate(said)
+    holder[name] = value
+    return type(mechanism).model_validate(said)

@@ -17,6 +17,7 @@ from dpdist.core.public_files import (
     printable,
     read_object,
     regular,
+    unfit,
 )
 from dpdist.estimation.frame_table import read_job
 from dpdist.mechanisms.registry import mechanism_of
@@ -39,8 +40,8 @@ def problems(public: Path, key: PublicKey | None = None) -> list[str]:
     """What is wrong, a line a file: changed, missing, added, claiming what its job does not give, not signed by the key."""
     damage = all_damage(public)
     lines = [str(error) for error in damage] or [str(error) for error in _claims(public)]
-    if (public / UNFIT).exists():
-        lines.append(f"{UNFIT}: the folder repeats another run's draws")
+    if (why := unfit(public)) is not None:
+        lines.append(f"{UNFIT}: {why}")
     if key is not None and (wrong := _unsigned(public, key)):
         lines.append(f"{SIGNATURE}: {wrong}")
     return lines

@@ -3,12 +3,14 @@
 Public domains and bounds are stated here and never inferred from the confidential file.
 """
 
+from dpdist.job.acceptance import Gate
+from dpdist.job.budget import ReleaseBudget
 from dpdist.job.data import Column, Simulate
 from dpdist.job.design import ReplicateWeights
 from dpdist.job.earlier import Calibration, Fit, Reference
 from dpdist.job.ledger import LedgerSettings, Limits, Window
-from dpdist.job.mechanism import Mechanism, ReleaseBudget, RuleOrName, Weights
-from dpdist.job.mechanisms import FACTS, STATISTICS, Facts, those
+from dpdist.job.mechanism import MechanismSpec
+from dpdist.job.mechanisms import SPECS, STATISTICS, Mechanism, those
 from dpdist.job.model import Model, Prior, Program
 from dpdist.job.names import (
     RULE_CONSTANTS,
@@ -16,9 +18,9 @@ from dpdist.job.names import (
     Adjacency,
     Comparator,
     Family,
+    Guarantee,
     Lonely,
     Measure,
-    MechanismName,
     NoiseName,
     SamplerName,
     StatisticName,
@@ -30,14 +32,15 @@ from dpdist.job.names import (
 from dpdist.job.running import Diagnostics, Runtime, Sampler
 from dpdist.job.tables import Statistic, Table
 from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Budget, Frozen, Name, budget_text
+from dpdist.job.weights import RuleOrName, Weights
 from dpdist.job.whole import Job
 from dpdist.job.zcdp import epsilon_of, rho_of
 
 __all__ = [
-    "FACTS",
     "LEAST_BUDGET",
     "RULE_CONSTANTS",
     "SAMPLERS",
+    "SPECS",
     "STATISTICS",
     "TOO_LITTLE",
     "Adjacency",
@@ -46,17 +49,18 @@ __all__ = [
     "Column",
     "Comparator",
     "Diagnostics",
-    "Facts",
     "Family",
     "Fit",
     "Frozen",
+    "Gate",
+    "Guarantee",
     "Job",
     "LedgerSettings",
     "Limits",
     "Lonely",
     "Measure",
     "Mechanism",
-    "MechanismName",
+    "MechanismSpec",
     "Model",
     "Name",
     "NoiseName",

@@ -7,9 +7,10 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
+from dpdist.job.budget import ReleaseBudget
 from dpdist.job.data import Column, Keep, Simulate
 from dpdist.job.design import Survey
-from dpdist.job.mechanism import Mechanism, ReleaseBudget
+from dpdist.job.mechanisms import Mechanism
 from dpdist.job.model import Model, Outcome
 from dpdist.job.names import Measure
 from dpdist.job.values import Budget, Frozen, Name, Period

@@ -1,144 +1,201 @@
-"""The mechanism, its privacy weights, and the budget."""
+"""What a mechanism's specification says: its constants, its guarantee, facts that the rest asks for, what it refuses.
+
+The rest of dpdist asks a job's mechanism for these, and never for its name. What several mechanisms share stands here;
+each one stands in `mechanisms`.
+"""
 
 from __future__ import annotations
 
-from fractions import Fraction
-from typing import Annotated, Any
+from collections.abc import Iterator
+from math import inf
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import BeforeValidator, Field, TypeAdapter, model_validator
+from pydantic import Field, model_validator
 
-from dpdist.job.mechanisms import FACTS, Facts, those
-from dpdist.job.names import (
-    LARGEST_DRIFT,
-    Adjacency,
-    Consistency,
-    Exchange,
-    Fallback,
-    MechanismName,
-    NoiseName,
-    Sensitivity,
-    WeightRule,
-)
-from dpdist.job.values import Budget, Delta, Frozen, budget_text
-from dpdist.job.zcdp import epsilon_of, rho_of
+from dpdist.job.contradiction import Contradiction, declared
+from dpdist.job.names import RULE_CONSTANTS, SAMPLERS, Fallback, Guarantee, Statistics
+from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Frozen
+from dpdist.job.weights import RuleOrName, Weights, rule_of
+
+if TYPE_CHECKING:
+    from dpdist.job.whole import Job
+
+NO_WEIGHTS = Weights(rule="none")
 
 
-class Weights(Frozen):
-    """A weight rule and its constants; `c` unset means: tuned until the bound meets the target."""
+class MechanismSpec(Frozen):
+    """How records are protected, with the mechanism's constants."""
 
-    rule: WeightRule = Field(description="how a record's privacy weight follows from its bound; see the glossary")
-    c: float | None = Field(default=None, gt=0, description="the rule's slope or cap; unset: tuned until the bound is met")
-    g: float = Field(default=0.0, ge=0, le=1, description="of linear and cluster: what is added to every weight")
-    reweight: float | None = Field(default=None, gt=0, le=1, description="k of the re-weighting step")
-    scale: float = Field(default=1.0, gt=0, description="c1: every weight is multiplied by it at the end")
-    shift: float = Field(default=0.0, description="c2: what is added after that; weights stay between 0 and 1")
-    radius: float = Field(default=0.2, gt=0, lt=1, description="of cluster, as a share of the outcome")
-
-
-def _rule(value: Any) -> Any:
-    return {"rule": value} if isinstance(value, str) else value
-
-
-RuleOrName = Annotated[Weights, BeforeValidator(_rule)]
-
-
-class Mechanism(Frozen):
-    """A mechanism and its constants; what is left out of `weights` is the mechanism's own."""
-
-    name: MechanismName = Field(description="how records are protected")
+    name: str = Field(description="which mechanism")
     weights: RuleOrName = Field(
-        default=Weights(rule="none"), description="privacy weights: a rule's name, or the rule with its constants"
+        default=NO_WEIGHTS, description="privacy weights: a rule's name, or the rule with its constants"
     )
     fallback: Fallback = Field(
         default="refuse",
         description="where a stratum cannot be released: refuse the run, pool all strata, or take a proper prior",
     )
-    bins: int | None = Field(
-        default=None, ge=1, le=10_000, description="of a perturbed histogram; unset: ln n, rounded up, of the mean stratum"
-    )
-    sensitivity: Sensitivity = Field(
-        default="local", description="of laplace_composed: the file's own, which promises nothing, or by public bounds"
-    )
-    consistency: Consistency = Field(
-        default="none", description="of laplace and laplace_composed: make margins the sums of their cells, at no cost"
-    )
-    drift: float = Field(
-        default=0.25,
-        ge=0,
-        le=LARGEST_DRIFT,
-        description="of centred: the planned distance from the reference, in sd of a record",
-    )
-    shrinkage: bool = Field(
-        default=True,
-        description="of reference_tables and sanitized_statistics: move cells towards each other as noise moved them apart",
-    )
-    noise: NoiseName = Field(
-        default="laplace",
-        description="of sanitized_statistics: discrete Laplace, for ε alone, or Gaussian, for zCDP and a delta",
-    )
-    aim: float = Field(
-        default=0.6,
-        gt=0,
-        le=1,
-        description="share of Δ* that weights aim at on a reference; the rest is for drift",
-    )
+
+    statistics: ClassVar[Statistics | None] = None
+    """What it sums where it fits no likelihood; its jobs then have no `model`."""
+    adds_noise: ClassVar[bool] = False
+    """It releases sums under noise: it has no posterior, no draws and no sampler."""
+    clamps: ClassVar[bool] = False
+    """It draws from ∏ exp(clamp(α(f − g), ±M))."""
+    weighs: ClassVar[bool] = False
+    """It has privacy weights."""
+    tunes_weights: ClassVar[bool] = False
+    """It searches for privacy weights that bring the bound under the target; on a reference, for some below it."""
+    cuts_weights: ClassVar[bool] = False
+    """What fixed weights leave over the target is cut off."""
+    tabulates: ClassVar[bool] = False
+    """It releases figures of the tables' cells, and no model of the records."""
+    whole_tables: ClassVar[bool] = False
+    """It noises the figures of whole tables, margins as cells."""
+    by_cell: ClassVar[bool] = False
+    """It releases noisy sums of the tables' base cells; weights are clipped at limits that a reference fixes."""
+    sets_are_free: ClassVar[bool] = False
+    """Synthetic sets are drawn from what was released: any number at one cost."""
+    takes_reference: ClassVar[bool] = False
+    """Something can be fixed on a reference."""
+    needs_reference: ClassVar[str] = ""
+    """What it does that a reference is needed for, if there is such a thing: "clips where the records tell"."""
+    centres: ClassVar[bool] = False
+    """It is centred at a fit of the reference, and plans a drift from it."""
+    scanned: ClassVar[dict[str, tuple[int, ...]]] = {}
+    """Constants, whole numbers, that utility alone decides, and the values that a calibration scans first."""
+
+    def guarantee(self, job: Job) -> Guarantee:
+        """The class of what is promised: every specification says it, and promises are held to it."""
+        raise NotImplementedError(f"{type(self).__name__} does not say its guarantee")
+
+    def clips(self, job: Job) -> bool:
+        """True if weights and outcomes are clipped to public bounds before they are added up."""
+        return False
 
     @property
-    def facts(self) -> Facts:
-        """What the mechanism is."""
-        return FACTS[self.name]
+    def gaussian(self) -> bool:
+        """True if noise is Gaussian: the budget then has a delta."""
+        return False
+
+    def aim_on_reference(self, target: float) -> float:
+        """The bound that weights on a reference are made for, of files whose target is Δ*; infinite: any bound."""
+        return inf
+
+    def published(self, job: Job) -> dict[str, Any]:
+        """What a statement says of it."""
+        return self.model_dump(mode="json")
+
+    def contradictions(self, job: Job) -> Iterator[Contradiction]:
+        """What it refuses in a job."""
+        yield from self.against_weights(job)
+        if job.strict:
+            yield from self._against_dependence(job)
+
+    def against_weights(self, job: Job) -> Iterator[Contradiction]:
+        """A mechanism is given a weight rule that it has, and the rule only the constants that it has."""
+        weights, constants = self.weights, RULE_CONSTANTS[self.weights.rule]
+        if not self.weighs and weights.rule != "none":
+            found = f"'{self.name}' leaves every privacy weight at 1"
+            yield Contradiction(("mechanism", "weights"), found, "leave weights out")
+        given = {"c": weights.c is not None, "radius": weights.radius != NO_WEIGHTS.radius, "g": bool(weights.g)}
+        for name, said in given.items():
+            if said and name not in constants:
+                a = "radius" if name == "radius" else f"constant {name}"
+                yield Contradiction(("mechanism", "weights", name), f"'{weights.rule}' has no {a}", f"leave {name} out")
+        adjusted = weights.reweight is not None or (weights.scale, weights.shift) != (1.0, 0.0)
+        if weights.rule == "none" and adjusted:
+            found = "'none' leaves every weight at 1"
+            yield Contradiction(("mechanism", "weights"), found, "take no reweight, scale or shift")
+
+    def _against_dependence(self, job: Job) -> Iterator[Contradiction]:
+        """What would make a strict guarantee depend on the records."""
+        if self.fallback != "refuse":
+            found = f"'{self.name}' is strict, and whether a fallback is taken depends on the records"
+            yield Contradiction(("mechanism", "fallback"), found, "take refuse")
+        for rule in job.outcome_dependent_rules if len(declared(job)) == len(job.outcomes) else ():
+            found = f"'{self.name}' is strict, and the number of records left after '{rule}' is not public"
+            kept = "keep these records (zeros may stay, impute what is missing), or name a universe that no outcome decides"
+            public = "where that number is public anyway, leave them out of the file and state that under assumed_public"
+            yield Contradiction(("columns", rule.partition(":")[0]), found, f"{kept}; {public}")
+
+
+class FixedWeights(MechanismSpec):
+    """[G]'s weights, by the rule's own constants: LW with c = 1."""
+
+    weighs: ClassVar[bool] = True
+    takes_reference: ClassVar[bool] = True
+    own_weights: ClassVar[dict[str, Any]] = {"c": 1.0}
+    """Constants of the rule where a job leaves them out."""
+    weights: RuleOrName = Field(
+        default=Weights(rule="linear", c=1.0),
+        description="privacy weights, by a rule with a constant c: its name, or the rule with its constants",
+    )
 
     @model_validator(mode="before")
     @classmethod
-    def _own_weights(cls, said: Any) -> Any:
-        """[G] weights by LW with c = 1; in Censor_w they are re-weighted by k = .95, which it leaves out (METHODS §4)."""
-        if not isinstance(said, dict) or not isinstance(name := said.get("name"), str):
+    def _with_own_weights(cls, said: Any) -> Any:
+        weights = rule_of(said.get("weights", "linear")) if isinstance(said, dict) else None
+        if not isinstance(weights, dict):
             return said
-        weights = _rule(said.get("weights", _DEFAULT_RULES.get(name, "none")))
-        if name in those(lambda each: each.fixed_weights) and isinstance(weights, dict):
-            own = {"c": 1.0, "reweight": 0.95} if name == "censor_w" else {"c": 1.0}
-            weights = own | {key: value for key, value in weights.items() if key != "c" or value is not None}
-        return said | {"weights": weights}
+        given = {key: value for key, value in weights.items() if key != "c" or value is not None}
+        return said | {"weights": cls.own_weights | given}
+
+    def against_weights(self, job: Job) -> Iterator[Contradiction]:
+        if "c" not in RULE_CONSTANTS[self.weights.rule]:
+            found = f"'{self.name}' weights by a rule with a constant c"
+            others = ", ".join(sorted(rule for rule, own in RULE_CONSTANTS.items() if "c" in own))
+            yield Contradiction(("mechanism", "weights"), found, f"take one of {others}")
 
 
-_DEFAULT_RULES = {"weighted": "fixed_point", "weighted_e": "linear", "censor_w": "linear"}
+class Clamped(MechanismSpec):
+    """Draws from a clamped likelihood: it has no closed form, needs a proper prior, and must be in the program."""
+
+    clamps: ClassVar[bool] = True
+
+    def contradictions(self, job: Job) -> Iterator[Contradiction]:
+        yield from super().contradictions(job)
+        if job.family == "scores":
+            found = f"'{self.name}' clamps the likelihood, and 'scores' has a closed form alone"
+            yield Contradiction(("mechanism", "name"), found, "take weighted, weighted_e or unweighted")
+            return
+        if job.sampler.name == "exact":
+            others = " or ".join(known for known in SAMPLERS[job.family] if known != "exact")
+            found = f"'{self.name}' clamps the likelihood, and no closed form is left"
+            yield Contradiction(("sampler", "name"), found, f"take {others}")
+        if job.family == "lognormal" and job.likelihood.prior.name == "improper":
+            found = f"'{self.name}' clamps the likelihood, and under an improper prior no posterior is left"
+            yield Contradiction(("model", "prior"), found, "take model.prior: {name: proper}")
 
 
-class ReleaseBudget(Frozen):
-    """The whole release's budget: epsilon is what all synthetic sets together may cost.
+class Noisy(MechanismSpec):
+    """Releases sums under noise; strict unless it says otherwise."""
 
-    Under Gaussian noise it holds with a delta, and is stated itself or by rho, from which it follows.
-    """
+    adds_noise: ClassVar[bool] = True
 
-    epsilon: Budget = Field(description="of the whole release, all synthetic sets together; exact, write it in quotes")
-    adjacency: Adjacency = Field(
-        default="zero_out",
-        description="what neighbouring files differ in: zero_out, one record's outcome and weight, there or switched off; "
-        "substitution, one record's outcome and weight, exchanged at the same x; add_remove, a whole record, there or not",
-    )
-    exchange: Exchange = Field(
-        default="same_x",
-        description="of substitution: same_x, outcome and weight alone; anywhere, table columns too, of reference_tables",
-    )
-    delta: Delta | None = Field(default=None, description="of Gaussian noise: the δ at which epsilon holds")
-    rho: Budget | None = Field(default=None, description="of Gaussian noise, in place of epsilon: of zCDP")
+    def guarantee(self, job: Job) -> Guarantee:
+        return "strict"
 
-    @model_validator(mode="before")
-    @classmethod
-    def _told_by_rho(cls, said: Any) -> Any:
-        if not isinstance(said, dict) or said.get("rho") is None:
-            return said
-        if said.get("delta") is None:
-            raise ValueError("rho needs a delta, at which epsilon is told: add delta, below one over the records")
-        known = {name: TypeAdapter(kind).validate_python(said[name]) for name, kind in (("rho", Budget), ("delta", Delta))}
-        epsilon = epsilon_of(known["rho"], known["delta"])
-        if said.get("epsilon") not in (None, epsilon, budget_text(epsilon)):
-            raise ValueError("epsilon follows from rho and delta: leave it out, or state epsilon and delta alone")
-        return said | {"epsilon": epsilon}
+    def contradictions(self, job: Job) -> Iterator[Contradiction]:
+        yield from super().contradictions(job)
+        if job.strict:
+            yield from self._against_bounds(job)
+        if job.record.log_lik == "always":
+            yield Contradiction(("record", "log_lik"), f"'{self.name}' has no posterior", "write never or auto")
+        if job.epsilon_per_set < LEAST_BUDGET:
+            found = f"{job.synthetic_sets} sets leave less than 1e-6 for each"
+            yield Contradiction(("synthetic_sets",), f"{found}, and {TOO_LITTLE}", "take fewer sets, or a larger epsilon")
 
-    @property
-    def concentrated(self) -> Fraction:
-        """ρ of a budget with a delta: as stated, or the largest with which epsilon holds at delta."""
-        if self.delta is None:
-            raise ValueError("a budget without delta has no rho")
-        return self.rho if self.rho is not None else rho_of(self.epsilon, self.delta)
+    def _against_bounds(self, job: Job) -> Iterator[Contradiction]:
+        """Whether a value lies outside its bounds depends on the records: it is clipped."""
+        weight = job.survey.weight
+        column = job.columns.get(weight) if weight is not None else None
+        if weight is not None and self.clips(job) and (column is None or column.bounds is None or column.bounds[0] < 0):
+            found = f"'{self.name}' needs public bounds of the weight, from 0 or above"
+            yield Contradiction(("columns", weight), found, f"add {weight}: {{bounds: [1, …], outside: clip}} to columns")
+        elif weight is not None and (self.clips(job) or self.by_cell) and column is not None and column.outside != "clip":
+            found = f"'{self.name}' is strict, and whether a weight lies outside its bounds depends on the records"
+            yield Contradiction(("columns", weight, "outside"), found, "state outside: clip")
+        for outcome in declared(job):
+            if job.columns[outcome].outside != "clip" and job.columns[outcome].codes is None:
+                found = f"'{self.name}' is strict, and whether an outcome lies outside its bounds depends on the records"
+                yield Contradiction(("columns", outcome, "outside"), found, "state outside: clip")

@@ -1,4 +1,4 @@
-"""Names that a job may use: literals, which a test compares with the registries, and samplers of families."""
+"""Names that a job may use, but for mechanisms' own: literals, which a test compares with the registries."""
 
 from __future__ import annotations
 
@@ -18,20 +18,8 @@ Family = Literal[
 Statistics = Literal["histogram", "cell_sums", "noisy_tables", "reference_cells"]
 """What mechanisms without a likelihood sum and add noise to."""
 Synthesis = Literal["fbs", "fbp"]
-MechanismName = Literal[
-    "weighted",
-    "unweighted",
-    "weighted_e",
-    "censor_w",
-    "censor_uw",
-    "centred",
-    "perturbed_histogram",
-    "laplace",
-    "laplace_composed",
-    "laplace_strict",
-    "reference_tables",
-    "sanitized_statistics",
-]
+Guarantee = Literal["strict", "asymptotic", "none"]
+"""Whether what is promised holds for every file, for the file at hand, or nothing is promised."""
 WeightRule = Literal["none", "linear", "inverse", "scalar", "fixed_point", "cluster"]
 Fallback = Literal["refuse", "pool", "proper_prior"]
 Adjacency = Literal["zero_out", "add_remove", "substitution"]

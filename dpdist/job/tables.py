@@ -19,7 +19,7 @@ class Statistic(Frozen):
         return self.name if self.variable is None else f"{self.name} of {self.variable}"
 
 
-def _statistic(value: Any) -> Any:
+def statistic_of(value: Any) -> Any:
     if isinstance(value, str):
         return {"name": value}
     if isinstance(value, dict) and len(value) == 1 and "name" not in value:
@@ -28,7 +28,7 @@ def _statistic(value: Any) -> Any:
     return value
 
 
-def _statistic_text(value: Statistic) -> Any:
+def statistic_text(value: Statistic) -> Any:
     return value.name if value.variable is None else {value.name: value.variable}
 
 
@@ -36,7 +36,7 @@ class Table(Frozen):
     name: Name = Field(description="of the table's files")
     by: tuple[str, ...] = Field(default=(), description="columns whose levels are crossed to the table's cells")
     margins: bool = Field(default=True, description="whether sums over every column are published too, as level Total")
-    statistics: tuple[Annotated[Statistic, BeforeValidator(_statistic), PlainSerializer(_statistic_text)], ...] = Field(
+    statistics: tuple[Annotated[Statistic, BeforeValidator(statistic_of), PlainSerializer(statistic_text)], ...] = Field(
         min_length=1, description="count, {mean: outcome} and {total: outcome}, as many as wanted"
     )
 

@@ -51,28 +51,56 @@ def _nearest(path: Where, schema: type[BaseModel]) -> str | None:
 
 
 def _problem(error: ErrorDetails, lines: Lines, schema: type[BaseModel]) -> Problem:
-    path = tuple(part for part in error["loc"] if part != "[key]")
-    at = place(path, lines)
+    path = _without_tags(tuple(part for part in error["loc"] if part != "[key]"), schema)
+    at, facts = place(path, lines), error.get("ctx", {})
     if error["type"] == "extra_forbidden":
-        near_key = _nearest(path, schema)
-        remedy = f"did you mean '{near_key}'?" if near_key else "delete the key"
-        return Problem(dotted(path), "unknown key", ", ".join(sorted(_known_keys(path[:-1], schema))), remedy, 1, at)
-    if error["type"] == "missing":
+        return _unknown(error["loc"], path, at, schema)
+    if error["type"] in ("missing", "union_tag_not_found"):
+        path = path if error["type"] == "missing" else (*path, _TAG)
         return Problem(dotted(path), "missing key", "it must be given", f"add '{path[-1]}'", 1, at)
+    if error["type"] == "union_tag_invalid":
+        return _no_option((*path, _TAG), facts["tag"], facts["expected_tags"], place((*path, _TAG), lines))
     message = error["msg"].removeprefix("Value error, ")
-    expected = error.get("ctx", {}).get("expected")
-    if expected and isinstance(error["input"], str):
-        options = [option.strip("' ") for option in str(expected).replace(" or ", ", ").split(", ")]
-        near = get_close_matches(error["input"], options, n=1, cutoff=0.4)
-        remedy = f"did you mean '{near[0]}'?" if near else "use one of these"
-        return Problem(dotted(path), f"'{error['input']}' is not known", str(expected), remedy, 1, at)
+    if facts.get("expected") and isinstance(error["input"], str):
+        return _no_option(path, error["input"], str(facts["expected"]), at)
     if error["type"] == "none_required":
         return Problem(dotted(path), "not supported by the model and mechanism of this job", "null", "leave it out", 1, at)
     found = (
         "inconsistent" if isinstance(error["input"], dict) and error["type"] == "value_error" else _shown(error["input"])
     )
-    allowed, remedy = _in_words(error["type"], error.get("ctx", {}), message)
+    allowed, remedy = _in_words(error["type"], facts, message)
     return Problem(dotted(path), found, allowed, remedy, 1, at)
+
+
+_TAG = "name"
+"""The key that tells members of a union apart."""
+
+
+def _no_option(path: Where, given: str, expected: str, at: tuple[str, ...]) -> Problem:
+    """A name that is none of those that may stand there."""
+    options = [option.strip("' ") for option in expected.replace(" or ", ", ").split(", ")]
+    near = get_close_matches(given, options, n=1, cutoff=0.4)
+    remedy = f"did you mean '{near[0]}'?" if near else "use one of these"
+    return Problem(dotted(path), f"'{given}' is not known", expected, remedy, 1, at)
+
+
+def _unknown(loc: Where, path: Where, at: tuple[str, ...], schema: type[BaseModel]) -> Problem:
+    """A key that is not known there: another mechanism's, misspelt, or nothing's."""
+    known, key = ", ".join(sorted(_known_keys(loc[:-1], schema))), str(path[-1])
+    members = _members(_annotation(loc[:-2], schema)) if len(loc) > 1 else {}
+    if others := _having(key, members):
+        remedy = f"leave it out, or take {others}"
+        return Problem(dotted(path), f"'{loc[-2]}' has no {key}", known, remedy, 1, at)
+    remedy = f"did you mean '{near}'?" if (near := _nearest(loc, schema)) else "delete the key"
+    elsewhere = {name for member in members.values() for name in member.model_fields}
+    if not near and (far := get_close_matches(key, sorted(elsewhere), n=1, cutoff=0.8)):
+        remedy = f"delete the key; '{far[0]}' is of {_having(far[0], members)}"
+    return Problem(dotted(path), "unknown key", known, remedy, 1, at)
+
+
+def _having(key: str, members: Mapping[str, type[BaseModel]]) -> str:
+    """Which members of a union have a key."""
+    return " or ".join(name for name, member in members.items() if key in member.model_fields)
 
 
 def _shown(value: Any) -> str:
@@ -117,16 +145,47 @@ def _in_words(kind: str, facts: Mapping[str, Any], message: str) -> tuple[str, s
 
 
 def _known_keys(path: Where, schema: type[BaseModel]) -> set[str]:
-    """Names of the fields at a path of a schema, found by walking its annotations."""
+    """Names of the fields at a path of a schema."""
+    model = _plain(_annotation(path, schema))
+    return set(model.model_fields) if _is_model(model) else set()
+
+
+def _annotation(path: Where, schema: type[BaseModel]) -> Any:
+    """What may stand at a path of errors, in which the member of a union that was read is named before its keys."""
     annotation: Any = schema
     for part in path:
-        said = _plain(annotation)
-        if _is_model(said):
-            annotation = said.model_fields[str(part)].annotation if part in said.model_fields else None
-        else:
-            annotation = next((argument for argument in reversed(get_args(said)) if argument is not Ellipsis), None)
-    model = _plain(annotation)
-    return set(model.model_fields) if _is_model(model) else set()
+        annotation = _within(annotation, part)
+    return annotation
+
+
+def _without_tags(path: Where, schema: type[BaseModel]) -> Where:
+    """A path of errors as a path of the file."""
+    annotation: Any = schema
+    kept = list[str | int]()
+    for part in path:
+        kept += [] if part in _members(annotation) else [part]
+        annotation = _within(annotation, part)
+    return tuple(kept)
+
+
+def _within(annotation: Any, part: str | int) -> Any:
+    if member := _members(annotation).get(str(part)):
+        return member
+    said = _plain(annotation)
+    if _is_model(said):
+        return said.model_fields[str(part)].annotation if part in said.model_fields else None
+    return next((argument for argument in reversed(get_args(said)) if argument is not Ellipsis), None)
+
+
+def _members(annotation: Any) -> dict[str, type[BaseModel]]:
+    """Members of a union that are told apart by a name, by it."""
+    while get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    if get_origin(annotation) not in (Union, UnionType):
+        return {}
+    named = [each for each in map(_plain, get_args(annotation)) if _is_model(each) and _TAG in each.model_fields]
+    tags = [(get_args(model.model_fields[_TAG].annotation), model) for model in named]
+    return {tag[0]: model for tag, model in tags if len(tag) == 1}
 
 
 def _plain(annotation: Any) -> Any:

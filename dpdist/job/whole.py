@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import cached_property
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, WithJsonSchema, model_validator
 
+from dpdist.job.acceptance import Acceptance
 from dpdist.job.base import BASE_SCHEMA, Base
+from dpdist.job.budget import ReleaseBudget
+from dpdist.job.correction import Correction
 from dpdist.job.data import Column, Input, Keep
 from dpdist.job.design import Survey
 from dpdist.job.earlier import CALIBRATION_SCHEMA, HISTOGRAM_SHARE, Calibration, Fit, HistogramReference, Reference
 from dpdist.job.ledger import LedgerSettings
-from dpdist.job.mechanism import Mechanism, ReleaseBudget
+from dpdist.job.mechanisms import Mechanism
 from dpdist.job.model import Model, Outcome
 from dpdist.job.names import (
     SAMPLERS,
@@ -28,6 +31,11 @@ from dpdist.job.tables import Microdata, Rake, Table
 from dpdist.job.values import ColumnName, Frozen, Name, Period, Sentence, at_most
 
 _UNSAID = Model(family="lognormal")
+
+
+def _unsaid(value: object) -> bool:
+    """A key that a job does not say is not in its release either."""
+    return value is None
 
 
 class Job(Frozen):
@@ -76,6 +84,17 @@ class Job(Frozen):
     )
     record: Record = Field(default=Record(), description="which confidential by-products are kept")
     ledger: LedgerSettings | None = Field(default=None, description="the account that the release's budget is charged to")
+    accept: Acceptance | None = Field(
+        default=None, exclude_if=_unsaid, description="gates that the release must meet under noise, or it is not published"
+    )
+    correction: Correction | None = Field(
+        default=None, exclude_if=_unsaid, description="of a period that was released before: its version, and why"
+    )
+    approval: Literal["required"] | None = Field(
+        default=None,
+        exclude_if=_unsaid,
+        description="required: what a run makes is held aside, and `dpdist approve` alone publishes it",
+    )
     presentation: Presentation = Field(
         default=Presentation(), description="titles, labels, units and rules of print; it never changes a figure"
     )
@@ -85,8 +104,8 @@ class Job(Frozen):
     def _sampler_resolved(self) -> Self:
         """A job holds the sampler that is taken: what is published, and what decides the result, name it."""
         if self.sampler.name == "auto":
-            known = SAMPLERS.get(self.family, ("exact",)) if not self.mechanism.facts.adds_noise else ("exact",)
-            left = [name for name in known if name != "exact" or not self.mechanism.facts.clamps]
+            known = SAMPLERS.get(self.family, ("exact",)) if not self.mechanism.adds_noise else ("exact",)
+            left = [name for name in known if name != "exact" or not self.mechanism.clamps]
             object.__setattr__(self, "sampler", self.sampler.model_copy(update={"name": (left or known)[0]}))
         return self
 
@@ -112,7 +131,7 @@ class Job(Frozen):
     @property
     def fits_likelihood(self) -> bool:
         """True if parameters of a model of the records are released, by likelihood or histogram, and not tables."""
-        return not self.mechanism.facts.tabulates
+        return not self.mechanism.tabulates
 
     @property
     def modelled_columns(self) -> tuple[str, ...]:
@@ -123,7 +142,7 @@ class Job(Frozen):
     @property
     def referred_columns(self) -> tuple[str, ...]:
         """Columns whose combinations a reference must have records of."""
-        cells = self.cell_columns if self.mechanism.facts.by_cell else ()
+        cells = self.cell_columns if self.mechanism.by_cell else ()
         return tuple(dict.fromkeys([*self.strata, *self.predictors, *cells]))
 
     @property
@@ -139,12 +158,12 @@ class Job(Frozen):
     @property
     def family(self) -> Family | Statistics:
         """The likelihood's family, or the statistics that the mechanism has in its place."""
-        return self.mechanism.facts.statistics or self.likelihood.family
+        return self.mechanism.statistics or self.likelihood.family
 
     @property
     def model_name(self) -> str:
         """For messages: the likelihood's family, or the mechanism that fits none."""
-        return self.likelihood.family if self.mechanism.facts.statistics is None else self.mechanism.name
+        return self.likelihood.family if self.mechanism.statistics is None else self.mechanism.name
 
     @property
     def predictors(self) -> tuple[str, ...]:
@@ -173,13 +192,24 @@ class Job(Frozen):
 
     @property
     def epsilon_per_set(self) -> Fraction:
-        return self.budget.epsilon / self.synthetic_sets
+        return self._epsilon_of_release / self.synthetic_sets
 
     @property
     def epsilon_of_tables(self) -> Fraction:
-        """What is left of the release's budget after its reference's histograms."""
+        """What is left of the release's budget after its gates and its reference's histograms."""
         own = self.reference.histogram if self.reference is not None else None
-        return self.budget.epsilon - (own.epsilon if own is not None else 0)
+        return self._epsilon_of_release - (own.epsilon if own is not None else 0)
+
+    @property
+    def _epsilon_of_release(self) -> Fraction:
+        """What the gates leave of the budget."""
+        return self.budget.epsilon - (self.accept.epsilon if self.accept is not None else 0)
+
+    @property
+    def gated(self) -> bool:
+        """True if gates may be measured beside the release: it is strict, by noise of pure ε on one set of statistics."""
+        alone = self.mechanism.adds_noise and not self.mechanism.whole_tables and not self.mechanism.sets_are_free
+        return alone and self.strict and self.budget.delta is None
 
     @property
     def refers(self) -> bool:
@@ -203,18 +233,18 @@ class Job(Frozen):
 
     @property
     def strict(self) -> bool:
-        """True if the bound holds for every file: fixed bins, or a clamp and no weight learned on the file itself."""
-        return self.mechanism.facts.strict(self)
+        """True if the bound holds for every file."""
+        return self.mechanism.guarantee(self) == "strict"
 
     @property
     def local(self) -> bool:
         """True if noise has the scale of the file's own sensitivities: nothing is promised then."""
-        return self.mechanism.facts.whole_tables and self.mechanism.sensitivity == "local"
+        return self.mechanism.whole_tables and self.mechanism.guarantee(self) == "none"
 
     @property
     def frozen(self) -> bool:
         """True if a record's privacy weight is fixed by the reference: a function of the record, whatever the file."""
-        needed = self.mechanism.facts.reference == "needed"
+        needed = self.mechanism.needs_reference
         return self.reference is not None and not needed and self.mechanism.weights.rule != "none"
 
     @property

@@ -36,6 +36,8 @@ class Charge:
     delta: Fraction | None
     job: str = ""
     """SHA-256 of what decides the job's result."""
+    version: int = 1
+    """Of the period's releases: a correction has a number of its own."""
 
     @property
     def account(self) -> tuple[str, str]:
@@ -49,6 +51,7 @@ class Charge:
             "class": self.cls,
             "budget": budget_text(self.budget),
             "delta": None if self.delta is None else budget_text(self.delta),
+            **({"version": self.version} if self.version > 1 else {}),
         }
 
     @classmethod
@@ -56,7 +59,8 @@ class Charge:
         said = entry.said
         own = {name: str(said[name]) for name in ("dataset", "period", "run", "adjacency", "job")}
         delta = None if said["delta"] is None else Fraction(said["delta"])
-        return cls(**own, cls=said["class"], budget=Fraction(said["budget"]), delta=delta)
+        version = int(said.get("version", 1))
+        return cls(**own, cls=said["class"], budget=Fraction(said["budget"]), delta=delta, version=version)
 
 
 def cost(guarantee: Guarantee, dataset: str) -> tuple[Class, Fraction, Fraction | None]:
@@ -148,6 +152,18 @@ def refuse_excess(entries: Sequence[Entry], stated: Limits, charge: Charge) -> N
         for found, allowed in excesses(each, own, charge):
             remedy = "lower the job's budget, or raise the limit where it is stated, with those who may decide it"
             raise BudgetRefused(charge.dataset, found, allowed, remedy)
+
+
+def refuse_correction(entries: Sequence[Entry], charge: Charge) -> None:
+    """Raises `BudgetRefused` for a correction of a version that was never charged."""
+    if charge.version == 1:
+        return
+    known = {each.version for each in charges(entries, charge.dataset) if each.period == charge.period}
+    if charge.version - 1 not in known:
+        found = f"version {charge.version} of {charge.period}, of which version {charge.version - 1} was never charged"
+        numbers = ", ".join(map(str, sorted(known))) or "no version"
+        remedy = "correct correction.version, or name the ledger that the release was charged in"
+        raise BudgetRefused(charge.dataset, found, f"the version after one that is there: {numbers}", remedy)
 
 
 def _limited(limits: Limits) -> bool:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from dpdist.core.errors import LedgerError
 from dpdist.job import Limits
-from dpdist.ledger.accounts import Charge, Class, refuse_excess
+from dpdist.ledger.accounts import Charge, Class, refuse_correction, refuse_excess
 from dpdist.ledger.database import Database, append, rows
 from dpdist.ledger.entries import FORMAT, Entry, damage, following, trusted
 
@@ -70,6 +70,7 @@ class Ledger:
         with self._database.writing() as link:
             entries = self._trusted(link)
             if (kept := _of_run(entries, charge.run, "reserve")) is None:
+                refuse_correction(entries, charge)
                 refuse_excess(entries, stated, charge)
                 kept = self._append(link, entries[-1], {"kind": "reserve", **charge.said})
             elif replace(Charge.of(kept), job=charge.job) != charge:

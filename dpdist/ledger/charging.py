@@ -12,7 +12,7 @@ import rfc8785
 
 from dpdist.core.errors import BudgetRefused, LedgerError
 from dpdist.job import Job, Limits, budget_text
-from dpdist.ledger.accounts import SYMBOL, Charge, charges, cost, left, refuse_excess, total
+from dpdist.ledger.accounts import SYMBOL, Charge, charges, cost, left, refuse_correction, refuse_excess, total
 from dpdist.ledger.book import Ledger, Receipt
 from dpdist.privacy.guarantees import Guarantee
 
@@ -44,7 +44,8 @@ def charge_of(job: Job, guarantee: Guarantee, run: str) -> Charge:
     cls, budget, delta = cost(guarantee, job.dataset)
     decisive = hashlib.sha256(rfc8785.dumps({name: str(said) for name, said in job.identity.items()})).hexdigest()
     exchanged = f", {job.budget.exchange}" if job.budget.adjacency == "substitution" else ""
-    return Charge(job.dataset, job.period, run, cls, job.budget.adjacency + exchanged, budget, delta, decisive)
+    version = 1 if job.correction is None else job.correction.version
+    return Charge(job.dataset, job.period, run, cls, job.budget.adjacency + exchanged, budget, delta, decisive, version)
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class Account:
         """Raises `BudgetRefused` where a new run would be refused; else a sentence on others of its period, if any."""
         charge = self._charge("")
         entries = [] if self.beside and not self.ledger.there else self.ledger.entries()
+        refuse_correction(entries, charge)
         refuse_excess(entries, self.stated, charge)
         return others_text(charges(entries, charge.dataset), charge)
 
@@ -126,6 +128,7 @@ def standing(job: Job, guarantee: Guarantee) -> Mapping[str, str]:
         remains = "no total is stated" if rest is None else f"{budget_text(rest)} left"
         said = f"{charge.cls} {symbol} = {budget_text(total(own))} charged to {job.dataset} under {charge.adjacency}"
         facts = {"ledger": ledger.name, "budget": f"{said}; {remains}; this run takes {budget_text(charge.budget)}"}
+        refuse_correction(entries, charge)
         refuse_excess(entries, stated, charge)
     except BudgetRefused as refusal:
         return {"ledger": ledger.name, "budget": f"a run into a new workspace would be refused: {refusal.found}"}

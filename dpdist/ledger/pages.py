@@ -13,7 +13,7 @@ from dpdist.job import Limits, budget_text
 from dpdist.ledger.accounts import SYMBOL, Charge, by_period, charges, largest_window, policies, total
 from dpdist.ledger.entries import Entry
 
-EXPORTED = ("number", "time", "kind", "dataset", "period", "run", "class", "adjacency", "budget", "delta")
+EXPORTED = ("number", "time", "kind", "dataset", "period", "run", "class", "adjacency", "budget", "delta", "version")
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,15 @@ class Page:
             spent += own
             done = sum(charge.run in self.settled for charge in runs)
             row = {"period": period, "runs": str(len(runs)), "released": str(done), SYMBOL[first.cls]: budget_text(own)}
+            if self.corrected:
+                row["versions"] = ", ".join(map(str, sorted({charge.version for charge in runs})))
             rows.append({**row, "summed": budget_text(spent)})
         return rows
+
+    @property
+    def corrected(self) -> bool:
+        """True if a release of some period was corrected."""
+        return any(charge.version > 1 for charge in self.charged)
 
     @property
     def facts(self) -> dict[str, str]:

@@ -23,7 +23,7 @@ SUMMED: dict[Statistics, Builder] = {
 
 def builder_of(job: Job) -> Builder:
     """The class of a job's model: its likelihood's, or that of the statistics that noise is added to."""
-    if job.mechanism.facts.sets_are_free:
+    if job.mechanism.sets_are_free:
         return SanitizedLognormal
-    statistics = job.mechanism.facts.statistics
+    statistics = job.mechanism.statistics
     return LIKELIHOODS[job.likelihood.family] if statistics is None else SUMMED[statistics]

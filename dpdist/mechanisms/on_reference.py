@@ -15,6 +15,7 @@ import numpy as np
 from dpdist.core.records import Floats, Records
 from dpdist.engine.protocol import BlockRecorder, Carry, Pass, Sample
 from dpdist.job import Job
+from dpdist.job.mechanisms import Centred
 from dpdist.mechanisms.pseudo_posterior.centring import kappa_of, power, spurious
 from dpdist.mechanisms.pseudo_posterior.clamped import Gather
 from dpdist.mechanisms.pseudo_posterior.tilted import Frozen, Weigh, fits
@@ -82,6 +83,7 @@ def learn_centre(job: Job, model: StratumModel, records: int, reference: int) ->
     draws = yield Sample(statistics, "reference")
     theta = centre_of(model, draws)
     clamp = bound_target(job.epsilon_per_set, job.budget.adjacency)
+    assert isinstance(job.mechanism, Centred)
     drift = job.mechanism.drift
     return Learned(theta, power(clamp, dimensions(theta), records, reference, drift, kappa_of(drift))), draws
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dpdist.job import Job
+from fractions import Fraction
+
+from dpdist.job import Job, budget_text
 from dpdist.job.families import FAMILIES
 from dpdist.mechanisms.wording import (
     BINNED,
     CALIBRATED,
     CHAINED,
     CHAINS,
+    GATES,
     MISFIT,
     NO_AMPLIFICATION,
     NOT_REFUSED,
@@ -33,9 +36,12 @@ def promise_of(job: Job, per_set: Guarantee, *assumptions: str) -> Promise:
     public = tuple(f"number of records after a rule that depends on the outcome: {r}" for r in job.outcome_dependent_rules)
     composition = f"sequential over {job.synthetic_sets} synthetic sets{parallel(job)}"
     total = per_set if isinstance(per_set, NoGuarantee) else per_set.sets(job.synthetic_sets)
+    if job.accept is not None and isinstance(total, Strict):
+        total += Strict(job.budget.adjacency, job.accept.epsilon, exchange=Fraction(1))
+        composition += GATES.format(epsilon=budget_text(job.accept.epsilon))
     target = None if isinstance(per_set, NoGuarantee) else target_of(job)
     weights = (WEIGHTS_ARE_ATTRIBUTES,) if job.survey.weight else ()
-    clamps = (USERS_CLAMP,) if job.mechanism.facts.clamps else ()
+    clamps = (USERS_CLAMP,) if job.mechanism.clamps else ()
     users = (*USERS_PART, *clamps) if job.family == "user" else ()
     tuned = (CALIBRATED.format(job.calibration.period),) if job.calibration is not None else ()
     known = SECRET_SIZES if job.sizes_secret else PUBLIC_X

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpdist.engine.protocol import Mechanism
-from dpdist.job import Job, MechanismName
+from dpdist.job import Job
 from dpdist.mechanisms.laplace_cells.protect import LaplaceStrict
 from dpdist.mechanisms.laplace_tables.protect import LaplaceTables
 from dpdist.mechanisms.perturbed_histogram.protect import PerturbedHistogram
@@ -11,7 +11,7 @@ from dpdist.mechanisms.pseudo_posterior.presets import CensorUW, CensorW, Centre
 from dpdist.mechanisms.reference_tables.protect import ReferenceTables
 from dpdist.mechanisms.sanitized_lognormal.protect import SanitizedStatistics
 
-MECHANISMS: dict[MechanismName, Mechanism] = {
+MECHANISMS: dict[str, Mechanism] = {
     "weighted": Weighted(),
     "unweighted": Weighted(),
     "weighted_e": WeightedE(),

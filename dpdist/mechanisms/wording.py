@@ -80,6 +80,7 @@ WEIGHTS_MOVE = (
     "the clamp alone would be strict; but privacy weights computed from the confidential file are no fixed function of a "
     "record, and one record can move all others' weights"
 )
+GATES = "; ε = {epsilon} of it for the gates on which publishing it was decided"
 CHAINS = (
     "strict for exact draws only: these are draws of Markov chains within an unknown total variation γ of the clamped "
     "posterior, (ε, (1 + e^ε)γ)-private at best"

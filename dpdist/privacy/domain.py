@@ -78,6 +78,6 @@ def _design(job: Job) -> Iterator[str]:
 
 
 def _fit(job: Job) -> Iterator[str]:
-    if not job.mechanism.facts.adds_noise:
+    if not job.mechanism.adds_noise:
         what = " and ".join(job.components)
         yield f"in every stratum more records than predictors, and {what} that vary, where the prior cannot stand in"

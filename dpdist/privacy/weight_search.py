@@ -103,20 +103,19 @@ def search(weights: Weights, target: float) -> Search:
 
 def search_of(mechanism: Mechanism, target: float) -> Search:
     """The search that a job's mechanism makes for the weights of a tilted posterior."""
-    return fixed(mechanism.weights, target) if mechanism.facts.cuts_weights else search(mechanism.weights, target)
+    return fixed(mechanism.weights, target) if mechanism.cuts_weights else search(mechanism.weights, target)
 
 
 def reference_search(mechanism: Mechanism, target: float) -> Search:
     """The search for weights on a reference; weights that are tuned aim below the target."""
-    if mechanism.facts.tunes_weights:
-        return search(mechanism.weights, mechanism.aim * target)
-    return fixed(mechanism.weights, target if mechanism.facts.cuts_weights else np.inf)
+    aim = mechanism.aim_on_reference(target)
+    return search(mechanism.weights, aim) if mechanism.tunes_weights else fixed(mechanism.weights, aim)
 
 
 def reference_counts(mechanism: Mechanism) -> Counted:
     """What a reference's record counts in the fits of that search: [G]'s rules take F under the unweighted fit itself; a
     tuned weight has to hold the bound of files to come."""
-    return foreseen if mechanism.facts.tunes_weights else itself
+    return foreseen if mechanism.tunes_weights else itself
 
 
 def fixed(weights: Weights, limit: float = np.inf) -> Search:

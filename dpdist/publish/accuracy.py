@@ -87,14 +87,14 @@ OF_STATISTICS: dict[Family | Statistics, str] = {
 
 
 def _of_parameters(release: Release) -> list[str]:
-    if release.job.mechanism.facts.adds_noise:
-        if release.job.mechanism.facts.sets_are_free:
+    if release.job.mechanism.adds_noise:
+        if release.job.mechanism.sets_are_free:
             return [FIT_AGAIN]
         return [OF_STATISTICS[release.job.family]]
     model = release.model(0)
     if not isinstance(model, Expectation):
         return []
-    searched = isinstance(model, Recentred) and not release.job.mechanism.facts.clamps
+    searched = isinstance(model, Recentred) and not release.job.mechanism.clamps
     if not searched:
         return [BETWEEN_SETS]
     return [SEARCH_AGAIN, SEARCH_STANDS_IN] if release.job.frozen else [SEARCH_AGAIN]
@@ -102,20 +102,20 @@ def _of_parameters(release: Release) -> list[str]:
 
 def standard_errors(release: Release) -> list[str]:
     """What the statement says of the standard errors."""
-    if release.job.mechanism.facts.whole_tables:
+    if release.job.mechanism.whole_tables:
         return [NO_ERRORS] if release.job.local else [SUMS_NOISED_AGAIN, WITHIN_BOUNDS, *_design(release.job)]
-    job, told, drawn = release.job, _known(release), release.job.mechanism.facts.sets_are_free
+    job, told, drawn = release.job, _known(release), release.job.mechanism.sets_are_free
     agree = job.family == "reference_cells"
     said = [
         *_of_parameters(release),
         RECORDS_AGREE if agree else SETS_DRAWN if drawn else SYNTHESIS_ADDED if told else BETWEEN_AND_WITHIN,
         SKEWED,
-        *([WITHIN_BOUNDS] if job.mechanism.facts.adds_noise else []),
+        *([WITHIN_BOUNDS] if job.mechanism.adds_noise else []),
         "nominal 90 % intervals under the model; the model's own misfit is not in them",
     ]
     if job.family == "scores":
         said.append(BORROWED)
-    if job.mechanism.facts.clamps:
+    if job.mechanism.clamps:
         said.append("the bias that the clamp brings, which may be larger than all of this, is in no standard error")
     if job.likelihood.synthesis == "fbp" and not told:
         said.append("estimator `records` under fbp: at least the error of `parameters`; its weights do not vary given x")
@@ -130,7 +130,7 @@ def standard_errors(release: Release) -> list[str]:
 
 def _known(release: Release) -> bool:
     """True if the model can tell how its estimates would vary."""
-    return not release.job.mechanism.facts.clamps and isinstance(release.model(0), Recentred | Resampled)
+    return not release.job.mechanism.clamps and isinstance(release.model(0), Recentred | Resampled)
 
 
 def _design(job: Job) -> list[str]:

@@ -40,11 +40,11 @@ Publish the folder of that run. Two folders on the same noise, of other data or 
 """
 
 
-def publish(release: Release, public: Path, listener: Listener = silent, replayed: bool = False) -> None:
+def publish(release: Release, public: Path, listener: Listener = silent, unfit: str = "") -> None:
     """Write the public folder. Spends nothing and reads nothing but `release`; the same release gives the same bytes.
 
-    The folder of a replay has the file `UNFIT` too, which stays when it is published again, as a signature does whose
-    manifest is still the same.
+    `unfit`: why the folder is not for publication, of a replay or of one that is held. It stands in the file `UNFIT`,
+    which stays when the folder is published again, as a signature does whose manifest is still the same.
     """
     building = _building(public)
     if building.exists():
@@ -64,8 +64,10 @@ def publish(release: Release, public: Path, listener: Listener = silent, replaye
     (building / MANIFEST).write_bytes(made)
     if _signed(public) and (public / MANIFEST).read_bytes() == made:
         shutil.copyfile(public / SIGNATURE, building / SIGNATURE)
-    if replayed or (public / UNFIT).exists():
-        write_text(building / UNFIT, REPLAYED)
+    if (public / UNFIT).exists() and not unfit:
+        unfit = (public / UNFIT).read_text(encoding="utf-8")
+    if unfit:
+        write_text(building / UNFIT, unfit)
     swap_in(building, public)
 
 

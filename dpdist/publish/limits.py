@@ -91,7 +91,7 @@ def limited(
     release: Release, cells: Cells, outcome: int, estimates: Mapping[str, Sequence[Interval]]
 ) -> dict[str, list[Interval]]:
     """Intervals by estimator with limits that the public bounds and unidentified cells allow."""
-    if not release.job.mechanism.facts.adds_noise:
+    if not release.job.mechanism.adds_noise:
         return {name: list(each) for name, each in estimates.items()}
     found = {name: list(each) for name, each in estimates.items()}
     ranges, weight, mean = _ranges(release, outcome)

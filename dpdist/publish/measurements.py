@@ -145,7 +145,7 @@ def _sensitivity(release: Release, figures: Figures, scale: Fraction) -> float:
     job = release.job
     if figures.law == GAUSSIAN:
         return float(SENSITIVITY_2[job.budget.adjacency] / UNIT)
-    once = job.mechanism.facts.sets_are_free or job.mechanism.facts.whole_tables
+    once = job.mechanism.sets_are_free or job.mechanism.whole_tables
     epsilon = job.budget.epsilon if once else job.epsilon_of_tables / job.synthetic_sets
     return float(scale * epsilon / Fraction(figures.unit))
 

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from dpdist.core.errors import AnalysisError
 from dpdist.core.parquet_tables import ParquetTables
-from dpdist.core.public_files import UNFIT, read_object
+from dpdist.core.public_files import HELD, read_object, unfit
 from dpdist.estimation.estimators import combine_sets
 from dpdist.estimation.frame_table import read_job
 from dpdist.job import Job
@@ -173,10 +173,10 @@ class Release(os.PathLike[str]):
 
     def _refuse_rule(self) -> None:
         """Raises `AnalysisError` where sets cannot be combined by T = B/m + W."""
-        facts = self._job.mechanism.facts
+        mechanism = self._job.mechanism
         if not self._sets:
             raise AnalysisError("the release has no synthetic records", "a release with synthetic sets", QUOTE)
-        if facts.sets_are_free or self._job.family == "reference_cells":
+        if mechanism.sets_are_free or self._job.family == "reference_cells":
             found = "the synthetic sets follow one noisy release, whose noise does not vary between them"
             allowed = "sets that are protected one by one, for which T = B/m + W holds"
             raise AnalysisError(found, allowed, f"{QUOTE}; `synthetic(k)` gives estimates without standard errors")
@@ -207,14 +207,19 @@ class Release(os.PathLike[str]):
         return read_job(self.folder, "released/job.json")
 
     @property
+    def held(self) -> bool:
+        """True if it is not published: it waits for approval."""
+        return unfit(self.folder) == HELD.splitlines()[0]
+
+    @property
     def _sets(self) -> int:
-        return 0 if self._job.mechanism.facts.whole_tables else self._job.synthetic_sets
+        return 0 if self._job.mechanism.whole_tables else self._job.synthetic_sets
 
     @property
     def _facts(self) -> dict[str, str]:
         """What is shown of a release: which it is, what is promised, what it holds."""
         said = self.statement
-        warned = {"replay": "repeats another run's draws: not for publication"} if (self.folder / UNFIT).exists() else {}
+        warned = {"not for publication": why} if (why := unfit(self.folder)) is not None else {}
         protects = {"protects": said["headline"]} if "headline" in said else {}
         return {
             **warned,

@@ -20,7 +20,7 @@ from dpdist.core.public_files import MANIFEST, Damaged, read_object, vouched
 from dpdist.core.records import POOLED, Frame
 from dpdist.estimation.frame_table import frame_table, read_frame, read_job
 from dpdist.estimation.weighted_points import REFERENCE_FILE, points_table, read_points
-from dpdist.job import Job
+from dpdist.job import Job, budget_text
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.reference_tables.donors import Donors, donors_from_table, donors_table
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
@@ -29,7 +29,11 @@ from dpdist.models.copula.reference_summary import Facts, facts_from_table, fact
 from dpdist.models.protocol import Draws, StratumModel
 from dpdist.privacy.guarantees import GuaranteeName, bound_target
 
-UNDO = "undo the change, or run the job in a new workspace, which spends its budget"
+UNDO = (
+    "undo the change, or run the job in a new workspace, which spends ε = {epsilon} under {adjacency} beside this release"
+)
+FREE = ("presentation", "tables")
+"""Keys of a job that may change after its release."""
 REMEDY = "restore it from a copy, or let the same `dpdist run` make the folder again"
 """Of a public folder that is not whole."""
 DISTRIBUTIONS = "distributions.parquet"
@@ -78,14 +82,39 @@ class Release:
         return model.recall(self.sets[set][self.frame.stratum_labels[stratum]])
 
 
-def presented(release: Release, job: Job) -> Release:
-    """The release with the presentation of a job that is otherwise the released one. Raises `JobError`."""
-    before, after = ({k: v for k, v in said.public.items() if k != "presentation"} for said in (release.job, job))
-    if changed := [name for name in after if after[name] != before[name]]:
-        problems = [Problem(name, "not as it was released", "a change of presentation alone", UNDO) for name in changed]
-        raise JobError("presentation", problems)
-    public = release.job.public | {"presentation": job.public["presentation"]}
-    return replace(release, job=Job.model_validate(public))
+def derived(release: Release, job: Job) -> Release:
+    """The release with the presentation and the tables of a job that is otherwise the released one: both cost nothing.
+
+    Raises `JobError` where a table does not follow from what was released, or something else differs; it says what a
+    release of such a job would spend.
+    """
+    before, after = release.job.public, job.public
+    changed = [name for name in (before | after) if after.get(name) != before.get(name) and name not in FREE]
+    cost = UNDO.format(epsilon=budget_text(job.budget.epsilon), adjacency=job.budget.adjacency)
+    problems = [
+        Problem(name, "not as it was released", "a change of presentation and tables alone", cost) for name in changed
+    ]
+    if found := _underivable(release.job, job):
+        allowed = f"tables by {', '.join(release.job.categories) or 'nothing'}, behind the released ones"
+        problems.append(Problem("tables", found, allowed, cost))
+    if problems:
+        raise JobError("of what was released", problems)
+    return replace(release, job=Job.model_validate(before | {name: after[name] for name in FREE}))
+
+
+def _underivable(released: Job, job: Job) -> str:
+    """Why tables do not follow from what was released; empty where they do.
+
+    Parameters and cells' sums tell of every combination of the frame's columns. Figures that were noised one by one tell of
+    themselves alone. Cells were numbered by the order of the columns, which must stay.
+    """
+    if job.tables == released.tables:
+        return ""
+    if released.mechanism.whole_tables:
+        return f"other tables: figures of '{released.mechanism.name}' were noised one by one"
+    if (job.categories, job.cell_columns) != (released.categories, released.cell_columns):
+        return f"columns {', '.join(job.categories) or 'none'}, in this order"
+    return ""
 
 
 def of_run(release: Release, date: str | None, metered: bool) -> Release:

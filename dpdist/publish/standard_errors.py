@@ -60,7 +60,7 @@ def spreads(release: Release, tick: Callable[[int], None]) -> list[Spreads] | No
     """Spreads of every outcome's expectations for every frame row, stratum by stratum; None where the model cannot tell
     them. Those of a clamped fit, which has no sufficient statistics, no model can.
     """
-    if release.job.mechanism.facts.clamps or not isinstance(release.model(0), Recentred | Resampled):
+    if release.job.mechanism.clamps or not isinstance(release.model(0), Recentred | Resampled):
         return None
     rows, sizes = len(release.frame), (DRAWS, DRAWS, DRAWS, 1, 1)
     found = [
@@ -105,7 +105,7 @@ def variances(release: Release, cells: Cells, expected: Sequence[Expected], foun
     V_x and V_c (here B). Sets that follow from one noisy statistic have one noise.
     """
     effect, sets = release.job.survey.design_effect or 1.0, len(release.sets)
-    noises = 1 if release.job.mechanism.facts.sets_are_free else sets
+    noises = 1 if release.job.mechanism.sets_are_free else sets
     n, composed = release.frame.count.astype(float), composition(release, cells, expected)
     if found is None:
         per_set = cell_estimates(cells, n, *(np.array([pair[i] for pair in expected]) for i in range(2)))

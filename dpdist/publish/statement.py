@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from dpdist.estimation.weighted_points import REFERENCE_FILE
-from dpdist.job import FACTS, Job, Statistics
+from dpdist.job import Statistics
 from dpdist.job.families import FAMILIES
+from dpdist.job.mechanisms import ReferenceTables, SanitizedStatistics, WholeTables
 from dpdist.mechanisms.reference_tables.donors import FEWEST
 from dpdist.mechanisms.reference_tables.saturation import ALARM
 from dpdist.privacy.adjacency import TRUST_MODEL, headline, neighbours, not_protected, protected, unit
@@ -17,6 +18,10 @@ from dpdist.publish.borrowing import borrowing
 from dpdist.publish.limits import drifted, looked_through, unclipped, unidentified
 from dpdist.publish.released import DISTRIBUTIONS, DONORS, Release
 
+APPROVAL = (
+    "this release was held, and published when somebody had approved it. Who approves may look at the confidential "
+    "evaluation first: that choice depends on the records, and it is in no ε"
+)
 VERBATIM = (
     "most of the reference's weights and outcomes, cell by cell, as they stand in its records; publish this folder only if "
     "the reference really is published"
@@ -79,15 +84,17 @@ def statement(release: Release) -> dict[str, Any]:
     return {
         "dataset": job.dataset,
         "period": job.period,
+        **({"correction": job.correction.model_dump()} if job.correction is not None else {}),
         **_claimed(release),
         **release.promise,
         "privacy_unit": "record",
         "privacy_unit_in_words": unit(job),
         "trust_model": TRUST_MODEL,
+        **({"approval": APPROVAL} if job.approval is not None else {}),
         "domain": domain(job),
-        "synthetic_sets": 0 if job.mechanism.facts.whole_tables else job.synthetic_sets,
+        "synthetic_sets": 0 if job.mechanism.whole_tables else job.synthetic_sets,
         "metered": release.promise.get("metered", False),
-        "mechanism": job.mechanism.model_dump(mode="json", exclude=_not_its_own(job)),
+        "mechanism": job.mechanism.published(job),
         **({"calibration": job.calibration.public} if job.calibration is not None else {}),
         "model": _model(release),
         "public": _public(release),
@@ -141,13 +148,6 @@ def _model(release: Release) -> dict[str, Any]:
         return {"parameters": _density(release)}
     synthesis = {"synthesis": said.synthesis} if said.family == "lognormal" else {}
     return {"family": said.family, **synthesis, "parameters": _density(release)}
-
-
-def _not_its_own(job: Job) -> set[str]:
-    """Constants that the job's mechanism does not have."""
-    every = frozenset[str]().union(*(facts.constants for facts in FACTS.values()))
-    aims = set() if job.frozen else {"aim"}
-    return set(every - job.mechanism.facts.constants) | aims
 
 
 def _density(release: Release) -> str:
@@ -221,7 +221,8 @@ def _donors(release: Release) -> str:
 
 def _post_processing(release: Release) -> list[str]:
     job = release.job
-    if job.mechanism.facts.whole_tables:
+    if job.mechanism.whole_tables:
+        assert isinstance(job.mechanism, WholeTables)
         agreed = job.mechanism.consistency == "least_squares"
         return [NO_RECORDS, LEAST_SQUARES if agreed else AS_NOISED, *([] if job.local else [RATIOS])]
     steps = []
@@ -231,7 +232,8 @@ def _post_processing(release: Release) -> list[str]:
             f"synthetic {name} beyond the public bounds [{low:,.10g}, {high:,.10g}] is set to the nearest bound, "
             "and the model's means are means of the so limited variable"
         )
-    if job.mechanism.facts.sets_are_free:
+    if job.mechanism.sets_are_free:
+        assert isinstance(job.mechanism, SanitizedStatistics)
         how = "are shrunk to their common shift as far as noise moved them" if job.mechanism.shrinkage else "are not shrunk"
         steps.append(
             "winsorising is undone by the cells' shifts and the common stretch of logarithms under which the reference has "
@@ -239,6 +241,7 @@ def _post_processing(release: Release) -> list[str]:
             "direction; tables from parameters are the fit's, synthetic sets follow draws from the law of its errors"
         )
     if job.family == "reference_cells":
+        assert isinstance(job.mechanism, ReferenceTables)
         how = (
             "are shrunk to the cells' common scale as far as noise moved them"
             if job.mechanism.shrinkage
@@ -259,7 +262,7 @@ def _post_processing(release: Release) -> list[str]:
         )
     if job.family == "scores" and (borrowed := borrowing(release)):
         steps.append(f"{borrowed['in_words']}: the entry `borrowing` names these cells")
-    if (statistics := job.mechanism.facts.statistics) is not None:
+    if (statistics := job.mechanism.statistics) is not None:
         steps += OF_STATISTICS[statistics]
     if job.likelihood.synthesis == "fbp":
         weights = "N/n with the public N" if job.likelihood.population_weights == "proportional" else "1/E(π|x)"

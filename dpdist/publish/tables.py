@@ -142,7 +142,7 @@ def _records_of(release: Release, cells: Cells, grounds: Grounds, parameters: Se
     assert grounds.expected is not None
     sets, per_set = len(release.sets), _per_set(release, cells, grounds.sums)
     known, plain = composition(release, cells, grounds.expected), combined_records(release, cells, grounds.sums)
-    drawn, effect = release.job.mechanism.facts.sets_are_free, release.job.survey.design_effect or 1.0
+    drawn, effect = release.job.mechanism.sets_are_free, release.job.survey.design_effect or 1.0
     totals, degrees = [], []
     for i, (each, other) in enumerate(zip(parameters, plain, strict=True)):
         within = np.mean([figures[i].variance for figures in per_set], axis=0)

@@ -96,7 +96,7 @@ class Layout:
         model = builder_of(job)
         parameters = [model.build(job, frame, frame.rows_of(k)).identified for k in range(len(frame.stratum_labels))]
         wanted, small = job.record.log_lik, log_lik_bytes(frame, job.sampler.total) <= LOG_LIK_LIMIT
-        wanted = "never" if job.mechanism.facts.adds_noise else wanted
+        wanted = "never" if job.mechanism.adds_noise else wanted
         process = PROCESS_BYTES + STAN_BYTES * (job.sampler.name == "stan") + GENERATED_BYTES * (job.family == "user")
         kept = wanted == "always" or (wanted == "auto" and small)
         first = model.build(job, frame, frame.rows_of(0))

@@ -91,7 +91,7 @@ def learned_from(
             raise
         third = "a reference's record counts a third at most, as far as a current file's fit may lie from its own"
         raise Improper(f"{failure}; {third}") from None
-    if job.mechanism.facts.clamps and isinstance(model, Generated):
+    if job.mechanism.clamps and isinstance(model, Generated):
         check_clamp(model, learned.theta, draws, evenly(records, TRIED))
     if isinstance(model, Scores) and learned.frozen is not None:
         facts = model.undone(records, learned.frozen.weigh(model, records)[1])

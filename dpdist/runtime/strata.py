@@ -31,7 +31,7 @@ def create_stores(fit: Fit) -> None:
     )
     files: list[Path] = []
     space.store.drop([space.posterior, space.log_lik])
-    if not fit.job.mechanism.facts.adds_noise:
+    if not fit.job.mechanism.adds_noise:
         arrays.create_posterior(space.posterior, template)
         files += arrays.files_of(space.posterior)
     if fit.layout.log_lik:

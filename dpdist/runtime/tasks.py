@@ -189,7 +189,7 @@ def _remedies(fit: Fit) -> str:
     """What the job can still change: no fallback that it has, and none under a strict guarantee."""
     job, own = fit.job, fit.job.mechanism.fallback
     ways = []
-    if job.frozen and job.mechanism.facts.tunes_weights:
+    if job.frozen and job.mechanism.tunes_weights:
         calibrated = "" if job.calibration is None else "leave calibration out and state its constants with a "
         ways.append(f"{calibrated}lower mechanism.aim")
     if fit.frame.strata:

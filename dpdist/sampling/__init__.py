@@ -93,7 +93,7 @@ def check(job: Job, model: StratumModel) -> None:
             raise ProgramError(model.program.name, f"it generates no vector {name}", f"declare vector[N] {name}")
     if "alpha" not in found["inputs"]:
         raise ProgramError(model.program.name, "it takes no privacy weights", "declare vector<lower=0>[N] alpha as data")
-    if job.mechanism.facts.clamps and (missing := {"reference", "clamp"} - set(found["inputs"])):
+    if job.mechanism.clamps and (missing := {"reference", "clamp"} - set(found["inputs"])):
         found_ = f"'{job.mechanism.name}' clamps a record's factor; the program takes no {' or '.join(sorted(missing))}"
         remedy = "declare vector[N] reference and real<lower=0> clamp as data, and weigh a record by " + CLAMPED_FACTOR
         raise ProgramError(model.program.name, found_, f"{remedy}; or take weighted")
@@ -112,13 +112,13 @@ def prepare(job: Job, model: StratumModel, listener: Listener) -> None:
 
 def facts(job: Job) -> dict[str, Any]:
     """What a statement says of the sampler."""
-    if job.mechanism.facts.adds_noise:
-        noise = f"OpenDP's {NOISE_LAWS[job.mechanism.noise]}, drawn once and kept"
+    if job.mechanism.adds_noise:
+        noise = f"OpenDP's {NOISE_LAWS['gaussian' if job.mechanism.gaussian else 'laplace']}, drawn once and kept"
         return {"name": None, "noise": noise, "noise_library": f"OpenDP {version('opendp')}", "total_variation": 0}
     said: dict[str, Any] = {"name": job.sampler.name, "draws": job.sampler.draws, "arithmetic": "float64"}
     if job.sampler.name == "exact":
         return said | {"total_variation": 0}
-    if job.sampler.name == "grid" and job.mechanism.facts.clamps:
+    if job.sampler.name == "grid" and job.mechanism.clamps:
         by_rejection = f"restricted to a public box of parameters; by rejection, within {VARIATION:g} in tests"
         return said | {"total_variation": None, "posterior": by_rejection}
     if job.sampler.name == "grid":

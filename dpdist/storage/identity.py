@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
-from dpdist.job import FACTS, Facts
+from dpdist.job import SPECS
 
 
 @dataclass(frozen=True)
@@ -46,4 +46,5 @@ class Identity:
     @property
     def adds_noise(self) -> bool:
         """True if what is released has noise, which is drawn once and kept."""
-        return FACTS.get(self.job.get("mechanism.name", ""), Facts()).adds_noise
+        spec = SPECS.get(self.job.get("mechanism.name", ""))
+        return spec is not None and spec.adds_noise

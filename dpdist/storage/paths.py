@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+HELD = "held"
+"""Name of the folder of a release that waits for approval."""
 SCRATCH = "scratch-"
 """Beginning of the names of temporary folders in the confidential one."""
 GATHERED = "gathered"
@@ -24,8 +26,18 @@ class Places:
         return self.root / "public"
 
     @property
+    def held(self) -> Path:
+        """A release that waits for approval: it becomes the public folder when it has it."""
+        return self.root / HELD
+
+    @property
     def confidential(self) -> Path:
         return self.root / "confidential"
+
+    @property
+    def decisions(self) -> Path:
+        """Who approved or refused which release, and why."""
+        return self.confidential / "decisions.json"
 
     @property
     def records(self) -> Path:

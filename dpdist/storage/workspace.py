@@ -81,9 +81,9 @@ class Workspace(Places):
         return self.store.url if isinstance(self.store, Bucket) else str(self.root)
 
     @property
-    def published(self) -> Path | str:
-        """The public folder, for those who read it: a path, or a URL."""
-        return self.public if self.store.shared else self.shown(self.public)
+    def newest(self) -> Path:
+        """The folder of the release that was made last: the held one as long as it is held."""
+        return self.held if self.store.take(self.held / MANIFEST) else self.public
 
     @contextmanager
     def publishing(self) -> Iterator[None]:
@@ -93,6 +93,7 @@ class Workspace(Places):
             return
         with self.store.alone(self.confidential / "lock"):
             self.store.take_folder(self.public)
+            self.store.take_folder(self.held)
             if self.public.exists() and not (self.public / MANIFEST).exists():
                 found = "its public folder has no manifest: a release that is not wholly there"
                 raise WorkspaceError(self.place, found, "finish it with the command that ran it", exit_code=2)
@@ -216,7 +217,7 @@ class Workspace(Places):
         """What stands in the folder beside the files of runs; of an object store nothing is looked at."""
         if not self.store.shared or not self.root.is_dir() or self.read_identity() is not None:
             return []
-        own = {self.public.name, self.confidential.name, "status.json"}
+        own = {self.public.name, self.held.name, self.confidential.name, "status.json"}
         return sorted(path.name for path in self.root.iterdir() if path.name not in own and not path.name.startswith("."))
 
     def _adopt(self, identity: Identity, replayed: Key | None, date: str | None) -> Key:
@@ -265,7 +266,8 @@ class Workspace(Places):
     def _has_published(self) -> bool:
         """True if a release was made here: its folder stands, also where a kill left it in the swap, or what is gathered
         just before it."""
-        folders = [self.public, *(self.public.with_name(f".{self.public.name}.{end}") for end in ("old", "new"))]
+        made = (self.public, self.held)
+        folders = [*made, *(folder.with_name(f".{folder.name}.{end}") for folder in made for end in ("old", "new"))]
         names = self.store.names(self.confidential)
         return any(MANIFEST in self.store.names(folder) for folder in folders) or "strata.parquet" in names
 

@@ -11,7 +11,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from dpdist.core.records import Floats
-from dpdist.job import FACTS, budget_text
+from dpdist.job import budget_text
 from dpdist.studies.figures import drawn
 from dpdist.studies.kinds import chains_page, files_page, strict_tables_page
 from dpdist.studies.kinds.chains_settings import Chaining
@@ -138,10 +138,10 @@ def _facts(study: Simulation, versions: Mapping[str, str]) -> list[tuple[str, li
 
 def _described(study: Simulation, arm: Arm) -> tuple[str, str, str, str]:
     """An arm in words: settings, and what its mechanism promises."""
-    if FACTS[arm.name].adds_noise:
-        bins = "⌈ln n⌉" if arm.bins is None else str(arm.bins)
+    if arm.adds_noise:
+        bins = ", ".join(f"{getattr(arm, name) or '⌈ln n⌉'} {name}" for name in arm.scanned)
         scale = "2/ε" if (arm.adjacency or study.adjacency) == "substitution" else "1/ε"
-        return arm.key, arm.name, f"{bins} bins, noise of scale {scale}", f"strict, {arm.adjacency or study.adjacency}"
+        return arm.key, arm.name, f"{bins}, noise of scale {scale}", f"strict, {arm.adjacency or study.adjacency}"
     weights = arm.weights.model_dump(exclude_defaults=True)
     weights.setdefault("rule", arm.weights.rule)
     if arm.weights.rule == "cluster":

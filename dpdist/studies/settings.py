@@ -6,19 +6,18 @@ import dataclasses
 from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, create_model, field_validator, model_validator
 
 from dpdist.job import (
-    FACTS,
     SAMPLERS,
+    SPECS,
     Adjacency,
     Budget,
     Family,
     Frozen,
-    Mechanism,
-    MechanismName,
+    MechanismSpec,
     Name,
     Runtime,
     SamplerName,
@@ -48,9 +47,9 @@ Measure = Literal[
     "fits",
 ]
 WORST_LOSS = "worst_loss"
-UNTUNED: tuple[MechanismName, ...] = ("weighted", "unweighted")
+UNTUNED: tuple[str, ...] = ("weighted", "unweighted")
 """Mechanisms that no ε enters where no weights are tuned to it."""
-UNENFORCED: tuple[MechanismName, ...] = ("weighted", "weighted_e")
+UNENFORCED: tuple[str, ...] = ("weighted", "weighted_e")
 """Mechanisms of which [G] lets a bound pass that is over ε/2."""
 
 
@@ -101,8 +100,8 @@ class Case(Frozen):
         return SAMPLERS[self.family][0]
 
 
-class Arm(Mechanism):
-    """A mechanism under study, with its settings; `label` tells arms of one mechanism apart.
+class Arm(MechanismSpec):
+    """What is said of a mechanism under study; `label` tells arms of one mechanism apart.
 
     `enforced: false` lets a bound pass that is over ε/2, as the papers do. `match` tunes the weights to the bound that
     another arm reached on the same data. `reference: true` fixes what the mechanism can fix on another simulated
@@ -123,16 +122,24 @@ class Arm(Mechanism):
 
     @model_validator(mode="after")
     def _what_can_be_let_pass_or_matched(self) -> Self:
-        if self.name == "centred" and not self.reference:
-            raise ValueError("centred is fixed on a reference: add reference: true")
-        if self.reference and (FACTS[self.name].reference == "unused" or not self.enforced or self.match is not None):
-            known = ", ".join(those(lambda each: each.reference != "unused"))
+        if self.needs_reference and not self.reference:
+            raise ValueError(f"{self.name} is fixed on a reference: add reference: true")
+        if self.reference and (not self.takes_reference or not self.enforced or self.match is not None):
+            known = ", ".join(those(lambda each: each.takes_reference))
             raise ValueError(f"reference: true is for {known}, enforced and not matched: leave it out")
         if not self.enforced and self.name not in UNENFORCED:
             raise ValueError(f"enforced: false is for {' and '.join(UNENFORCED)}: {self.name} has no bound to let pass")
         if self.match is not None and (self.name != "weighted" or not self.enforced):
             raise ValueError("match is for weighted mechanisms whose bound is enforced")
         return self
+
+
+if TYPE_CHECKING:
+    AnyArm = Arm
+else:
+    _ARMS = tuple(create_model(spec.__name__, __base__=(spec, Arm), __doc__=spec.__doc__) for spec in SPECS.values())
+    AnyArm = Annotated[Union[_ARMS], Field(discriminator="name")]  # noqa: UP007
+    """A mechanism's own constants, and what is said of every arm."""
 
 
 def _text(value: Any) -> Any:
@@ -207,7 +214,7 @@ class Simulation(Study):
     adjacency: Adjacency = "zero_out"
     draws: int = Field(default=1000, ge=100, description="S: draws that bounds are taken over")
     synthetic_sets: int = Field(default=1, ge=1)
-    mechanisms: tuple[Arm, ...] = Field(min_length=1)
+    mechanisms: tuple[AnyArm, ...] = Field(min_length=1)
     measures: tuple[Measure, ...] = Field(min_length=1)
 
     @model_validator(mode="after")

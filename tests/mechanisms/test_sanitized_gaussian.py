@@ -182,7 +182,7 @@ def test_a_delta_that_is_not_below_one_over_n_is_said_before_and_in_the_statemen
         (
             'epsilon: "1", delta: "1e-6"',
             ("model: {family: lognormal}\nmechanism: {name: sanitized_statistics", "mechanism: {name: reference_tables"),
-            "adds no Gaussian noise",
+            "has no noise",
         ),
     ],
 )

@@ -165,7 +165,7 @@ def test_another_format_is_said_to_be_one(public: Path, format: object, found: s
 
 def test_a_replayed_folder_is_never_whole(public: Path) -> None:
     (public / UNFIT).write_text("of a replay")
-    assert verify(public) == (1, [f"{UNFIT}: the folder repeats another run's draws"])
+    assert verify(public) == (1, [f"{UNFIT}: of a replay"])
 
 
 def test_minisign_accepts_what_dpdist_signs(public: Path, tmp_path: Path) -> None:

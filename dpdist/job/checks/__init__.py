@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 from dpdist.job import Job
+from dpdist.job.checks.acceptance import acceptance
 from dpdist.job.checks.columns import categories, roles, universe
 from dpdist.job.checks.comparators import comparators
-from dpdist.job.checks.contradiction import Contradiction
 from dpdist.job.checks.earlier import calibration, fit, reference
-from dpdist.job.checks.mechanisms import (
-    added_noise,
-    clamp,
-    least_budget,
-    noisy_statistics,
-    noisy_tables,
-    sanitized,
-    strictness,
-    weight_rule,
-)
+from dpdist.job.checks.mechanisms import noise_of_budget
 from dpdist.job.checks.models import family_keys, likelihood, outcomes, sampler_settings
 from dpdist.job.checks.presentation import presentation
 from dpdist.job.checks.running import scheduler_contradictions
 from dpdist.job.checks.tables import copied, modelled, promises, raked_totals, table_statistics
+from dpdist.job.contradiction import Contradiction
 
 __all__ = ["Contradiction", "contradictions", "scheduler_contradictions"]
 
@@ -41,17 +33,12 @@ def contradictions(job: Job) -> list[Contradiction]:
         *copied(job),
         *promises(job),
         *raked_totals(job),
-        *weight_rule(job),
-        *clamp(job),
-        *strictness(job),
+        *job.mechanism.contradictions(job),
         *reference(job),
         *fit(job),
         *calibration(job),
-        *noisy_statistics(job),
-        *sanitized(job),
-        *least_budget(job),
-        *added_noise(job),
-        *noisy_tables(job),
+        *noise_of_budget(job),
+        *acceptance(job),
         *comparators(job),
         *presentation(job),
         *scheduler_contradictions(job.runtime),

@@ -7,7 +7,7 @@ from math import prod
 from typing import get_args
 
 from dpdist.job import Comparator, Job
-from dpdist.job.checks.contradiction import Contradiction, Path, clips, limits, listed
+from dpdist.job.contradiction import Contradiction, Path, listed
 
 WRITTEN = {
     *("count", "statistic", "variable", "estimator", "estimate", "standard_error", "df", "lower", "upper", "suppressed"),
@@ -68,7 +68,9 @@ def roles(job: Job) -> Iterator[Contradiction]:
             ("survey", "weight"), f"'{weight}' is used as outcome or category as well", "name another column"
         )
     declared = job.columns.get(weight) if weight is not None else None
-    clipped = declared is not None and declared.outside == "clip" and not (clips(job) or limits(job))
+    clipped = (
+        declared is not None and declared.outside == "clip" and not (job.mechanism.clips(job) or job.mechanism.by_cell)
+    )
     if declared is not None and ((declared.missing, declared.zeros) != ("error", "error") or clipped):
         yield Contradiction(
             ("columns", str(weight)), "a weight has no rules", "leave records without a weight out by a universe"

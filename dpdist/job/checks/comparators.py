@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import ceil
 
 from dpdist.job import Column, Job
-from dpdist.job.checks.contradiction import Contradiction, declared
+from dpdist.job.contradiction import Contradiction, declared
 from dpdist.job.families import FAMILIES
 
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dpdist.job import Fit, Job, Mechanism, those
-from dpdist.job.checks.contradiction import Contradiction
+from dpdist.job import LEAST_BUDGET, TOO_LITTLE, Fit, Job, those
+from dpdist.job.contradiction import Contradiction
 from dpdist.job.families import parametric
 
 
 def reference(job: Job) -> Iterator[Contradiction]:
     """A reference where the mechanism needs one, and none where nothing would be fixed on it."""
-    name, said, unsaid = job.mechanism.name, job.reference, Mechanism(name="centred")
-    facts = job.mechanism.facts
-    if facts.reference == "needed" and said is None:
-        why = "centres likelihoods at a fit" if name == "centred" else "clips where the records tell"
-        yield Contradiction(("reference",), f"'{name}' {why} of a public file", "add reference: {path: …}")
+    mechanism, name, said = job.mechanism, job.mechanism.name, job.reference
+    if mechanism.needs_reference and said is None:
+        found = f"'{name}' {mechanism.needs_reference} of a public file"
+        yield Contradiction(("reference",), found, "add reference: {path: …}")
     scored = job.family == "scores"
     if scored and said is None:
         why = "'scores' places values in the distributions of a public file"
@@ -26,32 +25,17 @@ def reference(job: Job) -> Iterator[Contradiction]:
             "laplace_finest and reference_only need a reference",
             "add reference: {path: …}, or leave them out",
         )
-    if not job.mechanism.shrinkage and "shrinkage" not in facts.constants:
-        known = those(lambda each: "shrinkage" in each.constants)
-        yield Contradiction(
-            ("mechanism", "shrinkage"), f"'{name}' shrinks nothing", f"leave it out, or take {' or '.join(known)}"
-        )
-    if said is not None and facts.reference == "unused" and not (scored and name == "unweighted"):
-        known = those(lambda each: each.reference != "unused")
+    if said is not None and not mechanism.takes_reference and (mechanism.clamps or not scored):
+        known = those(lambda each: each.takes_reference)
         yield Contradiction(
             ("reference",), f"'{name}' fixes nothing on a reference", f"leave it out, or take {' or '.join(known)}"
         )
-    elif said is not None and name == "weighted" and job.mechanism.weights.rule == "none" and not scored:
-        yield Contradiction(("reference",), "without privacy weights nothing is fixed on a reference", "leave it out")
     if said is not None and not any((said.path, said.simulate, said.release, said.histogram)):
         yield Contradiction(("reference", "path"), "no file is named", "add path, an earlier period's file that is public")
     yield from release_or_histogram(job)
     if said is not None and said.period == job.period:
         yield Contradiction(
             ("reference", "period"), f"it is of period {said.period}, the job's own", "take an earlier period's file"
-        )
-    if job.mechanism.drift != unsaid.drift and name != "centred":
-        yield Contradiction(
-            ("mechanism", "drift"), f"'{name}' plans no drift from a reference", "leave it out, or take centred"
-        )
-    if job.mechanism.aim != unsaid.aim and (said is None or name != "weighted"):
-        yield Contradiction(
-            ("mechanism", "aim"), "only weights that are tuned on a reference aim below the target", "leave it out"
         )
 
 
@@ -82,6 +66,9 @@ def release_or_histogram(job: Job) -> Iterator[Contradiction]:
     if said.histogram.epsilon >= job.budget.epsilon:
         found = "the histograms take the release's whole budget, which budget.epsilon states"
         yield Contradiction(("reference", "histogram", "epsilon"), found, "spend a part of it, a third as a rule")
+    elif 0 < job.epsilon_of_tables < LEAST_BUDGET:
+        found = f"the histograms leave less than 1e-6 for the table, and {TOO_LITTLE}"
+        yield Contradiction(("reference", "histogram", "epsilon"), found, "give the histograms less, or raise epsilon")
     if said.release is None:
         yield from _histogram_alone(job)
     elif job.survey.weight is None and all(column.two_valued for column in job.outcome_columns.values()):

@@ -8,14 +8,14 @@ from math import isfinite
 import numpy as np
 
 from dpdist.job import SAMPLERS, Job, Prior, Sampler
-from dpdist.job.checks.contradiction import Contradiction, declared
+from dpdist.job.contradiction import Contradiction, declared
 from dpdist.job.families import FAMILIES, families_for
 
 
 def likelihood(job: Job) -> Iterator[Contradiction]:
     """A model is stated for mechanisms that fit one, and for no other."""
     name = job.mechanism.name
-    if (statistics := job.mechanism.facts.statistics is not None) and job.model is not None:
+    if (statistics := job.mechanism.statistics is not None) and job.model is not None:
         yield Contradiction(("model",), f"'{name}' fits no likelihood", "leave model out: outcome stands beside it")
     elif not statistics and job.model is None:
         found = f"'{name}' fits a likelihood, and none is stated"
@@ -34,13 +34,13 @@ def outcomes(job: Job) -> Iterator[Contradiction]:
             found = f"laplace_finest and reference_only compare one outcome, and {len(names)} are named"
             yield Contradiction(("compare",), found, "leave them out, or name one outcome")
         return
-    if family != "lognormal" and mechanism.facts.statistics is None:
+    if family != "lognormal" and mechanism.statistics is None:
         found = f"'{family}' models one outcome, and {len(names)} are named"
         yield Contradiction(("outcome",), found, "name one, or take family: lognormal, which models several together")
     if job.sampler.name != "exact":
         found = f"the program of 'lognormal' models one outcome, and {len(names)} are named"
         yield Contradiction(("sampler", "name"), found, "take exact, or name one outcome")
-    if mechanism.facts.clamps or mechanism.facts.adds_noise:
+    if mechanism.clamps or mechanism.adds_noise:
         known = " or ".join(("weighted", "weighted_e", "unweighted"))
         yield Contradiction(
             ("mechanism", "name"), f"'{mechanism.name}' takes one outcome, and {len(names)} are named", f"take {known}"
@@ -65,7 +65,7 @@ def family_keys(job: Job) -> Iterator[Contradiction]:
             ("survey", "weight"), f"'{family}' models outcome and weight together", "name the weight column"
         )
     if facts.weight is False and job.survey.weight is not None:
-        other = "" if job.mechanism.facts.statistics else ", or take family: lognormal"
+        other = "" if job.mechanism.statistics else ", or take family: lognormal"
         remedy = f"leave survey.weight out (every record then counts as one){other}"
         yield Contradiction(("survey", "weight"), f"'{job.model_name}' models the outcome alone", remedy)
     if model.predictors and not facts.predictors:

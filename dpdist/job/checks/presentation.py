@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 from dpdist.core.records import TOTAL
 from dpdist.job import Column, Job
-from dpdist.job.checks.contradiction import Contradiction, Path, listed
+from dpdist.job.contradiction import Contradiction, Path, listed
 from dpdist.job.presentation import ColumnText
 
 WIDE = ".wide"
@@ -80,7 +80,7 @@ def _files(job: Job) -> Iterator[Contradiction]:
 def _estimator(job: Job) -> Iterator[Contradiction]:
     """The estimator that is printed is one that the release has."""
     wanted, path = job.presentation.estimator, ("presentation", "estimator")
-    if wanted == "records" and job.mechanism.facts.whole_tables:
+    if wanted == "records" and job.mechanism.whole_tables:
         found = f"'{job.mechanism.name}' makes no synthetic records"
         yield Contradiction(path, found, "leave it out", "parameters")
     if wanted == "parameters" and job.family == "user":

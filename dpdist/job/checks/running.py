@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from dpdist.job import Runtime
-from dpdist.job.checks.contradiction import Contradiction
+from dpdist.job.contradiction import Contradiction
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 

@@ -8,7 +8,7 @@ from itertools import product
 
 from dpdist.core.records import TOTAL
 from dpdist.job import Job
-from dpdist.job.checks.contradiction import Contradiction, listed
+from dpdist.job.contradiction import Contradiction, listed
 from dpdist.job.families import FAMILIES
 from dpdist.job.tables import Rake
 

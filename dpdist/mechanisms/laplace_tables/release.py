@@ -16,6 +16,7 @@ import numpy as np
 from dpdist.core.records import Floats, Frame, Records
 from dpdist.core.table_cells import Cells, cross
 from dpdist.job import Job, StatisticName
+from dpdist.job.mechanisms import WholeTables
 from dpdist.mechanisms.laplace_cells.sensitivity import UNIT, CellBounds
 from dpdist.mechanisms.laplace_tables.sensitivity import finest, local_scale, outcome_needed, public_scale, ratios, stacked
 from dpdist.models.design import design
@@ -74,6 +75,7 @@ class NoisyTables(OutcomeModel):
             found.append(NoisyTable(said.name, cells, own, (cells.membership @ count > 0).astype(np.float64)))
         bounds = None if local else CellBounds(_largest_weight(job), low, high)
         scale = local_scale(job, frame) if local else public_scale(job, frame)
+        assert isinstance(job.mechanism, WholeTables)
         consistency = job.mechanism.consistency == "least_squares"
         return cls(design(frame, (), rows), (low, high), tuple(found), count, bounds, consistency, scale)
 

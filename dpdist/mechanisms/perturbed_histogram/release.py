@@ -16,6 +16,7 @@ import numpy as np
 from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Codes, Floats, Frame, Ints, Records
 from dpdist.job import Job
+from dpdist.job.mechanisms import PerturbedHistogram
 from dpdist.models.design import design
 from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws, Extremes, Parameter
@@ -33,6 +34,7 @@ class Histogram(OutcomeModel):
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Histogram:
         assert job.outcome_column.bounds is not None
+        assert isinstance(job.mechanism, PerturbedHistogram)
         bins = job.mechanism.bins or max(1, int(np.ceil(np.log(frame.stratum_count.mean()))))
         scale = count_scale(job.epsilon_per_set, job.budget.adjacency)
         return cls(design(frame, (), rows), job.outcome_column.bounds, bins, scale)

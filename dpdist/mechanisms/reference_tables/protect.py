@@ -46,7 +46,7 @@ class ReferenceTables:
         promise = promise_of(job, guarantee, *clipped, *tables, FROM_REFERENCE, *referred(job))
         if job.reference is None or job.reference.histogram is None:
             return promise
-        first, rest = (budget_text(each) for each in (job.budget.epsilon - job.epsilon_of_tables, job.epsilon_of_tables))
+        first, rest = (budget_text(each) for each in (job.reference.histogram.epsilon, job.epsilon_of_tables))
         return replace(promise, composition=promise.composition + SPLIT.format(first, rest))
 
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:

@@ -18,6 +18,7 @@ import numpy as np
 from dpdist.core.records import Codes, Floats, Frame, Ints, Records
 from dpdist.estimation.weighted_points import POINTS
 from dpdist.job import Job
+from dpdist.job.mechanisms import ReferenceTables
 from dpdist.mechanisms.reference_tables.borrowing import complete
 from dpdist.mechanisms.reference_tables.clipping import Cell
 from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
@@ -78,6 +79,7 @@ class ReferenceCells(OutcomeModel):
         bounds = tuple(column.bounds or (0.0, 1.0) for column in job.outcome_columns.values())
         scales = noise_scales(job.epsilon_of_tables, job.budget.adjacency, len(bounds))
         weighted = job.survey.weight is not None
+        assert isinstance(job.mechanism, ReferenceTables)
         return cls(
             *(cells, bounds[0], labels, job.outcomes, bounds, codes, count, scales, weighted),
             *(job.mechanism.shrinkage, job.sizes_secret),

@@ -29,7 +29,7 @@ class SanitizedStatistics:
     scope: Literal["stratum"] = "stratum"
 
     def promise(self, job: Job) -> Promise:
-        budget, gaussian = job.budget, job.mechanism.noise == "gaussian"
+        budget, gaussian = job.budget, job.mechanism.gaussian
         once: Strict | Concentrated = Strict(budget.adjacency, budget.epsilon)
         if gaussian:
             assert budget.delta is not None

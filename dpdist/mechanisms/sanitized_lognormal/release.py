@@ -17,6 +17,7 @@ import numpy as np
 
 from dpdist.core.records import Codes, Floats, Frame, Records
 from dpdist.job import Job, NoiseName
+from dpdist.job.mechanisms import SanitizedStatistics
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, noise_scale
 from dpdist.mechanisms.sanitized_lognormal.sensitivity import REACH, SHARE, gaussian_scale, moments, noise_variances
 from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import (
@@ -75,6 +76,7 @@ class SanitizedLognormal(OutcomeModel):
             conjugate_prior(job, plain.design, True),
             *(plain.components, plain.synthesis, plain.fixed_weight, plain.outcome_bounds, plain.expected),
         )
+        assert isinstance(job.mechanism, SanitizedStatistics)
         said, noise = job.budget, job.mechanism.noise
         scale = noise_scale(said.epsilon, said.adjacency)
         if noise == "gaussian":

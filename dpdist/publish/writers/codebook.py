@@ -44,7 +44,7 @@ def write_codebook(path: Path, job: Job, tables: Sequence[tuple[Printed, pa.Tabl
 
 
 def _sets(job: Job) -> int:
-    return 0 if job.mechanism.facts.whole_tables else job.synthetic_sets
+    return 0 if job.mechanism.whole_tables else job.synthetic_sets
 
 
 def _columns(job: Job) -> list[dict[str, Any]]:

@@ -71,7 +71,7 @@ def _claimed(statement: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tables_alone(job: Job) -> bool:
-    return job.mechanism.facts.whole_tables
+    return job.mechanism.whole_tables
 
 
 def _described(job: Job) -> str:

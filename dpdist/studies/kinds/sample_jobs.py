@@ -44,7 +44,7 @@ def arm_job(job: Job, case: FileCase, arm: FiledArm, epsilon: str, reference: st
     fixed_on: dict[str, Any] | None = {"path": reference} if arm.reference == "sample" else None
     if arm.histogram is not None:
         fixed_on = {"histogram": {"epsilon": budget_text(arm.histogram * Fraction(epsilon))}}
-    predictors = list(job.cell_columns) if not arm.mechanism.facts.sets_are_free else []
+    predictors = list(job.cell_columns) if not arm.mechanism.sets_are_free else []
     model = {"family": arm.family, "predictors": predictors, "synthesis": arm.synthesis}
     changes = {
         "columns": columns,

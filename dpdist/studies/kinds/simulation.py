@@ -22,7 +22,7 @@ from dpdist.core.records import POOLED, Floats, Frame, Records
 from dpdist.engine.in_memory import noise_of, run_rounds
 from dpdist.engine.protocol import Columns, Mechanism, Rounds
 from dpdist.evaluation.utility import distances, location
-from dpdist.job import FACTS, Job, budget_text
+from dpdist.job import Job, budget_text
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.on_reference import Learned, Spurious
 from dpdist.mechanisms.pseudo_posterior import tilted
@@ -171,7 +171,7 @@ def job_of(study: Simulation, case: Case, arm: Arm, epsilon: str) -> Job:
             "period": "simulated",
             "columns": {"y": {"bounds": [low, high], "outside": "clip"}},
             "outcome": "y",
-            "model": {"family": case.family} if FACTS[arm.name].statistics is None else None,
+            "model": {"family": case.family} if arm.statistics is None else None,
             "mechanism": arm.model_dump(
                 exclude={"label", "enforced", "match", "reference", "cases", "epsilons", "adjacency"}
             ),
@@ -180,7 +180,7 @@ def job_of(study: Simulation, case: Case, arm: Arm, epsilon: str) -> Job:
                 "adjacency": arm.adjacency or study.adjacency,
             },
             "synthetic_sets": study.synthetic_sets,
-            **({} if FACTS[arm.name].adds_noise else {"sampler": {"name": case.sampler, "draws": study.draws}}),
+            **({} if arm.adds_noise else {"sampler": {"name": case.sampler, "draws": study.draws}}),
             "tables": [{"name": "all", "statistics": ["count"]}],
             **({"reference": {"path": "another simulated file"}} if arm.reference else {}),
         }

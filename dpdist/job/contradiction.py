@@ -1,11 +1,12 @@
-"""A contradiction, and what several checks ask of a job."""
+"""A contradiction between keys of a job, and what several checks ask of a job."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from dpdist.job import Job
+if TYPE_CHECKING:
+    from dpdist.job.whole import Job
 
 Path = tuple[str | int, ...]
 
@@ -23,16 +24,6 @@ class Contradiction(NamedTuple):
 def declared(job: Job) -> tuple[str, ...]:
     """Outcomes that stand in columns."""
     return tuple(name for name in job.outcomes if name in job.columns)
-
-
-def clips(job: Job) -> bool:
-    """True if the mechanism clips weights and outcomes to public bounds, before it adds them up."""
-    return job.mechanism.facts.clips(job)
-
-
-def limits(job: Job) -> bool:
-    """True if the mechanism clips weights at limits of its reference, whatever bounds the job declares."""
-    return job.mechanism.facts.by_cell
 
 
 def listed(values: Sequence[object], most: int = 8) -> str:

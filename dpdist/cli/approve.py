@@ -1,0 +1,37 @@
+"""`dpdist approve`: a held release is published under a key, or refused; either with a reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dpdist.cli.console import guarded, out
+from dpdist.core.errors import JobError, Problem
+from dpdist.holding import approve as approve_release
+from dpdist.holding import refuse as refuse_release
+from dpdist.publish.minisign import SecretKey
+
+
+def approve(
+    workspace: Annotated[str, typer.Argument(metavar="DIR", help="The workspace of a run that ended in hold.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why, in a line; kept in the confidential folder.")],
+    key: Annotated[Path | None, typer.Option("--key", help="Secret key of whoever approves; it signs the release.")] = None,
+    no: Annotated[bool, typer.Option("--refuse", help="Refuse it instead: it is never published.")] = False,
+) -> None:
+    """Publish a held release, signed; or refuse it. Either needs a reason. Spends nothing, and gives nothing back."""
+
+    def act() -> None:
+        if no == (key is not None):
+            found = "a key to refuse with" if no else "no key to approve with"
+            raise JobError("of approve", [Problem("--key", found, "--key FILE, or --refuse", "give one of the two")])
+        if key is not None:
+            own = SecretKey.read(key)
+            where = approve_release(workspace, own, reason)
+            out.print(f"approved by {own.public.name}, published: {where}", markup=False)
+        else:
+            refuse_release(workspace, reason)
+            out.print("refused: it stays held, and its budget stays spent", markup=False)
+
+    guarded(act)

@@ -1,0 +1,61 @@
+"""`dpdist diff`: what differs between two releases; ends with 1 where something does, like diff itself."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import pandas as pd
+import typer
+
+from dpdist.cli.console import guarded, out
+from dpdist.cli.table_text import table_text
+from dpdist.core.errors import DpdistError
+from dpdist.opening import open_release
+from dpdist.publish.differences import BEYOND, Differences, differences
+
+TROUBLE = 2
+"""Exit code where there is nothing to compare: 1 says that releases differ."""
+
+Place = Annotated[str, typer.Argument(help="A workspace, its public folder, or a URL of one.")]
+
+
+def diff(
+    a: Place,
+    b: Place,
+    beyond: Annotated[
+        float, typer.Option("--beyond", min=0.0, help="Standard errors of a difference beyond which a figure has moved.")
+    ] = BEYOND,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False,
+) -> None:
+    """Show what differs between two releases: guarantee, job, tables, versions, and figures that moved beyond their errors.
+
+    0 where nothing does, 1 where something does, 2 where one of them is no whole release. Reads public files alone.
+    """
+
+    def act() -> None:
+        try:
+            found = differences(open_release(a), open_release(b), beyond)
+        except DpdistError as error:
+            error.exit_code = TROUBLE
+            raise
+        if as_json:
+            print(json.dumps({"a": a, "b": b, **found.as_json}, indent=2, ensure_ascii=False))
+        else:
+            _print(found)
+        if found:
+            raise typer.Exit(1)
+
+    guarded(act)
+
+
+def _print(differing: Differences) -> None:
+    for each in differing.facts:
+        out.print(f"{each.part}: {each.what}: {each.before} -> {each.after}", markup=False)
+    said = f"figures: {len(differing.moved)} moved by more than {differing.beyond:g} standard errors"
+    out.print(f"{said}, of {differing.compared} that both have", markup=False)
+    if differing.moved:
+        rows = pd.DataFrame([vars(each) for each in differing.moved]).astype(
+            {"before": float, "after": float, "distance": float}
+        )
+        out.print(table_text("moved", rows))

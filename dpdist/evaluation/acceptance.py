@@ -1,0 +1,203 @@
+"""Gates on a release, measured under noise before it is published, so that the decision is inside ε (docs/methods.md §7c).
+
+A gate is a limit on an order statistic of errors: the largest, the median, or for coverage the quantile of the distance to
+an interval's middle, in half widths, at the wanted share (it is at most 1 where that share of intervals holds). Why one
+record moves a gate by at most 1 unit, whatever the adjacency, given the release:
+
+1. By public bounds a record enters the cells that hold it by (a, b), |b| ≤ a ≤ 1 (`laplace_cells.sensitivity`), or not at
+   all. A count's error is Σa − r, a mean's Σ(b − κa) with |κ| ≤ 1; r and κ are released. A record's part is in an interval
+   of length 1, or 2, that holds 0. So switching it off, leaving it out or exchanging it, also for one of other cells,
+   moves the error of every cell by at most that length.
+2. An error is divided by a released scale; `unit` is the largest length over its scale, of all cells.
+3. |·| and every order statistic are 1-Lipschitz in the largest change of their arguments.
+4. Rounding down to multiples of unit/2^20 adds at most one of these: hence SENSITIVITY.
+
+Discrete Laplace noise of scale SENSITIVITY/ε on each of the gates' values then costs ε a gate, beside the release's own
+(adaptive composition: the values are of the records and of the release). Whether it is published follows from noisy values.
+Hod & Canetti (arXiv 2405.00267) select privately among many tries; here there is one try, which needs no selection.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from math import ceil
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from dpdist.core.errors import NotAccepted
+from dpdist.core.files import write_json
+from dpdist.core.records import Floats, Frame, Records
+from dpdist.core.table_cells import cross
+from dpdist.job import Gate, Job, Statistic, Table, budget_text
+from dpdist.mechanisms.laplace_cells.sensitivity import UNIT, CellBounds
+from dpdist.privacy.noise import whole_laplace
+from dpdist.storage.noise_once import drawn_once
+from dpdist.storage.workspace import Workspace
+
+SENSITIVITY = UNIT + 2
+"""Of a gate's value in whole units: 1 of `unit`, one for rounding down, and one that no float64 rounding reaches."""
+HALF = 0.5
+ACCEPTED = "acceptance"
+"""Unit of work that is finished when the gates are measured."""
+
+
+class Figures(NamedTuple):
+    """Published figures of some cells, as a gate needs them, (cell,)."""
+
+    centre: Floats
+    """What an error is measured from."""
+    scale: Floats
+    """What it is divided by."""
+    counts: Floats
+    """Published counts."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A gate's result as it is published."""
+
+    gate: str
+    measured: float
+    noise_sd: float
+    limit: float
+    figures: int
+    """Over which it was taken; those without an estimate or an interval are left out."""
+    accepted: bool
+
+
+def gate_noise(space: Workspace, job: Job) -> Floats:
+    """The gates' noise in whole units, (gate,), drawn once. It must be drawn before any noise of the release is sealed."""
+    assert job.accept is not None
+    scale, number = noise_scale(job), len(job.accept.gates)
+    facts = {"law": "discrete Laplace", "scale": str(scale), "gates": str(number)}
+    return drawn_once(space, space.noise("accept", 0, 0), facts, lambda: whole_laplace(scale, number))
+
+
+def noise_scale(job: Job) -> Fraction:
+    """In whole units: every gate has an equal part of the gates' budget."""
+    assert job.accept is not None
+    return SENSITIVITY * len(job.accept.gates) / job.accept.epsilon
+
+
+def measure(
+    space: Workspace,
+    job: Job,
+    frame: Frame,
+    records: Iterable[Records],
+    published: Mapping[str, pd.DataFrame],
+    noise: Floats,
+) -> list[Measured]:
+    """Every gate's noisy value, measured once; `published` are the release's tables by name."""
+    kept = space.confidential / f"{ACCEPTED}.json"
+    if not space.finished(ACCEPTED):
+        sums = bounded_sums(job, frame, records)
+        assert job.accept is not None
+        found = [
+            _measured(job, gate, frame, sums, published, eta) for gate, eta in zip(job.accept.gates, noise, strict=True)
+        ]
+        write_json(kept, [asdict(each) for each in found])
+        space.mark(ACCEPTED, [kept])
+    space.store.take(kept)
+    return [Measured(**each) for each in json.loads(kept.read_text(encoding="utf-8"))]
+
+
+def refuse_unmet(measured: Iterable[Measured]) -> None:
+    """Raises `NotAccepted` where a gate is not met; its message holds the noisy values alone, which ε covers."""
+    if unmet := [each for each in measured if not each.accepted]:
+        found = "; ".join(f"{each.gate}: {each.measured:.3g} (noise sd {each.noise_sd:.2g})" for each in unmet)
+        raise NotAccepted(found, "; ".join(f"{each.gate}: at most {each.limit:g}" for each in unmet))
+
+
+IN_WORDS = (
+    "before anything was published, these gates were measured under noise at a part of ε, and all of them were met: that "
+    "this release exists is inside ε. `measured` is the noisy value: of the largest and the median the error as a share of "
+    "the published figure, of coverage the distance, in half widths of the published interval, that the wanted share of "
+    "direct figures does not exceed"
+)
+
+
+def described(job: Job, measured: Iterable[Measured]) -> dict[str, Any]:
+    """What a statement says of gates that are met."""
+    assert job.accept is not None
+    tables = [table.name for table in job.tables if table.name in job.accept.tables or not job.accept.tables]
+    own = {"in_words": IN_WORDS, "epsilon": budget_text(job.accept.epsilon), "tables": tables}
+    return own | {"gates": [asdict(each) for each in measured]}
+
+
+def bounded_sums(job: Job, frame: Frame, records: Iterable[Records]) -> dict[str, Floats]:
+    """Σa and Σb in whole units by outcome, (row, 2): exact."""
+    sums = {name: np.zeros((len(frame), 2)) for name in job.outcomes}
+    for block in records:
+        for (name, bounds), outcome in zip(bounds_of(job).items(), block.outcomes, strict=True):
+            np.add.at(sums[name], block.frame, bounds.pairs(block.weight, outcome))
+    return sums
+
+
+def bounds_of(job: Job) -> dict[str, CellBounds]:
+    """Public bounds of the weight and of every outcome."""
+    weight = job.columns[job.survey.weight].bounds if job.survey.weight else None
+    most = weight[1] if weight is not None else 1.0
+    return {name: CellBounds(most, *(column.bounds or (0.0, 1.0))) for name, column in job.outcome_columns.items()}
+
+
+def _measured(
+    job: Job, gate: Gate, frame: Frame, sums: Mapping[str, Floats], published: Mapping[str, pd.DataFrame], eta: float
+) -> Measured:
+    outcome = gate.of.variable or job.outcomes[0]
+    assert job.accept is not None
+    errors, lengths = list[Floats](), list[Floats]()
+    for table in job.tables:
+        if table.name in job.accept.tables or not job.accept.tables:
+            cells = cross(frame, table.by, table.margins)
+            figures = _figures(gate, table, published[table.name])
+            own = scaled_errors(gate.of, bounds_of(job)[outcome], cells.membership @ sums[outcome], figures)
+            errors, lengths = [*errors, own[0]], [*lengths, own[1]]
+    value, length = np.concatenate(errors), np.concatenate(lengths)
+    usable = np.isfinite(value) & np.isfinite(length)
+    share = {"largest": 1.0, "median": HALF, "coverage": gate.limit}[gate.measure]
+    limit = 1.0 if gate.measure == "coverage" else gate.limit
+    if not usable.any():
+        return Measured(gate.text, float("1e300"), 0.0, limit, 0, False)
+    unit = float(length[usable].max())
+    noisy = (order_statistic(value[usable], unit, share) + eta) * unit / UNIT
+    sd = float(np.sqrt(2.0) * float(noise_scale(job)) * unit / UNIT)
+    return Measured(gate.text, float(noisy), sd, limit, int(usable.sum()), bool(noisy <= limit))
+
+
+def order_statistic(values: Floats, unit: float, share: float) -> float:
+    """The value that a share of them does not exceed, in whole parts of unit/2^20, rounded down."""
+    position = ceil(share * len(values)) - 1
+    return float(np.floor(np.sort(values)[position] / unit * UNIT))
+
+
+def scaled_errors(of: Statistic, bounds: CellBounds, sums: Floats, figures: Figures) -> tuple[Floats, Floats]:
+    """Distance of every cell's direct figure from what was published, and what one record may add to it, over the scale.
+
+    `sums`: Σa and Σb in whole units, (cell, 2). A mean's error is Σw(y − r) over the published count.
+    """
+    a, b = sums[:, 0] / UNIT, sums[:, 1] / UNIT
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if of.name == "count":
+            return np.abs(a * bounds.weight - figures.centre) / figures.scale, bounds.weight / figures.scale
+        kappa = np.clip((figures.centre - bounds.centre) / bounds.reach, -1.0, 1.0)
+        length = bounds.weight * bounds.reach / np.where(figures.counts > 0, figures.counts, np.nan)
+        return np.abs(b - kappa * a) * length / figures.scale, 2.0 * length / figures.scale
+
+
+def _figures(gate: Gate, table: Table, rows: pd.DataFrame) -> Figures:
+    """A table's published figures of the gate's statistic, by its default estimator."""
+    default = "parameters" if (rows["estimator"] == "parameters").any() else "records"
+    rows = rows[rows["estimator"] == default]
+    count = rows[rows["statistic"] == "count"]["estimate"].to_numpy(dtype=float)
+    mine = rows[(rows["statistic"] == gate.of.name) & ((gate.of.variable is None) | (rows["variable"] == gate.of.variable))]
+    centre = mine["estimate"].to_numpy(dtype=float)
+    scale = np.abs(centre)
+    if gate.measure == "coverage":
+        low, high = mine["lower"].to_numpy(dtype=float), mine["upper"].to_numpy(dtype=float)
+        centre, scale = (low + high) / 2.0, (high - low) / 2.0
+    return Figures(centre, np.where(scale > 0, scale, np.nan), count)

@@ -1,0 +1,191 @@
+"""What differs between two releases: which they are, what they promise, how tables are made up, and figures that moved.
+
+It reads public folders alone. A figure has moved where the two estimates are farther apart than so many standard errors of
+their difference. That error is √(a² + b²) of the published ones, as of independent samples. Two releases of one file share
+the sampling error, so it is then too large: fewer figures are named, never more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dpdist.core.public_files import MANIFEST, read_object
+from dpdist.core.records import Floats
+from dpdist.publish.opened import Release
+
+BEYOND = 2.0
+"""Standard errors of a difference, by default."""
+WHICH = ("release", "dataset", "period", "date")
+CLAIMS = (
+    "guarantee",
+    "adjacency",
+    "exchange",
+    "epsilon",
+    "epsilon_per_set",
+    "substitution_epsilon",
+    "delta",
+    "composition",
+    "metered",
+    "synthetic_sets",
+)
+"""Of a statement, what a release is worth as protection; beside these the chain's sums."""
+ELSEWHERE = ("dataset", "period", "budget", "synthetic_sets", "tables", "presentation")
+"""Keys of a job that are told by other lines, or never change a figure."""
+OF_A_FIGURE = ("statistic", "variable", "estimator")
+NONE = "none"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing in which two releases differ, and what each says of it."""
+
+    part: str
+    what: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A published figure that is farther from the other release's than errors carry it, or that one of them lacks."""
+
+    table: str
+    cell: str
+    figure: str
+    before: float | None
+    after: float | None
+    distance: float | None
+    """In standard errors of the difference; None where one has no such figure, or no errors are published."""
+
+
+@dataclass(frozen=True)
+class Differences:
+    """All of it; `compared`: figures that both releases have."""
+
+    facts: tuple[Difference, ...]
+    moved: tuple[Moved, ...]
+    compared: int
+    beyond: float
+
+    def __bool__(self) -> bool:
+        return bool(self.facts or self.moved)
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        """In JSON terms."""
+        return {
+            "differences": [asdict(each) for each in self.facts],
+            "moved": [asdict(each) for each in self.moved],
+            "compared": self.compared,
+            "beyond": self.beyond,
+        }
+
+
+def differences(before: Release, after: Release, beyond: float = BEYOND) -> Differences:
+    """Compare two releases, which were verified when they were opened."""
+    manifests = [read_object(each.folder, MANIFEST) for each in (before, after)]
+    statements = [each.statement for each in (before, after)]
+    jobs, versions = ([said[name] for said in manifests] for name in ("job", "versions"))
+    facts = [
+        *_of("release", WHICH, *manifests),
+        *_of("guarantee", (*CLAIMS, *_chained(*statements)), *statements),
+        *_of("job", sorted({*_flat(jobs[0]), *_flat(jobs[1])}), _flat(jobs[0]), _flat(jobs[1])),
+        *_of_tables(*({table["name"]: table for table in job["tables"]} for job in jobs)),
+        *_of("versions", sorted({*versions[0], *versions[1]}), *versions),
+    ]
+    moved, compared = list[Moved](), 0
+    for name in before.tables:
+        if name in after.tables and _by(jobs[0], name) == _by(jobs[1], name):
+            found, number = _moved(name, before.tables[name], after.tables[name], beyond)
+            moved, compared = [*moved, *found], compared + number
+    return Differences(tuple(facts), tuple(moved), compared, beyond)
+
+
+def _chained(*statements: Mapping[str, Any]) -> tuple[str, ...]:
+    """Lifts the sums over a chain of releases into the statements' own terms; their names."""
+    names = ("chain_epsilon", "chain_substitution_epsilon")
+    for said in statements:
+        assert isinstance(said, dict)
+        said |= {name: said["reference"][name] for name in names if name in said.get("reference", {})}
+    return names
+
+
+def _of(part: str, names: Any, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Difference]:
+    for name in names:
+        if before.get(name) != after.get(name):
+            yield Difference(part, name, _text(before.get(name)), _text(after.get(name)))
+
+
+def _of_tables(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Difference]:
+    """Tables that one release alone has, and those that are made up otherwise."""
+    for name in dict.fromkeys([*before, *after]):
+        if name not in before or name not in after:
+            there = [NONE if name not in said else _structure(said[name]) for said in (before, after)]
+            yield Difference("tables", name, *there)
+        elif before[name] != after[name]:
+            yield Difference("tables", name, _structure(before[name]), _structure(after[name]))
+
+
+def _structure(table: Mapping[str, Any]) -> str:
+    figures = [each if isinstance(each, str) else " of ".join(*each.items()) for each in table["statistics"]]
+    return f"{', '.join(figures)} by {', '.join(table['by']) or 'nothing'}{', with margins' if table['margins'] else ''}"
+
+
+def _by(job: Mapping[str, Any], name: str) -> list[str]:
+    return next(list(table["by"]) for table in job["tables"] if table["name"] == name)
+
+
+def _flat(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by dotted key, of what no other line tells."""
+    found = dict[str, Any]()
+    waiting = [(name, value) for name, value in job.items() if name not in ELSEWHERE]
+    while waiting:
+        name, value = waiting.pop()
+        if isinstance(value, Mapping) and value:
+            waiting += [(f"{name}.{key}", inner) for key, inner in value.items()]
+        else:
+            found[name] = value
+    return found
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return NONE
+    return ", ".join(map(str, value)) or NONE if isinstance(value, list) else str(value)
+
+
+def _moved(table: str, before: pd.DataFrame, after: pd.DataFrame, beyond: float) -> tuple[list[Moved], int]:
+    """Figures of one table that moved, and how many were compared."""
+    by = [str(name) for name in before.columns[: before.columns.get_loc("statistic")]]
+    own = [*by, *OF_A_FIGURE, "estimate", "standard_error"]
+    both = before[own].merge(after[own], how="outer", on=[*by, *OF_A_FIGURE], suffixes=("_a", "_b"), sort=False)
+    a, b, error_a, error_b = (
+        both[f"{name}_{end}"].to_numpy(dtype=float) for name in ("estimate", "standard_error") for end in "ab"
+    )
+    known = ~np.isnan(a) & ~np.isnan(b)
+    distance = _distances(a, b, np.hypot(np.nan_to_num(error_a), np.nan_to_num(error_b)))
+    named = np.where(known, distance > beyond, np.isnan(a) != np.isnan(b))
+    found = []
+    for k in np.flatnonzero(named):
+        row = both.iloc[k]
+        figure = str(row["statistic"]) + ("" if pd.isna(row["variable"]) else f" of {row['variable']}")
+        far = None if not np.isfinite(distance[k]) else float(distance[k])
+        cell = " / ".join(str(row[name]) for name in by) or "all"
+        found.append(Moved(table, cell, f"{figure} ({row['estimator']})", _number(a[k]), _number(b[k]), far))
+    return found, int(known.sum())
+
+
+def _distances(a: Floats, b: Floats, error: Floats) -> Floats:
+    """|b − a| in units of its error; without errors any change is infinitely far."""
+    apart = np.abs(b - a)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(error > 0, apart / error, np.where(apart > 0, np.inf, 0.0))
+
+
+def _number(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)

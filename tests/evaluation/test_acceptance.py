@@ -1,0 +1,176 @@
+"""Gates: what one record may add to a value, exactly; what is published, refused and spent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from fractions import Fraction
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from named_draws import named
+from small_release import JOB, survey
+from typer.testing import CliRunner
+
+import dpdist
+from dpdist.cli.main import app
+from dpdist.core.errors import JobError, NotAccepted
+from dpdist.core.records import Floats
+from dpdist.evaluation.acceptance import SENSITIVITY, Figures, order_statistic, scaled_errors
+from dpdist.job import Statistic
+from dpdist.ledger.accounts import charges, total
+from dpdist.ledger.book import Ledger
+from dpdist.mechanisms.laplace_cells.sensitivity import UNIT, CellBounds
+
+BOUNDS = CellBounds(60.0, -1000.0, 5000.0)
+SHARES = (1.0, 0.5, 0.75)
+MEMBERSHIP = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0], [1, 1, 1]])
+"""Cells that hold each of three base cells: the cells themselves, two together, all."""
+EXTREMES = [(w, y) for w in (0.0, 1e-9, 13.7, 60.0, 1e9) for y in (-1e12, -1000.0, 0.1, 5000.0, 1e12)]
+OF = {"count": Statistic(name="count"), "mean": Statistic(name="mean", variable="y")}
+
+
+def part(base: int, record: tuple[float, float] | None) -> Floats:
+    """What a record in a base cell adds to Σa and Σb of every cell; None: it is not there."""
+    rows = np.zeros((3, 2))
+    if record is not None:
+        rows[base] = BOUNDS.pairs(np.array([record[0]]), np.array([record[1]]))[0]
+    return MEMBERSHIP @ rows
+
+
+def values(of: Statistic, sums: Floats, figures: Figures) -> Iterator[float]:
+    errors, lengths = scaled_errors(of, BOUNDS, sums, figures)
+    yield from (order_statistic(errors, float(lengths.max()), share) for share in SHARES)
+
+
+def published(rng: np.random.Generator, of: str, sums: Floats) -> Figures:
+    """A release near to a file, or far from it."""
+    far = rng.choice([1e-6, 0.1, 3.0])
+    count = np.abs(sums[:, 0] / UNIT * 60.0 * (1 + far * rng.normal(size=5))) + 1.0
+    centre = count if of == "count" else rng.uniform(-1000, 5000, 5)
+    return Figures(centre, np.abs(centre) * rng.choice([0.01, 1.0]) + 0.5, count)
+
+
+def moves(of: str, seed: int) -> Iterator[float]:
+    """Differences of every gate's value between neighbouring files: one record off, there, exchanged, or moved."""
+    rng = np.random.default_rng(seed)
+    others = sum(
+        (part(int(rng.integers(3)), (rng.uniform(0, 60), rng.uniform(-1000, 5000))) for _ in range(rng.integers(1, 40))),
+        np.zeros((5, 2)),
+    )
+    figures = published(rng, of, others)
+    chosen = [EXTREMES[k] for k in rng.choice(len(EXTREMES), 6, replace=False)]
+    states = [None, *product(range(3), chosen)]
+    reached = [list(values(OF[of], others + part(*(state or (0, None))), figures)) for state in states]
+    for k in range(len(SHARES)):
+        column = [each[k] for each in reached]
+        yield max(column) - min(column)
+
+
+@pytest.mark.parametrize("of", ["count", "mean"])
+def test_one_record_moves_a_gate_by_no_more_than_its_sensitivity(of: str) -> None:
+    """Over files, releases and extreme records, whatever the record does; and the bound is reached.
+
+    So discrete Laplace noise of scale SENSITIVITY/ε has log ratios of at most ε under any two neighbours.
+    """
+    worst = max(move for seed in range(300) for move in moves(of, seed))
+    assert worst <= SENSITIVITY
+    assert worst > 0.9 * SENSITIVITY, "the bound is no larger than it must be"
+
+
+def test_control_the_sum_of_errors_has_a_larger_sensitivity() -> None:
+    """A record is in three cells here: the mean error, were it noised alike, would leak more than is said."""
+    sums = np.full((5, 2), 100.0 * UNIT)
+    figures = Figures(np.zeros(5), np.ones(5), np.full(5, 6000.0))
+    here, there = (
+        float(scaled_errors(OF["count"], BOUNDS, sums + part(0, state), figures)[0].sum()) for state in (None, (60.0, 0.0))
+    )
+    assert (there - here) / BOUNDS.weight * UNIT == pytest.approx(3 * UNIT)
+    assert 3 * UNIT > SENSITIVITY
+
+
+GATES = """
+accept:
+  epsilon: "1"
+  gates:
+    - {measure: largest, of: count, limit: LIMIT}
+    - {measure: median, of: {mean: salary}, limit: 0.5}
+    - {measure: coverage, of: count, limit: 0.5}
+"""
+
+
+def job(limit: float, more: str = "") -> dpdist.Job:
+    return dpdist.parse_job(JOB + GATES.replace("LIMIT", str(limit)) + more)
+
+
+def test_a_release_that_meets_its_gates_says_so_and_costs_its_whole_budget(tmp_path: Path) -> None:
+    frame = survey(4000)
+    with named("gates"):
+        made = dpdist.run(job(0.9, "ledger: {}\n"), tmp_path / "ws", frame)
+    said = made.statement
+    assert (said["epsilon"], said["epsilon_per_set"], said["substitution_epsilon"]) == ("3", "2", "3")
+    assert "ε = 1 of it for the gates" in said["composition"]
+    assert total(charges(Ledger(f"{tmp_path}/ledger.sqlite").entries(), "small")) == 3
+    largest, median, coverage = said["acceptance"]["gates"]
+    assert all(gate["accepted"] for gate in (largest, median, coverage))
+    rows = made.tables["counts"]
+    rows = rows[(rows["statistic"] == "count") & (rows["estimator"] == "parameters")]
+    crossed = frame.pivot_table("weight", "field", "sex", "sum", margins=True, margins_name="Total")
+    direct = [crossed.loc[field, sex] for field, sex in rows[["field", "sex"]].to_numpy()]
+    errors = np.abs(rows["estimate"].to_numpy() - direct) / rows["estimate"].to_numpy()
+    assert abs(largest["measured"] - errors.max()) < 8 * largest["noise_sd"], "oracle: pandas"
+    scale = SENSITIVITY / Fraction(1, 3) * Fraction(60) / Fraction(rows["estimate"].min()) / UNIT
+    assert largest["noise_sd"] == pytest.approx(float(scale) * np.sqrt(2.0))
+    assert "in no ε. Gates" not in dpdist.report(tmp_path / "ws", confidential=True).replace("\n", " ")
+    again = dpdist.publish(tmp_path / "ws").statement
+    assert again["acceptance"] == said["acceptance"]
+
+
+def test_a_release_that_misses_a_gate_is_not_published_however_often_it_is_run(tmp_path: Path) -> None:
+    """The message holds noisy values alone, the same ones every time; the budget stays charged."""
+    job_file, data = tmp_path / "job.yaml", tmp_path / "survey.parquet"
+    survey(400).to_parquet(data)
+    job_file.write_text(JOB + GATES.replace("LIMIT", "1e-9") + "ledger: {}\n")
+    heard = []
+    for _ in range(2):
+        done = CliRunner().invoke(app, ["run", str(job_file), "-w", f"{tmp_path}/ws", "--input", str(data)])
+        assert done.exit_code == 1
+        assert not (tmp_path / "ws" / "public").exists()
+        heard.append(done.output[done.output.index("gates:") :])
+    assert heard[0] == heard[1]
+    assert "largest of count: at most 1e-09" in heard[0]
+    kept: list[dict[str, Any]] = json.loads((tmp_path / "ws" / "confidential" / "acceptance.json").read_text())
+    assert f"{kept[0]['measured']:.3g} (noise sd" in heard[0]
+    assert len(charges(Ledger(f"{tmp_path}/ledger.sqlite").entries(), "small")) == 1
+    with pytest.raises(NotAccepted):
+        dpdist.run(dpdist.parse_job(job_file.read_text()), tmp_path / "again", survey(400))
+
+
+def test_without_gates_the_report_says_what_a_look_costs(tmp_path: Path) -> None:
+    with named("no gates"):
+        dpdist.run(dpdist.parse_job(JOB), tmp_path / "ws", survey(300))
+    assert "in no ε. Gates" in " ".join(dpdist.report(tmp_path / "ws", confidential=True).split())
+
+
+@pytest.mark.parametrize(
+    ("edits", "match"),
+    [
+        ([('epsilon: "1"\n  gates', 'epsilon: "3"\n  gates')], "leave nothing of the release's budget"),
+        ([("  weight: {bounds: [1, 60], outside: clip}\n", ""), ("laplace_strict", "laplace_strict")], "public bounds"),
+        ([("of: count, limit: 0.5", "of: count, limit: 1.5")], "a share above 1"),
+        ([("{mean: salary}, limit", "{total: salary}, limit")], "gates are of counts and means"),
+        ([("  gates:", "  tables: [ages]\n  gates:")], "no table 'ages'"),
+        ([("laplace_strict", "laplace"), ("strata: [field]\n", "")], "cannot be measured beside 'laplace'"),
+    ],
+)
+def test_gates_that_cannot_be_measured_are_refused(edits: list[tuple[str, str]], match: str) -> None:
+    text = JOB + GATES.replace("LIMIT", "0.5")
+    dpdist.parse_job(text)
+    for old, new in edits:
+        assert old in text
+        text = text.replace(old, new)
+    with pytest.raises(JobError, match=match):
+        dpdist.parse_job(text)

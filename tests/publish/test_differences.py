@@ -1,0 +1,116 @@
+"""`dpdist diff`: everything in which two releases differ is named, and figures that moved beyond their errors alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from named_draws import named
+from small_release import JOB, survey
+from typer.testing import CliRunner
+
+import dpdist
+from dpdist.cli.main import app
+
+
+def release(folder: Path, name: str, frame: pd.DataFrame, *edits: tuple[str, str]) -> str:
+    """A release of the small job with other words in it; the noise is always the same."""
+    text = JOB
+    for old, new in edits:
+        assert old in text
+        text = text.replace(old, new)
+    frame.to_parquet(folder / f"{name}.parquet")
+    with named("differences"):
+        dpdist.run(dpdist.parse_job(text), folder / name, folder / f"{name}.parquet")
+    return str(folder / name)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("differences")
+    release(made, "first", survey(600))
+    return made
+
+
+def diff(*names: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["diff", *names])
+    return done.exit_code, done.output
+
+
+def said(*names: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(CliRunner().invoke(app, ["diff", *names, "--json"]).output)
+    return found
+
+
+def named_facts(found: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    return {f"{each['part']}: {each['what']}": (each["before"], each["after"]) for each in found["differences"]}
+
+
+def test_a_release_does_not_differ_from_itself_wherever_it_lies(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "first" / "public", tmp_path / "downloaded")
+    code, text = diff(str(folder / "first"), str(tmp_path / "downloaded"))
+    assert (code, text) == (0, "figures: 0 moved by more than 2 standard errors, of 36 that both have\n")
+
+
+def test_a_job_with_another_budget_mechanism_constant_and_table(folder: Path) -> None:
+    """Each is named once, with what either release says of it."""
+    edits = [('"3"', '"2"'), ("[0, 200000]", "[0, 150000]"), ('period: "2021"', 'period: "2022"')]
+    more = "tables:\n  - {name: sexes, by: [sex], margins: false, statistics: [count]}\n"
+    other = release(folder, "other", survey(600), *edits, ("tables:\n", more), ("[count, {mean: salary}]", "[count]"))
+    facts = named_facts(said(str(folder / "first"), other))
+    facts.pop("release: release")
+    assert facts == {
+        "release: period": ("2021", "2022"),
+        "guarantee: epsilon": ("3", "2"),
+        "guarantee: epsilon_per_set": ("3", "2"),
+        "guarantee: substitution_epsilon": ("3", "2"),
+        "job: columns.salary.bounds": ("0, 200000", "0, 150000"),
+        "tables: counts": ("count, mean of salary by field, sex, with margins", "count by field, sex, with margins"),
+        "tables: sexes": ("none", "count by sex"),
+    }
+    assert diff(str(folder / "first"), other)[0] == 1
+
+
+def test_figures_that_moved_beyond_their_errors_are_named_and_no_others(folder: Path) -> None:
+    """Women's weights in law are doubled: their count, and margins that hold them. Oracle: the published columns."""
+    frame = survey(600)
+    changed = (frame["field"] == "law") & (frame["sex"] == "f")
+    frame.loc[changed, "weight"] = np.minimum(2 * frame.loc[changed, "weight"], 60.0)
+    other = release(folder, "weights", frame)
+    found = said(str(folder / "first"), other)
+    a, b = (dpdist.open_release(place).tables["counts"] for place in (folder / "first", other))
+    far = np.abs(b["estimate"] - a["estimate"]) / np.hypot(a["standard_error"], b["standard_error"])
+    oracle = {(f"{x} / {y}", round(z, 9)) for x, y, z in zip(a["field"], a["sex"], far, strict=True) if z > 2}
+    assert {(each["cell"], round(each["distance"], 9)) for each in found["moved"]} == oracle
+    assert ("law / f", "count (parameters)") in {(each["cell"], each["figure"]) for each in found["moved"]}
+    assert not {each["cell"] for each in found["moved"]} & {"arts / f", "arts / m", "law / m"}
+    assert found["compared"] == len(a) == 36
+    every = json.loads(CliRunner().invoke(app, ["diff", str(folder / "first"), other, "--beyond", "0", "--json"]).output)
+    assert len(every["moved"]) > len(oracle), "control"
+
+
+def test_other_versions_are_named(folder: Path, tmp_path: Path) -> None:
+    """As a release that another NumPy made."""
+    from dpdist.core.public_files import MANIFEST, canonical, release_id
+
+    shutil.copytree(folder / "first" / "public", tmp_path / "public")
+    path = tmp_path / "public" / MANIFEST
+    made = json.loads(path.read_text())
+    made["versions"]["numpy"] = "1.0"
+    path.write_bytes(canonical(made | {"release": release_id(made)}))
+    facts = named_facts(said(str(folder / "first"), str(tmp_path / "public")))
+    assert facts.pop("versions: numpy") == (np.__version__, "1.0")
+    assert list(facts) == ["release: release"]
+
+
+def test_what_is_no_whole_release_is_not_compared(folder: Path, tmp_path: Path) -> None:
+    """Its exit code is another one than that of releases that differ."""
+    shutil.copytree(folder / "first" / "public", tmp_path / "public")
+    (tmp_path / "public" / "tables" / "counts.csv").write_text("forged")
+    assert diff(str(folder / "first"), str(tmp_path / "public"))[0] == 2
+    assert diff(str(folder / "first"), str(tmp_path / "nowhere"))[0] == 2

@@ -1,0 +1,152 @@
+"""A job that wants approval: nothing is public before somebody has approved it under a key, and reasons are kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_release import JOB, survey
+from typer.testing import CliRunner, Result
+
+import dpdist
+from dpdist.cli.main import app
+from dpdist.core.errors import WorkspaceError
+from dpdist.core.public_files import UNFIT
+
+WANTED = JOB + "approval: required\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A job that wants approval, its input, and two people's keys."""
+    survey(300).to_parquet(tmp_path / "survey.parquet")
+    (tmp_path / "job.yaml").write_text(WANTED)
+    for name in ("head", "other"):
+        dpdist_does("keygen", f"{tmp_path}/{name}")
+    return tmp_path
+
+
+def dpdist_does(*command: str) -> Result:
+    return CliRunner().invoke(app, list(command))
+
+
+def run(folder: Path, *more: str) -> Result:
+    return dpdist_does("run", f"{folder}/job.yaml", "-w", f"{folder}/ws", "--input", f"{folder}/survey.parquet", *more)
+
+
+def approve(folder: Path, *more: str) -> Result:
+    return dpdist_does("approve", f"{folder}/ws", *more)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    found = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != UNFIT)
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
+
+
+def decisions(folder: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((folder / "ws" / "confidential" / "decisions.json").read_text())
+    return found
+
+
+def test_a_run_ends_in_hold(folder: Path) -> None:
+    done = run(folder, "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.output.splitlines()[-1]) == {"event": "held", "held": f"{folder}/ws/held"}
+    assert not (folder / "ws" / "public").exists()
+    with pytest.raises(WorkspaceError, match="no release"):
+        dpdist.open_release(folder / "ws")
+    assert dpdist_does("verify", f"{folder}/ws/held").output.startswith(f"{UNFIT}: This folder is held")
+    assert dpdist_does("sign", f"{folder}/ws/held", "--key", f"{folder}/head").exit_code == 1
+    shown = dpdist.report(folder / "ws", confidential=True)
+    assert "This folder is held" in shown
+    assert "CONFIDENTIAL VERDICT" in shown, "who approves has something to look at"
+
+
+def test_control_a_job_that_wants_none_is_public_at_once(folder: Path) -> None:
+    (folder / "job.yaml").write_text(JOB)
+    assert run(folder).exit_code == 0
+    assert (folder / "ws" / "public" / "manifest.json").exists()
+    assert not (folder / "ws" / "held").exists()
+    assert "approval" not in dpdist.open_release(folder / "ws").statement
+    assert approve(folder, "--key", f"{folder}/head", "--reason", "fine").exit_code == 2
+
+
+def test_what_is_approved_is_what_was_held_and_signed(folder: Path) -> None:
+    run(folder)
+    held = files(folder / "ws" / "held")
+    done = approve(folder, "--key", f"{folder}/head", "--reason", "intervals hold, no cell is far off")
+    assert (done.exit_code, f"published: {folder}/ws/public" in done.output) == (0, True), done.output
+    now = files(folder / "ws" / "public")
+    assert now.pop("manifest.json.minisig")
+    assert now == held
+    assert not (folder / "ws" / "held").exists()
+    assert dpdist_does("verify", f"{folder}/ws", "--key", f"{folder}/head.pub").exit_code == 0
+    assert dpdist_does("verify", f"{folder}/ws", "--key", f"{folder}/other.pub").exit_code == 1
+    (said,) = decisions(folder)
+    assert (said["decision"], said["reason"]) == ("approved", "intervals hold, no cell is far off")
+    assert "in no ε" in dpdist.open_release(folder / "ws").statement["approval"]
+    again = files(folder / "ws" / "public")
+    assert run(folder).exit_code == 0
+    assert files(folder / "ws" / "public") == again, "the same command, once more, holds nothing back"
+
+
+def test_what_is_refused_stays_unpublished_whatever_is_run(folder: Path) -> None:
+    run(folder)
+    assert approve(folder, "--refuse", "--reason", "two cells are far off").exit_code == 0
+    for command in (("publish", f"{folder}/ws"), ("run", f"{folder}/job.yaml", "-w", f"{folder}/ws")):
+        dpdist_does(*command, *(["--input", f"{folder}/survey.parquet"] if command[0] == "run" else []))
+        assert not (folder / "ws" / "public").exists(), command
+    assert [said["decision"] for said in decisions(folder)] == ["refused"]
+    assert approve(folder, "--key", f"{folder}/head", "--reason", "the cells were looked into").exit_code == 0
+    assert [said["decision"] for said in decisions(folder)] == ["refused", "approved"]
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        (("--reason", "fine"), 2),
+        (("--reason", "fine", "--refuse", "--key", "head"), 2),
+        (("--reason", " ", "--key", "head"), 2),
+        (("--key", "head"), 2),
+    ],
+)
+def test_nobody_approves_without_a_key_and_a_reason(folder: Path, more: tuple[str, ...], code: int) -> None:
+    run(folder)
+    done = approve(folder, *(f"{folder}/{part}" if part == "head" else part for part in more))
+    assert (done.exit_code, (folder / "ws" / "public").exists()) == (code, False), done.output
+
+
+def test_what_is_changed_after_it_was_approved_is_held_again(folder: Path) -> None:
+    """Other labels make another release, which nobody has approved; the approved one stays public meanwhile."""
+    run(folder)
+    approve(folder, "--key", f"{folder}/head", "--reason", "fine")
+    before = files(folder / "ws" / "public")
+    (folder / "labels.yaml").write_text(WANTED + "presentation: {title: Salaries}\n")
+    done = dpdist_does("publish", f"{folder}/ws", "--job", f"{folder}/labels.yaml")
+    assert (done.exit_code, done.output.startswith("Held")) == (0, True), done.output
+    assert files(folder / "ws" / "public") == before
+    assert approve(folder, "--key", f"{folder}/head", "--reason", "labels alone").exit_code == 0
+    assert files(folder / "ws" / "public") != before
+
+
+def test_a_held_release_that_was_changed_is_not_approved(folder: Path) -> None:
+    run(folder)
+    (folder / "ws" / "held" / "tables" / "counts.csv").write_text("forged")
+    assert approve(folder, "--key", f"{folder}/head", "--reason", "fine").exit_code == 1
+    assert not (folder / "ws" / "public").exists()
+
+
+def test_hold_is_not_left_by_leaving_the_key_out(folder: Path) -> None:
+    """Another job has another workspace, and another budget; a replay's draws are nobody's to approve."""
+    run(folder)
+    (folder / "job.yaml").write_text(JOB)
+    assert run(folder).exit_code == 2
+    assert dpdist_does("publish", f"{folder}/ws", "--job", f"{folder}/job.yaml").exit_code == 2
+    assert not (folder / "ws" / "public").exists()
+    (folder / "job.yaml").write_text(WANTED)
+    command = ["run", f"{folder}/job.yaml", "-w", f"{folder}/replay", "--input", f"{folder}/survey.parquet"]
+    assert dpdist_does(*command, "--replay", f"{folder}/ws/confidential").exit_code == 0
+    done = dpdist_does("approve", f"{folder}/replay", "--key", f"{folder}/head", "--reason", "fine")
+    assert (done.exit_code, "another run's draws" in done.output) == (2, True)
