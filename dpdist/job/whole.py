@@ -112,7 +112,7 @@ class Job(Frozen):
     @model_validator(mode="after")
     def _reference_resolved(self) -> Self:
         """Histograms of the current file take the place of a reference that is not named, where public sizes allow it."""
-        if self.reference is None and self.mechanism.facts.own_histograms and not self.sizes_secret:
+        if self.reference is None and self.mechanism.own_histograms and not self.sizes_secret:
             own = HistogramReference(epsilon=self.budget.epsilon * HISTOGRAM_SHARE)
             object.__setattr__(self, "reference", Reference(histogram=own))
         return self

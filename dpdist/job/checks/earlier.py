@@ -57,7 +57,7 @@ def release_or_histogram(job: Job) -> Iterator[Contradiction]:
     said, name = job.reference, job.mechanism.name
     if said is None or said.path is not None:
         return
-    if not job.mechanism.facts.own_histograms and (said.release, said.histogram) != (None, None):
+    if not job.mechanism.own_histograms and (said.release, said.histogram) != (None, None):
         yield Contradiction(("reference",), f"'{name}' is fixed on records", "name a public file under reference.path")
     if said.release is not None and said.period is not None:
         yield Contradiction(("reference", "period"), "an earlier release tells its own period", "leave it out")
