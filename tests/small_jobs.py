@@ -27,7 +27,9 @@ EXACT = "exact or grid"
 """Of a job whose release needs no Markov chain: it is recorded."""
 
 _OUTCOMES: dict[Family | Statistics, str] = {
-    **dict.fromkeys(("lognormal", "scores", "user", "cell_sums", "noisy_tables", "reference_cells"), "salary"),
+    **dict.fromkeys(
+        ("lognormal", "scores", "user", "cell_sums", "noisy_tables", "reference_cells", "sufficient"), "salary"
+    ),
     **dict.fromkeys(("beta", "beta_regression", "histogram"), "share"),
     **dict.fromkeys(("poisson", "negative_binomial", "poisson_regression"), "visits"),
     "bernoulli": "voted",
@@ -57,6 +59,7 @@ _MECHANISMS: dict[str, Said] = {
     "laplace_strict": {"weight": _CLIPPED_WEIGHT},
     "reference_tables": _TABLES | _REFERENCE | {"weight": _CLIPPED_WEIGHT},
     "sanitized_statistics": _REFERENCE | {"weight": _CLIPPED_WEIGHT, "strata": []},
+    "modips": {"weight": _CLIPPED_WEIGHT, "constants": {"law": "lognormal"}},
 }
 """What a job under a mechanism says beside its name."""
 
@@ -82,7 +85,7 @@ def survey(seed: int, n: int = 240) -> pd.DataFrame:
 def said(mechanism: str, adjacency: Adjacency, family: Family | Statistics) -> Said:
     """A small job under the three names; it may be one that is refused."""
     facts, own = FAMILIES[family], _MECHANISMS[mechanism]
-    both = facts.predictors or family in ("cell_sums", "noisy_tables", "reference_cells")
+    both = facts.predictors or family in ("cell_sums", "noisy_tables", "reference_cells", "sufficient")
     by = ["sex"] if family == "scores" else ["field", "sex"] if both else ["field"]
     outcome, weight = _OUTCOMES[family], facts.weight is not False
     columns = {name: _COLUMNS[name] for name in (*by, outcome)}
@@ -101,7 +104,8 @@ def said(mechanism: str, adjacency: Adjacency, family: Family | Statistics) -> S
         "strata": [] if family == "scores" else own.get("strata", ["field"]),
         "outcome": outcome,
         "model": None if family in get_args(Statistics) else model,
-        "mechanism": {"name": mechanism} | ({"aim": 0.4} if (mechanism, family) == ("weighted", "scores") else {}),
+        "mechanism": {"name": mechanism, **own.get("constants", {})}
+        | ({"aim": 0.4} if (mechanism, family) == ("weighted", "scores") else {}),
         "budget": {"epsilon": own.get("epsilon", "12"), "adjacency": adjacency},
         "synthetic_sets": own.get("synthetic_sets", 2),
         "reference": _REFERENCE["reference"] if family == "scores" else own.get("reference"),
@@ -156,6 +160,7 @@ def variants() -> Iterator[tuple[str, Said]]:
     yield "laplace_composed-public", public
     yield "laplace_composed-consistent", _with(public, mechanism__consistency="least_squares")
     yield from _strict_variants()
+    yield from _modips_variants()
 
 
 def _strict_variants() -> Iterator[tuple[str, Said]]:
@@ -176,6 +181,24 @@ def _strict_variants() -> Iterator[tuple[str, Said]]:
     yield "sanitized-gaussian", _with(sanitized, mechanism__noise="gaussian", budget__delta="1e-6")
     yield "sanitized-rho", _with(sanitized, mechanism__noise="gaussian", budget={"rho": "1/4", "delta": "1e-6"})
     yield "sanitized-fbp", _with(sanitized, model__synthesis="fbp")
+
+
+def _modips_variants() -> Iterator[tuple[str, Said]]:
+    modips = said("modips", "substitution", "sufficient")
+    truncated = {"mechanism__truncation": "bounded", "mechanism__sanitization": "individual"}
+    yield "modips-bounded", _with(modips, **truncated)
+    regression = {"mechanism__law": "normal", "mechanism__location": "main_effects", "strata": []}
+    yield "modips-regression", _with(modips, **regression)
+    yield "modips-nested", _with(modips, mechanism__nested=2, synthetic_sets=4)
+    tables = [{"name": "t", "by": ["field", "sex"], "margins": True, "statistics": ["count", {"mean": "voted"}]}]
+    voted = {"columns__voted": _COLUMNS["voted"], "outcome": "voted", "tables": tables}
+    yield "modips-bernoulli", _with(modips, **voted, mechanism__law="bernoulli")
+    visits = {"columns__visits": {"bounds": [0, 9], "whole": True, "outside": "clip"}, "outcome": "visits"}
+    tables = [{"name": "t", "by": ["field"], "statistics": ["count", {"mean": "visits"}]}]
+    unweighted = {"survey": {}, "mechanism": {"name": "modips", "law": "multinomial"}}
+    yield "modips-multinomial", _with(modips, **visits, **unweighted, tables=tables)
+    known = {"mechanism": {"name": "modips", "law": "normal", "variance": 1e9}, "survey": {}}
+    yield "modips-known-variance", _with(modips, **known)
 
 
 @cache

@@ -12,6 +12,7 @@ from dpdist.job.ledger import LedgerSettings, Limits, Window
 from dpdist.job.mechanism import MechanismSpec
 from dpdist.job.mechanisms import SPECS, STATISTICS, Mechanism, those
 from dpdist.job.model import Model, Prior, Program
+from dpdist.job.modips import Modips
 from dpdist.job.names import (
     RULE_CONSTANTS,
     SAMPLERS,
@@ -19,14 +20,17 @@ from dpdist.job.names import (
     Comparator,
     Family,
     Guarantee,
+    Law,
     Lonely,
     Measure,
     NoiseName,
     SamplerName,
+    Sanitization,
     StatisticName,
     Statistics,
     Synthesis,
     Toolchain,
+    Truncation,
     WeightRule,
 )
 from dpdist.job.running import Diagnostics, Runtime, Sampler
@@ -55,6 +59,7 @@ __all__ = [
     "Gate",
     "Guarantee",
     "Job",
+    "Law",
     "LedgerSettings",
     "Limits",
     "Lonely",
@@ -62,6 +67,7 @@ __all__ = [
     "Mechanism",
     "MechanismSpec",
     "Model",
+    "Modips",
     "Name",
     "NoiseName",
     "Prior",
@@ -73,6 +79,7 @@ __all__ = [
     "Runtime",
     "Sampler",
     "SamplerName",
+    "Sanitization",
     "Simulate",
     "Statistic",
     "StatisticName",
@@ -80,6 +87,7 @@ __all__ = [
     "Synthesis",
     "Table",
     "Toolchain",
+    "Truncation",
     "WeightRule",
     "Weights",
     "Window",

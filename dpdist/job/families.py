@@ -84,6 +84,11 @@ FAMILIES: dict[Family | Statistics, FamilyFacts] = {
         "noisy sums of {weight} and of its product with {outcome}, clipped where a reference tells, in every finest cell",
         *(Support("numbers"), None, False),
     ),
+    "sufficient": FamilyFacts(
+        "noisy sums of bounded functions of {weight} and {outcome}, sufficient for the law that the job names, and a law "
+        "drawn from its posterior given them",
+        *(Support("numbers"), None, False),
+    ),
     "user": FamilyFacts("log_lik of the user's program", Support("numbers"), None, True, "user's"),
 }
 

@@ -74,6 +74,10 @@ class MechanismSpec(Frozen):
         """True if weights and outcomes are clipped to public bounds before they are added up."""
         return False
 
+    def noises(self, job: Job) -> int:
+        """How many times records were protected: sets of one noise differ by what is drawn after it."""
+        return 1 if self.sets_are_free else job.synthetic_sets
+
     @property
     def gaussian(self) -> bool:
         """True if noise is Gaussian: the budget then has a delta."""

@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field
 from dpdist.job.contradiction import Contradiction, declared
 from dpdist.job.mechanism import Clamped, FixedWeights, MechanismSpec, Noisy
 from dpdist.job.model import Prior
+from dpdist.job.modips import Modips
 from dpdist.job.names import LARGEST_DRIFT, Consistency, Guarantee, NoiseName, Sensitivity, Statistics
 from dpdist.job.running import Sampler
 from dpdist.job.weights import RuleOrName, Weights
@@ -278,7 +279,8 @@ Mechanism = Annotated[
     | LaplaceComposed
     | LaplaceStrict
     | ReferenceTables
-    | SanitizedStatistics,
+    | SanitizedStatistics
+    | Modips,
     Field(discriminator="name"),
     BeforeValidator(_without_others),
 ]

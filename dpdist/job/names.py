@@ -15,11 +15,15 @@ Family = Literal[
     "scores",
     "user",
 ]
-Statistics = Literal["histogram", "cell_sums", "noisy_tables", "reference_cells"]
+Statistics = Literal["histogram", "cell_sums", "noisy_tables", "reference_cells", "sufficient"]
 """What mechanisms without a likelihood sum and add noise to."""
 Synthesis = Literal["fbs", "fbp"]
 Guarantee = Literal["strict", "asymptotic", "none"]
 """Whether what is promised holds for every file, for the file at hand, or nothing is promised."""
+Law = Literal["normal", "lognormal", "bernoulli", "multinomial"]
+"""Laws whose sufficient statistics `modips` sanitises."""
+Sanitization = Literal["conjoint", "individual"]
+Truncation = Literal["clamped", "bounded", "renormalised"]
 WeightRule = Literal["none", "linear", "inverse", "scalar", "fixed_point", "cluster"]
 Fallback = Literal["refuse", "pool", "proper_prior"]
 Adjacency = Literal["zero_out", "add_remove", "substitution"]

@@ -3,9 +3,11 @@
 Publishing needs these models and nothing else of a mechanism, so that this file imports no code that sees a record.
 """
 
-from dpdist.job import Job, Statistics
+from dpdist.job import Job, Modips, Statistics
 from dpdist.mechanisms.laplace_cells.release import CellSums
 from dpdist.mechanisms.laplace_tables.release import NoisyTables
+from dpdist.mechanisms.modips.levels import LevelCounts
+from dpdist.mechanisms.modips.moments import Moments
 from dpdist.mechanisms.perturbed_histogram.release import Histogram
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
@@ -25,5 +27,7 @@ def builder_of(job: Job) -> Builder:
     """The class of a job's model: its likelihood's, or that of the statistics that noise is added to."""
     if job.mechanism.sets_are_free:
         return SanitizedLognormal
+    if isinstance(job.mechanism, Modips):
+        return LevelCounts if job.mechanism.counted else Moments
     statistics = job.mechanism.statistics
     return LIKELIHOODS[job.likelihood.family] if statistics is None else SUMMED[statistics]

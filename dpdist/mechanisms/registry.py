@@ -6,6 +6,7 @@ from dpdist.engine.protocol import Mechanism
 from dpdist.job import Job
 from dpdist.mechanisms.laplace_cells.protect import LaplaceStrict
 from dpdist.mechanisms.laplace_tables.protect import LaplaceTables
+from dpdist.mechanisms.modips.protect import Modips
 from dpdist.mechanisms.perturbed_histogram.protect import PerturbedHistogram
 from dpdist.mechanisms.pseudo_posterior.presets import CensorUW, CensorW, Centred, Weighted, WeightedE
 from dpdist.mechanisms.reference_tables.protect import ReferenceTables
@@ -24,6 +25,7 @@ MECHANISMS: dict[str, Mechanism] = {
     "laplace_strict": LaplaceStrict(),
     "reference_tables": ReferenceTables(),
     "sanitized_statistics": SanitizedStatistics(),
+    "modips": Modips(),
 }
 
 

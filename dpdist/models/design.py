@@ -47,6 +47,20 @@ def design(frame: Frame, predictors: Sequence[str], rows: slice) -> Design:
     return Design(names, kept, full[:, kept], pattern.reshape(-1).astype(np.int32), rows.start)
 
 
+def patterns(frame: Frame, columns: Sequence[str], rows: slice) -> Design:
+    """Combinations of columns among the frame rows of one stratum, in order of their levels; `names` are the combinations,
+    and `matrix` is empty: each is a predictor of its own."""
+    codes = np.column_stack([np.zeros(rows.stop - rows.start, dtype=np.int32)] + [frame.codes[c][rows] for c in columns])
+    distinct, pattern = np.unique(codes, axis=0, return_inverse=True)
+    levels = [frame.levels[name] for name in columns]
+    names = tuple(
+        " / ".join(str(own[code]) for own, code in zip(levels, row[1:], strict=True)) or "all" for row in distinct
+    )
+    return Design(
+        names, tuple(range(len(names))), np.empty((len(names), 0)), pattern.reshape(-1).astype(np.int32), rows.start
+    )
+
+
 def frame_strata_as_predictors(job: Job, frame: Frame) -> tuple[str, ...]:
     """A pooled fit of a job with strata keeps the strata as main effects."""
     return () if frame.strata else job.strata

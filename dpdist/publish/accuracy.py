@@ -77,11 +77,17 @@ BETWEEN_SETS = (
     "the privacy weights, which trim tails, is not in it, and outgrows it in large strata"
 )
 
+LAW_AGAIN = (
+    "estimator `parameters`: composition of the sample over cells, the spread of the posterior given the first set's sums, "
+    "in which weights count by their share of the public bound, and other noise with another draw, simulated; how weights "
+    "vary within a cell was not released and is not in the errors of counts, and the bias of another law is in none"
+)
 OF_STATISTICS: dict[Family | Statistics, str] = {
     "histogram": COUNTED_AGAIN,
     "cell_sums": NOISED_AGAIN,
     "reference_cells": TAILS_BORROWED,
     "noisy_tables": SUMS_NOISED_AGAIN,
+    "sufficient": LAW_AGAIN,
 }
 """What is in the errors of the estimates from noisy statistics."""
 

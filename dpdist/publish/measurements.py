@@ -17,8 +17,13 @@ import pyarrow.parquet as pq
 
 from dpdist.core.records import Floats
 from dpdist.estimation.weighted_points import CELL
+from dpdist.job import Modips
 from dpdist.mechanisms.laplace_cells.release import CellSums
 from dpdist.mechanisms.laplace_tables.release import NoisyTables
+from dpdist.mechanisms.modips.levels import LevelCounts
+from dpdist.mechanisms.modips.moments import Moments
+from dpdist.mechanisms.modips.release import Sanitized
+from dpdist.mechanisms.modips.sensitivity import groups, together
 from dpdist.mechanisms.perturbed_histogram.release import Histogram
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT
@@ -62,6 +67,11 @@ DEFINITIONS = {
     "1 - |p|^2": "scatter, over all cells of the stratum: the other share of the budget",
     "p1^2 - p2^2": "as 1 - |p|^2",
     "2 p1 p2": "as 1 - |p|^2",
+    "v u": "the sum of v u, u = (y - m) / R, with y the outcome, m the centre and R the half_width of its public bounds, "
+    "all of logarithms under a lognormal law; v as in 1 - v, and 1 without weights. By its law a noisy sum is set "
+    "to the nearest end of its domain (clamped), or drawn from the law truncated to it (bounded)",
+    "v (u^2 - 1/2)": "over all cells of the stratum, in the notation of v u",
+    "v 1[y = k]": "the sum of v over records of the level k; its law as of v u",
     "count": "the table's own figure; its noise has the scale of confidential sensitivities",
     "mean": "as count",
     "total": "as count",
@@ -82,6 +92,8 @@ class Figures(NamedTuple):
     table: str | None = None
     units: Sequence[int] | None = None
     """Number of the sum that a cell is part of; unset: every cell has its own."""
+    sensitivity: float | None = None
+    """Unset: scale times ε."""
 
 
 def write_measurements(path: Path, release: Release) -> bool:
@@ -143,6 +155,8 @@ def _of(release: Release, figures: Figures, number_of_set: int, start: int) -> I
 def _sensitivity(release: Release, figures: Figures, scale: Fraction) -> float:
     """Scale times ε, both exact; of Gaussian noise the L2 distance of neighbours."""
     job = release.job
+    if figures.sensitivity is not None:
+        return figures.sensitivity
     if figures.law == GAUSSIAN:
         return float(SENSITIVITY_2[job.budget.adjacency] / UNIT)
     once = job.mechanism.sets_are_free or job.mechanism.whole_tables
@@ -220,11 +234,43 @@ def _sanitized(release: Release, model: SanitizedLognormal, stratum: int, theta:
     yield Figures([whole], scatter, theta["scatter"][0][None], [model.scale] * 3, lambda *_: NO_LIMITS, law=law)
 
 
+def _sufficient(release: Release, model: Sanitized, stratum: int, theta: Draws) -> Iterator[Figures]:
+    """By group: sums of 1 − v, of vu or of v 1[y = k] in every cell, and of v(u² − 1/2) over all cells."""
+    cells, said = _cells(release, model, stratum), release.job.mechanism
+    assert isinstance(said, Modips)
+    given = said.law, model.weights is not None, said.variance is not None, release.job.budget.adjacency
+    whole = {name: level for name, level in cells[0].items() if name in release.frame.strata}
+    law = f"{model.truncation}_{LAPLACE}"
+    for group, (start, stop), scale in zip(groups(*given), model.parts, model.scales, strict=True):
+        values = theta["sums"][0, start:stop]
+        own = cells if (stop - start) % len(cells) == 0 and group.name != "v (u^2 - 1/2)" else [whole]
+        several = (stop - start) // len(own)
+        names = [group.name] if several == 1 else [f"v 1[y = k] {level:g}" for level in getattr(model, "levels", ())]
+        moved = group.sensitivity if said.sanitization == "individual" else together(*given)
+        yield Figures(
+            own,
+            names,
+            values.reshape(len(own), several),
+            [scale] * several,
+            lambda *_: _of_bounds(model),
+            law=law,
+            sensitivity=float(moved),
+        )
+
+
+def _of_bounds(model: Sanitized) -> tuple[float | None, float | None, float | None]:
+    """Centre and half width of the public bounds, of logarithms under a lognormal law; the weight's upper bound."""
+    cap = None if model.weights is None else model.weights[1]
+    return (model.middle[0], cap, model.middle[1]) if isinstance(model, Moments) else (None, cap, None)
+
+
 MEASURED: dict[type, Callable[[Release, Any, int, Draws], Iterator[Figures]]] = {
     Histogram: _histogram,
     CellSums: _cell_sums,
     NoisyTables: _noisy_tables,
     ReferenceCells: _reference_cells,
     SanitizedLognormal: _sanitized,
+    Moments: _sufficient,
+    LevelCounts: _sufficient,
 }
 """Models whose released object is noisy figures, and how these are told."""

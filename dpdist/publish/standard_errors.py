@@ -105,7 +105,7 @@ def variances(release: Release, cells: Cells, expected: Sequence[Expected], foun
     V_x and V_c (here B). Sets that follow from one noisy statistic have one noise.
     """
     effect, sets = release.job.survey.design_effect or 1.0, len(release.sets)
-    noises = 1 if release.job.mechanism.sets_are_free else sets
+    noises = release.job.mechanism.noises(release.job)
     n, composed = release.frame.count.astype(float), composition(release, cells, expected)
     if found is None:
         per_set = cell_estimates(cells, n, *(np.array([pair[i] for pair in expected]) for i in range(2)))

@@ -203,6 +203,13 @@ OF_STATISTICS: dict[Statistics, tuple[str, ...]] = {
     ),
     "reference_cells": (),
     "noisy_tables": (),
+    "sufficient": (
+        "parameters are drawn from the posterior given the noisy sums, which are set into their public ranges and then "
+        "taken as exact; synthetic outcomes follow the law of these parameters, with their cell's mean weight",
+        "who analyses the synthetic sets alone has T = B/m + W with (m − 1)(1 + mW/B)² degrees of freedom; with one set "
+        "the noise is in no estimate of T; of nested sets B is between the means of every sanitization's sets, and m the "
+        "number of sanitizations",
+    ),
 }
 """What becomes of noisy statistics after their release, where that is the same for every job."""
 

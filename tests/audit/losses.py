@@ -105,7 +105,7 @@ class Case:
     @property
     def sums(self) -> int | None:
         """Noisy sums after which nothing more is read of the records; None: all that follow."""
-        return {"reference_tables": 2 if self.histogram else 1, "sanitized_statistics": 1}.get(self.mechanism)
+        return {"reference_tables": 2 if self.histogram else 1, "sanitized_statistics": 1, "modips": 3}.get(self.mechanism)
 
     @cached_property
     def job(self) -> Job:
@@ -114,6 +114,7 @@ class Case:
         reference = f"reference: {{{', '.join(filter(None, [source, histogram]))}}}"
         noise = ", noise: gaussian" if self.gaussian else ""
         public = ", sensitivity: public" if self.mechanism == "laplace_composed" else ""
+        law = ", law: normal" if self.mechanism == "modips" else ""
         bins = ", bins: 7" if self.mechanism == "perturbed_histogram" else ""
         # one histogram tells no columns apart: its tables have none
         tables = JOB.replace("by: [field]", "by: []") if bins else JOB + FINE * self.fine
@@ -123,7 +124,7 @@ class Case:
                 survey="survey: {weight: weight}" if self.weighted else "",
                 outcome=f"[{', '.join(self.outcomes)}]" if len(self.outcomes) > 1 else self.outcomes[0],
                 model=LOGNORMAL if self.mechanism == "sanitized_statistics" else "null",
-                mechanism=self.mechanism + noise + public + bins,
+                mechanism=self.mechanism + noise + public + law + bins,
                 sets=self.sets,
                 epsilon=self.epsilon,
                 adjacency=self.adjacency,

@@ -37,6 +37,7 @@ CASES = [
     *(Case(STRICT, adjacency, weighted=False) for adjacency in BOTH),
     *(Case(COMPOSED, adjacency) for adjacency in BOTH),
     *(Case(COMPOSED, adjacency, statistics="count") for adjacency in BOTH),
+    *(Case("modips", adjacency) for adjacency in BOTH),
     *(Case("perturbed_histogram", adjacency, weighted=False, sets=2) for adjacency in BOTH),
 ]
 ROUNDING = 1e-9

@@ -30,6 +30,9 @@ NOISY = [
     "reference_tables-histogram",
     "sanitized_statistics-zero_out-lognormal",
     "sanitized-gaussian",
+    "modips-zero_out-sufficient",
+    "modips-bounded",
+    "modips-nested",
 ]
 SILENT = ["weighted-zero_out-bernoulli", "censor_uw-zero_out-beta"]
 """Jobs that draw noise, and jobs that draw none."""

@@ -26,6 +26,7 @@ from dpdist.job.loading import parse_job
 from dpdist.mechanisms.laplace_cells import protect as laplace_cells
 from dpdist.mechanisms.laplace_tables import protect as laplace_tables
 from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.modips import protect as modips
 from dpdist.mechanisms.on_reference import Learned, learn_cells, learn_whitening
 from dpdist.mechanisms.perturbed_histogram import protect as perturbed_histogram
 from dpdist.mechanisms.reference_tables import protect as reference_tables
@@ -179,6 +180,15 @@ CASES: dict[str, tuple[Job, Asked]] = {
         said("laplace_strict", "zero_out", "1", sets=2),
         [(Fraction(4 * UNIT), 6, 1), (Fraction(4 * UNIT), 6, 2)],
     ),
+    # 3/2 of half of ε, on each kind of sum by itself; exchanged 5/2
+    "modips": (
+        said("modips", "zero_out", "1", sets=2, more=", law: lognormal"),
+        [(Fraction(3 * UNIT), size, number) for number, size in enumerate([3, 3, 1] * 2, 1)],
+    ),
+    "modips, exchanged": (
+        said("modips", "substitution", "1", more=", law: lognormal"),
+        [(Fraction(5 * UNIT, 2), size, number) for number, size in enumerate([3, 3, 1], 1)],
+    ),
     # a record enters its cell and the total: 2 · 2/ε, eight figures
     "noisy tables": (
         said("laplace_composed", "substitution", "1/2", more=", sensitivity: public"),
@@ -211,7 +221,7 @@ def test_a_mechanism_asks_for_noise_of_the_scale_that_its_promise_needs(case: st
 
 @pytest.mark.parametrize("case", CASES)
 def test_noise_a_fifth_too_small_is_caught(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (laplace_cells, laplace_tables, perturbed_histogram, reference_tables, sanitized_lognormal):
+    for module in (laplace_cells, laplace_tables, modips, perturbed_histogram, reference_tables, sanitized_lognormal):
         monkeypatch.setattr(module, "Noise", lambda scale, *rest: Noise(scale * Fraction(4, 5), *rest))
     asked, sums, *_ = driven(CASES[case][0])
     assert [plain(one) for one in asked] != expected(case, sums)

@@ -1,0 +1,103 @@
+"""What a job may say of MODIPS: the law whose sufficient statistics it sanitises, and the form of the noise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from math import exp, floor, log
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from dpdist.job.contradiction import Contradiction, declared
+from dpdist.job.mechanism import Noisy
+from dpdist.job.names import Law, Sanitization, Statistics, Truncation
+from dpdist.job.values import budget_text
+
+if TYPE_CHECKING:
+    from dpdist.job.data import Column
+    from dpdist.job.whole import Job
+
+MOST_LEVELS = 1_000
+
+
+class Modips(Noisy):
+    """Noisy sums that are sufficient for a law, and sets drawn from its posterior given them."""
+
+    name: Literal["modips"] = Field(description="noisy sufficient statistics of a law, and draws given them")
+    law: Law = Field(description="the outcome's law within a cell")
+    location: Literal["cells", "main_effects"] = Field(
+        default="cells", description="of a normal or lognormal law: a mean for every cell, or a regression on table columns"
+    )
+    variance: float | None = Field(
+        default=None, gt=0, description="of a normal law, where its variance is public: only means cost then"
+    )
+    sanitization: Sanitization = Field(
+        default="conjoint", description="noise of one scale on all statistics, or an equal part of ε for each kind"
+    )
+    truncation: Truncation = Field(
+        default="clamped",
+        description="sums beyond their domain are set to its end (clamped), or drawn from the truncated law at the scale "
+        "that it needs (bounded); renormalised is refused: it costs more than ε",
+    )
+    nested: Annotated[int, Field(ge=1, le=1_000)] = Field(
+        default=1, description="synthetic sets for every sanitization, which share its part of ε"
+    )
+    statistics: ClassVar[Statistics | None] = "sufficient"
+    tabulates: ClassVar[bool] = True
+
+    @property
+    def counted(self) -> bool:
+        """True if the law has levels."""
+        return self.law in ("bernoulli", "multinomial")
+
+    def clips(self, job: Job) -> bool:
+        return True
+
+    def epsilon(self, job: Job) -> Fraction:
+        """Of one sanitization."""
+        return job.epsilon_per_set * self.nested
+
+    def noises(self, job: Job) -> int:
+        return job.synthetic_sets // self.nested
+
+    def contradictions(self, job: Job) -> Iterator[Contradiction]:
+        yield from super().contradictions(job)
+        if self.truncation == "renormalised":
+            yield Contradiction(("mechanism", "truncation"), self._cost(job), "take clamped, or bounded, whose scale pays")
+        if job.synthetic_sets % self.nested:
+            found = f"{job.synthetic_sets} sets are no multiple of {self.nested}"
+            yield Contradiction(("mechanism", "nested"), found, "take a divisor of synthetic_sets")
+        if self.variance is not None and self.law != "normal":
+            found = f"only the normal law's variance can be public, not that of '{self.law}'"
+            yield Contradiction(("mechanism", "variance"), found, "leave it out")
+        if self.location != "cells" and self.counted:
+            found = f"'{self.law}' has probabilities for every cell"
+            yield Contradiction(("mechanism", "location"), found, "write cells")
+        for outcome in declared(job):
+            yield from self._of_values(outcome, job.columns[outcome])
+
+    def _of_values(self, outcome: str, column: Column) -> Iterator[Contradiction]:
+        """What the law asks of the outcome's values and public bounds."""
+        bounds, whole = ("columns", outcome, "bounds"), ("columns", outcome, "whole")
+        if self.counted and column.codes is None and not column.whole:
+            yield Contradiction(whole, f"'{self.law}' has whole numbers, or coded levels", "add whole: true, or codes")
+        if not self.counted and column.whole:
+            yield Contradiction(whole, f"synthetic values of a {self.law} law are not whole", "leave whole out")
+        low, high = column.bounds or (1.0, 1.0)
+        if self.law == "lognormal" and low <= 0:
+            remedy = "give bounds from above 0, to which lower values are clipped"
+            yield Contradiction(bounds, "a lognormal law has values above 0 alone", remedy)
+        if not self.counted and column.bounds is not None and high <= low:
+            yield Contradiction(bounds, "noise has the width of the bounds as its unit, and they have none", "widen them")
+        if self.law == "bernoulli" and column.bounds is not None and (low, high) != (0.0, 1.0):
+            yield Contradiction(bounds, "a Bernoulli law has the values 0 and 1", "write [0, 1], or take law: multinomial")
+        if self.law == "multinomial" and (levels := floor(high) - floor(low) + 1) > MOST_LEVELS:
+            found = f"{levels:,} levels, each with a noisy count in every cell"
+            yield Contradiction(bounds, found, f"take at most {MOST_LEVELS:,}, or law: normal")
+
+    def _cost(self, job: Job) -> str:
+        """The loss of a sum's renormalised noise at the scale Δ/ε, in a wide domain."""
+        epsilon = float(self.epsilon(job))
+        cost, shown = epsilon + log(2.0 - exp(-epsilon)), budget_text(self.epsilon(job))
+        return f"noise renormalised to a domain at the scale Δ/ε costs up to {cost:.4g} a sanitization, and not ε = {shown}"

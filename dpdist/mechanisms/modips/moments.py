@@ -1,0 +1,128 @@
+"""The normal and the lognormal law between public bounds, given sanitised moments: means by cell, one variance.
+
+In half widths of the bounds u = Xβ + σe. The prior of β is flat, that of σ² is worth one record of a quarter of the half
+width: β | σ ~ N(B, σ²K⁻¹) with K = X'AX, A = diag(Σv), B = K⁻¹X'Σvu, and σ² = (S + 1/16)/χ² of Σv − p + 1 degrees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from dpdist.core.keys import open_uniforms
+from dpdist.core.records import Codes, Floats, Records
+from dpdist.mechanisms.modips.release import Sanitized
+from dpdist.mechanisms.modips.sensitivity import UNIT
+from dpdist.models.lognormal.laws import limited_lognormal_mean
+from dpdist.models.numerics.chi import chi_quantiles
+from dpdist.models.protocol import Draws, Parameter
+
+PRIOR_SD = 0.25
+"""Guess of the standard deviation, in half widths; it is worth one record."""
+LEAST_SD = 0.01
+"""Standard deviations are taken to be no smaller, in half widths."""
+
+
+@dataclass(frozen=True)
+class Moments(Sanitized):
+    """Sums of (1 − v, vu) by cell and of v(u² − 1/2) in all."""
+
+    @property
+    def names(self) -> tuple[tuple[str, ...], ...]:
+        first = () if self.weights is None else (tuple(f"1 - v of {cell}" for cell in self.labels),)
+        second = () if self.variance is not None else (("v (u^2 - 1/2) of all cells",),)
+        return (*first, tuple(f"v u of {cell}" for cell in self.labels), *second)
+
+    @property
+    def domain(self) -> tuple[Floats, Floats]:
+        n, total = UNIT * self.count, UNIT * self.count.sum(keepdims=True) / 2.0
+        second = np.empty(0) if self.variance is not None else total
+        if self.weights is None:
+            return np.concatenate([-n, -second]), np.concatenate([n, second])
+        most = np.ceil(n * (1.0 - min(1.0, self.weights[0] / self.weights[1]))) + self.count
+        return np.concatenate([np.zeros_like(n), -n, -second]), np.concatenate([np.minimum(most, n), n, second])
+
+    @property
+    def drawn(self) -> tuple[Parameter, ...]:
+        units = "natural logarithm" if self.law == "lognormal" else "1"
+        return Parameter("mean", (("cell", self.labels),), units), Parameter("standard_deviation", (), units)
+
+    @property
+    def middle(self) -> tuple[float, float]:
+        """Centre and half width of the bounds, of logarithms under the lognormal law."""
+        low, high = np.log(self.outcome_bounds) if self.law == "lognormal" else self.outcome_bounds
+        return (low + high) / 2.0, (high - low) / 2.0
+
+    def statistics(self, records: Records, alpha: Floats) -> Floats:
+        centre, half = self.middle
+        values = np.clip(records.outcome, *self.outcome_bounds)
+        u = np.clip(((np.log(values) if self.law == "lognormal" else values) - centre) / half, -1.0, 1.0)
+        v, cell, cells = self.entered(records, alpha), self.pattern(records.frame), len(self.labels)
+        first = np.bincount(cell, weights=np.rint(v * u), minlength=cells)
+        second = [] if self.variance is not None else [np.rint(v * (u**2 - 0.5)).sum()]
+        return np.concatenate([self.absent(cell, v), first, second])
+
+    def laws(self, sums: Floats, rng: np.random.Generator) -> Mapping[str, Floats]:
+        held = self.held(sums)
+        start = 0 if self.weights is None else len(self.count)
+        b = np.clip(sums[:, start : start + len(self.count)] / UNIT, -held, held)
+        uniforms = open_uniforms(rng, (len(sums), 1 + (len(self.count) if self.matrix is None else self.matrix.shape[1])))
+        normals, total = ndtri(uniforms[:, 1:]), held.sum(axis=1)
+        if self.matrix is None:
+            centre, explained, spread = b / held, (b * b / held).sum(axis=1), normals / np.sqrt(held)
+        else:
+            x, xb = self.matrix, b @ self.matrix
+            root = np.linalg.cholesky(np.einsum("ci,dc,cj->dij", x, held, x))
+            beta = np.linalg.solve(root @ root.swapaxes(1, 2), xb[..., None])[..., 0]
+            noise = np.linalg.solve(root.swapaxes(1, 2), normals[..., None])[..., 0]
+            centre, explained, spread = beta @ x.T, (beta * xb).sum(axis=1), noise @ x.T
+        sd = self._deviation(sums[:, -1], total, explained, uniforms[:, 0])
+        middle, half = self.middle
+        mean = np.clip(centre + sd[:, None] * spread, -1.0, 1.0)
+        return {"mean": middle + half * mean, "standard_deviation": half * sd}
+
+    def _deviation(self, last: Floats, total: Floats, explained: Floats, uniforms: Floats) -> Floats:
+        """Standard deviations drawn from their posteriors, (draw,), in half widths."""
+        if self.variance is not None:
+            return np.full(len(total), np.sqrt(self.variance))
+        scatter = np.clip(last / UNIT + total / 2.0 - explained, LEAST_SD**2 * total, total)
+        degrees = np.maximum(total - len(self.count if self.matrix is None else self.matrix.T), 0.0) + 1.0
+        alike = np.unique(degrees)
+        chi = chi_quantiles(float(alike[0]), uniforms) if len(alike) == 1 else _chi(degrees, uniforms)
+        return np.clip(np.sqrt(scatter + PRIOR_SD**2) / chi, LEAST_SD, 1.0)
+
+    def expect(self, theta: Draws) -> tuple[Floats, Floats]:
+        """E(w|x) and E(wy|x) with y limited to its public bounds, (draw, row)."""
+        mean, sd = theta["mean"], np.broadcast_to(theta["standard_deviation"][:, None], theta["mean"].shape)
+        limit = limited_lognormal_mean(mean, sd**2, self.outcome_bounds) if self.law == "lognormal" else None
+        typical = limited_normal_mean(mean, sd, self.outcome_bounds) if limit is None else limit
+        weight = self.weight(theta)
+        return weight[:, self.design.pattern], (weight * typical)[:, self.design.pattern]
+
+    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        """Outcomes of the law, limited to their public bounds, with their cell's mean weight."""
+        cell = self.pattern(frame_row)
+        noise = ndtri(open_uniforms(rng, (len(frame_row),)))
+        values = theta["mean"][0][cell] + theta["standard_deviation"][0] * noise
+        outcome = np.exp(values) if self.law == "lognormal" else values
+        return np.clip(outcome, *self.outcome_bounds), self.weight(theta)[0][cell]
+
+
+def limited_normal_mean(mean: Floats, sd: Floats, bounds: tuple[float, float]) -> Floats:
+    """E min(max(Y, low), high) for Y ~ N(mean, sd²): low + sd (g(low) − g(high)), sd·g(t) = E max(Y − t, 0)."""
+
+    def above(limit: float) -> Floats:
+        t = (mean - limit) / sd
+        return np.asarray(t * ndtr(t) + np.exp(-0.5 * t**2) / np.sqrt(2.0 * np.pi))
+
+    return np.clip(bounds[0] + sd * (above(bounds[0]) - above(bounds[1])), *bounds)
+
+
+def _chi(degrees: Floats, uniforms: Floats) -> Floats:
+    """Quantiles of χ laws that have degrees of their own."""
+    from scipy.special import gammaincinv
+
+    return np.asarray(np.sqrt(2.0 * gammaincinv(degrees / 2.0, uniforms)))
