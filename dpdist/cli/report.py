@@ -203,8 +203,8 @@ def _listed(said: dict[str, Any], name: str, heading: str) -> list[str]:
 def _wide(rows: pd.DataFrame, sizes: Frame) -> list[tuple[pd.DataFrame, list[str]]]:
     """One row a cell: the default estimator of every statistic with its standard error, ABREAST statistics at a time;
     beside it, cell by cell, why a figure may be missing."""
-    default = "parameters" if (rows["estimator"] == "parameters").any() else "records"
-    mine = rows[rows["estimator"] == default]
+    told = (rows["estimator"] == "parameters").groupby([rows["statistic"], rows["variable"].fillna("")]).transform("any")
+    mine = rows[(rows["estimator"] == "parameters") | ~told]
     by = [str(name) for name in rows.columns[: rows.columns.get_loc("statistic")]]
     cells, parts = cross(sizes, by, True), []
     records: dict[tuple[str, ...], int] = dict(zip(cells.labels, map(int, cells.membership @ sizes.count), strict=True))

@@ -18,7 +18,7 @@ import scipy
 from scipy.special import gammaln
 
 from dpdist.core.keys import open_uniforms
-from dpdist.core.records import Codes, Floats, Records
+from dpdist.core.records import Codes, Floats, Ints, Records
 from dpdist.models.numerics import grid
 from dpdist.models.numerics.tiles import Tile, tile_records
 from dpdist.models.outcome import OutcomeModel, whole
@@ -83,6 +83,12 @@ class NegativeBinomial(OutcomeModel):
         """E w = 1 and E y, y limited to its public bounds, (draw, row)."""
         mean = limited_negative_binomial_mean(theta["mean"], theta["dispersion"], self.outcome_bounds)
         return self.per_row(mean[:, None])
+
+    def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
+        """Share of records of at most `value`, of pairs of a row and a value, (draw, pair)."""
+        mean, dispersion = theta["mean"][:, None], theta["dispersion"][:, None]
+        found = scipy.stats.nbinom.cdf(np.floor(value), dispersion, dispersion / (mean + dispersion))
+        return self.within_bounds(np.asarray(found), value)
 
     @property
     def program(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dpdist.estimation.estimators import STATISTICS
 from dpdist.job import Family, Job, Statistics
 from dpdist.models.protocol import Expectation
 from dpdist.publish.refit import Recentred
@@ -77,6 +78,14 @@ BETWEEN_SETS = (
     "the privacy weights, which trim tails, is not in it, and outgrows it in large strata"
 )
 
+FURTHER = [
+    "ratios, proportions, shares and differences: the same parts of their linearised forms, so that sums which two cells "
+    "share enter with their covariance",
+    "quantiles: intervals of the share of weight below them, read off the distribution function (Woodruff); beside "
+    "reference tables the reference's own sampling error at a known mean is in them",
+]
+"""What is in the errors of further statistics."""
+
 LAW_AGAIN = (
     "estimator `parameters`: composition of the sample over cells, the spread of the posterior given the first set's sums, "
     "in which weights count by their share of the public bound, and other noise with another draw, simulated; how weights "
@@ -131,6 +140,7 @@ def standard_errors(release: Release) -> list[str]:
         )
     if job.rake:
         said.append("raked estimates: of their residuals from a regression on the margins; a raked total has none")
+    said += FURTHER if any(each.name not in STATISTICS for table in job.tables for each in table.statistics) else []
     return [*said, *_design(job), *([ONE_SET] if job.synthetic_sets == 1 and not (told or drawn) else [])]
 
 

@@ -131,6 +131,14 @@ def wider(interval: Interval, by: Wider) -> Interval:
     return Interval(value, error, df, lower, upper)
 
 
+def unidentified_rows(release: Release, outcome: int) -> NDArray[np.bool_]:
+    """Rows of the frame whose mean weight, or whose mean of an outcome, the noisy sums do not identify, (row,)."""
+    ranges = _ranges(release, outcome)[0]
+    if ranges is None:
+        return np.zeros(len(release.frame), dtype=bool)
+    return np.asarray((ranges.most_weight > ranges.least_weight) | (ranges.most > ranges.least))
+
+
 def _ranges(release: Release, outcome: int) -> tuple[Ranges | None, Floats, Floats]:
     """Ranges of the frame's rows, None where all are identified, and the estimates that they are about."""
     rows = len(release.frame)

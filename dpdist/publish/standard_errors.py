@@ -21,8 +21,8 @@ from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import Figures, Sums, counts_and_means, stratum_sizes
 from dpdist.estimation.raking import Margin, factors, margins_of, raked_counts_and_means
 from dpdist.estimation.variance import Stage
-from dpdist.models.protocol import Draws, Expectation, StratumModel, expected_of
-from dpdist.publish.refit import DRAWS, Expectations, Expected, Recentred, rerun
+from dpdist.models.protocol import Draws, Expectation, StratumModel
+from dpdist.publish.refit import DRAWS, Expected, Laws, Recentred, expected_under, refitted
 from dpdist.publish.released import Release
 
 
@@ -56,25 +56,39 @@ class Spreads(NamedTuple):
     unweighted: Spread
 
 
-def spreads(release: Release, tick: Callable[[int], None]) -> list[Spreads] | None:
-    """Spreads of every outcome's expectations for every frame row, stratum by stratum; None where the model cannot tell
-    them. Those of a clamped fit, which has no sufficient statistics, no model can.
-    """
+def laws(release: Release, tick: Callable[[int], None]) -> list[Laws | None] | None:
+    """Laws of every stratum, None for one without a fit; None at all where the model cannot tell any. Those of a clamped
+    fit, which has no sufficient statistics, no model can."""
     if release.job.mechanism.clamps or not isinstance(release.model(0), Recentred | Resampled):
+        return None
+    found = []
+    for stratum in range(len(release.frame.stratum_labels)):
+        with np.errstate(all="ignore"):
+            found.append(_simulated(release, stratum) or refitted(release, stratum))
+        tick(1)
+    return found
+
+
+def spreads(release: Release, tick: Callable[[int], None]) -> list[Spreads] | None:
+    """Spreads of every outcome's expectations for every frame row; None where the model cannot tell them."""
+    return spreads_under(release, laws(release, tick))
+
+
+def spreads_under(release: Release, known: Sequence[Laws | None] | None) -> list[Spreads] | None:
+    """The same under laws that are known."""
+    if known is None:
         return None
     rows, sizes = len(release.frame), (DRAWS, DRAWS, DRAWS, 1, 1)
     found = [
         Spreads(*(Spread(np.full((n, rows), np.nan), np.full((n, rows), np.nan)) for n in sizes))
         for _ in release.job.outcomes
     ]
-    for stratum in range(len(release.frame.stratum_labels)):
+    for stratum, each in enumerate(known):
         own = release.frame.rows_of(stratum)
         with np.errstate(all="ignore"):
-            told = _simulated(release, stratum) or rerun(release, stratum)
-            for outcome, of_outcome in zip(found, told, strict=True):
+            for outcome, of_outcome in zip(found, expected_under(release, stratum, each), strict=True):
                 for spread, expected in zip(outcome, of_outcome, strict=True):
                     spread.weight[:, own], spread.product[:, own] = expected
-        tick(1)
     rake = margins_of(release.job, release.frame)
     return [Spreads(*(_raked(spread, release, rake) for spread in each)) for each in found] if rake else found
 
@@ -135,14 +149,13 @@ def normal_variance(drawn: Floats) -> Floats:
         return np.asarray(((high - low) / (2.0 * ndtri(0.95))) ** 2)
 
 
-def _simulated(release: Release, stratum: int) -> list[Expectations] | None:
-    """The same, by outcome, of a model that is sampled anew as it was released; None of another."""
+def _simulated(release: Release, stratum: int) -> Laws | None:
+    """Laws of a model that is sampled anew as it was released; None of another."""
     model, label = release.model(stratum), release.frame.stratum_labels[stratum]
     if not isinstance(model, Resampled):
         return None
     theta, n = release.theta(model, stratum, 0), int(release.frame.stratum_count[stratum])
     key = release.seed.child(f"precision {label}")
     redrawn = model.resampled(theta, n, DRAWS, key.generator("centres"))
-    drawn, outcomes = model.noised_again(theta, n, DRAWS, key.generator("draws")), range(len(release.job.outcomes))
-    laws = (redrawn, redrawn, drawn, theta, theta)
-    return [Expectations(*(expected_of(model, each, j) for each in laws)) for j in outcomes]
+    drawn = model.noised_again(theta, n, DRAWS, key.generator("draws"))
+    return Laws(model, (redrawn, redrawn, drawn, theta, theta))

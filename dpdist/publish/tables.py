@@ -26,6 +26,7 @@ from dpdist.estimation.variance import Stage
 from dpdist.job import Table
 from dpdist.mechanisms.laplace_tables.release import NoisyTables
 from dpdist.models.protocol import Expectation, expected_of
+from dpdist.publish.further import Material, further
 from dpdist.publish.limits import limited
 from dpdist.publish.noisy_figures import noised_intervals
 from dpdist.publish.released import Release
@@ -72,47 +73,52 @@ def estimates(release: Release, cells: Cells, grounds: Grounds) -> dict[str, lis
     return {"parameters": parameters, "records": combined_records(release, cells, sums, floor)}
 
 
-def table(release: Release, said: Table, grounds: Mapping[str, Grounds]) -> pa.Table:
+COLUMNS = ("statistic", "variable", "estimator")
+NUMBERS = ("estimate", "standard_error", "df", "lower", "upper")
+
+
+def table(release: Release, said: Table, grounds: Mapping[str, Grounds], material: Material | None = None) -> pa.Table:
     """One row per cell × statistic × estimator, cells in the declared order of levels; `grounds` by outcome, none where
-    figures themselves were released."""
+    figures themselves were released. `material` is needed for further statistics alone."""
     cells = cross(release.frame, said.by, said.margins)
-    first = release.job.outcomes[0]
-    wanted = {statistic.variable or first for statistic in said.statistics}
-    if isinstance(model := release.model(0), NoisyTables):
-        found = {first: {"parameters": noised_intervals(release, model, said, cells)}}
-    else:
-        found = {outcome: estimates(release, cells, each) for outcome, each in grounds.items() if outcome in wanted}
-    outcomes = release.job.outcomes
-    found = {outcome: limited(release, cells, outcomes.index(outcome), each) for outcome, each in found.items()}
-    names = {name: k for k, name in enumerate(STATISTICS)}
+    found = _intervals_of(release, said, cells, grounds, material)
     columns: dict[str, list[object]] = {name: [] for name in said.by}
-    figures: dict[str, list[object]] = {
-        name: []
-        for name in (
-            "statistic",
-            "variable",
-            "estimator",
-            "estimate",
-            "standard_error",
-            "df",
-            "lower",
-            "upper",
-            "suppressed",
-        )
-    }
+    figures: dict[str, list[object]] = {name: [] for name in (*COLUMNS, *NUMBERS, "suppressed")}
     for cell, label in enumerate(cells.labels):
-        for statistic in said.statistics:
-            for estimator, intervals in found[statistic.variable or first].items():
-                interval = intervals[names[statistic.name]]
+        for statistic, intervals in zip(said.statistics, found, strict=True):
+            for estimator, interval in intervals.items():
                 row = _row(interval, cell)
                 for name, level in zip(said.by, label, strict=True):
                     columns[name].append(level)
-                values = (statistic.name, statistic.variable, estimator, *row, row[0] is None)
+                values = (statistic.label, statistic.about, estimator, *row, row[0] is None)
                 for name, value in zip(figures, values, strict=True):
                     figures[name].append(value)
-    text = [(name, pa.string()) for name in (*said.by, "statistic", "variable", "estimator")]
-    number = [(name, pa.float64()) for name in ("estimate", "standard_error", "df", "lower", "upper")]
+    text = [(name, pa.string()) for name in (*said.by, *COLUMNS)]
+    number = [(name, pa.float64()) for name in NUMBERS]
     return pa.table(columns | figures, schema=pa.schema([*text, *number, ("suppressed", pa.bool_())]))
+
+
+def _intervals_of(
+    release: Release, asked: Table, cells: Cells, grounds: Mapping[str, Grounds], material: Material | None
+) -> list[dict[str, Interval]]:
+    """By statistic of a table, intervals by estimator."""
+    first, outcomes = release.job.outcomes[0], release.job.outcomes
+    plain = [statistic for statistic in asked.statistics if statistic.name in STATISTICS]
+    wanted = {statistic.variable or first for statistic in plain}
+    if isinstance(model := release.model(0), NoisyTables):
+        found = {first: {"parameters": noised_intervals(release, model, asked, cells)}}
+    else:
+        found = {outcome: estimates(release, cells, each) for outcome, each in grounds.items() if outcome in wanted}
+    found = {outcome: limited(release, cells, outcomes.index(outcome), each) for outcome, each in found.items()}
+    made = []
+    for statistic in asked.statistics:
+        if statistic.name in STATISTICS:
+            own, k = found[statistic.variable or first], STATISTICS.index(statistic.name)
+            made.append({estimator: intervals[k] for estimator, intervals in own.items()})
+        else:
+            assert material is not None
+            made.append(further(material, cells, statistic))
+    return made
 
 
 def _row(interval: Interval, cell: int) -> list[float | None]:

@@ -148,7 +148,7 @@ def compared(
                 errors = np.sqrt([each.variance for each in estimates])
             off = _expectations(cells, sums) - [each.value for each in estimates]
             judged = (cells.membership @ n >= LEAST) & (errors > 0)
-            for statistic in table.statistics:
+            for statistic in (each for each in table.statistics if each.name in STATISTICS):
                 k = STATISTICS.index(statistic.name)
                 if (statistic.variable or job.outcomes[0]) == outcome:
                     for cell in np.flatnonzero(judged[k]):

@@ -243,12 +243,14 @@ class ReferenceCells(OutcomeModel):
         return means[:, 1:] if len(self.outcomes) > 1 else means[:, 1], means[:, 0]
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """Means under other samples of both files, without noise."""
-        together = self._errors(theta, "sampling", theta["unit"][0].astype(np.int64), draws, rng)
-        if not theta["alone"].any():
-            return self._moved(theta, together)
-        alone = self._errors(theta, "alone", np.arange(len(self.labels)), draws, rng)
-        return self._moved(theta, [one + other for one, other in zip(together, alone, strict=True)])
+        """Means under other samples of both files, without noise; and the errors of the reference's shapes, in
+        deviations, `shape` (draw, cell)."""
+        errors = self._errors(theta, "sampling", theta["unit"][0].astype(np.int64), draws, rng)
+        if theta["alone"].any():
+            alone = self._errors(theta, "alone", np.arange(len(self.labels)), draws, rng)
+            errors = [one + other for one, other in zip(errors, alone, strict=True)]
+        shape = rng.standard_normal((draws, len(self.labels)))
+        return Draws({**self._moved(theta, errors).values, "shape": shape})
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """Means under other noise: for standard errors, not for release."""

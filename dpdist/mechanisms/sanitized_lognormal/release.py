@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.core.records import Codes, Floats, Frame, Records
+from dpdist.core.records import Codes, Floats, Frame, Ints, Records
 from dpdist.job import Job, NoiseName
 from dpdist.job.mechanisms import SanitizedStatistics
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, noise_scale
@@ -164,6 +164,10 @@ class SanitizedLognormal(OutcomeModel):
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         """E(w|x) and E(wy|x) of every frame row under the fit, (draw, row)."""
         return self.law.expect(of(theta["means"], theta["covariance"]))
+
+    def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
+        """Share of the weight with an outcome of at most `value` under the fit, (draw, pair)."""
+        return self.law.until(of(theta["means"], theta["covariance"]), row, value, outcome)
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         return self.law.simulate(of(theta["drawn_means"], theta["drawn_covariance"]), frame_row, rng)
