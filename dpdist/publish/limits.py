@@ -38,7 +38,7 @@ def looked_through(release: Release) -> bool:
     return any("spans" in said for said in release.sets[0].values())
 
 
-def unclipped(release: Release) -> tuple[int, int]:
+def publicly_limited(release: Release) -> tuple[int, int]:
     """Cells that public bounds alone limit, and all cells."""
     (low, high), weight = release.job.outcome_column.bounds or (0.0, 1.0), release.job.survey.weight
     most = (release.job.columns[weight].bounds or (0.0, 1.0))[1] if weight is not None else 0.0

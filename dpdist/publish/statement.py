@@ -15,7 +15,7 @@ from dpdist.privacy.claims import in_words
 from dpdist.privacy.domain import domain
 from dpdist.publish.accuracy import standard_errors
 from dpdist.publish.borrowing import borrowing
-from dpdist.publish.limits import drifted, looked_through, unclipped, unidentified
+from dpdist.publish.limits import drifted, looked_through, publicly_limited, unidentified
 from dpdist.publish.released import DISTRIBUTIONS, DONORS, Release
 
 APPROVAL = (
@@ -255,7 +255,7 @@ def _post_processing(release: Release) -> list[str]:
             else "are not shrunk"
         )
         if looked_through(release):
-            steps += [AS_CLIPPED.format(how, *unclipped(release)), LOOKED_THROUGH.format(ALARM)]
+            steps += [AS_CLIPPED.format(how, *publicly_limited(release)), LOOKED_THROUGH.format(ALARM)]
         else:
             steps.append(
                 "clipping is undone by the scale of weights and of outcomes (the shift, if outcomes may be negative or are "
