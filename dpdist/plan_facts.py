@@ -10,6 +10,7 @@ from dpdist.job import Job, budget_text
 from dpdist.mechanisms.reference_tables.collapsing import fewest
 from dpdist.mechanisms.reference_tables.sensitivity import noise_scales
 from dpdist.privacy import adjacency, claims
+from dpdist.privacy.units import record_epsilon
 from dpdist.runtime.blocks import log_lik_bytes
 from dpdist.survey.earlier_release import ReferenceRelease
 from dpdist.survey.reference_file import ReferenceFile
@@ -79,7 +80,7 @@ def reference(plan: Plan, found: ReferenceFile | ReferenceRelease) -> str:
         return said
     cell = plan.frame.group(job.cell_columns)[0]
     size = np.bincount(cell, weights=found.counts(plan.frame)).astype(int)
-    few = fewest(noise_scales(job.epsilon_of_tables, job.budget.adjacency, len(job.outcomes)))
+    few = fewest(noise_scales(record_epsilon(job, job.epsilon_of_tables), job.budget.adjacency, len(job.outcomes)))
     said += f", {size.min():,} to {size.max():,} in each of {len(size):,} cells"
     small = int((size < few).sum())
     return said + (f"; {small:,} of fewer than {few:,.0f}, which noise would drown, have sums together" if small else "")

@@ -32,6 +32,7 @@ from dpdist.opening import release_in
 from dpdist.planning import Plan, make_plan, refuse_formats
 from dpdist.privacy.claims import promised
 from dpdist.privacy.guarantees import Strict
+from dpdist.privacy.small_counts import refuse_small_counts
 from dpdist.publish.folder import REPLAYED, publishing, recover, refuse_links
 from dpdist.publish.folder import publish as publish_folder
 from dpdist.publish.opened import Release as Opened
@@ -113,7 +114,7 @@ def run(
     input : the confidential records in place of the job's own: a file, a pandas data frame or an Arrow table.
     replay : the confidential folder of a run to repeat, draw by draw, for a test or an audit.
     listener : is told of progress.
-    counted : whether the ledger that job or environment name is charged; not in a study, whose data are public.
+    counted : whether a ledger is charged and small sample counts are refused; not in a study, whose data are public.
 
     Returns
     -------
@@ -144,6 +145,8 @@ def _run(job: Job, space: Workspace, input: Input, replay: str | Path | None, li
     refuse_links(space.public)
     refuse_links(space.held)
     plan = make_plan(job, input, listener)
+    if counted:
+        refuse_small_counts(job, plan.frame)
     identity = Identity(_decisive(plan), plan.source.fingerprint())
     meter = Meter.of(job, plan.promise.total, space, uncharged=not counted or replay is not None or space.replayed)
     meter.check(listener)

@@ -309,6 +309,7 @@ def test_a_kill_between_the_two_renames_of_a_swap_loses_nothing(finished: Path, 
 
 SMALL = (
     JOB.replace("sample: 1500", "sample: 120").replace("synthetic_sets: 3", "synthetic_sets: 1").replace('"10.8"', '"1.2"')
+    + 'public_frame: {accepted: "simulated records"}\n'
 )
 
 
@@ -458,6 +459,7 @@ def test_a_group_of_one_record_is_refused_rather_than_released_from_rounding_err
     """Its bound does not fall with its weight, so the search would end only where the arithmetic does."""
     path = survey_file(tmp_path, lognormal_records(500, seed, x=["a"] + ["b"] * 499))
     text = OWN.format(columns="{x: {levels: [b, a]}, salary: {bounds: [0, 10000000]}}", strata="[]", predictors="[x]")
+    text += 'public_frame: {accepted: "simulated records"}\n'
     with pytest.raises(dpdist.FitError) as refused:
         dpdist.run(dpdist.parse_job(text), tmp_path / "ws", path)
     assert "p = 2" in str(refused.value)

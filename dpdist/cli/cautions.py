@@ -14,13 +14,12 @@ from dpdist.models.copula.model import Scores
 from dpdist.models.copula.shapes import LEAST
 from dpdist.models.protocol import StratumModel
 from dpdist.planning import Plan
+from dpdist.privacy import small_counts
 from dpdist.survey.reference_file import ReferenceFile
 
 LARGE_EPSILON = 20
 NAMED = 20
 """Small cells that a plan names."""
-FEW = 3
-"""A published sample count below it is remarked."""
 WEIGHTED_BOUND = (20.0, 10.0)
 """Records × Δ* at which a weighted fit of p predictors just exists: the first number, and the second times p."""
 
@@ -35,7 +34,7 @@ def cautions(plan: Plan) -> Iterator[str]:
     if plan.goodness is not None:
         yield from plan.goodness.cautions(job)
     if not job.sizes_secret:
-        yield from _small_counts(plan.frame)
+        yield from filter(None, [small_counts.caution(job, plan.frame)])
         yield from _empty_levels(plan.frame)
 
 
@@ -79,18 +78,6 @@ def _small_cells(plan: Plan) -> Iterator[str]:
         yield (
             f"cells with fewer than {LEAST:,} reference records take part of their distributions from cells like them: "
             f"{', '.join(found[:NAMED])}{more}"
-        )
-
-
-def _small_counts(frame: Frame) -> Iterator[str]:
-    """Published sample counts that single out a few people."""
-    few = frame.count[(frame.count > 0) & (frame.count < FEW)]
-    if len(few):
-        every, single = int((frame.count > 0).sum()), int((few == 1).sum())
-        yield (
-            f"{len(few):,} of {every:,} published sample counts are below {FEW}, {single:,} of them of "
-            "one record: who knows that person reads off its columns; take coarser levels, fewer columns, or "
-            "reference_tables under adjacency: add_remove, which keeps counts secret"
         )
 
 

@@ -78,6 +78,7 @@ def _promise(said: Mapping[str, Any]) -> dict[str, str]:
 def _covered(said: Mapping[str, Any]) -> dict[str, str]:
     """Which files ε compares, what is not protected and who is trusted; of a statement that has them."""
     lines = {"neighbours": said.get("adjacency_in_words"), "not covered": ", ".join(said.get("not_protected", ()))}
+    lines |= {"small counts": said.get("public_frame", {}).get("in_words")}
     lines |= {"unit": said.get("privacy_unit_in_words"), "trusted": said.get("trust_model")}
     return {name: text for name, text in lines.items() if text}
 
@@ -168,6 +169,12 @@ def audit_text(found: Confidential[pd.DataFrame]) -> RenderableType:
     """What an audit found, for the custodian's eyes."""
     said = "exceeded: records whose exact loss, with all weights computed anew, is over 2Δ; largest_share: of 2Δ, at most"
     return Group(table_text("Leave-one-out audit (confidential)", found.disclose_to_custodian()), Text(said, style="dim"))
+
+
+def lower_bounds_text(table: Confidential[pd.DataFrame]) -> RenderableType:
+    """What draws of releases showed, for the custodian's eyes."""
+    meaning = "at_least: ε that the draws prove, with a confidence of 95 % each; over what is claimed the claim is wrong"
+    return Group(table_text("Lower bounds (confidential)", table.disclose_to_custodian()), Text(meaning, style="dim"))
 
 
 def _statement(space: Workspace) -> dict[str, Any]:

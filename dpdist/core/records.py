@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +56,14 @@ class Records:
         return self.take(slice(start, stop))
 
 
+class SmallCounts(NamedTuple):
+    """Of a frame's counts: how many are below a minimum, how many of them are of one record, how many there are."""
+
+    few: int
+    single: int
+    every: int
+
+
 @dataclass(frozen=True)
 class Frame:
     """Counts per distinct combination of the public columns: one row a combination, sorted by stratum first.
@@ -100,6 +109,11 @@ class Frame:
         counts = np.zeros(len(self.stratum_labels), dtype=np.int64)
         np.add.at(counts, self.stratum, self.count)
         return counts
+
+    def below(self, least: int) -> SmallCounts:
+        """Counts of at least one record that are below `least`."""
+        met = self.count[self.count > 0]
+        return SmallCounts(int((met < least).sum()), int((met == 1).sum()), len(met))
 
     def crossed(self) -> Frame:
         """The same counts over every combination of levels, those without a record included; in the order of `codes`."""

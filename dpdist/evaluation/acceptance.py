@@ -36,6 +36,7 @@ from dpdist.core.table_cells import cross
 from dpdist.job import Gate, Job, Statistic, Table, budget_text
 from dpdist.mechanisms.laplace_cells.sensitivity import UNIT, CellBounds
 from dpdist.privacy.noise import whole_laplace
+from dpdist.privacy.units import record_epsilon
 from dpdist.storage.noise_once import drawn_once
 from dpdist.storage.workspace import Workspace
 
@@ -81,7 +82,7 @@ def gate_noise(space: Workspace, job: Job) -> Floats:
 def noise_scale(job: Job) -> Fraction:
     """In whole units: every gate has an equal part of the gates' budget."""
     assert job.accept is not None
-    return SENSITIVITY * len(job.accept.gates) / job.accept.epsilon
+    return SENSITIVITY * len(job.accept.gates) / record_epsilon(job, job.accept.epsilon)
 
 
 def measure(

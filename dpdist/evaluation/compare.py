@@ -20,6 +20,7 @@ from dpdist.evaluation.model_baselines import FITTED, Fitted
 from dpdist.evaluation.reference_baselines import REFERRED, Referred
 from dpdist.job import Comparator, Job, Statistic, StatisticName, Table
 from dpdist.mechanisms.laplace_tables.sensitivity import figures_met
+from dpdist.privacy.units import record_epsilon
 from dpdist.survey.simulate import FIELDS, SEXES, Truth
 
 NO_COMPARATOR = "missing: comparators have counts, means and totals"
@@ -145,7 +146,7 @@ def _noised(
 ) -> dict[str, dict[StatisticName, Floats]]:
     """Noised statistics by outcome; counts are noised once, among the first outcome's."""
     figures = figures_met(frame, job.tables)
-    epsilon, found = float(job.budget.epsilon), dict[str, dict[StatisticName, Floats]]()
+    epsilon, found = float(record_epsilon(job, job.budget.epsilon)), dict[str, dict[StatisticName, Floats]]()
     for number, (outcome, estimate) in enumerate(estimates.items()):
         plain = [s for s in said.statistics if s.name in STATISTICS]
         wanted = [s.name for s in plain if s.variable == outcome or (s.variable is None and number == 0)]

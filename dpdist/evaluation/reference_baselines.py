@@ -17,6 +17,7 @@ from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import group_sums
 from dpdist.job import Job, StatisticName
 from dpdist.mechanisms.laplace_cells.sensitivity import CellBounds, noise_scale
+from dpdist.privacy.units import record_epsilon
 
 QUANTILE = 0.99
 REFERRED = ("laplace_finest", "reference_only")
@@ -54,5 +55,7 @@ def referred(job: Job, frame: Frame, current: Iterable[Records], reference: Iter
     for records in current:
         units = bounds.pairs(records.weight, records.outcome)
         pairs += np.column_stack([group_sums(group[records.frame], column, cells) for column in units.T])
-    noise = key.generator("compare laplace_finest", "all").laplace(0.0, float(noise_scale(job.budget.epsilon)), pairs.shape)
+    noise = key.generator("compare laplace_finest", "all").laplace(
+        0.0, float(noise_scale(record_epsilon(job, job.budget.epsilon))), pairs.shape
+    )
     return Referred(row, bounds.sums(pairs + noise), known)

@@ -13,6 +13,7 @@ from dpdist.job.design import Survey
 from dpdist.job.mechanisms import Mechanism
 from dpdist.job.model import Model, Outcome
 from dpdist.job.names import Measure
+from dpdist.job.units import PrivacyUnit
 from dpdist.job.values import Budget, Frozen, Name, Period
 
 HISTOGRAM_SHARE = Fraction(1, 3)
@@ -85,6 +86,7 @@ class Calibration(Frozen):
     mechanism: Mechanism
     budget: ReleaseBudget
     synthetic_sets: int
+    privacy_unit: PrivacyUnit | None = Field(default=None, exclude_if=lambda said: said is None)
     referring: bool = Field(description="whether weights are fixed on a reference")
     bound: float = Field(description="M of a clamp, or Δ* of a set")
     measure: Measure

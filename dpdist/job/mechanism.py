@@ -194,6 +194,9 @@ class Noisy(MechanismSpec):
         if job.epsilon_per_set < LEAST_BUDGET:
             found = f"{job.synthetic_sets} sets leave less than 1e-6 for each"
             yield Contradiction(("synthetic_sets",), f"{found}, and {TOO_LITTLE}", "take fewer sets, or a larger epsilon")
+        elif job.epsilon_per_set / job.most_records < LEAST_BUDGET:
+            found = f"{job.most_records} records of a unit leave less than 1e-6 for each"
+            yield Contradiction(("privacy_unit", "most"), f"{found}, and {TOO_LITTLE}", "take fewer, or a larger epsilon")
 
     def _against_bounds(self, job: Job) -> Iterator[Contradiction]:
         """Whether a value lies outside its bounds depends on the records: it is clipped."""

@@ -26,8 +26,10 @@ from dpdist.job.names import (
     Statistics,
 )
 from dpdist.job.presentation import Presentation
+from dpdist.job.public_frame import FRAME_MINIMUM, PublicFrame
 from dpdist.job.running import Diagnostics, Record, Runtime, Sampler
 from dpdist.job.tables import Microdata, Rake, Table
+from dpdist.job.units import PrivacyUnit
 from dpdist.job.values import ColumnName, Frozen, Name, Period, Sentence, at_most
 
 _UNSAID = Model(family="lognormal")
@@ -83,6 +85,17 @@ class Job(Frozen):
         default=(), description="other mechanisms to run beside this one, for the confidential evaluation alone"
     )
     record: Record = Field(default=Record(), description="which confidential by-products are kept")
+    privacy_unit: PrivacyUnit | None = Field(
+        default=None, exclude_if=_unsaid, description="whose loss the budget bounds; unset: one record's"
+    )
+    frame_minimum: Annotated[int, Field(ge=FRAME_MINIMUM, exclude_if=lambda least: least == FRAME_MINIMUM)] = Field(
+        default=FRAME_MINIMUM, description="published sample counts below it refuse a run, unless public_frame accepts them"
+    )
+    public_frame: PublicFrame | None = Field(
+        default=None,
+        exclude_if=_unsaid,
+        description="that sample counts so small are published all the same",
+    )
     ledger: LedgerSettings | None = Field(default=None, description="the account that the release's budget is charged to")
     accept: Acceptance | None = Field(
         default=None, exclude_if=_unsaid, description="gates that the release must meet under noise, or it is not published"
@@ -225,6 +238,16 @@ class Job(Frozen):
     def sizes_secret(self) -> bool:
         """True if the number of records in a cell is not public: the reference's stand in, and noisy ones are told."""
         return self.budget.adjacency == "add_remove" or self.budget.exchange == "anywhere"
+
+    @property
+    def most_records(self) -> int:
+        """Records in which neighbouring files can differ: one, or all of a unit."""
+        return 1 if self.privacy_unit is None else self.privacy_unit.most
+
+    @property
+    def by_record(self) -> Job:
+        """The job as it reads a public file: units are of the confidential one."""
+        return self.model_copy(update={"privacy_unit": None})
 
     @property
     def carries(self) -> bool:

@@ -16,6 +16,7 @@ from dpdist.core.records import Floats, Records
 from dpdist.engine.protocol import BlockRecorder, Carry, Pass, Sample
 from dpdist.job import Job
 from dpdist.job.mechanisms import Centred
+from dpdist.mechanisms.promises import target_of
 from dpdist.mechanisms.pseudo_posterior.centring import kappa_of, power, spurious
 from dpdist.mechanisms.pseudo_posterior.clamped import Gather
 from dpdist.mechanisms.pseudo_posterior.tilted import Frozen, Weigh, fits
@@ -28,7 +29,6 @@ from dpdist.models.copula.model import Scores
 from dpdist.models.copula.reference_summary import Facts
 from dpdist.models.protocol import Clamped, Draws, StratumModel
 from dpdist.models.user import User
-from dpdist.privacy.guarantees import bound_target
 from dpdist.privacy.weight_search import reference_counts, reference_search
 from dpdist.privacy.weights import Constant, Ones, Reweight
 
@@ -82,7 +82,7 @@ def learn_centre(job: Job, model: StratumModel, records: int, reference: int) ->
     statistics = yield Pass(Weigh(model, Ones()), model.combine)
     draws = yield Sample(statistics, "reference")
     theta = centre_of(model, draws)
-    clamp = bound_target(job.epsilon_per_set, job.budget.adjacency)
+    clamp = target_of(job)
     assert isinstance(job.mechanism, Centred)
     drift = job.mechanism.drift
     return Learned(theta, power(clamp, dimensions(theta), records, reference, drift, kappa_of(drift))), draws
@@ -101,7 +101,7 @@ def learn_whitening(model: SanitizedLognormal, records: Records) -> Learned:
 
 def check_centre(job: Job, model: StratumModel, learned: Learned) -> Generator[Pass | Sample, Any, None]:
     """The mechanism's own posterior on records of the reference: raises `Spurious` where it is not about θ_ref."""
-    clamp = bound_target(job.epsilon_per_set, job.budget.adjacency)
+    clamp = target_of(job)
     rows = yield Pass(Gather(model, Constant(learned.power), learned.theta), "concat")
     draws = yield Sample(Clamped(rows, clamp), "check")
     lost = yield Pass(Loss(model, learned.theta, draws), "sum")
@@ -111,7 +111,7 @@ def check_centre(job: Job, model: StratumModel, learned: Learned) -> Generator[P
 
 def learn_weights(job: Job, model: StratumModel) -> Learning:
     """The weights that the job's rule ends with on the reference, as a function of a record. Raises `NotReached`."""
-    mechanism, target = job.mechanism, bound_target(job.epsilon_per_set, job.budget.adjacency)
+    mechanism, target = job.mechanism, target_of(job)
     kept, _ = yield from fits(model, reference_search(mechanism, target), reference_counts(mechanism))
     steps = [(fit.step, before.draws) for before, fit in pairwise(kept) if not isinstance(fit.step, Frozen)]
     steps = steps[-2:] if steps and isinstance(steps[-1][0], Reweight) else steps[-1:]

@@ -22,12 +22,15 @@ from dpdist.mechanisms.wording import (
     REFRESHED,
     REJECTION,
     SECRET_SIZES,
+    TRUNCATED,
+    UNITS,
     USERS_CLAMP,
     USERS_PART,
     WEIGHTS_ARE_ATTRIBUTES,
 )
 from dpdist.privacy.claims import delta_of_draws
 from dpdist.privacy.guarantees import Guarantee, NoGuarantee, Promise, Strict, bound_target
+from dpdist.privacy.units import record_epsilon
 from dpdist.sampling.clamped import VARIATION
 
 
@@ -45,9 +48,26 @@ def promise_of(job: Job, per_set: Guarantee, *assumptions: str) -> Promise:
     users = (*USERS_PART, *clamps) if job.family == "user" else ()
     tuned = (CALIBRATED.format(job.calibration.period),) if job.calibration is not None else ()
     known = SECRET_SIZES if job.sizes_secret else PUBLIC_X
-    said = (known, *public, *weights, *users, NO_AMPLIFICATION, *tuned, *assumptions)
+    said = (known, *units(job), *public, *weights, *users, NO_AMPLIFICATION, *tuned, *assumptions)
     law = FAMILIES[job.family].law
-    return Promise(total, per_set, composition, said, target, (MISFIT.format(law),) if law else ())
+    warned = (MISFIT.format(law),) if law else ()
+    return Promise(total, per_set, composition, said, target, (*warned, *_truncated(job)))
+
+
+def units(job: Job) -> tuple[str, ...]:
+    """What a unit's budget leaves for one of its records."""
+    said = job.privacy_unit
+    if said is None:
+        return ()
+    symbol, power = ("ε", 1) if job.budget.delta is None else ("ρ", 2)
+    return (UNITS.format(symbol=symbol, column=said.column, most=said.most, share=f"1/{said.most**power}"),)
+
+
+def _truncated(job: Job) -> tuple[str, ...]:
+    said = job.privacy_unit
+    if said is None or said.beyond != "truncate":
+        return ()
+    return (TRUNCATED.format(column=said.column, most=said.most),)
 
 
 def parallel(job: Job) -> str:
@@ -57,7 +77,7 @@ def parallel(job: Job) -> str:
 
 def target_of(job: Job) -> float:
     """Δ* of a set, or its clamp M."""
-    return bound_target(job.epsilon_per_set, job.budget.adjacency)
+    return bound_target(record_epsilon(job, job.epsilon_per_set), job.budget.adjacency)
 
 
 def exactness(job: Job) -> str:

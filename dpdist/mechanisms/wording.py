@@ -201,6 +201,14 @@ LOGNORMAL_SHAPE = (
     "the bias of another law is in no standard error"
 )
 SETS_ARE_FREE = "all {} synthetic sets follow from one noisy statistic, by post-processing"
+UNITS = (
+    "the {symbol} stated is a {column}'s, of which at most {most} records count; what these assumptions say of one record "
+    "is at a record's {symbol}, {share} of it; {most} records move at most {most} times as much, wherever they are"
+)
+TRUNCATED = (
+    "of a {column} with more than {most} records the first {most} in the file's order count; the others are left out, and "
+    "where they are unlike those, estimates have a bias that is in no figure"
+)
 MOMENTS_SANITIZED = (
     "a record enters its cell by 1 − v and vu, v its weight and u its outcome (or log outcome) in half widths of the "
     "public bounds, and the file by v(u² − 1/2); without weights by u and u² − 1/2. Switching it off moves these sums by "

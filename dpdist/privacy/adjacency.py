@@ -40,6 +40,27 @@ IN_WORDS = {
         "the same"
     ),
 }
+OF_UNITS = {
+    "zero_out": (
+        "two files are neighbours if they differ in the records of one {unit} only, at most {most}: in one file their "
+        "{values} are used, in the other they are ignored, as if nothing had been reported; their other columns, and that "
+        "they are in the file, are the same in both"
+    ),
+    "substitution": (
+        "two files are neighbours if they differ in the records of one {unit} only, at most {most}, whose {values} may "
+        "have any other values; their other columns, and so their cells, are the same in both"
+    ),
+    "anywhere": (
+        "two files are neighbours if the records of one {unit}, at most {most}, are exchanged for as many other records: "
+        "all their columns may change, their cells too; the number of records is the same in both; adding or removing a "
+        "{unit} costs half of ε"
+    ),
+    "add_remove": (
+        "two files are neighbours if one has the records of one {unit}, at most {most}, that the other has not, whatever "
+        "their columns hold, and all else is the same"
+    ),
+}
+"""Where the privacy unit is a column's value."""
 PRESENCE = "presence in the sample: that a record is in the file"
 RESPONSE = "response: that a sampled unit answered"
 COUNTS = "the number of sample records in every combination of these columns"
@@ -54,14 +75,21 @@ def listed(names: Sequence[str]) -> str:
 def neighbours(job: Job) -> str:
     """Which files the job's ε compares."""
     name = "anywhere" if job.budget.exchange == "anywhere" else job.budget.adjacency
+    if (said := job.privacy_unit) is not None:
+        return OF_UNITS[name].format(values=listed(job.components), unit=said.column, most=said.most)
     return IN_WORDS[name].format(values=listed(job.components))
+
+
+def whom(job: Job) -> str:
+    """Whose values the figures are about."""
+    return "a record" if job.privacy_unit is None else f"all records of a {job.privacy_unit.column}"
 
 
 def protected(job: Job) -> list[str]:
     """What neighbours may differ in: outcomes and weight by name; under secret sizes all of a record, and numbers."""
     if not job.sizes_secret:
         return list(job.components)
-    presence = "whether a record is in the file"
+    presence = f"whether {'a record is' if job.privacy_unit is None else whom(job) + ' are'} in the file"
     return [*job.components, *job.cell_columns, presence, "the number of records, in all and in every cell"]
 
 
@@ -71,19 +99,30 @@ def not_protected(job: Job, referred: bool) -> list[str]:
     if job.sizes_secret:
         return ["that the file holds a record at all", *people]
     columns = dict.fromkeys([*job.categories, *(keep.column for keep in job.universe)])
-    return [*columns, COUNTS, PRESENCE, RESPONSE, *people]
+    units = [] if job.privacy_unit is None else [f"which records are of one {job.privacy_unit.column}"]
+    return [*columns, COUNTS, *units, PRESENCE, RESPONSE, *people]
 
 
 def headline(job: Job) -> str:
     """What is protected and what is not, in a line."""
     kept = listed(job.components)
+    if job.sizes_secret and job.privacy_unit is not None:
+        return f"{kept} of {whom(job)}, their table columns, their presence and the sample counts"
     if job.sizes_secret:
         return f"{kept} of a record, its table columns, its presence and the sample counts"
     columns = f"table columns ({', '.join(job.categories)}) and sample counts" if job.categories else "the sample count"
-    return f"{kept} of a record; {columns} are published as they are"
+    return f"{kept} of {whom(job)}; {columns} are published as they are"
 
 
 def unit(job: Job) -> str:
     """Of whom the figures are the loss, and how it grows where one person has several records."""
+    if (said := job.privacy_unit) is not None:
+        beyond = (
+            "a file with more is refused" if said.beyond == "refuse" else "of more, the first in the file's order count"
+        )
+        return (
+            f"the figures are the loss of a {said.column}: of all records with one value of that column, of which at most "
+            f"{said.most} count ({beyond})"
+        )
     grows = "up to k times one row's" if job.budget.delta is None else "in ρ up to k² times one row's"
     return f"a record is one row of the file: for a person or household with k rows in it the loss is {grows}"

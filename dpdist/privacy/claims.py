@@ -8,7 +8,7 @@ from math import ceil, exp, expm1, log
 from typing import Any
 
 from dpdist.job import Job, budget_text
-from dpdist.privacy.adjacency import listed
+from dpdist.privacy.adjacency import listed, whom
 from dpdist.privacy.guarantees import Concentrated, NoGuarantee, Promise, delta_text, epsilon_text, large_delta
 
 NONE = (
@@ -30,8 +30,8 @@ ASYMPTOTIC = (
     "the loss was computed from this file, over posterior draws, and brought down to it; a record's true loss can exceed "
     "it. If the target held, one record would change no result's probability by more than a factor of e^ε = {factor}"
 )
-SAME_X = "where {values} of a record are exchanged for any others at the same x, ε = {epsilon}"
-REMOVED_AND_ADDED = "where a record is exchanged for any other, one is removed and one added: ε = {epsilon}"
+SAME_X = "where {values} of {whom} are exchanged for any others at the same x, ε = {epsilon}"
+REMOVED_AND_ADDED = "where {whom} {verb} exchanged for any other, one is removed and one added: ε = {epsilon}"
 MOVES = "a record that changes its table columns is not covered: the published counts show it"
 
 
@@ -90,7 +90,12 @@ def _exchanged(said: Mapping[str, Any], job: Job) -> list[str]:
     if said["adjacency"] == "substitution":
         return []
     text = REMOVED_AND_ADDED if said["adjacency"] == "add_remove" else SAME_X
-    return [text.format(values=listed(job.components), epsilon=said["substitution_epsilon"])]
+    return [text.format(**_whose(job), epsilon=said["substitution_epsilon"])]
+
+
+def _whose(job: Job) -> dict[str, str]:
+    verb = "is" if job.privacy_unit is None else "are"
+    return {"values": listed(job.components), "whom": whom(job), "verb": verb}
 
 
 def _moves(job: Job) -> list[str]:

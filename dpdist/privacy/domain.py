@@ -23,7 +23,7 @@ def domain(job: Job) -> list[str]:
     said = [_categories(job)] if job.categories else []
     said += [_outcome(job, name, column) for name, column in job.outcome_columns.items()]
     said += [_weight(job)] if job.survey.weight is not None else []
-    return [*said, *_design(job), *_fit(job), REFUSED]
+    return [*said, *_unit(job), *_design(job), *_fit(job), REFUSED]
 
 
 def _categories(job: Job) -> str:
@@ -60,6 +60,12 @@ def _weight(job: Job) -> str:
     if column is not None and column.bounds is not None and column.outside == "error":
         bounds = f", within [{column.bounds[0]:,.10g}, {column.bounds[1]:,.10g}]"
     return f"{name}: not missing, finite, above 0{bounds or ', from 1e-15 to 1e15'}"
+
+
+def _unit(job: Job) -> Iterator[str]:
+    if (said := job.privacy_unit) is not None:
+        most = f", and at most {said.most} records of one {said.column}" if said.beyond == "refuse" else ""
+        yield f"{said.column}: not missing{most}"
 
 
 def _design(job: Job) -> Iterator[str]:

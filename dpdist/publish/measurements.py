@@ -156,9 +156,9 @@ def _sensitivity(release: Release, figures: Figures, scale: Fraction) -> float:
     """Scale times ε, both exact; of Gaussian noise the L2 distance of neighbours."""
     job = release.job
     if figures.sensitivity is not None:
-        return figures.sensitivity
+        return figures.sensitivity * job.most_records
     if figures.law == GAUSSIAN:
-        return float(SENSITIVITY_2[job.budget.adjacency] / UNIT)
+        return float(job.most_records * SENSITIVITY_2[job.budget.adjacency] / UNIT)
     once = job.mechanism.sets_are_free or job.mechanism.whole_tables
     epsilon = job.budget.epsilon if once else job.epsilon_of_tables / job.synthetic_sets
     return float(scale * epsilon / Fraction(figures.unit))

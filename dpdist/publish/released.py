@@ -28,6 +28,7 @@ from dpdist.models.copula.model import Scores
 from dpdist.models.copula.reference_summary import Facts, facts_from_table, facts_table
 from dpdist.models.protocol import Draws, StratumModel
 from dpdist.privacy.guarantees import GuaranteeName, bound_target
+from dpdist.privacy.units import record_epsilon
 
 UNDO = (
     "undo the change, or run the job in a new workspace, which spends ε = {epsilon} under {adjacency} beside this release"
@@ -69,7 +70,7 @@ class Release:
         """Δ* of a set's fit, a public constant of the job; infinite where nothing is promised."""
         if self.promise["guarantee"] == "none":
             return float("inf")
-        return bound_target(self.job.epsilon_per_set, self.job.budget.adjacency)
+        return bound_target(record_epsilon(self.job, self.job.epsilon_per_set), self.job.budget.adjacency)
 
     def model(self, stratum: int) -> StratumModel:
         """The model that a stratum was fitted with, its prior included."""

@@ -13,6 +13,7 @@ from dpdist.mechanisms.reference_tables.saturation import ALARM
 from dpdist.privacy.adjacency import TRUST_MODEL, headline, neighbours, not_protected, protected, unit
 from dpdist.privacy.claims import in_words
 from dpdist.privacy.domain import domain
+from dpdist.privacy.small_counts import accepted
 from dpdist.publish.accuracy import standard_errors
 from dpdist.publish.borrowing import borrowing
 from dpdist.publish.limits import drifted, looked_through, publicly_limited, unidentified
@@ -87,7 +88,7 @@ def statement(release: Release) -> dict[str, Any]:
         **({"correction": job.correction.model_dump()} if job.correction is not None else {}),
         **_claimed(release),
         **release.promise,
-        "privacy_unit": "record",
+        "privacy_unit": "record" if job.privacy_unit is None else job.privacy_unit.column,
         "privacy_unit_in_words": unit(job),
         "trust_model": TRUST_MODEL,
         **({"approval": APPROVAL} if job.approval is not None else {}),
@@ -98,6 +99,7 @@ def statement(release: Release) -> dict[str, Any]:
         **({"calibration": job.calibration.public} if job.calibration is not None else {}),
         "model": _model(release),
         "public": _public(release),
+        **accepted(job, release.frame),
         **({"borrowing": said} if (said := borrowing(release)) else {}),
         "post_processing": _post_processing(release),
         **_microdata(release),

@@ -120,7 +120,7 @@ def goodness_of_fit(job: Job, reference: ReferenceFile, tick: Tick = lambda rows
     design = design_of(job, census)._replace(lonely=job.survey.lonely_record)
     again = [replicate_sums(job, reference.source, census.frame, j) for j in range(len(job.outcomes))]
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
-        records = place(job, reference.source, census, Path(folder), tick)
+        records = place(job.by_record, reference.source, census, Path(folder), tick)
         return compared(job, census.frame, records, reference.row >= 0, design, again)
 
 

@@ -35,6 +35,24 @@ class Checked(NamedTuple):
     """Outcomes after the first, (record, outcome − 1), where the job names several."""
     unclipped: Floats | None = None
     """Every outcome as it stands in the file, (record, outcome), where the job clips one."""
+    unit: pa.Array | None = None
+    """What names the record's privacy unit, where the job has one that is not a record."""
+
+    def take(self, which: Mask) -> Checked:
+        """A selection of the records."""
+        arrow = pa.array(which)
+        return Checked(
+            self.row[which],
+            {name: values[which] for name, values in self.codes.items()},
+            self.outcome[which],
+            self.weight[which],
+            None if self.psu is None else self.psu.filter(arrow),
+            self.population[which],
+            self.replicates[which],
+            None if self.others is None else self.others[which],
+            None if self.unclipped is None else self.unclipped[which],
+            None if self.unit is None else self.unit.filter(arrow),
+        )
 
     @property
     def outcomes(self) -> tuple[Floats, ...]:
@@ -57,24 +75,28 @@ def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, t
     weight = _weight(job, b)
     population = _numbers(job.survey.fpc, b, "population sizes", "a finite size of at least 1", lambda v: v < 1)
     again = _numbers(replicates(job), b, "replicate weights", "finite weights of at least 0", lambda v: v < 0)
-    psu = None
-    if job.survey.psu:
-        psu = pc.cast(b.text(job.survey.psu), pa.string())
-        b.wrong(
-            np.asarray(pc.is_null(psu)), job.survey.psu, "missing values", "a PSU for every record", "complete the column"
-        )
-    kept = b.keep
-    return Checked(
-        b.row[kept],
-        {name: values[kept] for name, values in codes.items()},
-        outcome[kept],
-        weight[kept],
-        None if psu is None else psu.filter(pa.array(kept)),
-        population[kept],
-        again[kept],
-        np.column_stack(others)[kept] if others else None,
-        np.column_stack(raw)[kept] if job.clipped_outcomes else None,
+    psu = _names(job.survey.psu, "PSU", b) if job.survey.psu else None
+    unit = _names(job.privacy_unit.column, "unit", b) if job.privacy_unit is not None else None
+    whole = Checked(
+        b.row,
+        codes,
+        outcome,
+        weight,
+        psu,
+        population,
+        again,
+        np.column_stack(others) if others else None,
+        np.column_stack(raw) if job.clipped_outcomes else None,
+        unit,
     )
+    return whole.take(b.keep)
+
+
+def _names(column: str, what: str, b: Batch) -> pa.Array:
+    """Values of a column that names groups of records, as texts."""
+    names = pc.cast(b.text(column), pa.string())
+    b.wrong(np.asarray(pc.is_null(names)), column, "missing values", f"a {what} for every record", "complete the column")
+    return names
 
 
 def _numbers(names: Sequence[str], b: Batch, what: str, allowed: str, wrong: Callable[[Floats], Mask]) -> Floats:

@@ -85,6 +85,7 @@ def _problems(job: Job, source: Source, carried: Carried) -> Iterator[Problem]:
         "survey.weight": (job.survey.weight, other.survey.weight),
         "universe": (job.universe, other.universe),
         "budget.adjacency": (job.budget.adjacency, other.budget.adjacency),
+        "privacy_unit": (job.privacy_unit, other.privacy_unit),
         "budget.exchange": (job.budget.exchange, other.budget.exchange),
         **{f"columns.{name}": (job.columns[name], other.columns.get(name)) for name in columns},
     }

@@ -29,6 +29,7 @@ from dpdist.survey.checks import Checked, check
 from dpdist.survey.findings import Findings
 from dpdist.survey.schema import check_replicates, check_schema, needed_columns
 from dpdist.survey.source import Source
+from dpdist.survey.units import Bounded
 
 Tick = Callable[[int], None]
 
@@ -287,10 +288,11 @@ def checked_batches(
     if missing:
         empty = pa.schema([(name, pa.string()) for name in source.columns])
         raise DataError(source.name, check_schema(job, empty, text_only=True))
+    bounded = Bounded(job, findings)
     for batch in source.batches(needed):
         if first == 0 and (problems := check_schema(job, batch.schema, source.text_only)):
             raise DataError(source.name, problems)
-        checked = check(job, batch, first, findings, source.text_only)
+        checked = bounded(check(job, batch, first, findings, source.text_only))
         first += batch.num_rows
         tick(batch.num_rows)
         if len(checked.row):

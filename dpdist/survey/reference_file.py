@@ -59,7 +59,7 @@ def open_reference(job: Job, source: Source, frame: Frame, tick: Tick = lambda r
         raise _current(found)
     if problems := check_copied(job, found.columns, lambda names: next(iter(found.batches(names))).schema):
         raise DataError(found.name, problems)
-    census = take_census(job, found, tick)
+    census = take_census(job.by_record, found, tick)
     if same_records(*(hashed(job, file, largest=LARGEST) for file in (source, found))):
         raise _current(found)
     row, missing = _matched(job, frame, census.frame)
@@ -74,7 +74,7 @@ def open_reference(job: Job, source: Source, frame: Frame, tick: Tick = lambda r
 
 def place_reference(job: Job, reference: ReferenceFile, scratch: Path, tick: Tick = lambda rows: None) -> Records:
     """The reference's records under rows of the *current* frame, in its order; those of other combinations are left out."""
-    placed = place(job, reference.source, reference.census, scratch, tick)
+    placed = place(job.by_record, reference.source, reference.census, scratch, tick)
     row = reference.row[placed.frame]
     order = np.argsort(row, kind="stable")
     kept = order[np.searchsorted(row[order], 0) :]

@@ -63,7 +63,7 @@ class Hashed(NamedTuple):
 def hashed(job: Job, source: Source, categories: Sequence[str] | None = None, largest: int | None = None) -> Hashed:
     """The file's records under the universe; all of the job's categories, unless they are named."""
     whole, thinner = list[Hashed](), True
-    for checked in checked_batches(job, source):
+    for checked in checked_batches(job.by_record, source):
         codes = {name: checked.codes[name] for name in (checked.codes if categories is None else categories)}
         values = {f"value {number}": column + 0.0 for number, column in enumerate((*checked.outcomes, checked.weight))}
         zero = {"none": np.zeros(len(checked.row))}

@@ -17,7 +17,8 @@ CSV_NULLS = ("", "NA", "NaN", "nan", "null", "NULL")
 def needed_columns(job: Job) -> tuple[str, ...]:
     """Columns of the file that a job reads."""
     universe = [keep.column for keep in job.universe]
-    design = [name for name in (job.survey.weight, job.survey.psu) if name]
+    unit = job.privacy_unit.column if job.privacy_unit is not None else None
+    design = [name for name in (job.survey.weight, job.survey.psu, unit) if name]
     return tuple(dict.fromkeys([*universe, *job.categories, *job.outcomes, *design, *job.survey.fpc, *replicates(job)]))
 
 

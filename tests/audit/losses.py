@@ -55,6 +55,7 @@ mechanism: {{name: {mechanism}}}
 synthetic_sets: {sets}
 budget: {{epsilon: "{epsilon}", adjacency: {adjacency}{delta}}}
 {reference}
+{unit}
 tables:
   - {{name: two, by: [field], statistics: [count]}}
 """
@@ -92,6 +93,8 @@ class Case:
     """Of the reference, in every cell."""
     fine: bool = True
     """With a table of the finest cells beside that of fields."""
+    unit: int | None = None
+    """Records of one household at most, where the privacy unit is one."""
 
     @property
     def name(self) -> str:
@@ -131,6 +134,7 @@ class Case:
                 delta=', delta: "1e-6"' if self.gaussian else "",
                 reference=reference if self.mechanism in ("reference_tables", "sanitized_statistics") else "",
                 statistics=self.statistics.replace("salary", self.outcomes[0]),
+                unit=f"privacy_unit: {{column: household, most: {self.unit}}}" if self.unit is not None else "",
             )
         )
 

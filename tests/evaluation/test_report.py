@@ -58,6 +58,7 @@ JOB: dict[str, Any] = {
         {"name": "regions", "by": ["region"], "margins": False, "statistics": ["count", {"mean": "salary"}]},
     ],
     "compare": ["laplace", "laplace_composed"],
+    "public_frame": {"accepted": "simulated records"},
     "runtime": {"executor": "serial"},
 }
 

@@ -12,6 +12,7 @@ from dpdist.job.checks.models import family_keys, likelihood, outcomes, sampler_
 from dpdist.job.checks.presentation import presentation
 from dpdist.job.checks.running import scheduler_contradictions
 from dpdist.job.checks.tables import copied, modelled, promises, raked_totals, table_statistics
+from dpdist.job.checks.units import units
 from dpdist.job.contradiction import Contradiction
 
 __all__ = ["Contradiction", "contradictions", "scheduler_contradictions"]
@@ -25,6 +26,7 @@ def contradictions(job: Job) -> list[Contradiction]:
         *categories(job),
         *roles(job),
         *universe(job),
+        *units(job),
         *outcomes(job),
         *family_keys(job),
         *sampler_settings(job),

@@ -22,7 +22,7 @@ def acceptance(job: Job) -> Iterator[Contradiction]:
     if job.epsilon_of_tables <= 0:
         found = "the gates leave nothing of the release's budget, which budget.epsilon states"
         yield Contradiction(("accept", "epsilon"), found, "give them a part of it")
-    elif job.mechanism.adds_noise and chosen.epsilon / len(chosen.gates) < LEAST_BUDGET:
+    elif job.mechanism.adds_noise and chosen.epsilon / len(chosen.gates) / job.most_records < LEAST_BUDGET:
         yield Contradiction(("accept", "epsilon"), "less than 1e-6 for each gate", "give them more, or take fewer gates")
     weight = job.survey.weight
     if weight is not None and (weight not in job.columns or job.columns[weight].bounds is None):

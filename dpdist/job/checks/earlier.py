@@ -66,9 +66,12 @@ def release_or_histogram(job: Job) -> Iterator[Contradiction]:
     if said.histogram.epsilon >= job.budget.epsilon:
         found = "the histograms take the release's whole budget, which budget.epsilon states"
         yield Contradiction(("reference", "histogram", "epsilon"), found, "spend a part of it, a third as a rule")
-    elif 0 < job.epsilon_of_tables < LEAST_BUDGET:
+    elif 0 < job.epsilon_of_tables / job.most_records < LEAST_BUDGET:
         found = f"the histograms leave less than 1e-6 for the table, and {TOO_LITTLE}"
         yield Contradiction(("reference", "histogram", "epsilon"), found, "give the histograms less, or raise epsilon")
+    elif said.histogram.epsilon / job.most_records < LEAST_BUDGET:
+        found = f"{job.most_records} records of a unit leave less than 1e-6 for each, and {TOO_LITTLE}"
+        yield Contradiction(("reference", "histogram", "epsilon"), found, "give the histograms more")
     if said.release is None:
         yield from _histogram_alone(job)
     elif job.survey.weight is None and all(column.two_valued for column in job.outcome_columns.values()):
@@ -97,7 +100,18 @@ def calibration(job: Job) -> Iterator[Contradiction]:
     said = job.calibration
     if said is None:
         return
-    for name in ("dataset", "columns", "universe", "survey", "strata", "outcome", "model", "budget", "synthetic_sets"):
+    for name in (
+        "dataset",
+        "columns",
+        "universe",
+        "survey",
+        "strata",
+        "outcome",
+        "model",
+        "budget",
+        "synthetic_sets",
+        "privacy_unit",
+    ):
         if getattr(said, name) != getattr(job, name):
             yield Contradiction(
                 ("calibration",), f"it was made for another {name}", "calibrate this job on a reference period"

@@ -19,6 +19,7 @@ from dpdist.mechanisms.laplace_cells.sensitivity import CellBounds, noise_scale
 from dpdist.models.design import design
 from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws, Extremes, Parameter
+from dpdist.privacy.units import record_epsilon
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,15 @@ class CellSums(OutcomeModel):
         count = np.bincount(cells.pattern, weights=frame.count[rows]).astype(np.float64)
         declared = job.columns[job.survey.weight].bounds if job.survey.weight else None
         least, most = declared or (1.0, 1.0)
-        return cls(cells, (low, high), labels, count, CellBounds(most, low, high), least, noise_scale(job.epsilon_per_set))
+        return cls(
+            cells,
+            (low, high),
+            labels,
+            count,
+            CellBounds(most, low, high),
+            least,
+            noise_scale(record_epsilon(job, job.epsilon_per_set)),
+        )
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:

@@ -21,6 +21,7 @@ from dpdist.core.records import Floats, Frame
 from dpdist.core.table_cells import Cells, cross
 from dpdist.job import Job, StatisticName, Table
 from dpdist.mechanisms.laplace_cells.sensitivity import SENSITIVITY, UNIT
+from dpdist.privacy.units import record_epsilon
 
 OUT_OF_STEPS = 7
 """What `lsmr` says where it stops before it converged."""
@@ -59,7 +60,8 @@ def local_scale(job: Job, frame: Frame) -> Fraction:
 def public_scale(job: Job, frame: Frame) -> Fraction:
     """Scale of the noise on a cell's sums of pairs, in their units."""
     met = sum(cross(frame, table.by, table.margins).per_record for table in job.tables)
-    return Fraction(met * (SENSITIVITY if outcome_needed(job.tables) else 1) * UNIT) / job.budget.epsilon
+    moved = met * (SENSITIVITY if outcome_needed(job.tables) else 1) * UNIT
+    return moved / record_epsilon(job, job.budget.epsilon)
 
 
 def outcome_needed(tables: Sequence[Table]) -> bool:

@@ -22,6 +22,7 @@ from dpdist.mechanisms.modips.sensitivity import UNIT, groups, scales, together
 from dpdist.models.design import design, patterns
 from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws, Extremes, Parameter
+from dpdist.privacy.units import record_epsilon
 
 LEAST = 1e-3
 """A cell's mean v is taken to be no smaller."""
@@ -56,6 +57,7 @@ class Sanitized(OutcomeModel):
         count = np.bincount(cells.pattern, weights=frame.count[rows]).astype(np.float64)
         given = said.law, weight is not None, said.variance is not None, job.budget.adjacency
         low, high = job.outcome_column.bounds or (0.0, 1.0)
+        of_record = record_epsilon(job, said.epsilon(job))
         return cls(
             cells,
             (low, high),
@@ -64,7 +66,7 @@ class Sanitized(OutcomeModel):
             job.columns[weight].bounds if weight is not None else None,
             said.law,
             None if said.variance is None else said.variance / ((high - low) / 2.0) ** 2,
-            scales(groups(*given), together(*given), said.epsilon(job), said.sanitization, said.truncation),
+            scales(groups(*given), together(*given), of_record, said.sanitization, said.truncation),
             said.truncation,
             cells.matrix if regressed else None,
         )

@@ -21,6 +21,7 @@ from dpdist.models.design import design
 from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws, Extremes, Parameter
 from dpdist.privacy.guarantees import count_scale
+from dpdist.privacy.units import record_epsilon
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Histogram(OutcomeModel):
         assert job.outcome_column.bounds is not None
         assert isinstance(job.mechanism, PerturbedHistogram)
         bins = job.mechanism.bins or max(1, int(np.ceil(np.log(frame.stratum_count.mean()))))
-        scale = count_scale(job.epsilon_per_set, job.budget.adjacency)
+        scale = count_scale(record_epsilon(job, job.epsilon_per_set), job.budget.adjacency)
         return cls(design(frame, (), rows), job.outcome_column.bounds, bins, scale)
 
     @property

@@ -18,6 +18,7 @@ from dpdist.mechanisms.reference_tables.histogram_bins import Bins, count_scale_
 from dpdist.mechanisms.reference_tables.histogram_cells import HistogramCell
 from dpdist.mechanisms.reference_tables.release import ReferenceCells, Told
 from dpdist.mechanisms.reference_tables.smoothing import smoothed
+from dpdist.privacy.units import record_epsilon
 
 POINTS = 1024
 LEAST = 300
@@ -41,7 +42,7 @@ class Histograms:
         weight = job.columns[job.survey.weight].bounds if job.survey.weight is not None else None
         bins = [] if weight is None else [Bins.within(*weight, atoms=False)]
         bins += [Bins.within(*(column.bounds or (0.0, 1.0)), _whole(column)) for column in job.outcome_columns.values()]
-        epsilon = job.reference.histogram.epsilon
+        epsilon = record_epsilon(job, job.reference.histogram.epsilon)
         scale = count_scale_of(len(bins), epsilon, job.budget.adjacency)
         group = grouped(model.codes, model.count, LEAST * len(bins) / float(epsilon))
         return cls(model, group, tuple(bins), scale)

@@ -30,6 +30,7 @@ from dpdist.models.described import recall_draws
 from dpdist.models.design import design
 from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws, Extremes, Parameter
+from dpdist.privacy.units import record_epsilon
 
 
 class Sized(NamedTuple):
@@ -77,7 +78,7 @@ class ReferenceCells(OutcomeModel):
         codes = np.array([[frame.codes[c][row] for c in columns] for row in first], dtype=np.int32).reshape(len(first), -1)
         count = np.bincount(cells.pattern, weights=frame.count[rows]).astype(np.float64)
         bounds = tuple(column.bounds or (0.0, 1.0) for column in job.outcome_columns.values())
-        scales = noise_scales(job.epsilon_of_tables, job.budget.adjacency, len(bounds))
+        scales = noise_scales(record_epsilon(job, job.epsilon_of_tables), job.budget.adjacency, len(bounds))
         weighted = job.survey.weight is not None
         assert isinstance(job.mechanism, ReferenceTables)
         return cls(

@@ -25,6 +25,7 @@ from dpdist.mechanisms.reference_tables.histogram_bins import count_scale_of
 from dpdist.mechanisms.reference_tables.histograms import LEAST, grouped
 from dpdist.mechanisms.reference_tables.quantile_bins import QuantileLevels, numbers
 from dpdist.mechanisms.reference_tables.release import ReferenceCells, Told
+from dpdist.privacy.units import record_epsilon
 
 STEPS = (0.2, 0.1, 0.05, 0.02, 0.01, 0.005)
 """Of log scale and log spread, in which their fit is sought."""
@@ -80,7 +81,7 @@ class Refresh:
         shaped = tuple(k for k, column in enumerate(job.outcome_columns.values()) if not column.two_valued)
         orders = [tuple(QuantileLevels.of(cell.weight, 0.0, np.inf) for cell in carried[0])] if model.weighted else []
         orders += [tuple(QuantileLevels.of(cell.outcome, cell.low, cell.top) for cell in carried[k]) for k in shaped]
-        epsilon = job.reference.histogram.epsilon
+        epsilon = record_epsilon(job, job.reference.histogram.epsilon)
         scale = count_scale_of(len(orders), epsilon, job.budget.adjacency)
         group = grouped(model.codes, model.count, LEAST * len(orders) / float(epsilon))
         return cls(model, carried, group, shaped, tuple(orders), scale)

@@ -35,6 +35,7 @@ from dpdist.models.lognormal.model import Lognormal
 from dpdist.models.lognormal.prior import conjugate_prior
 from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws, Extremes, Parameter
+from dpdist.privacy.units import record_epsilon, record_rho
 
 SUMS = ("p1", "p2")
 SCATTER = ("1 - |p|^2", "p1^2 - p2^2", "2 p1 p2")
@@ -78,9 +79,9 @@ class SanitizedLognormal(OutcomeModel):
         )
         assert isinstance(job.mechanism, SanitizedStatistics)
         said, noise = job.budget, job.mechanism.noise
-        scale = noise_scale(said.epsilon, said.adjacency)
+        scale = noise_scale(record_epsilon(job, said.epsilon), said.adjacency)
         if noise == "gaussian":
-            scale = gaussian_scale(said.concentrated, said.adjacency)
+            scale = gaussian_scale(record_rho(job, said.concentrated), said.adjacency)
         return cls(cells, plain.outcome_bounds, labels, count, scale, job.mechanism.shrinkage, law, noise)
 
     @property

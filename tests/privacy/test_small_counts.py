@@ -1,0 +1,127 @@
+"""Published sample counts that single people out are counted by validate and plan, and refuse a run without a reason."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import dpdist
+from dpdist.cli.main import app
+from dpdist.core.errors import JobError
+from dpdist.core.records import Frame
+from dpdist.job.loading import parse_job
+
+JOB = """
+dataset: clinic
+period: "1"
+columns:
+  ward: {levels: [a, b, c, d]}
+  sex: {levels: [f, m]}
+  cost: {bounds: [0, 1000], outside: clip}
+  weight: {bounds: [1, 10], outside: clip}
+survey: {weight: weight, lonely_psu: certainty}
+outcome: cost
+mechanism: {name: laplace_strict}
+budget: {epsilon: "1", adjacency: substitution}
+tables: [{name: t, by: [ward, sex], statistics: [count, {mean: cost}]}]
+ledger: {total: "1"}
+"""
+REASON = "records are simulated"
+ACCEPTED = f'public_frame: {{accepted: "{REASON}"}}\n'
+SIZES = {("a", "f"): 1, ("b", "f"): 2, ("b", "m"): 3, ("c", "m"): 4, ("d", "f"): 40}
+"""Two counts below 3, one of them of one record; three below 4."""
+
+
+def survey(folder: Path, sizes: dict[tuple[str, str], int] = SIZES) -> Path:
+    rows = [cell for cell, size in sizes.items() for _ in range(size)]
+    table = pd.DataFrame(rows, columns=["ward", "sex"])
+    path = folder / "clinic.parquet"
+    table.assign(cost=np.linspace(1, 999, len(rows)), weight=2.0).to_parquet(path)
+    return path
+
+
+@pytest.mark.parametrize(("minimum", "few"), [("", 2), ("frame_minimum: 4\n", 3), ("frame_minimum: 41\n", 5)])
+@pytest.mark.parametrize("verb", ["validate", "plan"])
+def test_validate_and_plan_say_how_many_counts_are_small_and_what_helps(
+    verb: str, minimum: str, few: int, tmp_path: Path
+) -> None:
+    (tmp_path / "job.yaml").write_text(JOB + minimum, encoding="utf-8")
+    done = CliRunner().invoke(app, [verb, str(tmp_path / "job.yaml"), "--input", str(survey(tmp_path))])
+    shown = " ".join(done.output.replace("│", " ").split())
+    assert done.exit_code == 0, done.output
+    assert f"{few} of 5 published sample counts are below" in shown
+    assert "1 of them of one record" in shown
+    assert "coarser levels" in shown
+    assert "adjacency: add_remove" in shown
+
+
+def test_a_run_refuses_them_before_it_spends_or_writes(tmp_path: Path) -> None:
+    """Nothing is charged and no folder is made; control: sizes of 3 and more."""
+    path, work = survey(tmp_path), tmp_path / "ws"
+    with pytest.raises(JobError, match="2 of 5 published sample counts are below 3, 1 of them of one record") as caught:
+        dpdist.run(parse_job(JOB), work, path)
+    assert caught.value.exit_code == 2
+    assert not (tmp_path / "ledger.sqlite").exists()
+    assert not (work / "public").exists()
+    enough = survey(tmp_path, {cell: max(3, size) for cell, size in SIZES.items()})
+    assert "public_frame" not in dpdist.run(parse_job(JOB), work, enough).statement
+
+
+def test_a_stated_reason_lets_them_pass_and_the_statement_prints_it(tmp_path: Path) -> None:
+    """The figures are the published frame's own; the page of the report says it too."""
+    dpdist.run(parse_job(JOB + ACCEPTED), tmp_path / "ws", survey(tmp_path))
+    said = json.loads((tmp_path / "ws" / "public" / "statement.json").read_text())["public_frame"]
+    counts = pd.read_parquet(tmp_path / "ws" / "public" / "released" / "frame.parquet")["count"]
+    assert said["below"] == (counts < 3).sum() == 2
+    assert said["of_one_record"] == (counts == 1).sum() == 1
+    assert said["counts"] == len(counts) == 5
+    assert said["accepted"] == REASON
+    shown = " ".join(CliRunner().invoke(app, ["report", str(tmp_path / "ws")]).output.split())
+    assert f"accepted, as the job states: {REASON}" in shown
+
+
+@pytest.mark.parametrize("reason", ['""', '"  - "', "null"])
+def test_an_empty_reason_is_none(reason: str) -> None:
+    with pytest.raises(JobError, match="public_frame"):
+        parse_job(JOB + f"public_frame: {{accepted: {reason}}}\n")
+
+
+def test_the_minimum_may_be_raised_and_not_lowered(tmp_path: Path) -> None:
+    with pytest.raises(JobError, match="frame_minimum"):
+        parse_job(JOB + "frame_minimum: 2\n")
+    with pytest.raises(JobError, match="3 of 5 published sample counts are below 4"):
+        dpdist.run(parse_job(JOB + "frame_minimum: 4\n"), tmp_path / "ws", survey(tmp_path))
+
+
+def test_secret_sizes_have_no_small_counts(tmp_path: Path) -> None:
+    """Under add_remove the published counts are noisy sums: nothing refuses, and no message tells of the true ones."""
+    survey(tmp_path).rename(tmp_path / "earlier.parquet")
+    table = pd.read_parquet(tmp_path / "earlier.parquet")
+    table.assign(cost=table["cost"] / 2).to_parquet(tmp_path / "clinic.parquet")
+    secret = JOB.replace("laplace_strict", "reference_tables").replace("adjacency: substitution", "adjacency: add_remove")
+    whole = pd.concat([table] * 4)
+    cells = pd.MultiIndex.from_product([list("abcd"), list("fm")], names=["ward", "sex"]).to_frame(index=False)
+    pd.concat([whole, cells.assign(cost=500.0, weight=2.0)]).to_parquet(tmp_path / "earlier.parquet")
+    job = parse_job(secret + f'reference: {{path: {tmp_path / "earlier.parquet"}, period: "0"}}\n')
+    plan = dpdist.plan(job, tmp_path / "clinic.parquet")
+    assert plan.frame.below(3).few == 2
+    dpdist.run(job, tmp_path / "ws", tmp_path / "clinic.parquet")
+
+
+def test_an_unset_key_is_not_part_of_the_published_job() -> None:
+    """What says nothing of small counts is published, and resumed, as before; control: with a reason both differ."""
+    plain, accepted = parse_job(JOB), parse_job(JOB + ACCEPTED)
+    assert not {"public_frame", "frame_minimum"} & plain.public.keys()
+    assert accepted.public["public_frame"] == {"accepted": REASON}
+    assert accepted.identity["public_frame.accepted"] == REASON
+
+
+def test_counts_below_a_minimum_are_those_of_rows_with_records() -> None:
+    frame = Frame({}, {}, np.array([0, 1, 2, 3, 9, 1]), (), ())
+    assert frame.below(3) == (3, 2, 5)
+    assert frame.below(1) == (0, 2, 5)

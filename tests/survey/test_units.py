@@ -1,0 +1,209 @@
+"""Records of a privacy unit: bounded as stated, by refusal or truncation, in statement, ledger and noise alike."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dpdist
+from dpdist.core.errors import DataError, JobError
+from dpdist.core.records import Frame
+from dpdist.evaluation.acceptance import noise_scale as gate_scale
+from dpdist.evaluation.verifying import problems
+from dpdist.job import Job
+from dpdist.job.loading import parse_job
+from dpdist.ledger.charging import charge_of
+from dpdist.mechanisms.laplace_cells.release import CellSums
+from dpdist.mechanisms.registry import mechanism_of
+from dpdist.survey.findings import Findings
+from dpdist.survey.prepare import checked_batches
+from dpdist.survey.source import open_source
+
+JOB = """
+dataset: homes
+period: "1"
+columns:
+  region: {levels: [north, south]}
+  cost: {bounds: [0, 1000], outside: clip}
+  weight: {bounds: [1, 10], outside: clip}
+survey: {weight: weight}
+outcome: cost
+mechanism: {name: laplace_strict}
+budget: {epsilon: "1", adjacency: substitution}
+tables: [{name: t, by: [region], statistics: [count, {mean: cost}]}]
+"""
+UNIT = "privacy_unit: {column: household, most: 5}\n"
+FRAME = Frame({"region": np.array([0, 1], dtype=np.int32)}, {"region": ("north", "south")}, np.array([30, 40]), (), ())
+TRUNCATED = UNIT.replace("most: 5", "most: 5, beyond: truncate")
+
+
+def survey(folder: Path, largest: int = 5, seed: int = 1) -> Path:
+    """Twenty households of one to five records, their records apart in the file, and one of `largest`."""
+    rng = np.random.default_rng(seed)
+    household = np.concatenate([np.repeat(np.arange(20), np.resize(np.arange(1, 6), 20)), np.full(largest, 77)])
+    household = rng.permutation(household)
+    n = len(household)
+    values = {"household": household, "region": np.resize(["north", "south"], n), "cost": rng.uniform(1, 999, n)}
+    path = folder / "homes.parquet"
+    pd.DataFrame(values).assign(weight=2.0).to_parquet(path)
+    return path
+
+
+def job(more: str = "", text: str = JOB) -> Job:
+    return parse_job(text + more)
+
+
+def test_a_household_over_the_maximum_refuses_the_file_with_its_rows_and_no_value(tmp_path: Path) -> None:
+    """Rows beyond the fifth of the household are named; control: one of five is taken."""
+    path = survey(tmp_path, 7)
+    rows = np.flatnonzero(pd.read_parquet(path)["household"] == 77)[5:] + 1
+    with pytest.raises(DataError) as caught:
+        dpdist.validate(job(UNIT), path)
+    (problem,) = caught.value.problems
+    assert (problem.where, problem.count) == ("household", 2)
+    assert problem.places == tuple(f"row {row}" for row in rows)
+    assert not problem.values
+    assert "77" not in str(caught.value).replace(f"row {rows[0]}", "").replace(f"row {rows[1]}", "")
+    assert dpdist.validate(job(UNIT), survey(tmp_path, 5)).frame.count.sum() == 65
+
+
+@pytest.mark.parametrize("batch", [1, 7, 1000])
+def test_truncation_keeps_the_first_records_of_the_file_whatever_its_batches(batch: int, tmp_path: Path) -> None:
+    """The oracle is pandas; what is kept of a household follows from its own records alone."""
+    frame = pd.read_parquet(survey(tmp_path, 9))
+    path = tmp_path / "groups.parquet"
+    frame.to_parquet(path, row_group_size=batch)
+    said, findings = job(TRUNCATED), Findings()
+    kept = np.concatenate([each.row for each in checked_batches(said, open_source(said, path), findings)])
+    expected = np.flatnonzero(frame.groupby("household").cumcount() < 5)
+    assert kept.tolist() == expected.tolist()
+    assert findings.removed == {"household: beyond 5 records of one, left out": 4}
+    without = frame[frame["household"] != 3]
+    without.to_parquet(path)
+    rest = np.concatenate([without.index[each.row] for each in checked_batches(said, open_source(said, path))])
+    assert rest.tolist() == [row for row in expected if frame["household"][row] != 3]
+
+
+def test_records_outside_the_universe_do_not_count_for_their_unit(tmp_path: Path) -> None:
+    frame = pd.read_parquet(survey(tmp_path, 8))
+    frame["working"] = np.where(frame["household"] == 77, "no", "yes")
+    frame.loc[frame.index[frame["household"] == 77][:5], "working"] = "yes"
+    frame.to_parquet(tmp_path / "homes.parquet")
+    assert dpdist.validate(job(UNIT + "universe: [{column: working, keep: ['yes']}]\n"), tmp_path / "homes.parquet")
+
+
+def test_a_record_without_a_unit_refuses_the_file(tmp_path: Path) -> None:
+    frame = pd.read_parquet(survey(tmp_path)).astype({"household": "Int64"})
+    frame.loc[3, "household"] = None
+    frame.to_parquet(tmp_path / "homes.parquet")
+    with pytest.raises(DataError, match="household: missing values"):
+        dpdist.validate(job(UNIT), tmp_path / "homes.parquet")
+
+
+def test_the_statement_the_noise_and_the_ledger_are_of_the_household(tmp_path: Path) -> None:
+    """Its noise is five times a record's, exactly; verify finds the folder whole, and the ε stated is the household's."""
+    plain = job()
+    opened = dpdist.run(job(UNIT), tmp_path / "ws", survey(tmp_path))
+    said = json.loads((tmp_path / "ws" / "public" / "statement.json").read_text())
+    assert (said["privacy_unit"], said["epsilon"], said["delta"]) == ("household", "1", "0")
+    assert "all records with one value of that column, of which at most 5 count" in said["privacy_unit_in_words"]
+    assert "the records of one household only, at most 5" in said["adjacency_in_words"]
+    assert "household: not missing, and at most 5 records of one household" in said["domain"]
+    assert "which records are of one household" in said["not_protected"]
+    assert any("1/5 of it" in line for line in said["assumptions"])
+    assert said["headline"].startswith("cost and weight of all records of a household;")
+    assert problems(tmp_path / "ws" / "public") == []
+    measured = pd.read_parquet(tmp_path / "ws" / "public" / "measurements.parquet")
+    assert (measured["scale"] == 10.0).all()
+    assert (measured["sensitivity"] == 10.0).all()
+    assert opened.statement["privacy_unit"] == "household"
+    guarantee = mechanism_of(job(UNIT)).promise(job(UNIT)).total
+    charge = charge_of(job(UNIT), guarantee, "run")
+    assert charge.budget == Fraction(1)
+    assert charge.adjacency == "substitution, same_x, household of at most 5"
+    assert charge.account != charge_of(plain, mechanism_of(plain).promise(plain).total, "run").account
+
+
+def test_a_truncated_file_has_its_bias_among_the_cautions(tmp_path: Path) -> None:
+    said = dpdist.run(job(TRUNCATED), tmp_path / "ws", survey(tmp_path, 9)).statement
+    assert any("first 5 in the file's order count" in caution for caution in said["cautions"])
+    assert "household: not missing" in said["domain"]
+
+
+NOT_STRICT = [
+    ("weighted", "model: {family: lognormal}\n"),
+    ("unweighted", "model: {family: lognormal}\n"),
+    ("censor_w", "model: {family: lognormal, prior: {name: proper}}\n"),
+    ("laplace_composed", ""),
+]
+
+
+@pytest.mark.parametrize(("mechanism", "model"), NOT_STRICT)
+def test_what_is_not_strict_refuses_a_unit_and_names_what_is(mechanism: str, model: str) -> None:
+    """Weights of a file have no bound for several records. Control: the same job without a unit is taken."""
+    text = (
+        JOB.replace("laplace_strict", mechanism)
+        .replace("salary", "cost")
+        .replace("weight: {bounds: [1, 10], outside: clip}", "")
+    )
+    text = (
+        text.replace("adjacency: substitution", "adjacency: zero_out")
+        .replace("[0, 1000]", "[1, 1000]")
+        .replace("by: [region]", "")
+    )
+    text = text.replace("{name: t, ,", "{name: t,").replace(", outside: clip", "") + model
+    parse_job(text)
+    with pytest.raises(JobError, match="privacy_unit") as caught:
+        parse_job(text + UNIT)
+    strict = ("censor_uw", "centred", "perturbed_histogram", "laplace_strict", "reference_tables", "modips")
+    assert all(name in str(caught.value) for name in strict)
+    assert "take a strict mechanism" in str(caught.value)
+
+
+@pytest.mark.parametrize("column", ["cost", "weight", "region"])
+def test_the_column_of_a_unit_has_no_other_role(column: str) -> None:
+    with pytest.raises(JobError, match="used as outcome, weight, category"):
+        job(UNIT.replace("household", column))
+
+
+def test_a_budget_too_small_for_one_of_many_records_is_refused() -> None:
+    with pytest.raises(JobError, match="10000 records of a unit leave less than 1e-6"):
+        job(UNIT.replace("most: 5", "most: 10000"), JOB.replace('epsilon: "1"', 'epsilon: "0.001"'))
+
+
+def test_histograms_too_small_for_one_of_many_records_are_refused() -> None:
+    """Control: the same part of the budget for households of five."""
+    text = JOB.replace("laplace_strict", "reference_tables") + 'reference: {histogram: {epsilon: "0.001"}}\n'
+    assert job(UNIT, text)
+    with pytest.raises(JobError, match="records of a unit leave less"):
+        job(UNIT.replace("most: 5", "most: 10000"), text)
+
+
+def test_a_reference_needs_no_unit_and_a_chain_keeps_its_own(tmp_path: Path) -> None:
+    """The reference is public: it has no such column. A later release under another unit is refused."""
+    text = JOB.replace("laplace_strict", "reference_tables")
+    public = pd.read_parquet(survey(tmp_path, 60, seed=2)).drop(columns="household")
+    public.to_parquet(tmp_path / "before.parquet")
+    first = job(UNIT + f'reference: {{path: {tmp_path / "before.parquet"}, period: "0"}}\n', text)
+    dpdist.run(first, tmp_path / "ws", survey(tmp_path))
+    later = text.replace('period: "1"', 'period: "2"')
+    chained = f"reference: {{release: {tmp_path / 'ws' / 'public'}}}\n"
+    current = survey(tmp_path, seed=3)
+    assert dpdist.validate(job(UNIT + chained, later), current).promise.total.epsilon == 1
+    for other in ("", UNIT.replace("most: 5", "most: 6")):
+        with pytest.raises(DataError, match="another privacy_unit"):
+            dpdist.validate(job(other + chained, later), current)
+
+
+def test_gates_are_measured_under_the_noise_of_a_household() -> None:
+    """Five times a record's, exactly; gates take their part of the same ε."""
+    gates = 'accept: {epsilon: "1/3", gates: [{measure: largest, of: count, limit: 0.2}]}\n'
+    one, five = job(gates), job(gates + UNIT)
+    assert gate_scale(five) == 5 * gate_scale(one)
+    scales = [CellSums.build(said, FRAME, slice(0, 2)).scale for said in (one, five)]
+    assert scales[1] == 5 * scales[0] == 5 * Fraction(2 * 2**20) / Fraction(2, 3)
