@@ -23,6 +23,7 @@ CASES = [
     (Case("reference_tables", "add_remove"), "off"),
     (Case("laplace_strict", "substitution"), "within"),
     (Case("perturbed_histogram", "zero_out", weighted=False), "off"),
+    (Case("modips", "zero_out"), "off"),
 ]
 MORE = [
     (Case("reference_tables", "substitution"), "within"),
