@@ -19,7 +19,7 @@ from dpdist.core.public_files import MANIFEST
 from dpdist.core.records import Floats, Ints
 from dpdist.evaluation.audit import keep_audit, leave_one_out
 from dpdist.evaluation.lower_bounds import black_box
-from dpdist.job import WeightRule, Weights
+from dpdist.job import MechanismSpec, WeightRule, Weights, those
 from dpdist.mechanisms.promises import target_of
 from dpdist.mechanisms.pseudo_posterior.tilted import Weighings, fixed_on_reference
 from dpdist.models.lognormal.model import Lognormal
@@ -32,7 +32,6 @@ from dpdist.storage.workspace import Workspace
 UNFINISHED = "no finished release with its confidential folder"
 LARGEST = 2**27
 """Records × draws of a stratum that an audit takes: its log likelihoods are held in memory, 1 GiB."""
-AUDITED = ("weighted", "weighted_e")
 SUMMARY = ("rule", "strata", "left_out", "records", "exceeded", "largest_share")
 _NOTHING = pd.DataFrame({"stratum": [], "loss": np.empty(0), "epsilon_local": np.empty(0), "exceeds": np.empty(0, bool)})
 
@@ -50,6 +49,11 @@ def audit(
     """
     with Workspace.opened(workspace) as space, private():
         return _audited(space, records, all_rules, listener)
+
+
+def _audits(spec: type[MechanismSpec]) -> bool:
+    """True of tilted posteriors whose weights are made on the file itself."""
+    return spec.tunes_weights or spec.cuts_weights
 
 
 def bound_from_outside(workspace: str | Path, runs: int, listener: Listener = silent) -> Confidential[pd.DataFrame]:
@@ -75,9 +79,9 @@ def _audited(space: Workspace, records: int, all_rules: bool, listener: Listener
     strata = read_table(space.confidential / "strata.parquet").to_pandas()
     fits = {name: open_fit(space, Key.read(space.key), name) for name in strata["fit"].unique()}
     job = next(iter(fits.values())).job
-    if job.family != "lognormal" or job.mechanism.name not in AUDITED:
-        here = f"a release of {job.mechanism.name}" + (f" with the family {job.family}" if job.model is not None else "")
-        raise WorkspaceError(str(workspace), here, f"audits know {' and '.join(AUDITED)} with the family lognormal")
+    if job.family != "lognormal" or not _audits(type(job.mechanism)):
+        here = f"a release of {job.mechanism}" + (f" with the family {job.family}" if job.model is not None else "")
+        raise WorkspaceError(str(workspace), here, f"audits know {' and '.join(those(_audits))} with the family lognormal")
     rules: list[WeightRule] = [job.mechanism.weights.rule]
     if all_rules:
         rules = [rule for rule in get_args(WeightRule) if rule != "none"]

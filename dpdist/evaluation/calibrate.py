@@ -73,7 +73,7 @@ def calibrate(
         found = f"utility is measured on one outcome, and {len(job.outcomes)} are named"
         raise JobError(job.dataset, [Problem("outcome", found, "one outcome", "calibrate a job of one outcome")])
     if not knobs:
-        found = f"'{job.mechanism.name}' has no constants that could be tuned"
+        found = f"'{job.mechanism}' has no constants that could be tuned"
         if job.mechanism.centres:
             found = "'centred' has a planned drift between periods, and halves of one file do not drift"
         allowed = "weighted with a weight rule, weighted_e, censor_w or perturbed_histogram"

@@ -10,7 +10,7 @@ from dpdist.job.design import ReplicateWeights
 from dpdist.job.earlier import Calibration, Fit, Reference
 from dpdist.job.ledger import LedgerSettings, Limits, Window
 from dpdist.job.mechanism import MechanismSpec
-from dpdist.job.mechanisms import SPECS, STATISTICS, Mechanism, those
+from dpdist.job.mechanisms import SPECS, STATISTICS, Mechanism, spec_of, those
 from dpdist.job.model import Model, Prior, Program
 from dpdist.job.modips import Modips
 from dpdist.job.names import (
@@ -94,5 +94,6 @@ __all__ = [
     "budget_text",
     "epsilon_of",
     "rho_of",
+    "spec_of",
     "those",
 ]

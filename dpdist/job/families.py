@@ -34,8 +34,8 @@ class Support:
 class FamilyFacts:
     """`weight`: whether the model has the sampling weight as a component, always, never or if the job names one.
 
-    `density` says of what f_i is the density, for the statement; `law` names the parametric law that records are taken to
-    have, where there is one that a real file may not have.
+    `density` says of what f_i is the density, for the statement; of statistics, the mechanism's words say it. `law` names
+    the parametric law that records are taken to have, where there is one that a real file may not have.
     """
 
     density: str
@@ -73,22 +73,11 @@ FAMILIES: dict[Family | Statistics, FamilyFacts] = {
         "relative to the reference's own",
         *(Support("numbers"), True, True),
     ),
-    "histogram": FamilyFacts("noisy histogram of {outcome} in equal bins", Support("numbers"), False, False),
-    "cell_sums": FamilyFacts(
-        "noisy sums of {weight} and of its product with {outcome} in every finest cell", Support("numbers"), None, False
-    ),
-    "noisy_tables": FamilyFacts(
-        "noisy weighted counts, means and totals of {outcome} of whole tables", Support("numbers"), None, False
-    ),
-    "reference_cells": FamilyFacts(
-        "noisy sums of {weight} and of its product with {outcome}, clipped where a reference tells, in every finest cell",
-        *(Support("numbers"), None, False),
-    ),
-    "sufficient": FamilyFacts(
-        "noisy sums of bounded functions of {weight} and {outcome}, sufficient for the law that the job names, and a law "
-        "drawn from its posterior given them",
-        *(Support("numbers"), None, False),
-    ),
+    "histogram": FamilyFacts("", Support("numbers"), False, False),
+    "cell_sums": FamilyFacts("", Support("numbers"), None, False),
+    "noisy_tables": FamilyFacts("", Support("numbers"), None, False),
+    "reference_cells": FamilyFacts("", Support("numbers"), None, False),
+    "sufficient": FamilyFacts("", Support("numbers"), None, False),
     "user": FamilyFacts("log_lik of the user's program", Support("numbers"), None, True, "user's"),
 }
 

@@ -70,6 +70,10 @@ class MechanismSpec(Frozen):
     scanned: ClassVar[dict[str, tuple[int, ...]]] = {}
     """Constants, whole numbers, that utility alone decides, and the values that a calibration scans first."""
 
+    def __str__(self) -> str:
+        """Its name, for messages."""
+        return self.name
+
     def guarantee(self, job: Job) -> Guarantee:
         """The class of what is promised: every specification says it, and promises are held to it."""
         raise NotImplementedError(f"{type(self).__name__} does not say its guarantee")

@@ -5,7 +5,7 @@ A new mechanism is a class here, a member of `Mechanism`, and a folder of its ow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BeforeValidator, Field
@@ -292,6 +292,11 @@ SPECS: dict[str, type[MechanismSpec]] = {
     get_args(spec.model_fields["name"].annotation)[0]: spec for spec in get_args(get_args(Mechanism)[0])
 }
 """Every mechanism's specification, by its name."""
+
+
+def spec_of(settings: Mapping[str, Any]) -> type[MechanismSpec] | None:
+    """The specification of a job's mechanism, from its settings by dotted key; None where they name none that is known."""
+    return SPECS.get(settings.get("mechanism.name", ""))
 
 
 def those(fact: Callable[[type[MechanismSpec]], object]) -> tuple[str, ...]:

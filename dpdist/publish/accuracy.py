@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dpdist.estimation.estimators import STATISTICS
-from dpdist.job import Family, Job, Statistics
+from dpdist.job import Job
+from dpdist.mechanisms.statements import words_of
 from dpdist.models.protocol import Expectation
 from dpdist.publish.refit import Recentred
 from dpdist.publish.released import Release
@@ -34,39 +35,6 @@ WITHIN_BOUNDS = (
     "do not reach below 0"
 )
 SEARCH_STANDS_IN = "privacy weights were fixed on the reference: a search on a synthetic sample stands in for them here"
-COUNTED_AGAIN = (
-    "estimator `parameters`: composition of the sample over x, other samples' bin counts and other noise, both simulated "
-    "from the first set's histogram; the bias of bins and of counts cut off at 0 is not in it"
-)
-NOISED_AGAIN = (
-    "estimator `parameters`: composition of the sample over cells, and other noise, simulated; how records vary within a "
-    "cell was not released and is not in it, nor is the bias of clipping and of setting cells into their bounds"
-)
-TAILS_BORROWED = (
-    "estimator `parameters`: composition of the sample over cells, sampling error of the clipped statistics, of the "
-    "reference's tails that complete them, how unlike cells are that borrow a shape of each other, and noise; a change of "
-    "shape since the reference is not in it"
-)
-FIT_AGAIN = (
-    "estimator `parameters`: composition of the sample over cells, and the law of the fit's errors: sampling error of the "
-    "winsorised moments, noise, the reference's own error where a cell was shrunk towards the others, and its tails; the "
-    "bias of a law that is not lognormal is not in it"
-)
-RECORDS_AGREE = (
-    "estimator `records`: synthetic records agree with the table from parameters and have its error; synthesis adds none"
-)
-SETS_DRAWN = (
-    "estimator `records`: V + (V + W)/m, V the variance of the fit's estimate, as often as sets were drawn from it, W by "
-    "linearisation within a set"
-)
-NO_ERRORS = (
-    "there are none: the noise has the scale of the file's own sensitivities, which are confidential, and how records vary "
-    "was not released"
-)
-SUMS_NOISED_AGAIN = (
-    "composition of the sample over cells, and other noise, simulated; how records vary within a cell was not released and "
-    "is not in it, nor is the bias of clipping"
-)
 BORROWED = (
     "the reference's own sampling error, of what the fit does not tell of a cell's distributions, is in these errors; "
     "what privacy weights do to a fit is undone as the reference tells, and no bias of theirs is in them, nor is a change "
@@ -86,26 +54,10 @@ FURTHER = [
 ]
 """What is in the errors of further statistics."""
 
-LAW_AGAIN = (
-    "estimator `parameters`: composition of the sample over cells, the spread of the posterior given the first set's sums, "
-    "in which weights count by their share of the public bound, and other noise with another draw, simulated; how weights "
-    "vary within a cell was not released and is not in the errors of counts, and the bias of another law is in none"
-)
-OF_STATISTICS: dict[Family | Statistics, str] = {
-    "histogram": COUNTED_AGAIN,
-    "cell_sums": NOISED_AGAIN,
-    "reference_cells": TAILS_BORROWED,
-    "noisy_tables": SUMS_NOISED_AGAIN,
-    "sufficient": LAW_AGAIN,
-}
-"""What is in the errors of the estimates from noisy statistics."""
-
 
 def _of_parameters(release: Release) -> list[str]:
     if release.job.mechanism.adds_noise:
-        if release.job.mechanism.sets_are_free:
-            return [FIT_AGAIN]
-        return [OF_STATISTICS[release.job.family]]
+        return [words_of(release.job).errors_of(release)]
     model = release.model(0)
     if not isinstance(model, Expectation):
         return []
@@ -118,12 +70,11 @@ def _of_parameters(release: Release) -> list[str]:
 def standard_errors(release: Release) -> list[str]:
     """What the statement says of the standard errors."""
     if release.job.mechanism.whole_tables:
-        return [NO_ERRORS] if release.job.local else [SUMS_NOISED_AGAIN, WITHIN_BOUNDS, *_design(release.job)]
+        return [*_of_parameters(release), *([] if release.job.local else [WITHIN_BOUNDS, *_design(release.job)])]
     job, told, drawn = release.job, _known(release), release.job.mechanism.sets_are_free
-    agree = job.family == "reference_cells"
     said = [
         *_of_parameters(release),
-        RECORDS_AGREE if agree else SETS_DRAWN if drawn else SYNTHESIS_ADDED if told else BETWEEN_AND_WITHIN,
+        words_of(job).errors_of_records or (SYNTHESIS_ADDED if told else BETWEEN_AND_WITHIN),
         SKEWED,
         *([WITHIN_BOUNDS] if job.mechanism.adds_noise else []),
         "nominal 90 % intervals under the model; the model's own misfit is not in them",

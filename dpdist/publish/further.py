@@ -23,8 +23,9 @@ from dpdist.estimation.linear import Figures, Units, across, asked, variance, wo
 from dpdist.estimation.raking import margins_of
 from dpdist.estimation.variance import Stage
 from dpdist.job import Column, Statistic
+from dpdist.mechanisms.reference_tables.statement import looked_through
 from dpdist.publish.distributions import Distributions
-from dpdist.publish.limits import looked_through, unidentified_rows
+from dpdist.publish.limits import unidentified_rows
 from dpdist.publish.refit import Laws
 from dpdist.publish.released import Release
 from dpdist.publish.standard_errors import Spreads, normal_variance

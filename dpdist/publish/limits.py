@@ -19,6 +19,7 @@ from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import STATISTICS, Interval
 from dpdist.mechanisms.reference_tables.drift_test import DRIFTED
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
+from dpdist.mechanisms.reference_tables.statement import looked_through
 from dpdist.publish.released import Release
 
 ROUNDS = 50
@@ -31,26 +32,6 @@ class Ranges(NamedTuple):
     most_weight: Floats
     least: Floats
     most: Floats
-
-
-def looked_through(release: Release) -> bool:
-    """True if the noisy sums were looked through for cells that they do not identify."""
-    return any("spans" in said for said in release.sets[0].values())
-
-
-def publicly_limited(release: Release) -> tuple[int, int]:
-    """Cells that public bounds alone limit, and all cells."""
-    (low, high), weight = release.job.outcome_column.bounds or (0.0, 1.0), release.job.survey.weight
-    most = (release.job.columns[weight].bounds or (0.0, 1.0))[1] if weight is not None else 0.0
-    wide, cells = 0, 0
-    for stratum in range(len(release.frame.stratum_labels)):
-        model = release.model(stratum)
-        assert isinstance(model, ReferenceCells)
-        limits, outcomes = release.theta(model, stratum, 0)["limits"][0], len(model.outcomes)
-        cap, reach = limits[:, outcomes], limits[:, outcomes + 1]
-        wide += int(((cap >= most) & (2.0 * reach >= high - low)).sum())
-        cells += len(limits)
-    return wide, cells
 
 
 def unidentified(release: Release) -> dict[str, list[str]]:

@@ -22,7 +22,7 @@ from dpdist.estimation.frame_table import frame_table, read_frame, read_job
 from dpdist.estimation.weighted_points import REFERENCE_FILE, points_table, read_points
 from dpdist.job import Job, budget_text
 from dpdist.mechanisms.models import builder_of
-from dpdist.mechanisms.reference_tables.donors import Donors, donors_from_table, donors_table
+from dpdist.mechanisms.reference_tables.donors import DONORS, Donors, donors_from_table, donors_table
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.models.copula.model import Scores
 from dpdist.models.copula.reference_summary import Facts, facts_from_table, facts_table
@@ -39,8 +39,6 @@ REMEDY = "restore it from a copy, or let the same `dpdist run` make the folder a
 """Of a public folder that is not whole."""
 DISTRIBUTIONS = "distributions.parquet"
 """Of a score model: what the reference told of every cell."""
-DONORS = "donors.parquet"
-"""Beside reference tables: the reference's records, whose values synthetic records take."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +110,7 @@ def _underivable(released: Job, job: Job) -> str:
     if job.tables == released.tables:
         return ""
     if released.mechanism.whole_tables:
-        return f"other tables: figures of '{released.mechanism.name}' were noised one by one"
+        return f"other tables: figures of '{released.mechanism}' were noised one by one"
     if (job.categories, job.cell_columns) != (released.categories, released.cell_columns):
         return f"columns {', '.join(job.categories) or 'none'}, in this order"
     return ""

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpdist.estimation.weighted_points import REFERENCE_FILE
-from dpdist.job import Statistics
 from dpdist.job.families import FAMILIES
-from dpdist.job.mechanisms import ReferenceTables, SanitizedStatistics, WholeTables
-from dpdist.mechanisms.reference_tables.donors import FEWEST
-from dpdist.mechanisms.reference_tables.saturation import ALARM
+from dpdist.mechanisms.reference_tables.donors import DONORS
+from dpdist.mechanisms.statements import words_of
 from dpdist.privacy.adjacency import TRUST_MODEL, headline, neighbours, not_protected, protected, unit
 from dpdist.privacy.claims import in_words
 from dpdist.privacy.domain import domain
 from dpdist.privacy.small_counts import accepted
 from dpdist.publish.accuracy import standard_errors
 from dpdist.publish.borrowing import borrowing
-from dpdist.publish.limits import drifted, looked_through, publicly_limited, unidentified
-from dpdist.publish.released import DISTRIBUTIONS, DONORS, Release
+from dpdist.publish.limits import drifted, unidentified
+from dpdist.publish.released import DISTRIBUTIONS, Release
 
 APPROVAL = (
     "this release was held, and published when somebody had approved it. Who approves may look at the confidential "
@@ -26,56 +23,6 @@ APPROVAL = (
 VERBATIM = (
     "most of the reference's weights and outcomes, cell by cell, as they stand in its records; publish this folder only if "
     "the reference really is published"
-)
-NO_RECORDS = (
-    "there are no synthetic records: figures that were noised one by one, margins too, tell of no single file of records"
-)
-LEAST_SQUARES = (
-    "counts and totals of all tables are the additive ones nearest to the noisy figures in least squares; a mean is the "
-    "ratio of its total and count where the table has both, and else as noised"
-)
-AS_NOISED = "figures are as noised: margins are not the sums of their cells"
-DONATED = (
-    f"a donor is of the synthetic record's own cell, or of the cells most like it where the cell has fewer than {FEWEST}",
-    "tables made from synthetic records are the published ones; what else they tell is the reference's, not measured",
-    "outcomes of all cells are multiplied by one factor (shifted, if they may be negative) that gives them the grand mean",
-    "weights in a cell are then tilted until it has its released means; where weights cannot do it, the cell's outcomes "
-    "have a factor of their own",
-    "0, the public bounds, a top-code and a minimum stay where they are; where the means allow it, they keep the weighted "
-    "share that donors have",
-    "outcomes on a grid, such as whole thousands, are rounded back to it; without weights, only whole numbers are",
-)
-MICRODATA = (
-    "by the columns under `measured` synthetic records have the released counts and means of every cell. A record has the "
-    "columns under `copied` from its donor, as they stand in the reference beside the donor's weight and outcomes. Where a "
-    f"cell has fewer than {FEWEST} donors, the donor may be of another cell. No figure of these columns was measured on "
-    "the current file. What has changed since the reference is not in them, and no standard error or interval is theirs"
-)
-RATIOS = (
-    "a mean is the ratio of the noisy total and the noisy count, clipped to the outcome's public bounds; where the noisy "
-    "count is not above 0, the bound on the total's side"
-)
-
-NOT_IDENTIFIED = (
-    "the noisy sums do not identify the mean weight, or an outcome's mean, of these cells: nearly all of it lies beyond "
-    "the limits at which records were clipped, or too little within them. Such a cell has limits and no estimate. "
-    "Intervals of what is made of it hold them too. Its synthetic records have means within them and tell no more"
-)
-DRIFT = (
-    "the noisy sums of these cells are farther from what the reference predicts than sampling and noise would carry them "
-    "(about one cell in a thousand would be named by chance): weights or outcomes have changed since. Estimates follow a "
-    "change of scale, not one of shape: the errors of these cells hold the bias of a planned one, and no more"
-)
-AS_CLIPPED = (
-    "the limits of every cell are those of the least predicted error, from the noisy histograms and the noise's law: noise "
-    "that grows with the limits, against half of what lies beyond them. A count is its clipped sum, with half of what the "
-    "histogram of the cell's group holds beyond the limit. A mean is that of the group's outcomes at the scale (the shift, "
-    "if outcomes may be negative or are two-valued) that the noisy sum tells; these {}, within a group. Public bounds "
-    "alone limit {} of {} cells"
-)
-LOOKED_THROUGH = (
-    "noisy sums are looked through for cells whose limits bind: one whose shape is its group's is taken for such with a "
-    "chance of at most {:g} by each of its sums"
 )
 
 
@@ -113,19 +60,23 @@ def _microdata(release: Release) -> dict[str, Any]:
     """What of the synthetic records is measured, where the job copies columns of its reference."""
     job = release.job
     measured, copied = [*job.modelled_columns, *job.components], list(job.microdata.columns)
-    return {"microdata": {"in_words": MICRODATA, "measured": measured, "copied": copied}} if copied else {}
+    return (
+        {"microdata": {"in_words": words_of(job).entries["microdata"], "measured": measured, "copied": copied}}
+        if copied
+        else {}
+    )
 
 
 def _drift(release: Release) -> dict[str, Any]:
     """Cells that have drifted from the reference, where there are any."""
     cells = drifted(release)
-    return {"drift": {"in_words": DRIFT, **cells}} if cells else {}
+    return {"drift": {"in_words": words_of(release.job).entries["drift"], **cells}} if cells else {}
 
 
 def _not_identified(release: Release) -> dict[str, Any]:
     """Cells whose noisy sums do not identify them, where there are any."""
     cells = unidentified(release)
-    return {"not_identified": {"in_words": NOT_IDENTIFIED, **cells}} if cells else {}
+    return {"not_identified": {"in_words": words_of(release.job).entries["not_identified"], **cells}} if cells else {}
 
 
 def _claimed(release: Release) -> dict[str, Any]:
@@ -155,7 +106,9 @@ def _model(release: Release) -> dict[str, Any]:
 def _density(release: Release) -> str:
     job = release.job
     outcomes = (", log " if job.family == "lognormal" else ", ").join(job.outcomes)
-    density = FAMILIES[job.family].density.format(outcome=outcomes, weight=job.survey.weight)
+    density = (words_of(job).density or FAMILIES[job.likelihood.family].density).format(
+        outcome=outcomes, weight=job.survey.weight
+    )
     given = ", given the predictors" if job.predictors else ""
     return f"{density}, natural logarithm{given}, in the observed sample"
 
@@ -197,43 +150,10 @@ def _public(release: Release) -> list[str]:
     ]
 
 
-OF_STATISTICS: dict[Statistics, tuple[str, ...]] = {
-    "histogram": (),
-    "cell_sums": (
-        "a cell's mean weight and mean outcome are set into their public bounds; a synthetic record has its cell's "
-        "means, so that totals agree with the tables and nothing else is modelled",
-    ),
-    "reference_cells": (),
-    "noisy_tables": (),
-    "sufficient": (
-        "parameters are drawn from the posterior given the noisy sums, which are set into their public ranges and then "
-        "taken as exact; synthetic outcomes follow the law of these parameters, with their cell's mean weight",
-        "who analyses the synthetic sets alone has T = B/m + W with (m − 1)(1 + mW/B)² degrees of freedom; with one set "
-        "the noise is in no estimate of T; of nested sets B is between the means of every sanitization's sets, and m the "
-        "number of sanitizations",
-    ),
-}
-"""What becomes of noisy statistics after their release, where that is the same for every job."""
-
-
-def _donors(release: Release) -> str:
-    """Where the values of synthetic records beside reference tables are from."""
-    if release.donors:
-        taken = f"a donor, which is a record of the reference (released/{DONORS})"
-    else:
-        taken = (
-            f"a donor, which is a point of an earlier release or of histograms (released/{REFERENCE_FILE}): a mean of like "
-            "records, in which round figures and a top-code may be lost"
-        )
-    return f"a synthetic record takes its weight and outcomes together from {taken}"
-
-
 def _post_processing(release: Release) -> list[str]:
-    job = release.job
+    job, words = release.job, words_of(release.job)
     if job.mechanism.whole_tables:
-        assert isinstance(job.mechanism, WholeTables)
-        agreed = job.mechanism.consistency == "least_squares"
-        return [NO_RECORDS, LEAST_SQUARES if agreed else AS_NOISED, *([] if job.local else [RATIOS])]
+        return words.post_processing(release)
     steps = []
     for name, column in job.outcome_columns.items():
         low, high = column.bounds or (0.0, 0.0)
@@ -241,29 +161,7 @@ def _post_processing(release: Release) -> list[str]:
             f"synthetic {name} beyond the public bounds [{low:,.10g}, {high:,.10g}] is set to the nearest bound, "
             "and the model's means are means of the so limited variable"
         )
-    if job.mechanism.sets_are_free:
-        assert isinstance(job.mechanism, SanitizedStatistics)
-        how = "are shrunk to their common shift as far as noise moved them" if job.mechanism.shrinkage else "are not shrunk"
-        steps.append(
-            "winsorising is undone by the cells' shifts and the common stretch of logarithms under which the reference has "
-            f"the noisy moments; cells {how}; the stretch is kept between a half and twice the reference's in every "
-            "direction; tables from parameters are the fit's, synthetic sets follow draws from the law of its errors"
-        )
-    if job.family == "reference_cells":
-        assert isinstance(job.mechanism, ReferenceTables)
-        how = (
-            "are shrunk to the cells' common scale as far as noise moved them"
-            if job.mechanism.shrinkage
-            else "are not shrunk"
-        )
-        if looked_through(release):
-            steps += [AS_CLIPPED.format(how, *publicly_limited(release)), LOOKED_THROUGH.format(ALARM)]
-        else:
-            steps.append(
-                "clipping is undone by the scale of weights and of outcomes (the shift, if outcomes may be negative or are "
-                f"two-valued) under which the reference has a cell's noisy sums; these {how}"
-            )
-        steps += [_donors(release), *DONATED]
+    steps += words.post_processing(release)
     if job.family == "scores":
         steps.append(
             "scores are turned back into weights and outcomes by the reference's distributions, within its range: no value "
@@ -271,14 +169,12 @@ def _post_processing(release: Release) -> list[str]:
         )
     if job.family == "scores" and (borrowed := borrowing(release)):
         steps.append(f"{borrowed['in_words']}: the entry `borrowing` names these cells")
-    if (statistics := job.mechanism.statistics) is not None:
-        steps += OF_STATISTICS[statistics]
     if job.likelihood.synthesis == "fbp":
         weights = "N/n with the public N" if job.likelihood.population_weights == "proportional" else "1/E(π|x)"
         steps.append(f"synthetic outcomes follow the population law; synthetic weights are {weights}")
     if job.likelihood.synthetic_weights == "expected":
         steps.append("synthetic weights are E(w|y*, x) under the released parameters, not drawn")
     if job.rake:
-        by = "; ".join(", ".join(said.by) or "all records" for said in job.rake)
+        by = "; ".join(", ".join(said.by) for said in job.rake)
         steps.append(f"weights are raked to the public totals by {by} that the job states; tables from parameters too")
     return steps

@@ -94,7 +94,7 @@ def check(job: Job, model: StratumModel) -> None:
     if "alpha" not in found["inputs"]:
         raise ProgramError(model.program.name, "it takes no privacy weights", "declare vector<lower=0>[N] alpha as data")
     if job.mechanism.clamps and (missing := {"reference", "clamp"} - set(found["inputs"])):
-        found_ = f"'{job.mechanism.name}' clamps a record's factor; the program takes no {' or '.join(sorted(missing))}"
+        found_ = f"'{job.mechanism}' clamps a record's factor; the program takes no {' or '.join(sorted(missing))}"
         remedy = "declare vector[N] reference and real<lower=0> clamp as data, and weigh a record by " + CLAMPED_FACTOR
         raise ProgramError(model.program.name, found_, f"{remedy}; or take weighted")
     if unknown := sorted(set(found["inputs"]) - model.inputs):

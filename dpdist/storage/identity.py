@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
-from dpdist.job import SPECS
+from dpdist.job import spec_of
 
 
 @dataclass(frozen=True)
@@ -46,5 +46,5 @@ class Identity:
     @property
     def adds_noise(self) -> bool:
         """True if what is released has noise, which is drawn once and kept."""
-        spec = SPECS.get(self.job.get("mechanism.name", ""))
+        spec = spec_of(self.job)
         return spec is not None and spec.adds_noise

@@ -13,13 +13,15 @@ from named_draws import Drawn
 from small_jobs import cases
 from small_runs import run, write_inputs
 
-from dpdist.job import SPECS, Job
+from dpdist.job import SPECS, Job, MechanismSpec
 from dpdist.job.checks import contradictions
+from dpdist.job.mechanism import Noisy
+from dpdist.mechanisms import statements
 from dpdist.mechanisms.laplace_cells.release import CellSums
 from dpdist.mechanisms.promises import promise_of
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.privacy.guarantees import Asymptotic, Promise, Strict
-from dpdist.publish import accuracy, measurements, statement
+from dpdist.publish import measurements
 
 NOISY = [
     "perturbed_histogram-substitution-histogram",
@@ -117,13 +119,28 @@ def test_a_promise_of_another_budget_is_told_so() -> None:
 def test_noisy_statistics_that_publishing_does_not_know_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a new mechanism: its measurements would be left out, and its statement would be another's."""
     monkeypatch.delitem(measurements.MEASURED, CellSums)
-    monkeypatch.delitem(accuracy.OF_STATISTICS, "cell_sums")
-    monkeypatch.delitem(statement.OF_STATISTICS, "cell_sums")
-    name: str = "laplace_strict"
+    name = "laplace_strict"
+    monkeypatch.delitem(statements.WORDS, name)
     assert problems(name, MECHANISMS[name], jobs_under(name)) == [
         f"{name}: its noisy statistics would not stand in measurements.parquet: add them to MEASURED",
-        f"{name}: no text for 'cell_sums': add one to OF_STATISTICS in publish/accuracy.py",
-        f"{name}: no text for 'cell_sums': add one to OF_STATISTICS in publish/statement.py",
+        f"{name}: its statement has no errors: write it in its statement.py, named in mechanisms/statements.py",
+        f"{name}: its statement has no density: write it in its statement.py, named in mechanisms/statements.py",
+    ]
+
+
+class Unsaid(Noisy):
+    """A specification that forgets its guarantee."""
+
+    name: Literal["laplace_strict"]
+    guarantee = MechanismSpec.guarantee
+
+
+def test_a_specification_without_a_guarantee_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    name, jobs = "laplace_strict", jobs_under("laplace_strict")
+    assert problems(name, MECHANISMS[name], jobs) == []
+    monkeypatch.setitem(SPECS, name, Unsaid)
+    assert problems(name, MECHANISMS[name], jobs) == [
+        f"{name}: its specification does not say its guarantee: write guarantee(job)"
     ]
 
 

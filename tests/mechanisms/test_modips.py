@@ -381,6 +381,7 @@ strata: [{strata}]
 outcome: y
 mechanism: {{name: modips, law: normal}}
 budget: {{epsilon: "{epsilon}"}}
+public_frame: {{accepted: simulated records}}
 synthetic_sets: 3
 tables:
   - {{name: one, by: [field], margins: true, statistics: [count, {{mean: y}}]}}

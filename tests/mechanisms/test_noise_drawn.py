@@ -31,10 +31,11 @@ from dpdist.mechanisms.on_reference import Learned, learn_cells, learn_whitening
 from dpdist.mechanisms.perturbed_histogram import protect as perturbed_histogram
 from dpdist.mechanisms.reference_tables import protect as reference_tables
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
+from dpdist.mechanisms.reference_tables.statement import CLIPPED, CLIPPED_SECRET, SEVERAL, SEVERAL_SECRET
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.mechanisms.sanitized_lognormal import protect as sanitized_lognormal
 from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
-from dpdist.mechanisms.wording import CLIPPED, CLIPPED_SECRET, NOT_REFUSED, SEVERAL, SEVERAL_SECRET
+from dpdist.mechanisms.wording import NOT_REFUSED
 from dpdist.models.protocol import StratumModel
 from dpdist.sampling import facts
 from dpdist.sampling.exact import ExactSampler

@@ -25,8 +25,8 @@ from dpdist.job import RULE_CONSTANTS, WeightRule
 from dpdist.job.checks import contradictions
 from dpdist.job.checks.mechanisms import weight_rule
 from dpdist.mechanisms.on_reference import learn_weights
+from dpdist.mechanisms.pseudo_posterior.statement import EXCEEDS, UNMEASURED
 from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.mechanisms.wording import EXCEEDS, UNMEASURED
 from dpdist.privacy import weight_search as searches
 from dpdist.privacy.weight_search import NotReached
 from dpdist.privacy.weights import RULES, among

@@ -19,8 +19,8 @@ from dpdist.core.keys import Key
 from dpdist.core.records import Frame
 from dpdist.job import Job, WeightRule
 from dpdist.job.loading import parse_job
+from dpdist.mechanisms.pseudo_posterior.statement import EXCEEDS
 from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.mechanisms.wording import EXCEEDS
 from dpdist.privacy.claims import delta_of_draws, factor, headline, promised
 from dpdist.privacy.domain import REFUSED
 from dpdist.publish.released import Release

@@ -12,9 +12,10 @@ from dpdist.engine.protocol import Noise, Pass, Released, Rounds, StratumRecorde
 from dpdist.job import Job
 from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.laplace_cells.release import CellSums
+from dpdist.mechanisms.laplace_cells.statement import SUMS
 from dpdist.mechanisms.on_reference import Learned
 from dpdist.mechanisms.promises import promise_of
-from dpdist.mechanisms.wording import MOVES_TWICE, SUMS
+from dpdist.mechanisms.wording import MOVES_TWICE
 from dpdist.models.protocol import Draws, StratumModel
 from dpdist.privacy.guarantees import Promise, Strict
 

@@ -16,9 +16,10 @@ from dpdist.job import Job, budget_text
 from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.laplace_tables.release import FINE_SCALE, FINER, NoisyTables
 from dpdist.mechanisms.laplace_tables.sensitivity import sensitivities
+from dpdist.mechanisms.laplace_tables.statement import COMPOSED, FULL, LOCAL, SHARED
 from dpdist.mechanisms.on_reference import Learned
 from dpdist.mechanisms.promises import promise_of
-from dpdist.mechanisms.wording import COMPOSED, FULL, LOCAL, MOVES_TWICE, SHARED
+from dpdist.mechanisms.wording import MOVES_TWICE
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.guarantees import NoGuarantee, Promise, Strict
 

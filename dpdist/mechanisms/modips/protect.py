@@ -19,10 +19,7 @@ from dpdist.job import Modips as Settings
 from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.modips.release import Sanitized
 from dpdist.mechanisms.modips.sensitivity import together
-from dpdist.mechanisms.modips.truncation import CANDIDATES, clamped, truncated
-from dpdist.mechanisms.on_reference import Learned
-from dpdist.mechanisms.promises import parallel, promise_of
-from dpdist.mechanisms.wording import (
+from dpdist.mechanisms.modips.statement import (
     LEVELS_SANITIZED,
     LOCATION_SANITIZED,
     MOMENTS_SANITIZED,
@@ -31,6 +28,9 @@ from dpdist.mechanisms.wording import (
     SANITIZATION,
     TRUNCATION,
 )
+from dpdist.mechanisms.modips.truncation import CANDIDATES, clamped, truncated
+from dpdist.mechanisms.on_reference import Learned
+from dpdist.mechanisms.promises import parallel, promise_of
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.guarantees import Promise, Strict
 

@@ -14,8 +14,9 @@ from dpdist.job import Job
 from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.on_reference import Learned
 from dpdist.mechanisms.perturbed_histogram.release import Histogram
+from dpdist.mechanisms.perturbed_histogram.statement import COUNTS
 from dpdist.mechanisms.promises import promise_of
-from dpdist.mechanisms.wording import COUNTS, MOVES_EXCHANGED
+from dpdist.mechanisms.wording import MOVES_EXCHANGED
 from dpdist.models.protocol import Draws, StratumModel
 from dpdist.privacy.guarantees import Promise, Strict
 

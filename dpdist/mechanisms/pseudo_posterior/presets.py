@@ -10,7 +10,7 @@ from dpdist.job import Job
 from dpdist.mechanisms.on_reference import Learned
 from dpdist.mechanisms.promises import exactness, promise_of, referred, strict, target_of
 from dpdist.mechanisms.pseudo_posterior import clamped, tilted
-from dpdist.mechanisms.wording import (
+from dpdist.mechanisms.pseudo_posterior.statement import (
     CENTRED,
     CLAMPED,
     EXCEEDS,

@@ -18,6 +18,8 @@ from dpdist.core.records import Codes, Floats, Ints
 
 MOST = 10_000
 """Donors of a cell at most: of more records as many are kept, evenly by outcome."""
+DONORS = "donors.parquet"
+"""Beside reference tables: the reference's records, whose values synthetic records take."""
 FEWEST = 20
 """With fewer donors a cell takes those of a wider group."""
 OUTCOME = "outcome "

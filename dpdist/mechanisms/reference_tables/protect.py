@@ -16,17 +16,17 @@ from dpdist.mechanisms.on_reference import Learned
 from dpdist.mechanisms.promises import promise_of, referred
 from dpdist.mechanisms.reference_tables.histograms import Histograms
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
-from dpdist.mechanisms.reference_tables.update import Refresh
-from dpdist.mechanisms.wording import (
+from dpdist.mechanisms.reference_tables.statement import (
     CLIPPED,
     CLIPPED_SECRET,
     FROM_REFERENCE,
-    MOVES_UNKNOWN,
     ONE_BUDGET,
     SEVERAL,
     SEVERAL_SECRET,
     SPLIT,
 )
+from dpdist.mechanisms.reference_tables.update import Refresh
+from dpdist.mechanisms.wording import MOVES_UNKNOWN
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.guarantees import Promise, Strict
 

@@ -14,7 +14,8 @@ from dpdist.mechanisms.on_reference import Learned
 from dpdist.mechanisms.promises import parallel, promise_of, referred
 from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
 from dpdist.mechanisms.sanitized_lognormal.sensitivity import EXCHANGE
-from dpdist.mechanisms.wording import LOGNORMAL_SHAPE, MOVES_EXCHANGED, SANITIZED, SANITIZED_GAUSSIAN, SETS_ARE_FREE
+from dpdist.mechanisms.sanitized_lognormal.statement import LOGNORMAL_SHAPE, SANITIZED, SANITIZED_GAUSSIAN, SETS_ARE_FREE
+from dpdist.mechanisms.wording import MOVES_EXCHANGED
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
 

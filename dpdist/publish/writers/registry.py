@@ -91,7 +91,7 @@ def _flavor(statement: Mapping[str, Any]) -> str:
 
 def _mechanism(job: Job, statement: Mapping[str, Any]) -> str:
     noise = statement["sampler"].get("noise", "")
-    parts = [job.mechanism.name, noise, f"dpdist {version('dpdist')}", f"OpenDP {version('opendp')}"]
+    parts = [str(job.mechanism), noise, f"dpdist {version('dpdist')}", f"OpenDP {version('opendp')}"]
     return "; ".join(filter(None, parts))
 
 

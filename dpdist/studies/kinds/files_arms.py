@@ -33,13 +33,13 @@ class FiledArm(Frozen):
         if self.label == DIRECT:
             raise ValueError(f"'{DIRECT}' names the samples' own estimates: give another label")
         if self.mechanism.statistics is not None and self.family is not None:
-            raise ValueError(f"'{self.mechanism.name}' fits no likelihood: leave family out")
+            raise ValueError(f"'{self.mechanism}' fits no likelihood: leave family out")
         if self.mechanism.statistics is None and self.family is None:
-            raise ValueError(f"'{self.mechanism.name}' fits a likelihood: name its family")
+            raise ValueError(f"'{self.mechanism}' fits a likelihood: name its family")
         if self.histogram is not None and (self.reference != "none" or self.histogram >= 1):
             raise ValueError("histogram is a share of ε, below 1, of a mechanism with reference: none")
         if self.mechanism.needs_reference and self.reference == "none" and self.histogram is None:
-            raise ValueError(f"'{self.mechanism.name}' needs a reference, or a histogram")
+            raise ValueError(f"'{self.mechanism}' needs a reference, or a histogram")
         return self
 
 

@@ -115,7 +115,7 @@ def _arm(study: Filed, arm: FiledArm) -> tuple[str, str, str, str]:
     sets = f", {arm.synthetic_sets} sets" if arm.synthetic_sets > 1 else ""
     share = f"histograms of the sample itself, {budget_text(arm.histogram)} of ε" if arm.histogram is not None else "–"
     fixed_on = "another sample" if arm.reference == "sample" else share
-    return arm.label, f"{arm.mechanism.name}{family}{law}{sets}", fixed_on, _promise(study, arm)
+    return arm.label, f"{arm.mechanism}{family}{law}{sets}", fixed_on, _promise(study, arm)
 
 
 def _promise(study: Filed, arm: FiledArm) -> str:

@@ -1,0 +1,34 @@
+"""What a mechanism adds to its release's statement, beside what it promises; its `statement.py` has the texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dpdist.publish.released import Release
+
+
+@dataclass(frozen=True)
+class Words:
+    """Texts of a mechanism that fits no likelihood; of one that does, the likelihood and its draws have them."""
+
+    density: str = ""
+    """What its parameters are, with {outcome} and {weight}; empty: a likelihood's."""
+    errors: str = ""
+    """What is in the standard errors of estimates from its parameters; empty: as draws of a posterior have them."""
+    errors_of_records: str = ""
+    """The same of estimates from synthetic records, where they are not those of parameters and synthesis."""
+    steps: tuple[str, ...] = ()
+    """What becomes of its statistics after their release, whatever the job."""
+    entries: Mapping[str, str] = field(default_factory=dict)
+    """What entries of the statement that it alone can have say in words, by name."""
+
+    def post_processing(self, release: Release) -> list[str]:
+        """What becomes of its statistics after their release."""
+        return list(self.steps)
+
+    def errors_of(self, release: Release) -> str:
+        """What is in the standard errors of estimates from its parameters."""
+        return self.errors
