@@ -221,8 +221,8 @@ class Job(Frozen):
     @property
     def gated(self) -> bool:
         """True if gates may be measured beside the release: it is strict, by noise of pure ε on one set of statistics."""
-        alone = self.mechanism.adds_noise and not self.mechanism.whole_tables and not self.mechanism.sets_are_free
-        return alone and self.strict and self.budget.delta is None
+        known = self.mechanism.statistics in ("cell_sums", "reference_cells", "histogram")
+        return known and self.mechanism.adds_noise and self.strict and self.budget.delta is None
 
     @property
     def refers(self) -> bool:

@@ -19,7 +19,7 @@ import dpdist
 from dpdist.cli.main import app
 from dpdist.core.errors import JobError, NotAccepted
 from dpdist.core.records import Floats
-from dpdist.evaluation.acceptance import SENSITIVITY, Figures, order_statistic, scaled_errors
+from dpdist.evaluation.acceptance import SENSITIVITY, Figures, noise_scale, order_statistic, scaled_errors
 from dpdist.job import Statistic
 from dpdist.ledger.accounts import charges, total
 from dpdist.ledger.book import Ledger
@@ -127,6 +127,12 @@ def test_a_release_that_meets_its_gates_says_so_and_costs_its_whole_budget(tmp_p
     assert "in no ε. Gates" not in dpdist.report(tmp_path / "ws", confidential=True).replace("\n", " ")
     again = dpdist.publish(tmp_path / "ws").statement
     assert again["acceptance"] == said["acceptance"]
+
+
+def test_a_unit_of_several_records_has_noise_for_all_of_them() -> None:
+    """Five records of a household may each move a gate."""
+    one, five = (noise_scale(job(0.5, more)) for more in ("", "privacy_unit: {column: household, most: 5}\n"))
+    assert five == 5 * one
 
 
 def test_a_release_that_misses_a_gate_is_not_published_however_often_it_is_run(tmp_path: Path) -> None:
