@@ -17,7 +17,7 @@ from dpdist.evaluation.comparators import guarantee_of
 from dpdist.evaluation.further import Direct
 from dpdist.evaluation.laplace import noised
 from dpdist.evaluation.model_baselines import FITTED, Fitted
-from dpdist.evaluation.reference_baselines import REFERRED, Referred
+from dpdist.evaluation.reference_baselines import REFERRED, ReferenceBaselines
 from dpdist.job import Comparator, Job, Statistic, StatisticName, Table
 from dpdist.mechanisms.laplace_tables.sensitivity import figures_met
 from dpdist.privacy.units import record_epsilon
@@ -57,7 +57,7 @@ def compare(
     published: pd.DataFrame,
     truth: Truth | None,
     key: Key,
-    others: Referred | None = None,
+    others: ReferenceBaselines | None = None,
     fits: Fitted | None = None,
     records: Direct | None = None,
 ) -> pd.DataFrame:

@@ -162,7 +162,7 @@ def _records(fit: Fit, stratum: int) -> Records:
 
 def _both(fit: Fit, stratum: int, records: Records, which: int, runs: int) -> tuple[Floats, Floats]:
     """Draws from the file and from its neighbour, each with random numbers of its own."""
-    learned, key = fit.learned(stratum) if fit.job.refers else None, Key.from_os()
+    learned, key = fit.learned(stratum) if fit.job.has_reference else None, Key.from_os()
     model = fit.fitted(stratum)
     near, far = (
         draws(fit.job, model, learned, fit.sampler, file, runs, key.child(side))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dpdist.publish.released import Release
+    from dpdist.publish.released import ReleasedObject
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class Words:
     entries: Mapping[str, str] = field(default_factory=dict)
     """What entries of the statement that it alone can have say in words, by name."""
 
-    def post_processing(self, release: Release) -> list[str]:
+    def post_processing(self, release: ReleasedObject) -> list[str]:
         """What becomes of its statistics after their release."""
         return list(self.steps)
 
-    def errors_of(self, release: Release) -> str:
+    def errors_of(self, release: ReleasedObject) -> str:
         """What is in the standard errors of estimates from its parameters."""
         return self.errors

@@ -53,11 +53,11 @@ class NegativeBinomial(OutcomeModel):
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
         on = alpha > 0
-        return merged(np.column_stack([records.outcome[on], alpha[on]]))
+        return combined(np.column_stack([records.outcome[on], alpha[on]]))
 
     def draw_on_grid(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
         """Draws from the grid's interpolant, within `grid.GRID_ERROR` of the posterior in total variation."""
-        posterior = NegativeBinomialPosterior.of(merged(statistics))
+        posterior = NegativeBinomialPosterior.of(combined(statistics))
         t, log_dispersion = grid.draw(posterior, LOG_DISPERSION, open_uniforms(rng, (draws, 2)))
         centre, scale = posterior.conditional(np.exp(log_dispersion))
         return Draws({"mean": np.exp(centre + scale * t), "dispersion": np.exp(log_dispersion)})
@@ -95,7 +95,7 @@ class NegativeBinomial(OutcomeModel):
         return "negative_binomial"
 
     def stan_data(self, statistics: Floats) -> Mapping[str, Any]:
-        value, total = merged(statistics).T.tolist()
+        value, total = combined(statistics).T.tolist()
         prior = {"log_mu_sd": LOG_MEAN_SD, "phi_shape": SHAPE, "phi_rate": RATE}
         return {"M": len(value), "value": value, "total": total, **prior, **no_records("y")}
 
@@ -161,7 +161,7 @@ class NegativeBinomialPosterior:
         return information * np.log(mean) / precision, 1.0 / np.sqrt(precision)
 
 
-def merged(rows: Floats) -> Floats:
+def combined(rows: Floats) -> Floats:
     """Distinct values in order with their summed α, (value, 2), from rows (value, α)."""
     value, position = np.unique(rows[:, 0], return_inverse=True)
     return np.column_stack([value, np.bincount(position, weights=rows[:, 1], minlength=len(value))])

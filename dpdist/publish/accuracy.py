@@ -7,7 +7,7 @@ from dpdist.job import Job
 from dpdist.mechanisms.statements import words_of
 from dpdist.models.protocol import Expectation
 from dpdist.publish.refit import Recentred
-from dpdist.publish.released import Release
+from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import Resampled
 
 SEARCH_AGAIN = (
@@ -55,7 +55,7 @@ FURTHER = [
 """What is in the errors of further statistics."""
 
 
-def _of_parameters(release: Release) -> list[str]:
+def _of_parameters(release: ReleasedObject) -> list[str]:
     if release.job.mechanism.adds_noise:
         return [words_of(release.job).errors_of(release)]
     model = release.model(0)
@@ -67,7 +67,7 @@ def _of_parameters(release: Release) -> list[str]:
     return [SEARCH_AGAIN, SEARCH_STANDS_IN] if release.job.frozen else [SEARCH_AGAIN]
 
 
-def standard_errors(release: Release) -> list[str]:
+def standard_errors(release: ReleasedObject) -> list[str]:
     """What the statement says of the standard errors."""
     if release.job.mechanism.whole_tables:
         return [*_of_parameters(release), *([] if release.job.local else [WITHIN_BOUNDS, *_design(release.job)])]
@@ -95,7 +95,7 @@ def standard_errors(release: Release) -> list[str]:
     return [*said, *_design(job), *([ONE_SET] if job.synthetic_sets == 1 and not (told or drawn) else [])]
 
 
-def _known(release: Release) -> bool:
+def _known(release: ReleasedObject) -> bool:
     """True if the model can tell how its estimates would vary."""
     return not release.job.mechanism.clamps and isinstance(release.model(0), Recentred | Resampled)
 

@@ -14,13 +14,13 @@ from dpdist.mechanisms.reference_tables.transported import Transported
 from dpdist.models.protocol import Distributed, Draws
 from dpdist.publish.reference_records import points_of_cells
 from dpdist.publish.refit import Laws
-from dpdist.publish.released import Release
+from dpdist.publish.released import ReleasedObject
 
 
 class Distributions:
     """Of every stratum of a release, under its sets and under the laws that standard errors are from."""
 
-    def __init__(self, release: Release, laws: Sequence[Laws | None] | None):
+    def __init__(self, release: ReleasedObject, laws: Sequence[Laws | None] | None):
         self._release, self._laws = release, laws
 
     @cached_property

@@ -23,7 +23,7 @@ from dpdist.publish.manifest import manifest
 from dpdist.publish.measurements import FILE as MEASUREMENTS
 from dpdist.publish.measurements import write_measurements
 from dpdist.publish.printed import Printed, printed
-from dpdist.publish.released import Release, write_release
+from dpdist.publish.released import ReleasedObject, write_release
 from dpdist.publish.standard_errors import laws, spreads_under
 from dpdist.publish.statement import statement
 from dpdist.publish.synthesis import synthesize
@@ -41,7 +41,7 @@ Publish the folder of that run. Two folders on the same noise, of other data or 
 """
 
 
-def publish(release: Release, public: Path, listener: Listener = silent, unfit: str = "") -> None:
+def publish(release: ReleasedObject, public: Path, listener: Listener = silent, unfit: str = "") -> None:
     """Write the public folder. Spends nothing and reads nothing but `release`; the same release gives the same bytes.
 
     `unfit`: why the folder is not for publication, of a replay or of one that is held. It stands in the file `UNFIT`,
@@ -77,7 +77,7 @@ def _signed(public: Path) -> bool:
 
 
 def _write_tables(
-    release: Release, folder: Path, grounds: dict[str, Grounds], material: Material | None, listener: Listener
+    release: ReleasedObject, folder: Path, grounds: dict[str, Grounds], material: Material | None, listener: Listener
 ) -> list[tuple[Printed, pa.Table]]:
     """Every table: Parquet, long and wide CSV; in its printed form, and as it is."""
     folder.mkdir()
@@ -104,7 +104,7 @@ def for_spreadsheets(table: pa.Table) -> pa.Table:
     return pa.table(columns, names=[plain(name) for name in table.column_names])
 
 
-def _grounds(release: Release, building: Path, listener: Listener) -> tuple[dict[str, Grounds], Material]:
+def _grounds(release: ReleasedObject, building: Path, listener: Listener) -> tuple[dict[str, Grounds], Material]:
     """Writes the synthetic records; what every outcome's estimates, and further statistics, are made of."""
     strata, folder = len(release.frame.stratum_labels), building / "synthetic"
     with stage(listener, "synthetic records", strata) as tick:

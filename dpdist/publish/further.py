@@ -27,7 +27,7 @@ from dpdist.mechanisms.reference_tables.statement import looked_through
 from dpdist.publish.distributions import Distributions
 from dpdist.publish.limits import unidentified_rows
 from dpdist.publish.refit import Laws
-from dpdist.publish.released import Release
+from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import Spreads, normal_variance
 
 UNBOUNDED = (-np.inf, np.inf)
@@ -38,7 +38,7 @@ class Material:
     """What further statistics are made of: by outcome the expectations of every set and their spreads, laws, and the folder
     of the synthetic records."""
 
-    release: Release
+    release: ReleasedObject
     expected: Sequence[Sequence[tuple[Floats, Floats]]] | None
     spreads: Sequence[Spreads] | None
     laws: Sequence[Laws | None] | None
@@ -225,7 +225,7 @@ def _limited(material: Material, figures: Figures, interval: Interval) -> Interv
     return Interval(*(np.where(gone, np.nan, each) for each in cut))
 
 
-def _unidentified(release: Release, figures: Figures) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _unidentified(release: ReleasedObject, figures: Figures) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Cells of which a row is not identified by noisy sums, or that are compared with such a one."""
     if not looked_through(release):
         return np.zeros(len(figures.cells), dtype=bool)

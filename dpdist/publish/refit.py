@@ -28,7 +28,7 @@ from dpdist.privacy.weight_search import (
     weigh,
 )
 from dpdist.privacy.weights import Summary, itself
-from dpdist.publish.released import Release
+from dpdist.publish.released import ReleasedObject
 
 DRAWS = 400
 LARGEST = 4_000
@@ -117,7 +117,7 @@ class Laws(NamedTuple):
         return one, two, three, weighted, unweighted
 
 
-def refitted(release: Release, stratum: int) -> Laws | None:
+def refitted(release: ReleasedObject, stratum: int) -> Laws | None:
     """Laws of a weighted fit; None where a fit does not exist."""
     model, own = release.model(stratum), release.frame.rows_of(stratum)
     assert isinstance(model, Recentred)
@@ -136,7 +136,7 @@ def refitted(release: Release, stratum: int) -> Laws | None:
     return Laws(model, (redrawn, plain, drawn, fits.weighted, fits.unweighted), shrink, fits.records)
 
 
-def expected_under(release: Release, stratum: int, laws: Laws | None) -> list[Expectations]:
+def expected_under(release: ReleasedObject, stratum: int, laws: Laws | None) -> list[Expectations]:
     """Of every outcome; NaN where a fit does not exist."""
     own, outcomes = release.frame.rows_of(stratum), range(len(release.job.outcomes))
     if laws is None:
@@ -165,7 +165,7 @@ def _with_borrowed(drawn: Expected, covariance: Floats, rng: np.random.Generator
     return drawn[0] + error[..., 0], drawn[1] + error[..., 1]
 
 
-def _fitted(release: Release, model: Recentred, law: Draws, frame_row: Codes, key: Key) -> Fits:
+def _fitted(release: ReleasedObject, model: Recentred, law: Draws, frame_row: Codes, key: Key) -> Fits:
     """A sample under a law, the weights that the job's search ends with there, and both fits. Laws share the randomness."""
     outcome, weight = model.as_sampled().simulate(law, frame_row, key.generator("sample"))
     number = np.arange(len(frame_row), dtype=np.int64)
@@ -177,7 +177,7 @@ def _fitted(release: Release, model: Recentred, law: Draws, frame_row: Codes, ke
     return Fits(records, alpha, statistics, model.centre(statistics[None]), unweighted)
 
 
-def _subsample(release: Release, own: slice) -> tuple[Codes, Floats]:
+def _subsample(release: ReleasedObject, own: slice) -> tuple[Codes, Floats]:
     """Frame rows of the synthetic sample, and √(kept/own) records per frame row, by which its spreads are shrunk."""
     count = release.frame.count[own]
     share = min(1.0, LARGEST / float(count.sum()))
@@ -186,7 +186,7 @@ def _subsample(release: Release, own: slice) -> tuple[Codes, Floats]:
     return rows, np.sqrt(kept / count)
 
 
-def _weights(release: Release, model: Recentred, records: Records, key: Key) -> Floats:
+def _weights(release: ReleasedObject, model: Recentred, records: Records, key: Key) -> Floats:
     """Privacy weights of the synthetic sample that the job's search ends with, its last ones if it misses the target."""
     mechanism, frozen = release.job.mechanism, release.job.frozen
     search = informed((reference_search if frozen else search_of)(mechanism, release.target))

@@ -23,7 +23,7 @@ from dpdist.estimation.raking import Margin, factors, margins_of, raked_counts_a
 from dpdist.estimation.variance import Stage
 from dpdist.models.protocol import Draws, Expectation, StratumModel
 from dpdist.publish.refit import DRAWS, Expected, Laws, Recentred, expected_under, refitted
-from dpdist.publish.released import Release
+from dpdist.publish.released import ReleasedObject
 
 
 @runtime_checkable
@@ -56,7 +56,7 @@ class Spreads(NamedTuple):
     unweighted: Spread
 
 
-def laws(release: Release, tick: Callable[[int], None]) -> list[Laws | None] | None:
+def laws(release: ReleasedObject, tick: Callable[[int], None]) -> list[Laws | None] | None:
     """Laws of every stratum, None for one without a fit; None at all where the model cannot tell any. Those of a clamped
     fit, which has no sufficient statistics, no model can."""
     if release.job.mechanism.clamps or not isinstance(release.model(0), Recentred | Resampled):
@@ -69,12 +69,12 @@ def laws(release: Release, tick: Callable[[int], None]) -> list[Laws | None] | N
     return found
 
 
-def spreads(release: Release, tick: Callable[[int], None]) -> list[Spreads] | None:
+def spreads(release: ReleasedObject, tick: Callable[[int], None]) -> list[Spreads] | None:
     """Spreads of every outcome's expectations for every frame row; None where the model cannot tell them."""
     return spreads_under(release, laws(release, tick))
 
 
-def spreads_under(release: Release, known: Sequence[Laws | None] | None) -> list[Spreads] | None:
+def spreads_under(release: ReleasedObject, known: Sequence[Laws | None] | None) -> list[Spreads] | None:
     """The same under laws that are known."""
     if known is None:
         return None
@@ -93,7 +93,7 @@ def spreads_under(release: Release, known: Sequence[Laws | None] | None) -> list
     return [Spreads(*(_raked(spread, release, rake) for spread in each)) for each in found] if rake else found
 
 
-def _raked(spread: Spread, release: Release, rake: Sequence[Margin]) -> Spread:
+def _raked(spread: Spread, release: ReleasedObject, rake: Sequence[Margin]) -> Spread:
     """Every draw raked by itself; those that are not known everywhere stay as they are."""
     known = np.isfinite(spread.weight).all(axis=1)
     factor = np.ones_like(spread.weight)
@@ -101,7 +101,7 @@ def _raked(spread: Spread, release: Release, rake: Sequence[Margin]) -> Spread:
     return Spread(spread.weight * factor, spread.product * factor)
 
 
-def composition(release: Release, cells: Cells, expected: Sequence[Expected]) -> Figures:
+def composition(release: ReleasedObject, cells: Cells, expected: Sequence[Expected]) -> Figures:
     """Counts, means and totals of E(w|x) and E(wy|x), averaged over sets, with V_x: how they vary over samples' x."""
     frame = release.frame
     n = frame.count.astype(float)
@@ -111,7 +111,7 @@ def composition(release: Release, cells: Cells, expected: Sequence[Expected]) ->
     return raked_counts_and_means(sums, frame, cells, rake, stage) if rake else counts_and_means(sums, frame, cells, stage)
 
 
-def variances(release: Release, cells: Cells, expected: Sequence[Expected], found: Spreads | None) -> list[Floats]:
+def variances(release: ReleasedObject, cells: Cells, expected: Sequence[Expected], found: Spreads | None) -> list[Floats]:
     """T of counts, means and totals per cell; `expected` holds E(w|x), E(wy|x) per frame row for every set.
 
     Without spreads T = V_x + (1 + 1/m) B, with B the variance between the m released draws: the draws spread at least as
@@ -149,7 +149,7 @@ def normal_variance(drawn: Floats) -> Floats:
         return np.asarray(((high - low) / (2.0 * ndtri(0.95))) ** 2)
 
 
-def _simulated(release: Release, stratum: int) -> Laws | None:
+def _simulated(release: ReleasedObject, stratum: int) -> Laws | None:
     """Laws of a model that is sampled anew as it was released; None of another."""
     model, label = release.model(stratum), release.frame.stratum_labels[stratum]
     if not isinstance(model, Resampled):

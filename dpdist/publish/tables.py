@@ -29,11 +29,11 @@ from dpdist.models.protocol import Expectation, expected_of
 from dpdist.publish.further import Material, further
 from dpdist.publish.limits import limited
 from dpdist.publish.noisy_figures import noised_intervals
-from dpdist.publish.released import Release
+from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import Spreads, cell_estimates, composition, variances
 
 
-def expectations(release: Release, outcome: int = 0) -> list[tuple[Floats, Floats]] | None:
+def expectations(release: ReleasedObject, outcome: int = 0) -> list[tuple[Floats, Floats]] | None:
     """E(w|x) and E(wy|x) of an outcome per frame row, one pair a set; None where the model does not tell them."""
     if not isinstance(release.model(0), Expectation):
         return None
@@ -60,7 +60,7 @@ class Grounds(NamedTuple):
     spread: Spreads | None
 
 
-def estimates(release: Release, cells: Cells, grounds: Grounds) -> dict[str, list[Interval]]:
+def estimates(release: ReleasedObject, cells: Cells, grounds: Grounds) -> dict[str, list[Interval]]:
     """Counts, means and totals by estimator, the default one first."""
     expected, sums, spread = grounds
     if expected is None:
@@ -77,7 +77,9 @@ COLUMNS = ("statistic", "variable", "estimator")
 NUMBERS = ("estimate", "standard_error", "df", "lower", "upper")
 
 
-def table(release: Release, said: Table, grounds: Mapping[str, Grounds], material: Material | None = None) -> pa.Table:
+def table(
+    release: ReleasedObject, said: Table, grounds: Mapping[str, Grounds], material: Material | None = None
+) -> pa.Table:
     """One row per cell × statistic × estimator, cells in the declared order of levels; `grounds` by outcome, none where
     figures themselves were released. `material` is needed for further statistics alone."""
     cells = cross(release.frame, said.by, said.margins)
@@ -99,7 +101,7 @@ def table(release: Release, said: Table, grounds: Mapping[str, Grounds], materia
 
 
 def _intervals_of(
-    release: Release, asked: Table, cells: Cells, grounds: Mapping[str, Grounds], material: Material | None
+    release: ReleasedObject, asked: Table, cells: Cells, grounds: Mapping[str, Grounds], material: Material | None
 ) -> list[dict[str, Interval]]:
     """By statistic of a table, intervals by estimator."""
     first, outcomes = release.job.outcomes[0], release.job.outcomes
@@ -131,7 +133,7 @@ def _row(interval: Interval, cell: int) -> list[float | None]:
 
 
 def from_parameters(
-    release: Release, cells: Cells, expected: Sequence[tuple[Floats, Floats]], spread: Spreads | None
+    release: ReleasedObject, cells: Cells, expected: Sequence[tuple[Floats, Floats]], spread: Spreads | None
 ) -> list[Interval]:
     """Counts, means and totals of the released parameters, with what makes up their errors."""
     n = release.frame.count.astype(float)
@@ -141,7 +143,7 @@ def from_parameters(
     return _intervals(points, variances(release, cells, expected, spread), [df] * len(points))
 
 
-def _records_of(release: Release, cells: Cells, grounds: Grounds, parameters: Sequence[Interval]) -> list[Interval]:
+def _records_of(release: ReleasedObject, cells: Cells, grounds: Grounds, parameters: Sequence[Interval]) -> list[Interval]:
     """T = V + S/m, V that of the parameters and S = W − V_x the synthetic records' own noise given x; where sets were drawn
     about one fit T = V + (V + W)/m; V where records agree with the parameters' table; as `combined_records` where V is not
     known."""
@@ -161,7 +163,7 @@ def _records_of(release: Release, cells: Cells, grounds: Grounds, parameters: Se
 
 
 def combined_records(
-    release: Release, cells: Cells, sums: Sequence[Sums], floor: Sequence[Interval] | None = None
+    release: ReleasedObject, cells: Cells, sums: Sequence[Sums], floor: Sequence[Interval] | None = None
 ) -> list[Interval]:
     """T = B/m + W, W times a public design effect. Under FBP weights are constant given x and W misses the error of
     E(w|x): T is at least `floor`'s."""
@@ -178,7 +180,7 @@ def combined_records(
     return _intervals([each.value for each in combined], [error**2 for error in totals], degrees)
 
 
-def _per_set(release: Release, cells: Cells, sums: Sequence[Sums]) -> list[Figures]:
+def _per_set(release: ReleasedObject, cells: Cells, sums: Sequence[Sums]) -> list[Figures]:
     """Counts, means and totals of every set's records, raked if the job says so."""
     frame, rake = release.frame, margins_of(release.job, release.frame)
     stage = Stage.of(stratum_sizes(frame), lonely=release.job.survey.lonely_record)

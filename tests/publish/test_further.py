@@ -12,7 +12,7 @@ from scipy.stats import norm
 
 import dpdist
 from dpdist.core.errors import JobError
-from dpdist.publish.released import Release, read_release
+from dpdist.publish.released import ReleasedObject, read_release
 
 STATISTICS = """
       - count
@@ -59,7 +59,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def release(workspace: Path) -> Release:
+def release(workspace: Path) -> ReleasedObject:
     return read_release(workspace / "public" / "released")
 
 
@@ -76,7 +76,7 @@ def figure(table: pd.DataFrame, statistic: str, estimator: str, field: str, sex:
     return rows.iloc[0]
 
 
-def laws(release: Release, field: str, sex: str) -> list[tuple[np.ndarray, np.ndarray, float]]:
+def laws(release: ReleasedObject, field: str, sex: str) -> list[tuple[np.ndarray, np.ndarray, float]]:
     """Mean and covariance of (log salary, log hours, log weight) in a base cell, by set, and the cell's sample records."""
     row = [
         k
@@ -100,7 +100,7 @@ CELLS = [("biology", "male"), ("health", "female")]
 
 @pytest.mark.parametrize(("field", "sex"), CELLS)
 def test_a_median_is_that_of_the_released_law_weighted_to_the_population(
-    release: Release, table: pd.DataFrame, field: str, sex: str
+    release: ReleasedObject, table: pd.DataFrame, field: str, sex: str
 ) -> None:
     by_hand = np.mean([np.exp(mean[0] + cov[0, 2]) for mean, cov, _ in laws(release, field, sex)])
     assert figure(table, "median", "parameters", field, sex)["estimate"] == pytest.approx(by_hand, rel=1e-9)
@@ -108,7 +108,7 @@ def test_a_median_is_that_of_the_released_law_weighted_to_the_population(
 
 @pytest.mark.parametrize(("field", "sex"), CELLS)
 def test_a_quantile_and_a_proportion_are_those_of_the_released_law(
-    release: Release, table: pd.DataFrame, field: str, sex: str
+    release: ReleasedObject, table: pd.DataFrame, field: str, sex: str
 ) -> None:
     each = laws(release, field, sex)
     hours = [np.exp(m[1] + c[1, 2] + norm.ppf(0.9) * np.sqrt(c[1, 1])) for m, c, _ in each]
@@ -118,7 +118,7 @@ def test_a_quantile_and_a_proportion_are_those_of_the_released_law(
     assert figure(table, "proportion above 60000", "parameters", field, sex)["estimate"] == pytest.approx(np.mean(above))
 
 
-def test_a_ratio_is_that_of_the_expected_totals(release: Release, table: pd.DataFrame) -> None:
+def test_a_ratio_is_that_of_the_expected_totals(release: ReleasedObject, table: pd.DataFrame) -> None:
     """Bounds far off: E(wy) = exp(μ_y + μ_w + Σ.../2)."""
     ratios = []
     for mean, cov, _ in laws(release, "biology", "male"):

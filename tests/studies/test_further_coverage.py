@@ -22,7 +22,7 @@ from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.privacy.claims import promised
 from dpdist.publish.further import Material, further
-from dpdist.publish.released import Release, without_points
+from dpdist.publish.released import ReleasedObject, without_points
 from dpdist.publish.standard_errors import laws, spreads_under
 from dpdist.publish.synthesis import synthesize
 from dpdist.publish.tables import expectations
@@ -119,7 +119,7 @@ def copied(records: Records) -> Records:
     return Records(*(np.array(getattr(records, name)) for name in names), others)
 
 
-def released(job: Job, frame: Frame, records: Records, key: Key) -> Release:
+def released(job: Job, frame: Frame, records: Records, key: Key) -> ReleasedObject:
     model, mechanism = builder_of(job).build(job, frame, slice(0, len(frame))), mechanism_of(job)
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         sampler, learned = sampler_of(job, Path(folder)), None
@@ -133,7 +133,9 @@ def released(job: Job, frame: Frame, records: Records, key: Key) -> Release:
     sets = tuple({POOLED: model.describe(theta)} for theta in fit.parameters)
     left, points = without_points(job, frame, sets)
     donors = {POOLED: learned.donors} if learned is not None and learned.donors is not None else {}
-    return Release(job, promised(mechanism.promise(job), facts(job)), frame, left, key.child("publish"), points, {}, donors)
+    return ReleasedObject(
+        job, promised(mechanism.promise(job), facts(job)), frame, left, key.child("publish"), points, {}, donors
+    )
 
 
 def truth_units(job: Job, frame: Frame) -> tuple[Codes, Units]:

@@ -9,7 +9,7 @@ from dpdist.job.mechanisms import WholeTables
 from dpdist.mechanisms.words import Words
 
 if TYPE_CHECKING:
-    from dpdist.publish.released import Release
+    from dpdist.publish.released import ReleasedObject
 
 
 LOCAL = (
@@ -51,12 +51,12 @@ SUMS_NOISED_AGAIN = (
 class TableWords(Words):
     """Of tables that are consistent or not, under noise of public scale or not."""
 
-    def post_processing(self, release: Release) -> list[str]:
+    def post_processing(self, release: ReleasedObject) -> list[str]:
         assert isinstance(release.job.mechanism, WholeTables)
         agreed = release.job.mechanism.consistency == "least_squares"
         return [NO_RECORDS, LEAST_SQUARES if agreed else AS_NOISED, *([] if release.job.local else [RATIOS])]
 
-    def errors_of(self, release: Release) -> str:
+    def errors_of(self, release: ReleasedObject) -> str:
         return NO_ERRORS if release.job.local else self.errors
 
 

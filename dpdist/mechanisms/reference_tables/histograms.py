@@ -57,7 +57,7 @@ class Histograms:
             found.append(np.bincount(key, weights=alpha, minlength=groups * size).reshape(groups, size))
         return np.concatenate(found, axis=1)
 
-    def told(self, noisy: Floats) -> Told:
+    def summarise(self, noisy: Floats) -> Told:
         """Every outcome's cells, from noisy counts; those of one group are shrunk towards each other, and single ones."""
         size, cells = np.bincount(self.group, weights=self.model.count), np.bincount(self.group)
         edges = np.cumsum([len(bins.left) for bins in self.bins])[:-1]
@@ -72,7 +72,7 @@ class Histograms:
         errors = [covariance for _, covariance in fitted]
         spread = [
             bins.at(*_even(share, order))
-            for bins, (share, _), order in zip(self.bins, fitted, _orders(len(self.bins)), strict=True)
+            for bins, (share, _), order in zip(self.bins, fitted, _levels(len(self.bins)), strict=True)
         ]
         places = [bins.at(np.arange(len(bins.left)), np.full(len(bins.left), 0.5)) for bins in self.bins]
         if not self.model.weighted:
@@ -126,7 +126,7 @@ def _even(counts: Floats, order: Floats) -> tuple[np.ndarray, Floats]:
     return number, np.clip((at - (upper[number] - counts[number])) / counts[number], 0.0, 1.0)
 
 
-def _orders(number: int) -> list[Floats]:
+def _levels(number: int) -> list[Floats]:
     """Quantiles that pair evenly with one another: ranks of a Kronecker sequence (Roberts 2018), each even in itself."""
     golden = 2.0
     for _ in range(60):

@@ -74,7 +74,7 @@ def reference_tables(
     if isinstance(known, Histograms | Refresh):
         counts = yield Pass(Count(known), "sum")
         noise = yield Noise(known.scale, counts.size, 0, "laplace", digest(known), digest(counts))
-        told = known.told(counts + noise.reshape(counts.shape))
+        told = known.summarise(counts + noise.reshape(counts.shape))
         limits = model.limited(told)
     else:
         assert known.told is not None

@@ -27,7 +27,7 @@ from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import (
     limited,
     noise_errors,
     sampling_errors,
-    told_by,
+    whitening_of,
 )
 from dpdist.models.design import Design, design
 from dpdist.models.lognormal.conjugate import of
@@ -114,7 +114,7 @@ class SanitizedLognormal(OutcomeModel):
     def learned(self, records: Records) -> Whitened:
         """What the reference's records fix. Raises `Improper`."""
         cell = self.pattern(records.frame).astype(np.int64)
-        return told_by(cell, records.outcome, records.weight, len(self.labels))
+        return whitening_of(cell, records.outcome, records.weight, len(self.labels))
 
     def fitted_to(self, records: Records) -> Draws:
         """The law of a reference's records, without noise, as `expect` takes it. Raises `Improper`."""
@@ -122,8 +122,8 @@ class SanitizedLognormal(OutcomeModel):
         root = np.linalg.inv(whitening.matrix)
         return Draws({"means": whitening.centre[None], "covariance": (root @ root.T)[None]})
 
-    def within(self, told: Whitened) -> SanitizedLognormal:
-        return replace(self, told=told)
+    def within(self, whitening: Whitened) -> SanitizedLognormal:
+        return replace(self, told=whitening)
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
         assert self.told is not None

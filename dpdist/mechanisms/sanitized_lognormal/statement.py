@@ -9,7 +9,7 @@ from dpdist.job.mechanisms import SanitizedStatistics
 from dpdist.mechanisms.words import Words
 
 if TYPE_CHECKING:
-    from dpdist.publish.released import Release
+    from dpdist.publish.released import ReleasedObject
 
 
 SANITIZED = (
@@ -44,7 +44,7 @@ SETS_DRAWN = (
 class SanitizedWords(Words):
     """Of winsorising undone by the cells' shifts."""
 
-    def post_processing(self, release: Release) -> list[str]:
+    def post_processing(self, release: ReleasedObject) -> list[str]:
         assert isinstance(release.job.mechanism, SanitizedStatistics)
         moved = "are shrunk to their common shift as far as noise moved them"
         how = moved if release.job.mechanism.shrinkage else "are not shrunk"

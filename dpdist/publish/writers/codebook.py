@@ -70,10 +70,12 @@ def _columns(job: Job) -> list[dict[str, Any]]:
     return said
 
 
-def _named(header: str, number: int, datatype: Any, said: str = "") -> dict[str, Any]:
+def _named(header: str, number: int, datatype: Any, description: str = "") -> dict[str, Any]:
     """A column by its header as it stands in the file."""
     name = re.sub(r"[^A-Za-z0-9_.]", "_", header).lstrip("_") or "column"
-    return {"name": f"{name}_{number}", "titles": header, "datatype": datatype} | ({"dc:description": said} if said else {})
+    return {"name": f"{name}_{number}", "titles": header, "datatype": datatype} | (
+        {"dc:description": description} if description else {}
+    )
 
 
 def _one_of(texts: Sequence[str]) -> dict[str, str]:
