@@ -11,9 +11,7 @@ import numpy as np
 from dpdist.core.errors import DataError, JobError, Problem
 from dpdist.core.progress import Event, Listener, stage
 from dpdist.core.records import POOLED, Floats, Frame
-from dpdist.core.table_cells import cross
 from dpdist.estimation.estimators import stratum_sizes
-from dpdist.estimation.raking import NotMet, factors, margins_of
 from dpdist.job import Job
 from dpdist.job.checks.models import likelihood
 from dpdist.job.families import parametric
@@ -29,6 +27,7 @@ from dpdist.runtime.plan import Plan
 from dpdist.sampling import check
 from dpdist.survey.earlier_release import ReferenceRelease, open_release
 from dpdist.survey.prepare import Census, take_census
+from dpdist.survey.public_totals import rake_problems
 from dpdist.survey.reference_file import ReferenceFile, open_reference
 from dpdist.survey.same_file import content
 from dpdist.survey.source import Input, Source, open_source
@@ -43,7 +42,7 @@ def make_plan(job: Job, input: Input, listener: Listener) -> Plan:
         census = take_census(job, source, tick)
     if job.sizes_secret:
         census = replace(census, frame=census.frame.crossed())
-    problems = _design_problems(job, census) + _fit_problems(job, census) + _rake_problems(job, census.frame)
+    problems = _design_problems(job, census) + _fit_problems(job, census) + rake_problems(job, census.frame)
     if problems:
         raise DataError(source.name, problems)
     promise = mechanism_of(job).promise(job)
@@ -198,29 +197,6 @@ def _population_problems(job: Job, census: Census, size: Floats, labels: list[st
         found, allowed = "a single record sampled from a larger PSU", "two records, or the whole PSU"
         remedy = "leave the second column out, or state survey.lonely_psu: such a PSU then adds nothing to the second stage"
         problems.append(Problem(job.survey.fpc[1], found, allowed, remedy, lone))
-    return problems
-
-
-def _rake_problems(job: Job, frame: Frame) -> list[Problem]:
-    """Totals that no weights of this sample can meet."""
-    margins, problems = margins_of(job, frame), []
-    for said, margin in zip(job.rake, margins, strict=True):
-        empty = [
-            label
-            for label, n in zip(cross(frame, said.by, False).labels, margin.membership @ frame.count, strict=True)
-            if not n
-        ]
-        if empty:
-            found, remedy = "totals of cells without a sample record", "merge levels, or rake to coarser totals"
-            where = f"rake {', '.join(said.by)}"
-            places = tuple(" / ".join(label) for label in empty[:3])
-            problems.append(Problem(where, found, "a record in every cell that has a total", remedy, len(empty), places))
-    if not problems and margins:
-        try:
-            factors(frame.count.astype(np.float64), margins)
-        except NotMet:
-            found, remedy = "no weights of this sample meet all totals", "merge levels, or leave one margin out"
-            problems.append(Problem("rake", found, "totals that the sample's combinations can reach", remedy))
     return problems
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.sparse import csr_array
 
-from dpdist.core.records import Floats, Frame
+from dpdist.core.records import TOTAL, Floats, Frame
 from dpdist.core.table_cells import Cells, cross
 from dpdist.estimation.estimators import Estimate, Figures, Sums, group_sums
 from dpdist.estimation.variance import Stage, stratified
@@ -37,7 +37,9 @@ def margins_of(job: Job, frame: Frame) -> list[Margin]:
     found = []
     for said in job.rake:
         cells = cross(frame, said.by, margins=False)
-        found.append(Margin(cells.membership, np.array([said.totals[" / ".join(label)] for label in cells.labels])))
+        found.append(
+            Margin(cells.membership, np.array([said.totals[" / ".join(label) or TOTAL] for label in cells.labels]))
+        )
     return found
 
 

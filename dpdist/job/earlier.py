@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any, Self
 
 from pydantic import Field, model_validator
@@ -14,6 +15,9 @@ from dpdist.job.model import Model, Outcome
 from dpdist.job.names import Measure
 from dpdist.job.units import PrivacyUnit
 from dpdist.job.values import Budget, Frozen, Name, Period
+
+HISTOGRAM_SHARE = Fraction(1, 3)
+"""Of a release's budget, where a job names no reference and histograms take its place."""
 
 
 class HistogramReference(Frozen):

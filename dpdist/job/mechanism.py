@@ -59,6 +59,8 @@ class MechanismSpec(Frozen):
     """Something can be fixed on a reference."""
     needs_reference: ClassVar[str] = ""
     """What it does that a reference is needed for, if there is such a thing: "clips where the records tell"."""
+    own_histograms: ClassVar[bool] = False
+    """Noisy histograms of the current file may take the place of a reference, and do where a job names none."""
     centres: ClassVar[bool] = False
     """It is centred at a fit of the reference, and plans a drift from it."""
     gives: ClassVar[frozenset[StatisticName]] = frozenset(get_args(StatisticName))

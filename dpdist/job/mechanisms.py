@@ -216,6 +216,7 @@ class ReferenceTables(Noisy):
     tabulates: ClassVar[bool] = True
     takes_reference: ClassVar[bool] = True
     needs_reference: ClassVar[str] = "clips where the records tell"
+    own_histograms: ClassVar[bool] = True
 
     def contradictions(self, job: Job) -> Iterator[Contradiction]:
         yield from super().contradictions(job)

@@ -166,7 +166,8 @@ class Microdata(Frozen):
 
 
 class Rake(Frozen):
-    """Public totals that synthetic weights are raked to: one a combination of levels, written "biology / male"."""
+    """Public totals that synthetic weights are raked to: one a combination of levels, written "biology / male"; of all
+    records, without columns, "Total"."""
 
-    by: tuple[str, ...] = Field(min_length=1, description="columns whose combinations have a public total")
+    by: tuple[str, ...] = Field(default=(), description="columns whose combinations have a public total; none: all records")
     totals: dict[str, Annotated[float, Field(gt=0)]] = Field(description="the total of each combination")

@@ -15,7 +15,7 @@ from dpdist.job.budget import ReleaseBudget
 from dpdist.job.correction import Correction
 from dpdist.job.data import Column, Input, Keep
 from dpdist.job.design import Survey
-from dpdist.job.earlier import CALIBRATION_SCHEMA, Calibration, Fit, Reference
+from dpdist.job.earlier import CALIBRATION_SCHEMA, HISTOGRAM_SHARE, Calibration, Fit, HistogramReference, Reference
 from dpdist.job.ledger import LedgerSettings
 from dpdist.job.mechanisms import Mechanism
 from dpdist.job.model import Model, Outcome
@@ -68,7 +68,9 @@ class Job(Frozen):
         int, Field(ge=1), at_most(1_000, "each is a file of the whole sample's records, and has its part of ε alone")
     ] = Field(default=1, description="files of synthetic records; most mechanisms divide the budget among them")
     reference: Reference | None = Field(
-        default=None, description="public records, an earlier release or paid histograms, on which things are fixed"
+        default=None,
+        description="public records, an earlier release or paid histograms, on which things are fixed; unset: "
+        "reference_tables pays a third of its budget for histograms",
     )
     fit: Fit = Field(default=Fit(), description="how well the family must fit the reference")
     calibration: Annotated[Calibration, WithJsonSchema(CALIBRATION_SCHEMA)] | None = Field(
@@ -118,6 +120,14 @@ class Job(Frozen):
             known = SAMPLERS.get(self.family, ("exact",)) if not self.mechanism.adds_noise else ("exact",)
             left = [name for name in known if name != "exact" or not self.mechanism.clamps]
             object.__setattr__(self, "sampler", self.sampler.model_copy(update={"name": (left or known)[0]}))
+        return self
+
+    @model_validator(mode="after")
+    def _reference_resolved(self) -> Self:
+        """Histograms of the current file take the place of a reference that is not named, where public sizes allow it."""
+        if self.reference is None and self.mechanism.own_histograms and not self.sizes_secret:
+            own = HistogramReference(epsilon=self.budget.epsilon * HISTOGRAM_SHARE)
+            object.__setattr__(self, "reference", Reference(histogram=own))
         return self
 
     @property

@@ -64,9 +64,11 @@ BINNED = (
     "the reference is made of noisy histograms of the current file over bins fixed by public bounds, for groups of cells "
     "fixed by public sizes: a record enters one bin of the weight and one of every outcome, all with discrete Laplace "
     "noise of scale h/ε₀ (2h/ε₀ under substitution) for h histograms; the table costs the rest for every value of theirs, "
-    "so that both together cost ε₀ + ε₁ (adaptive composition); a group's cells are taken to have one shape, each at "
-    "scales of its own that noisy sums tell, and weights and outcomes to be independent within it. Of the bias of another "
-    "shape, half of what the shape tells beyond the limits is in the standard errors, and no more"
+    "so that both together cost ε₀ + ε₁ (adaptive composition). A cell's limits have the least predicted error, from the "
+    "noisy histograms and the noise's law alone, and the public bounds are among those tried. A cell's count is its "
+    "clipped sum, with half of what its group's histogram holds beyond the limit; its mean is that of the group's outcomes "
+    "at the scale that its sum tells. Half of what lies beyond the limits is in the standard errors, and no more of a bias "
+    "is: weights and outcomes are taken to be independent within a group"
 )
 REFRESHED = (
     "the earlier release's shapes are brought up to date by noisy histograms of the current file over bins at orders of "

@@ -175,6 +175,6 @@ def _post_processing(release: ReleasedObject) -> list[str]:
     if job.likelihood.synthetic_weights == "expected":
         steps.append("synthetic weights are E(w|y*, x) under the released parameters, not drawn")
     if job.rake:
-        by = "; ".join(", ".join(said.by) for said in job.rake)
+        by = "; ".join(", ".join(said.by) or "all records" for said in job.rake)
         steps.append(f"weights are raked to the public totals by {by} that the job states; tables from parameters too")
     return steps

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from dpdist.core.records import Frame
-from dpdist.job import Job
+from dpdist.job import Job, budget_text
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.reference_tables.collapsing import fewest
 from dpdist.mechanisms.reference_tables.sensitivity import noise_scales
@@ -63,7 +63,7 @@ def plan_lines(plan: Plan) -> str:
     facts = {
         "input": plan.source.name,
         "records": records_text(plan),
-        **({"reference": reference(plan, plan.reference)} if plan.reference is not None else {}),
+        **({"reference": reference(plan, plan.reference)} if plan.reference is not None else first_stage(job)),
         **{name: shown[name] for name in (STRATA, MEMORY) if name in shown},
         **claimed,
         **({"about": adjacency.headline(job)} if said["guarantee"] != "none" else {}),
@@ -94,6 +94,15 @@ def sizes(plan: Plan) -> dict[str, str]:
         MEMORY: f"{needed:,.0f} MiB at most, of {given:,.0f} MiB a worker",
         "log-likelihood store": store if layout.log_lik else "not kept",
     }
+
+
+def first_stage(job: Job) -> dict[str, str]:
+    """What stands in for a reference, and why, where the current file's own histograms do."""
+    if job.reference is None or job.reference.histogram is None:
+        return {}
+    spent, left = (budget_text(each) for each in (job.reference.histogram.epsilon, job.epsilon_of_tables))
+    how = "each cell then has the limits of the least predicted error, public bounds among them"
+    return {"reference": f"none; noisy histograms take {spent} of epsilon and leave {left}: {how}"}
 
 
 def reference(plan: Plan, opened: ReferenceFile | ReferenceRelease) -> str:

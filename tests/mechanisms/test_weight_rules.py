@@ -178,7 +178,10 @@ def test_every_rule_says_which_constants_it_has_and_has_a_step_for_them() -> Non
         for name in ("c", "g", "radius"):
             mechanism = {"name": "weighted", "weights": {"rule": rule, name: 0.5}}
             job = unchecked(said("weighted", "zero_out", "lognormal") | {"mechanism": mechanism})
-            assert (name in {each.where[-1] for each in job.mechanism.against_weights(job)}) == (name not in constants), (rule, name)
+            assert (name in {each.where[-1] for each in job.mechanism.against_weights(job)}) == (name not in constants), (
+                rule,
+                name,
+            )
 
 
 @pytest.mark.parametrize("rule", CONSTANT)

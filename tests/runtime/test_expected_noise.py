@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from dpdist.evaluation.opening import open_evaluation
 from typer.testing import CliRunner
 
 from dpdist import plan, run
 from dpdist.cli.main import app
 from dpdist.core.errors import JobError
+from dpdist.evaluation.opening import open_evaluation
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.runtime.expected_noise import epsilon_for, expected_noise

@@ -310,25 +310,33 @@ def test_the_shipped_study_has_every_population_and_both_files() -> None:
 @pytest.mark.slow
 @pytest.mark.real_data
 def test_what_the_study_shows(data: Path, tmp_path: Path) -> None:
-    """Four samples a case, some ten minutes; limits are three Monte Carlo errors away or more. What is asked for and does
-    not hold yet is no limit here: the page says so from its own rows.
+    """Four samples a case, some ten minutes. What is asked for and does not hold yet is no limit here: the page says so
+    from its own rows.
 
-    Where families are wrong the study must show it: controls on populations that break lognormal models and small cells.
+    Limits are three Monte Carlo errors of four samples away or more, as six samples a case have told: so one of its some
+    forty comparisons fails by chance in at most one run of twenty. Where families are wrong the study must show it:
+    controls on a population that breaks lognormal models.
     """
     study = load_study("repeated_samples").model_copy(update={"replicates": 4})
     run(study, tmp_path, data=data)
     found = pd.read_csv(tmp_path / "summary.csv").groupby(["mechanism", "case", "measure"])["mean"].mean()
     both = ["count_coverage", "mean_coverage"]
     unchanged = [case for case in study.case_names if case != "shape_drift"]
-    for arm, low, high in (("direct", 0.85, 0.95), *((arm, 0.80, 0.95) for arm in STRICT)):
+    for arm, low, high in (("direct", 0.85, 0.95), *((arm, 0.83, 0.95) for arm in STRICT)):
         covered = found[arm].unstack()[both].loc[unchanged].mean()
         assert ((low < covered) & (covered < high)).all(), (arm, covered)
     for arm in STRICT:
         assert (found[arm].unstack()[["count_median", "mean_median"]] < 1.0).all(axis=None)
         assert (found[arm].unstack().loc["shape_drift", both] > 0.65).all()
+    unnamed = found["histogram"].unstack()
+    assert unnamed[both].mean().min() > 0.85
+    assert unnamed["count_median"].mean() < 0.6
+    assert unnamed["count_grand"].mean() < 1.2
+    assert found["histogram", "weight_atoms", "count_median"] < 1.5
+    for case in ("weight_atoms", "small_cells"):
+        assert found["scores", case, "mean_coverage"] > 0.75
     for arm in ("fbs", "fbp", "sanitized_statistics"):
         assert found[arm, "weight_atoms", "mean_median"] > 2.0
     assert found["sanitized_statistics", "weight_atoms", "mean_coverage"] < 0.5
-    assert found["scores", "small_cells", "mean_max"] > 2.0 * found["reference_tables", "small_cells", "mean_max"]
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert page.count("Kept in ") == len(study.limits)  # type: ignore[union-attr]

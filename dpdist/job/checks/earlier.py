@@ -57,7 +57,7 @@ def release_or_histogram(job: Job) -> Iterator[Contradiction]:
     said, name = job.reference, job.mechanism.name
     if said is None or said.path is not None:
         return
-    if name != "reference_tables" and (said.release, said.histogram) != (None, None):
+    if not job.mechanism.own_histograms and (said.release, said.histogram) != (None, None):
         yield Contradiction(("reference",), f"'{name}' is fixed on records", "name a public file under reference.path")
     if said.release is not None and said.period is not None:
         yield Contradiction(("reference", "period"), "an earlier release tells its own period", "leave it out")
@@ -90,8 +90,9 @@ def _histogram_alone(job: Job) -> Iterator[Contradiction]:
     weight = job.survey.weight
     bounds = job.columns[weight].bounds if weight in job.columns else (0.0, 1.0)
     if weight is not None and (weight not in job.columns or bounds is None or bounds[0] < 0):
-        found = "histograms need public bounds of the weight, from 0 or above"
-        yield Contradiction(("columns", weight), found, f"add {weight}: {{bounds: [1, …], outside: clip}} to columns")
+        found = "histograms, which stand in for a reference, need public bounds of the weight, from 0 or above"
+        remedy = f"add {weight}: {{bounds: [1, …], outside: clip}} to columns, or add reference: {{path: …}}"
+        yield Contradiction(("columns", weight), found, remedy)
 
 
 def calibration(job: Job) -> Iterator[Contradiction]:

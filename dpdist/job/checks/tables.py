@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from itertools import product
 
+from dpdist.core.records import TOTAL
 from dpdist.job import Job, Statistic, Table, those
 from dpdist.job.contradiction import Contradiction, Path, listed
 from dpdist.job.families import FAMILIES
+from dpdist.job.tables import Rake
 
 
 def table_statistics(job: Job) -> Iterator[Contradiction]:
@@ -188,18 +190,44 @@ def raked_totals(job: Job) -> Iterator[Contradiction]:
     for i, rake in enumerate(job.rake):
         if any(name not in job.columns or job.columns[name].levels is None for name in rake.by):
             continue
-        labels = [" / ".join(map(str, levels)) for levels in product(*(job.columns[n].levels or () for n in rake.by))]
+        combinations = list(product(*(job.columns[n].levels or () for n in rake.by)))
+        labels = [" / ".join(map(str, levels)) or TOTAL for levels in combinations]
         for label in rake.totals:
             if label not in labels:
                 near = get_close_matches(label, labels, n=1)
                 hint = f"did you mean '{near[0]}'?" if near else f"write {labels[0]}, …"
                 yield Contradiction(
-                    ("rake", i, "totals", label), f"'{label}' is no combination of levels of {', '.join(rake.by)}", hint
+                    ("rake", i, "totals", label), f"'{label}' is no combination of levels of {_columns(rake)}", hint
                 )
         if missing := [label for label in labels if label not in rake.totals]:
             found = f"{len(missing)} of {len(labels)} combinations have no total, the first '{missing[0]}'"
             yield Contradiction(("rake", i, "totals"), found, "give the public total of every combination")
-        first, own = (sum(each.totals.values()) for each in (job.rake[0], rake))
-        if abs(own - first) > 1e-6 * first:
-            found = f"the totals sum to {own:.10g}, those of {', '.join(job.rake[0].by)} to {first:.10g}"
+            continue
+        for other in job.rake[:i]:
+            yield from _disagreeing(i, rake, other)
+
+
+def _columns(rake: Rake) -> str:
+    return ", ".join(rake.by) or "all records"
+
+
+def _disagreeing(i: int, rake: Rake, other: Rake) -> Iterator[Contradiction]:
+    """Totals of two margins have the same sums by the columns that they share, and over all records."""
+    shared = [name for name in rake.by if name in other.by]
+    own, others = (_summed(each, shared) for each in (rake, other))
+    for levels in sorted(own.keys() & others.keys()):
+        if abs(own[levels] - others[levels]) > 1e-6 * others[levels]:
+            where = f" in {' / '.join(levels)}" if levels else ""
+            found = f"the totals sum to {own[levels]:.10g}{where}, those of {_columns(other)} to {others[levels]:.10g}"
             yield Contradiction(("rake", i, "totals"), found, "give totals of one population")
+            return
+
+
+def _summed(rake: Rake, columns: Sequence[str]) -> dict[tuple[str, ...], float]:
+    """Totals by the levels of some of its columns."""
+    sums: dict[tuple[str, ...], float] = {}
+    for label, total in rake.totals.items():
+        known = dict(zip(rake.by, label.split(" / "), strict=False))
+        levels = tuple(known.get(name, "") for name in columns)
+        sums[levels] = sums.get(levels, 0.0) + total
+    return sums

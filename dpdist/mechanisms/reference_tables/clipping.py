@@ -57,7 +57,8 @@ class Cell:
 
     `low` and `top` are the outcome's public bounds; `scaled` if outcomes are multiplied, not shifted; without a weight
     column (`weighted` False) every weight is 1 for good. A share `borrowed` of its points is of cells like it; `unlike` is
-    the deviation, from the cell's own, of the log mean outcome that these have (small-area borrowing).
+    the deviation, from the cell's own, of the log mean outcome that these have (small-area borrowing). Cells of one number
+    `shrunk_within` are shrunk towards each other.
     """
 
     weight: Floats
@@ -70,6 +71,7 @@ class Cell:
     blur: Blur | None = None
     borrowed: float = 0.0
     unlike: float = 0.0
+    shrunk_within: int = 0
 
     @classmethod
     def of(cls, weight: Floats, outcome: Floats, bounds: tuple[float, float], weighted: bool = True) -> Cell:
@@ -214,7 +216,7 @@ class Cell:
         else:
             weight, outcome = condensed(self.weight, self.outcome, points)
             few = replace(self, weight=weight, outcome=outcome)
-            outcome = few.moved(_bisect(lambda g: few.mean_at(g) - mean))
+            outcome = few.moved(bisect(lambda g: few.mean_at(g) - mean))
         return weight * (mean_weight / weight.mean()), outcome
 
     def _with_share(self, share: float, points: int) -> tuple[Floats, Floats]:
@@ -258,7 +260,7 @@ class Cell:
     def solve_outcome(self, s: float, q: float, limits: tuple[float, float, float]) -> float:
         if self.two_valued:
             return self._solve_share(s, q, limits)
-        return _bisect(lambda g: self.statistics(s, g, limits)[1] - q)
+        return bisect(lambda g: self.statistics(s, g, limits)[1] - q)
 
     def _solve_share(self, s: float, q: float, limits: tuple[float, float, float]) -> float:
         """Along the straight line to the bound, and straight on beyond it: so noise that carries a share over its bound is
@@ -281,7 +283,8 @@ def condensed(weight: Floats, outcome: Floats, points: int) -> tuple[Floats, Flo
     return held / size, np.divide(total, held, out=np.zeros(points), where=held > 0)
 
 
-def _bisect(rising: Callable[[float], float]) -> float:
+def bisect(rising: Callable[[float], float]) -> float:
+    """Where a rising function is 0, within ±FARTHEST."""
     low, high = -FARTHEST, FARTHEST
     for _ in range(STEPS):
         middle = (low + high) / 2.0

@@ -9,6 +9,7 @@ import numpy as np
 
 from dpdist.core.records import Floats
 from dpdist.mechanisms.reference_tables.clipping import FLAT, Cell
+from dpdist.mechanisms.reference_tables.histogram_cells import HistogramCell
 
 QUANTILES = np.array([0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.94, 0.97, 0.985])
 TAIL = 6
@@ -45,13 +46,12 @@ def choose(cells: Sequence[Cell], n: int, noise: Noise) -> Chosen:
     The predicted error is a sum over the statistics, in direct variances: tails of both files, noise, planned drift.
     """
     first, weighted = cells[0], cells[0].weighted
-    caps = _candidates(first.weight) if weighted else np.array([1.0])
+    caps = _caps(first) if weighted else np.array([1.0])
     windows = [_windows(cell) for cell in cells]
     best, limits = np.inf, _chosen(float(caps[-1]), [each[-1] for each in windows])
     moved = [cell.drifted() for cell in cells]
     for cap in caps:
-        slope = _slope(first, cap)
-        if slope <= FLAT:
+        if not isinstance(first, HistogramCell) and _slope(first, cap) <= FLAT:
             continue
         total = _of_count(first, moved[0][0], float(cap), n, noise)
         chosen = []
@@ -75,19 +75,25 @@ def _slope(cell: Cell, cap: float) -> float:
     return float((np.minimum(cell.weight, cap) / cap * (cell.weight < cap)).mean()) if cell.weighted else np.inf
 
 
+def _caps(cell: Cell) -> Floats:
+    """U that are tried; the public bound too, where no reference knows the largest weight."""
+    found = _candidates(cell.weight)
+    if isinstance(cell, HistogramCell) and np.isfinite(cell.largest_weight):
+        found = np.append(found[found < cell.largest_weight], cell.largest_weight)
+    return found
+
+
 def _files(cell: Cell, n: int) -> float:
-    """Variance of a mean over both files, in those of a record: one file's, where the cell is the current file's own."""
-    return 0.0 if cell.blur is not None else 1.0 / n + 1.0 / cell.records
+    """Variance of a mean over both files, in those of a record."""
+    return 1.0 / n + 1.0 / cell.records
 
 
 def _of_count(cell: Cell, heavier: Floats, cap: float, n: int, noise: Noise) -> float:
+    if isinstance(cell, HistogramCell):
+        return cell.error_of_count(cap, n, noise.weight)
     if not cell.weighted:
         return 0.0
     lost = _of_scale(cell, cap, n, noise)
-    if cell.blur is not None:
-        at, slope = cell.blur.weight, _slope(cell, cap)
-        tail = at / cell.mean_weight - np.minimum(at, cap) / cap / slope
-        lost += float(tail @ cell.blur.of_weight @ tail)
     drift = cell.solve_weight(float((np.minimum(heavier, cap) / cap).mean()), cap)
     direct = (float((cell.weight / cell.mean_weight).var()) + 1.0) / n
     return (lost + drift**2) / direct
@@ -112,6 +118,8 @@ def _of_scale(cell: Cell, cap: float, n: int, noise: Noise) -> float:
 
 def _of_mean(cell: Cell, wider: Floats, cap: float, windows: Floats, n: int, noise: Noise) -> Floats:
     """Errors by window, (window,)."""
+    if isinstance(cell, HistogramCell):
+        return cell.errors_of_mean(cap, windows, n, noise)
     direct = cell.direct_influence()[:, 1]
     variance = max(float(direct.var()) / n, 1e-12 / n, 1e-12 * (cell.top - cell.low) ** 2)
     centre, reach = windows[:, :1], windows[:, 1:]
@@ -127,10 +135,6 @@ def _of_mean(cell: Cell, wider: Floats, cap: float, windows: Floats, n: int, noi
         found = gain[:, None] * (q - q.mean(axis=1, keepdims=True) - across[:, None] * (v - v.mean()))
         lost = (direct[None] - found).var(axis=1) * _files(cell, n)
         lost += (gain / n) ** 2 * (noise.product + noise.weight * across**2)
-        if cell.blur is not None:
-            clipped = np.clip((cell.blur.outcome[None] - centre) / reach, -1.0, 1.0)
-            tail = cell.blur.outcome[None] - cell.mean - gain[:, None] * v.mean() * clipped
-            lost += np.einsum("rb,bc,rc->r", tail, cell.blur.of_outcome, tail)
         changed = float(np.average(wider, weights=cell.weight)) - cell.mean
         total = (lost + (gain * ((c_moved - c) * v).mean(axis=1) - changed) ** 2) / variance
     return np.where(np.isfinite(total), total, np.inf)
@@ -155,6 +159,8 @@ def _windows(cell: Cell) -> Floats:
     low, top = np.maximum(mean - held[:, 0], cell.low), np.minimum(mean + held[:, 1], cell.top)
     found = np.unique(np.column_stack([(top - low) / 2.0, (low + top) / 2.0]), axis=0)[:, ::-1]
     wide = found[found[:, 1] > 0.0]
+    if isinstance(cell, HistogramCell):
+        wide = np.concatenate([wide, whole])
     return wide if len(wide) else whole
 
 

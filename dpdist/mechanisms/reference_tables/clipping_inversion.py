@@ -28,8 +28,8 @@ LEAST = 1e-12
 class ClippingInversion(NamedTuple):
     """Per cell: (mean weight, mean outcome), and covariances of (log mean weight, mean outcome) from sampling and noise;
     deviations of what cells have in common, the error of the mean that they are shrunk to and noise in histograms that
-    they share; their (log s, log g); A of both; how far (log s, log g) as solved are from 0, in deviations of sampling and
-    noise."""
+    they share; their (log s, log g); A of both, (cell, 2); how far (log s, log g) as solved are from 0, in deviations of
+    sampling and noise."""
 
     estimate: Floats
     sampling: Floats
@@ -56,25 +56,19 @@ def invert_clipping(
         told.append(slopes)
     raw, own_noise = np.array(found), np.array(noise)
     departure = departures(raw, np.array(sampling), np.diagonal(own_noise, axis1=1, axis2=2))
-    kept, moved, spread, together = np.ones_like(raw), raw, np.zeros(2), np.zeros_like(raw)
-    if shrinkage and len(cells) > 2:
-        parts = [shrunk(raw[:, k], np.array(sampling)[:, k], own_noise[:, k, k]) for k in range(2)]
-        kept, moved = (np.column_stack([part[i] for part in parts]) for i in range(2))
-        spread = np.array([part.drift for part in parts])
-        for k, cell in enumerate(cells):
-            if cell.scaled and kept[k, 1] < STRAIGHT and raw[k, 1] < parts[1].mean:
-                of_means = np.diag(of_sums) / count[k] ** 2
-                curve = partial(_product, cell, raw[k, 0], tuple(each[k] for each in limits), of_means)
-                before = max(spread[1] + sampling[k][1], LEAST)
-                moved[k, 1], after = posterior(curve, sums[k, 1] / UNIT / count[k], parts[1].mean, before)
-                kept[k, 1], own_noise[k] = _kept(before, after, own_noise[k])
-        alone = np.array(
-            [np.zeros(2) if cell.blur is not None else own for cell, own in zip(cells, of_records, strict=True)]
-        )
-        together = _together(kept, np.array(sampling), np.diagonal(own_noise, axis1=1, axis2=2), alone, spread)
+    kept, moved, spread, together = np.ones_like(raw), raw.copy(), np.zeros_like(raw), np.zeros_like(raw)
+    own_limits = list(zip(*limits, strict=True))
+    means = sums[:, 1] / UNIT / count
+    within = np.array([cell.shrunk_within for cell in cells])
+    for number in np.unique(within) if shrinkage else ():
+        rows = np.flatnonzero(within == number).tolist()
+        if len(rows) > 2:
+            of_cells = [(cells[k], own_limits[k], float(means[k]), np.diag(of_sums) / count[k] ** 2) for k in rows]
+            of_now = [np.zeros(2) if cells[k].blur is not None else of_records[k] for k in rows]
+            found_in = _shrunk_within(of_cells, raw[rows], np.array(sampling)[rows], own_noise[rows], np.array(of_now))
+            kept[rows], moved[rows], own_noise[rows], spread[rows], together[rows] = found_in
     estimate: list[tuple[float, float]] = []
     covariances: tuple[list[Floats], list[Floats]] = ([], [])
-    own_limits = list(zip(*limits, strict=True))
     for k, cell in enumerate(cells):
         rates = np.diag([1.0, cell.mean_rate]) @ np.diag(kept[k])
         influence = told[k].influence @ rates.T
@@ -84,7 +78,7 @@ def invert_clipping(
         else:
             direct = cell.direct_influence()
             own_sampling = direct.T @ direct / len(direct) / count[k]
-        left = np.diag([1.0, cell.mean_rate**2]) * ((1.0 - kept[k]) ** 2 * spread)
+        left = np.diag([1.0, cell.mean_rate**2]) * ((1.0 - kept[k]) ** 2 * spread[k])
         drifted = np.abs(departure[k]) > DRIFTED
         biased = np.diag(shape_bias(cell, (raw[k, 0], raw[k, 1]), own_limits[k]) ** 2) if drifted.any() else 0.0
         covariances[0].append(own_sampling + left + biased + np.diag([0.0, cell.of_unlikeness]))
@@ -95,6 +89,32 @@ def invert_clipping(
     common = np.sqrt((together * rate) ** 2 + blurred)
     of_sampling, of_noise = (np.array(each) for each in covariances)
     return ClippingInversion(np.array(estimate), of_sampling, of_noise, common, moved, spread, departure)
+
+
+def _shrunk_within(
+    cells: Sequence[tuple[Cell, tuple[float, float, float], float, Floats]],
+    raw: Floats,
+    sampling: Floats,
+    noise: Floats,
+    current: Floats,
+) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+    """Cells shrunk towards each other: weights of their own values and values, (cell, 2); the noise's covariances then,
+    (cell, 2, 2); A, (2,); deviations that they have in common, (cell, 2).
+
+    `cells` holds each with its limits, its noisy mean vc and the variances of the noise on its mean statistics; `current`
+    is the current file's part of `sampling`.
+    """
+    parts = [shrunk(raw[:, k], sampling[:, k], noise[:, k, k]) for k in range(2)]
+    kept, moved = (np.column_stack([part[i] for part in parts]) for i in range(2))
+    spread, noise = np.array([part.drift for part in parts]), noise.copy()
+    for k, (cell, limits, mean, of_means) in enumerate(cells):
+        if cell.scaled and kept[k, 1] < STRAIGHT and raw[k, 1] < parts[1].mean:
+            curve = partial(_product, cell, raw[k, 0], limits, of_means)
+            before = max(spread[1] + sampling[k][1], LEAST)
+            moved[k, 1], after = posterior(curve, mean, parts[1].mean, before)
+            kept[k, 1], noise[k] = _kept(before, after, noise[k])
+    together = _together(kept, sampling, np.diagonal(noise, axis1=1, axis2=2), current, spread)
+    return kept, moved, noise, spread, together
 
 
 def _product(cell: Cell, s: float, limits: tuple[float, float, float], of_means: Floats, g: float) -> tuple[float, float]:

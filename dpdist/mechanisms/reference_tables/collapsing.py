@@ -106,7 +106,8 @@ def spread(inversion: ClippingInversion, cells: Sequence[Cell], units: Sequence[
         rate = np.diag([1.0, like.mean_rate / max(whole.mean_rate, LEAST) if like.scaled else share])
         g = g if like.scaled else share * g * whole.unit / like.unit
         direct = like.direct_influence()
-        apart = direct.T @ direct / len(direct) / cell.records + np.diag(inversion.drift * [1.0, like.mean_rate**2])
+        apart = direct.T @ direct / len(direct) / cell.records
+        apart += np.diag(inversion.drift[number] * [1.0, like.mean_rate**2])
         apart += np.diag([0.0, cell.of_unlikeness])
         estimate = np.array([like.mean_weight * np.exp(s), like.mean_at(g)])
         shared = rate @ inversion.sampling[number] @ rate, rate @ inversion.noise[number] @ rate

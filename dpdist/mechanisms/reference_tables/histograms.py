@@ -6,7 +6,6 @@ sums. Counts are smoothed, which is post-processing, and spread over POINTS equa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -16,6 +15,7 @@ from dpdist.core.records import Codes, Floats, Records
 from dpdist.job import Column, Job
 from dpdist.mechanisms.reference_tables.clipping import Blur, Cell
 from dpdist.mechanisms.reference_tables.histogram_bins import Bins, count_scale_of
+from dpdist.mechanisms.reference_tables.histogram_cells import HistogramCell
 from dpdist.mechanisms.reference_tables.release import ReferenceCells, Told
 from dpdist.mechanisms.reference_tables.smoothing import smoothed
 from dpdist.privacy.units import record_epsilon
@@ -58,21 +58,17 @@ class Histograms:
         return np.concatenate(found, axis=1)
 
     def summarise(self, noisy: Floats) -> Told:
-        """Every outcome's cells, from noisy counts."""
-        return self.mixed(noisy, [[None] * len(self.bins)] * (int(self.group.max()) + 1))
-
-    def mixed(self, noisy: Floats, mixing: Sequence[Sequence[Floats | None]]) -> Told:
-        """The same where records are mixed over their group's cells: matrices by group and histogram (`smoothed`)."""
-        size = np.bincount(self.group, weights=self.model.count)
+        """Every outcome's cells, from noisy counts; those of one group are shrunk towards each other, and single ones."""
+        size, cells = np.bincount(self.group, weights=self.model.count), np.bincount(self.group)
         edges = np.cumsum([len(bins.left) for bins in self.bins])[:-1]
-        each = zip(noisy, size, mixing, strict=True)
+        within = np.where(cells > 1, np.arange(len(cells)), -1).tolist()
+        each = zip(noisy, size, within, strict=True)
         groups = [self._of_group(np.split(row, edges), n, own) for row, n, own in each]
         return [[groups[group][outcome] for group in self.group] for outcome in range(len(self.model.outcomes))]
 
-    def _of_group(self, counts: list[Floats], n: float, mixing: Sequence[Floats | None]) -> list[Cell]:
+    def _of_group(self, counts: list[Floats], n: float, within: int) -> list[Cell]:
         variance = 2.0 * float(self.scale) ** 2
-        each = zip(counts, self.bins, mixing, strict=True)
-        fitted = [smoothed(row, n, variance, bins, matrix) for row, bins, matrix in each]
+        fitted = [smoothed(row, n, variance, bins) for row, bins in zip(counts, self.bins, strict=True)]
         errors = [covariance for _, covariance in fitted]
         spread = [
             bins.at(*_even(share, order))
@@ -83,7 +79,7 @@ class Histograms:
             spread, places = [np.ones(POINTS), *spread], [np.ones(1), *places]
             errors = [np.zeros((1, 1)), *errors]
         return [
-            Cell(
+            HistogramCell(
                 weight=spread[0],
                 outcome=spread[1 + k],
                 low=low,
@@ -92,6 +88,8 @@ class Histograms:
                 records=int(n),
                 weighted=self.model.weighted,
                 blur=Blur(places[0], errors[0], places[1 + k], errors[1 + k]),
+                shrunk_within=within,
+                largest_weight=float(self.bins[0].right[-1]) if self.model.weighted else np.inf,
             )
             for k, (low, top) in enumerate(self.model.bounds)
         ]

@@ -14,7 +14,6 @@ from dpdist.job import Job, budget_text
 from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.on_reference import Learned
 from dpdist.mechanisms.promises import promise_of, referred
-from dpdist.mechanisms.reference_tables.deconvolution import deconvolved
 from dpdist.mechanisms.reference_tables.histograms import Histograms
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.reference_tables.statement import (
@@ -75,8 +74,7 @@ def reference_tables(
     if isinstance(known, Histograms | Refresh):
         counts = yield Pass(Count(known), "sum")
         noise = yield Noise(known.scale, counts.size, 0, "laplace", digest(known), digest(counts))
-        noisy_counts = counts + noise.reshape(counts.shape)
-        told = known.summarise(noisy_counts)
+        told = known.summarise(counts + noise.reshape(counts.shape))
         limits = model.limited(told)
     else:
         assert known.told is not None
@@ -96,6 +94,4 @@ def reference_tables(
     summary = {"database_bound": None, "epsilon_local": epsilon, "epsilon_local_range": None}
     recorder.summary(Confidential({**summary, "diagnostics": {"cells": float(cells)}}))
     noisy = sums + noise
-    if isinstance(known, Histograms):
-        told = deconvolved(known, noisy_counts, told, model, noisy)
     return Released((model.clipping_inverted(noisy, told),))

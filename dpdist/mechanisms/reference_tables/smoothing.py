@@ -4,8 +4,6 @@ Shares p = softmax(Î¸) are fitted to noisy counts, whose errors have variance sÂ
 noise has tails too), under a prior in which third differences of log p over neighbouring bins are small; how small is
 what is likeliest under these counts: the more noise there is, the nearer the shape is to a lognormal law on log-spaced
 bins. Bins of a single value are left to themselves. The covariance of the shares is the Laplace approximation's.
-
-Where several cells share a histogram, counts are those of p mixed over the cells' scales: a matrix takes one to the other.
 """
 
 from __future__ import annotations
@@ -25,41 +23,35 @@ STEPS = 60
 CLOSE = 1e-6
 
 
-def smoothed(
-    noisy: Floats, total: float, variance: float, bins: Bins, mixing: Floats | None = None
-) -> tuple[Floats, Floats]:
-    """Shares (bin,) and their covariance (bin, bin), from noisy counts of `total` records; `variance` is the noise's.
-
-    `mixing` (bin of a record, bin of its shape) holds probabilities; without it a record lies in its shape's bin.
-    """
-    mixed = np.eye(len(noisy)) if mixing is None else mixing
-    tried = [_fit(noisy, total, variance, _penalty(bins, roughness), mixed) for roughness in ROUGHNESS]
+def smoothed(noisy: Floats, total: float, variance: float, bins: Bins) -> tuple[Floats, Floats]:
+    """Shares (bin,) and their covariance (bin, bin), from noisy counts of `total` records; `variance` is the noise's."""
+    tried = [_fit(noisy, total, variance, _penalty(bins, roughness)) for roughness in ROUGHNESS]
     _, share, covariance = max(tried, key=lambda found: found[0])
     return share, covariance
 
 
-def _fit(noisy: Floats, total: float, variance: float, penalty: Floats, mixing: Floats) -> tuple[float, Floats, Floats]:
+def _fit(noisy: Floats, total: float, variance: float, penalty: Floats) -> tuple[float, Floats, Floats]:
     """Log evidence (but for a constant), shares and covariance."""
     theta = np.log(np.maximum(noisy, 1.0 + np.sqrt(variance) / 10.0))
     theta, scale = theta - theta.mean(), _scale(variance, noisy)
 
     def loss(theta: Floats, scale: Floats) -> float:
-        residual = noisy - total * (mixing @ softmax(theta))
+        residual = noisy - total * softmax(theta)
         misfit = np.log(scale) + 2.0 * np.logaddexp(0.0, -np.abs(residual) / scale)
         misfit += np.abs(residual) / scale
         return float(misfit.sum() + 0.5 * theta @ penalty @ theta)
 
     for _ in range(STEPS):
         p = softmax(theta)
-        rate, expected = np.diag(p) - np.outer(p, p), total * (mixing @ p)
-        slope = total * mixing @ rate
+        rate, expected = np.diag(p) - np.outer(p, p), total * p
+        slope = total * rate
         pull = np.tanh((noisy - expected) / (2.0 * scale)) / scale
         held = penalty + slope.T @ (slope / (3.0 * scale**2)[:, None])
         step, length = np.linalg.solve(held, slope.T @ pull - penalty @ theta), 1.0
         while loss(theta + length * step, scale) > loss(theta, scale) and length > CLOSE:
             length /= 2.0
         theta = theta + length * step
-        scale = _scale(variance, total * (mixing @ softmax(theta)))
+        scale = _scale(variance, total * softmax(theta))
         if np.abs(step).max() < CLOSE**0.5:
             break
     evidence = 0.5 * np.linalg.slogdet(penalty)[1] - 0.5 * np.linalg.slogdet(held)[1] - loss(theta, scale)

@@ -71,6 +71,13 @@ DRIFT = (
     "(about one cell in a thousand would be named by chance): weights or outcomes have changed since. Estimates follow a "
     "change of scale, not one of shape: the errors of these cells hold the bias of a planned one, and no more"
 )
+AS_CLIPPED = (
+    "the limits of every cell are those of the least predicted error, from the noisy histograms and the noise's law: noise "
+    "that grows with the limits, against half of what lies beyond them. A count is its clipped sum, with half of what the "
+    "histogram of the cell's group holds beyond the limit. A mean is that of the group's outcomes at the scale (the shift, "
+    "if outcomes may be negative or are two-valued) that the noisy sum tells; these {}, within a group. Public bounds "
+    "alone limit {} of {} cells"
+)
 LOOKED_THROUGH = (
     "noisy sums are looked through for cells whose limits bind: one whose shape is its group's is taken for such with a "
     "chance of at most {:g} by each of its sums"
@@ -101,13 +108,27 @@ class ReferenceWords(Words):
             "clipping is undone by the scale of weights and of outcomes (the shift, if outcomes may be negative or are "
             f"two-valued) under which the reference has a cell's noisy sums; these {how}"
         )
-        searched = [LOOKED_THROUGH.format(ALARM)] if looked_through(release) else []
-        return [clipping, *searched, _donors(release), *DONATED]
+        steps = [clipping]
+        if looked_through(release):
+            steps = [AS_CLIPPED.format(how, *publicly_limited(release)), LOOKED_THROUGH.format(ALARM)]
+        return [*steps, _donors(release), *DONATED]
 
 
 def looked_through(release: ReleasedObject) -> bool:
     """True if the noisy sums were looked through for cells that they do not identify."""
     return any("spans" in described for described in release.sets[0].values())
+
+
+def publicly_limited(release: ReleasedObject) -> tuple[int, int]:
+    """Cells that public bounds alone limit, and all cells."""
+    (low, high), weight = release.job.outcome_column.bounds or (0.0, 1.0), release.job.survey.weight
+    most = (release.job.columns[weight].bounds or (0.0, 1.0))[1] if weight is not None else 0.0
+    wide, cells, outcomes = 0, 0, len(release.job.outcomes)
+    for stratum in range(len(release.frame.stratum_labels)):
+        limits = release.theta(release.model(stratum), stratum, 0)["limits"][0]
+        whole = 2.0 * limits[:, outcomes + 1] >= high - low
+        wide, cells = wide + int(((limits[:, outcomes] >= most) & whole).sum()), cells + len(limits)
+    return wide, cells
 
 
 def _donors(release: ReleasedObject) -> str:

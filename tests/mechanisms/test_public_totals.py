@@ -1,0 +1,123 @@
+"""Tables of `reference_tables` meet the public totals that a job states, with a reference and without one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dpdist
+from dpdist.core.errors import DataError, JobError
+from dpdist.core.records import TOTAL
+from dpdist.job import Job
+
+REFERENCE = "reference: {path: before.parquet}\n"
+ALL = "rake: [{by: [], totals: {Total: 250000}}]\n"
+BY_SEX = "rake: [{by: [sex], totals: {f: 140000, m: 110000}}]\n"
+JOB = """
+dataset: totals
+period: "2021"
+input: {path: now.parquet}
+columns:
+  field: {levels: [arts, law, medicine]}
+  sex: {levels: [f, m]}
+  salary: {bounds: [0, 150000], outside: clip}
+  weight: {bounds: [1, 3000], outside: clip}
+survey: {weight: weight}
+outcome: salary
+mechanism: {name: reference_tables}
+budget: {epsilon: "1"}
+tables:
+  - {name: salaries, by: [field, sex], statistics: [count, {mean: salary}, {total: salary}]}
+runtime: {executor: serial}
+"""
+
+
+def survey(seed: int, n: int = 3000) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    field, sex = rng.choice(3, n, p=[0.2, 0.3, 0.5]), rng.choice(2, n)
+    salary = np.minimum(np.exp(rng.normal(10.6 + 0.2 * field, 0.5, n)), 150_000.0)
+    weight = np.clip(np.exp(rng.normal(4.0, 0.7, n)), 1.0, 3000.0)
+    columns = {"field": np.array(["arts", "law", "medicine"])[field], "sex": np.array(["f", "m"])[sex]}
+    return pd.DataFrame(columns | {"salary": salary, "weight": weight})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("totals")
+    survey(1).to_parquet(found / "now.parquet")
+    survey(2).to_parquet(found / "before.parquet")
+    return found
+
+
+def job(folder: Path, *said: str) -> Job:
+    text = JOB + "".join(said)
+    return dpdist.parse_job(text.replace("now.parquet", f"{folder}/now.parquet").replace("before.", f"{folder}/before."))
+
+
+def released(folder: Path, workspace: Path, *said: str) -> tuple[pd.DataFrame, Path]:
+    public = dpdist.run(job(folder, *said), workspace)
+    table = pd.read_parquet(public / "tables" / "salaries.parquet")
+    return table[table["estimator"] == "parameters"].set_index(["statistic", "field", "sex"]).sort_index(), public
+
+
+@pytest.mark.parametrize("reference", [REFERENCE, ""], ids=["reference", "histograms"])
+def test_the_grand_total_is_the_public_one_and_intervals_know_it(folder: Path, tmp_path: Path, reference: str) -> None:
+    """Control: without the total the grand count is another, with an error; shares of cells do not change."""
+    plain, _ = released(folder, tmp_path / "plain", reference)
+    table, public = released(folder, tmp_path / "met", reference, ALL)
+    grand, before = (found.loc[("count", TOTAL, TOTAL)] for found in (table, plain))
+    assert grand["estimate"] == pytest.approx(250_000, rel=1e-9)
+    assert max(grand["standard_error"], grand["upper"] - grand["lower"]) < 1e-6 * 250_000
+    assert before["standard_error"] > 500
+    assert table.loc[("count", "law", "f"), "standard_error"] > 100
+    assert table.loc[("mean", TOTAL, TOTAL), "standard_error"] > 100
+    cells = table.loc["count"].drop(index=TOTAL, level="field").drop(index=TOTAL, level="sex")["estimate"]
+    assert cells.sum() == pytest.approx(250_000, rel=1e-9)
+    product = table.loc["count", "estimate"] * table.loc["mean", "estimate"]
+    np.testing.assert_allclose(table.loc["total", "estimate"], product, rtol=1e-9)
+    records = pd.read_parquet(public / "synthetic" / "set-1.parquet")
+    assert records["weight"].sum() == pytest.approx(250_000, rel=1e-9)
+    told = json.loads((public / "statement.json").read_text(encoding="utf-8"))
+    assert any("raked to the public totals by all records" in step for step in told["post_processing"])
+
+
+def test_a_margin_is_the_public_one_and_its_cells_vary_within_it(folder: Path, tmp_path: Path) -> None:
+    table, _ = released(folder, tmp_path / "ws", BY_SEX)
+    for sex, total in (("f", 140_000), ("m", 110_000)):
+        own = table.loc[("count", slice(None), sex), :]
+        assert own.loc[("count", TOTAL, sex), "estimate"] == pytest.approx(total, rel=1e-9)
+        assert own.loc[("count", TOTAL, sex), "standard_error"] < 1e-6 * total
+        assert (own.drop(index=TOTAL, level="field")["standard_error"] > 100).all()
+
+
+@pytest.mark.parametrize(
+    ("rakes", "told"),
+    [
+        ("{by: [], totals: {all: 1000}}", "'all' is no combination of levels of all records"),
+        (
+            "{by: [], totals: {Total: 1000}}, {by: [sex], totals: {f: 500, m: 400}}",
+            "the totals sum to 900, those of all records to 1000",
+        ),
+        (
+            "{by: [sex], totals: {f: 150000, m: 100000}}, {by: [sex, field], totals: {f / arts: 40000, f / law: 40000, "
+            "f / medicine: 40000, m / arts: 40000, m / law: 40000, m / medicine: 50000}}",
+            "the totals sum to 120000 in f, those of sex to 150000",
+        ),
+    ],
+)
+def test_totals_that_contradict_each_other_are_refused(folder: Path, rakes: str, told: str) -> None:
+    """The last two margins have one grand total: they differ by sex alone."""
+    with pytest.raises(JobError, match=told):
+        dpdist.validate(job(folder, f"rake: [{rakes}]\n"))
+
+
+def test_totals_that_weights_within_their_bounds_cannot_have_are_refused(folder: Path) -> None:
+    """3,000 records of weights up to 3,000. Control: one unit less is allowed."""
+    too_many = "rake: [{by: [], totals: {Total: 9000001}}]\n"
+    with pytest.raises(DataError, match="totals beyond what weights from 1 to 3000 can add up to"):
+        dpdist.validate(job(folder, too_many))
+    dpdist.validate(job(folder, too_many.replace("9000001", "9000000")))

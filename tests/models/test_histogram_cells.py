@@ -1,0 +1,174 @@
+"""Cells that share a histogram: limits of the least predicted error, figures as clipped, and totals that stay near."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dpdist
+from dpdist.core.errors import JobError
+from dpdist.core.records import TOTAL
+from dpdist.mechanisms.reference_tables import histograms
+from dpdist.mechanisms.reference_tables.clipping import Blur, Cell
+from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
+from dpdist.mechanisms.reference_tables.clipping_inversion import invert_clipping
+from dpdist.mechanisms.reference_tables.histogram_cells import HistogramCell
+from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
+
+Named = Callable[[str], AbstractContextManager[None]]
+STATES = [f"S{k:02d}" for k in range(24)]
+JOB = """
+dataset: apart
+period: "2021"
+input: {{path: {folder}/now.parquet}}
+columns:
+  state: {{levels: {states}}}
+  miles: {{bounds: [0, 200000], outside: clip}}
+  weight: {{bounds: [1, 20000], outside: clip}}
+survey: {{weight: weight}}
+outcome: miles
+mechanism: {{name: reference_tables}}
+budget: {{epsilon: "1"}}
+reference: {{histogram: {{epsilon: "0.3"}}}}
+tables:
+  - {{name: one, by: [state], margins: true, statistics: [count, {{mean: miles}}]}}
+runtime: {{executor: serial}}
+"""
+
+
+def spread(apart: float, n: int = 500) -> pd.DataFrame:
+    """States of one law of weights and of miles, at scales whose logarithms have deviation `apart`."""
+    rng = np.random.default_rng(8)
+    level, state = apart * rng.standard_normal((2, len(STATES))), np.repeat(np.arange(len(STATES)), n)
+    weight = np.exp(5.0 + level[0][state] + 0.4 * rng.standard_normal(len(state)))
+    miles = np.exp(8.5 + level[1][state] / 2.0 + 0.6 * rng.standard_normal(len(state)))
+    return pd.DataFrame({"state": np.array(STATES)[state], "weight": weight, "miles": np.minimum(miles, 2e5)})
+
+
+def errors(folder: Path, rows: pd.DataFrame, noise_of: Named) -> pd.Series:
+    """Published less direct counts, in direct standard errors, of the states and of all."""
+    folder.mkdir()
+    rows.to_parquet(folder / "now.parquet")
+    with noise_of("apart"):
+        dpdist.run(dpdist.parse_job(JOB.format(folder=folder, states=STATES)), folder / "ws")
+    table = pd.read_parquet(folder / "ws" / "public" / "tables" / "one.parquet")
+    counts = table[(table["estimator"] == "parameters") & (table["statistic"] == "count")].set_index("state")["estimate"]
+    weight = rows["weight"].groupby(rows["state"])
+    direct, squares = weight.sum(), weight.apply(lambda own: float((own**2).sum()))
+    direct[TOTAL], squares[TOTAL] = direct.sum(), squares.sum()
+    return (counts - direct) / np.sqrt(squares - direct**2 / len(rows))
+
+
+def test_a_grand_total_is_not_that_of_the_mixture_of_its_cells(
+    tmp_path: Path, noise_of: Named, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control: clipping turned back through the group's histogram as every cell's shape puts the total far too high."""
+    found = errors(tmp_path / "new", spread(0.8), noise_of)
+    monkeypatch.setattr(histograms, "HistogramCell", lambda largest_weight, **said: Cell(**said))
+    before = errors(tmp_path / "old", spread(0.8), noise_of)
+    assert abs(found[TOTAL]) < 3.0
+    assert found.abs().max() < 5.0
+    assert found.abs().median() < 0.7
+    assert before[TOTAL] > 10.0
+
+
+def test_cells_that_are_alike_stay_near_their_direct_counts(tmp_path: Path, noise_of: Named) -> None:
+    found = errors(tmp_path / "alike", spread(0.0), noise_of)
+    assert found.abs().median() < 0.3
+    assert found.abs().max() < 2.0
+
+
+def test_errors_hold_half_of_what_the_shape_tells_beyond_the_limits() -> None:
+    """Exactly, where histograms have no noise; and nothing where limits hold every value."""
+    weight, outcome = np.array([1.0, 2.0, 9.0]), np.array([10.0, 20.0, 70.0])
+    blur = Blur(weight, np.zeros((3, 3)), outcome, np.zeros((3, 3)))
+    cell = HistogramCell(weight, outcome, 0.0, 100.0, scaled=True, records=3, blur=blur)
+    mean, observed = (1 * 10 + 2 * 20 + 9 * 70) / 12, (1 * 10 + 2 * 20 + 9 * 40) / 12
+    of_weight, of_outcome = np.sqrt(cell.blurred((20.0, 3.0, 20.0)))
+    assert of_weight == pytest.approx(0.5 * (1.0 - (1 + 2 + 3) / 12))
+    assert of_outcome == pytest.approx(0.5 * (mean - observed))
+    assert (cell.blurred((50.0, 9.0, 50.0)) == 0.0).all()
+
+
+def made(weight: list[float], outcome: list[float], within: int = 0) -> HistogramCell:
+    """A cell of histograms without noise."""
+    places = np.array(weight), np.zeros((len(weight),) * 2), np.array(outcome), np.zeros((len(outcome),) * 2)
+    shape = np.array(weight), np.array(outcome), 0.0, 100.0, True, 1000
+    return HistogramCell(*shape, blur=Blur(*places), shrunk_within=within, largest_weight=50.0)
+
+
+def test_a_clipped_weight_gets_half_of_the_tail_and_no_more() -> None:
+    """Exactly; a cell with five times another's clipped mean has five times its weight. Control: inverted, it has more."""
+    cell, limits = made([1.0, 2.0, 9.0], [10.0, 20.0, 70.0]), (20.0, 3.0, 20.0)
+    clipped = (1 + 2 + 3) / 3
+    s, _ = cell.solve(clipped / 3.0, 0.0, limits)
+    assert cell.mean_weight * np.exp(s) == pytest.approx(clipped + 0.5 * (cell.mean_weight - clipped))
+    light, heavy = (cell.solve(v, 0.0, limits)[0] for v in (0.18, 0.9))
+    assert heavy - light == pytest.approx(np.log(5.0))
+    assert Cell.solve(cell, 0.9, 0.0, limits)[0] - Cell.solve(cell, 0.18, 0.0, limits)[0] > np.log(6.0)
+
+
+def test_a_mean_outcome_is_found_at_its_scale_whatever_the_weights_are() -> None:
+    """Control: taken with the weight's scale in place of its clipped mean, it is another."""
+    y = np.array([10.0, 20.0, 70.0])
+    cell, limits = made([4.0, 4.0, 4.0], y.tolist()), (30.0, 3.0, 30.0)
+    for v in (0.2, 0.7, 1.0):
+        product = v * np.clip((1.2 * y - 30.0) / 30.0, -1.0, 1.0).mean()
+        assert cell.solve(v, product, limits)[1] == pytest.approx(np.log(1.2), abs=1e-9)
+    assert abs(cell.solve(0.5, product, limits)[1] - np.log(1.2)) > 0.1
+
+
+def test_limits_are_the_public_bounds_where_noise_is_small_and_narrow_where_it_is_not() -> None:
+    rng = np.random.default_rng(5)
+    weight, outcome = np.exp(rng.normal(1.0, 1.0, 400)).clip(1, 50).tolist(), np.exp(rng.normal(2, 1, 400)).clip(0, 100)
+    cell = made(weight, outcome.tolist())
+    wide, narrow = (choose([cell], 1000, Noise(variance, variance)) for variance in (1e-9, 1e4))
+    assert wide.cap >= max(weight)
+    assert wide.centre[0] + wide.reach[0] >= outcome.max()
+    assert narrow.cap < 0.5 * max(weight)
+    assert narrow.reach[0] < 0.5 * wide.reach[0]
+    tried = [cell.error_of_count(cap, 1000, 1e4) for cap in (narrow.cap, 50.0)]
+    assert tried[0] < tried[1]
+
+
+def test_cells_are_shrunk_within_their_group_alone() -> None:
+    """Six cells alike, and six cells of another group, one far lighter. Control: in one group it is drawn to the rest."""
+
+    def lightest(apart: bool) -> float:
+        cells = [made([5.0, 10.0, 20.0], [10.0, 20.0, 70.0], int(apart and k > 5)) for k in range(12)]
+        limits = Limits(np.full(12, 50.0), np.full(12, 20.0), np.full(12, 50.0))
+        means, count = np.array([0.583] * 6 + [0.583, 0.3, 0.9, 0.2, 0.7, 0.07]), np.array([1e5] * 6 + [100.0] * 6)
+        sums = np.column_stack([(1.0 - means) * count, np.zeros(12)]) * UNIT
+        return float(invert_clipping(cells, limits, sums, count, Noise(16.0, 16.0), True).estimate[-1, 0])
+
+    own = 20.0 * 0.07
+    assert abs(np.log(lightest(True) / own)) < 0.5 * abs(np.log(lightest(False) / own))
+
+
+UNNAMED = JOB.replace('reference: {{histogram: {{epsilon: "0.3"}}}}\n', "")
+
+
+def test_a_job_that_names_no_reference_pays_a_third_for_histograms(tmp_path: Path) -> None:
+    job = dpdist.parse_job(UNNAMED.format(folder=tmp_path, states=STATES))
+    said = dpdist.parse_job(UNNAMED.format(folder=tmp_path, states=STATES) + 'reference: {histogram: {epsilon: "1/3"}}\n')
+    assert job == said
+    assert job.identity == said.identity
+    spread(0.4).to_parquet(tmp_path / "now.parquet")
+    public = dpdist.run(job, tmp_path / "ws")
+    told = json.loads((public / "statement.json").read_text(encoding="utf-8"))
+    assert "ε₀ = 1/3 for the histograms that fix the limits, ε₁ = 2/3 for the table" in told["composition"]
+    assert any("Public bounds alone limit 0 of 24 cells" in step for step in told["post_processing"])
+    assert "noisy histograms take 1/3 of epsilon and leave 2/3" in str(dpdist.plan(job))
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "substitution, exchange: anywhere"])
+def test_where_sizes_are_secret_a_reference_must_be_named(adjacency: str) -> None:
+    text = UNNAMED.replace('epsilon: "1"}}', 'epsilon: "1", adjacency: ' + adjacency + "}}", 1)
+    with pytest.raises(JobError, match="add reference"):
+        dpdist.validate(dpdist.parse_job(text.format(folder="nowhere", states=STATES)))
