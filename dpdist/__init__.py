@@ -13,12 +13,12 @@ from dpdist.core.errors import (
     WorkspaceError,
 )
 from dpdist.evaluation.calibrate import calibrate
+from dpdist.evaluation.opening import open_evaluation, open_log_lik, open_posterior, open_release
 from dpdist.job import Job
 from dpdist.job.loading import load_job, parse_job
-from dpdist.opening import open_evaluation, open_log_lik, open_posterior, open_release
-from dpdist.planning import Plan
 from dpdist.publish.opened import Release
 from dpdist.release import plan, publish, run, validate
+from dpdist.runtime.plan import Plan
 from dpdist.studies.file import load_study, parse_study
 from dpdist.studies.run import run as run_study
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from importlib.util import find_spec
 
 import numpy as np
@@ -22,44 +21,17 @@ from dpdist.job.presentation import EXTRA, NEEDS_AN_EXTRA
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import StratumModel
-from dpdist.plan_facts import plan_lines
-from dpdist.privacy.guarantees import Promise, large_delta
+from dpdist.privacy.guarantees import large_delta
 from dpdist.privacy.noise import LARGEST_SCALE
 from dpdist.runtime.blocks import BYTES_PER_RECORD, GATHERED_BYTES, Layout
 from dpdist.runtime.goodness_of_fit import GoodnessOfFit, goodness_of_fit, refuse_misfit
+from dpdist.runtime.plan import Plan
 from dpdist.sampling import check
 from dpdist.survey.earlier_release import ReferenceRelease, open_release
 from dpdist.survey.prepare import Census, take_census
 from dpdist.survey.reference_file import ReferenceFile, open_reference
 from dpdist.survey.same_file import content
 from dpdist.survey.source import Input, Source, open_source
-
-
-@dataclass(frozen=True, repr=False)
-class Plan:
-    """What a run would do, printed in ten lines. `census` was taken from the file and is confidential but for its frame."""
-
-    job: Job
-    source: Source
-    census: Census
-    promise: Promise
-    layout: Layout
-    reference: ReferenceFile | ReferenceRelease | None = None
-    goodness: GoodnessOfFit | None = None
-
-    def __str__(self) -> str:
-        return plan_lines(self)
-
-    __repr__ = __str__
-
-    @cached_property
-    def model(self) -> StratumModel:
-        """The model of the first stratum: what all strata's models have in common."""
-        return builder_of(self.job).build(self.job, self.frame, self.frame.rows_of(0))
-
-    @property
-    def frame(self) -> Frame:
-        return self.layout.frame
 
 
 def make_plan(job: Job, input: Input, listener: Listener) -> Plan:
@@ -85,7 +57,7 @@ def make_plan(job: Job, input: Input, listener: Listener) -> Plan:
     goodness = None
     if job.carries:
         reference = open_release(job, source, census.frame)
-    elif job.refers:
+    elif job.has_reference:
         with stage(listener, "check reference", None) as tick:
             reference = open_reference(job, source, census.frame, tick)
         _check_reference(job, layout, reference)

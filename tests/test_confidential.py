@@ -17,7 +17,7 @@ from dpdist.core.files import write_json
 from dpdist.core.keys import Key
 from dpdist.core.records import Frame
 from dpdist.job import Job
-from dpdist.publish.released import Release, write_release
+from dpdist.publish.released import ReleasedObject, write_release
 
 SECRET = 31415.9265
 
@@ -127,7 +127,7 @@ def theta(value):
 
 
 def release(promise=None, sets=None):
-    return Release(JOB, promise or {"guarantee": "none"}, FRAME, sets or ({"all": theta(1.0)},), Key(b"publish"))
+    return ReleasedObject(JOB, promise or {"guarantee": "none"}, FRAME, sets or ({"all": theta(1.0)},), Key(b"publish"))
 
 
 def test_a_release_of_plain_values_is_taken():

@@ -24,7 +24,7 @@ from dpdist.core.confidential import Confidential
 from dpdist.job import Job
 from dpdist.publish import folder as public_folder
 from dpdist.publish.released import read_release
-from dpdist.runtime import tasks
+from dpdist.runtime import fallbacks, tasks
 
 JOB = """
 dataset: doctorates
@@ -410,7 +410,8 @@ POOLING = SMALL.replace("{name: weighted}", "{name: weighted, fallback: pool}").
 @pytest.mark.parametrize("at", ["create_stores", "protect_all", "gather_strata", "publish_folder", "evaluate"])
 def test_a_pooled_release_resumes_wherever_it_was_killed(at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dpdist.run(dpdist.parse_job(POOLING), tmp_path / "whole")
-    real = getattr(release_module, at)
+    module = fallbacks if hasattr(fallbacks, at) else release_module
+    real = getattr(module, at)
 
     def killed(*given: Any) -> Any:
         if getattr(given[0], "address", None) is None or given[0].address.name == "pooled":
@@ -418,7 +419,7 @@ def test_a_pooled_release_resumes_wherever_it_was_killed(at: str, tmp_path: Path
         return real(*given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(release_module, at, killed)
+        patch.setattr(module, at, killed)
         with pytest.raises(Killed):
             dpdist.run(dpdist.parse_job(POOLING), tmp_path / "cut", replay=tmp_path / "whole" / "confidential")
     for _ in range(2):

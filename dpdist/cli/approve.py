@@ -9,8 +9,8 @@ import typer
 
 from dpdist.cli.console import guarded, out
 from dpdist.core.errors import JobError, Problem
-from dpdist.holding import approve as approve_release
-from dpdist.holding import refuse as refuse_release
+from dpdist.evaluation.holding import approve as approve_release
+from dpdist.evaluation.holding import refuse as refuse_release
 from dpdist.publish.minisign import SecretKey
 
 

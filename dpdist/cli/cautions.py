@@ -13,7 +13,7 @@ from dpdist.mechanisms.promises import target_of
 from dpdist.models.copula.model import Scores
 from dpdist.models.copula.shapes import LEAST
 from dpdist.models.protocol import StratumModel
-from dpdist.planning import Plan
+from dpdist.runtime.plan import Plan
 from dpdist.survey.reference_file import ReferenceFile
 
 LARGE_EPSILON = 20

@@ -128,11 +128,11 @@ def size(
     guarded(lambda: print(json.dumps(worker_patch(validate(load_job(job, settings), input), workers), indent=2)))
 
 
-def _bytes(said: str | None) -> int | None:
-    if said is None:
+def _bytes(size: str | None) -> int | None:
+    if size is None:
         return None
     try:
-        return int(TypeAdapter(ByteSize).validate_python(said))
+        return int(TypeAdapter(ByteSize).validate_python(size))
     except ValidationError:
-        problem = Problem("--memory", f"'{said}'", "a size as 2GiB or 1500MiB", "write one of these")
+        problem = Problem("--memory", f"'{size}'", "a size as 2GiB or 1500MiB", "write one of these")
         raise JobError("cluster worker", [problem]) from None

@@ -33,14 +33,14 @@ out, err = Escaping(soft_wrap=True, highlight=False), Escaping(stderr=True, soft
 def guarded(act: Callable[[], None], show_values: bool = False, as_json: bool = False) -> None:
     """Errors become a message on standard error and an exit code, and with --json a last event."""
     try:
-        _told(act, show_values)
+        _reporting_errors(act, show_values)
     except typer.Exit as end:
         if as_json:
             print(json.dumps({"event": "failed", "exit_code": end.exit_code}), flush=True)
         raise
 
 
-def _told(act: Callable[[], None], show_values: bool) -> None:
+def _reporting_errors(act: Callable[[], None], show_values: bool) -> None:
     """Run, and tell what went wrong in words that quote no record."""
     try:
         act()

@@ -11,7 +11,7 @@ import typer
 from dpdist.cli.console import guarded, out
 from dpdist.cli.table_text import table_text
 from dpdist.core.errors import DpdistError
-from dpdist.opening import open_release
+from dpdist.evaluation.opening import open_release
 from dpdist.publish.differences import BEYOND, Differences, differences
 
 TROUBLE = 2

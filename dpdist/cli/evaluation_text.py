@@ -14,7 +14,7 @@ from dpdist.evaluation.summary import by_statistic, errors, missing, notes, wors
 from dpdist.evaluation.verdict import in_words, judge
 
 LEGEND = (
-    "Errors are distances from the direct estimate, made from the whole file and unclipped, in its standard errors (SE) as "
+    "Errors are distances from the direct estimate, made from the whole file as it came, in its standard errors (SE) as "
     "designed. It has an error itself: it is about 1 SE from the truth. 'over 2': share of cells more than 2 SE off. "
     "Without design strata a count's SE holds the chance in the number of a cell's records, which is released. 'n given': "
     "median and largest error in the count's SE without that chance. "

@@ -83,18 +83,18 @@ def init(
     guarded(act)
 
 
-def _reference(public: Path | None, said: str | None, asks: bool) -> Path | None:
+def _reference(public: Path | None, answer: str | None, asks: bool) -> Path | None:
     """The earlier public file: as said, as asked, or the public file."""
-    if said is None and asks:
+    if answer is None and asks:
         question = "An earlier file of this survey that is public (its path, or none)"
-        said = str(typer.prompt(question, default=str(public) if public is not None else NONE))
-    return public if said is None else None if said == NONE else Path(said)
+        answer = str(typer.prompt(question, default=str(public) if public is not None else NONE))
+    return public if answer is None else None if answer == NONE else Path(answer)
 
 
-def _records(said: bool | None, mechanism: str | None, asks: bool) -> bool:
-    if said is None and asks and mechanism is None:
+def _records(answer: bool | None, mechanism: str | None, asks: bool) -> bool:
+    if answer is None and asks and mechanism is None:
         return typer.confirm("Synthetic records too, and not tables alone?", default=False)
-    return bool(said)
+    return bool(answer)
 
 
 def _refuse_paths(file: Path | None, public: Sequence[Path | None], to: Path) -> None:
@@ -149,16 +149,16 @@ def _roles(
     return outcome, weight, tuple(by or proposed_by(in_order, {outcome, weight}))
 
 
-def _mechanism(said: str | None, records: bool, reference: Path | None, to: Path) -> str:
+def _mechanism(answer: str | None, records: bool, reference: Path | None, to: Path) -> str:
     """The row of README's table: by whether there is a reference, and whether records are wanted."""
-    if said is not None and said not in (*TABLES, *RECORDS):
-        near = get_close_matches(said, (*TABLES, *RECORDS), n=1)
+    if answer is not None and answer not in (*TABLES, *RECORDS):
+        near = get_close_matches(answer, (*TABLES, *RECORDS), n=1)
         remedy = f"did you mean '{near[0]}'?" if near else "take one of these; write other jobs by hand"
         allowed = ", ".join((*TABLES, *RECORDS))
-        raise JobError(str(to), [Problem("--mechanism", f"init writes no job with '{said:.80}'", allowed, remedy)])
+        raise JobError(str(to), [Problem("--mechanism", f"init writes no job with '{answer:.80}'", allowed, remedy)])
     if records:
-        return said or ("sanitized_statistics" if reference is not None else "weighted")
-    return said or "reference_tables"
+        return answer or ("sanitized_statistics" if reference is not None else "weighted")
+    return answer or "reference_tables"
 
 
 def _named(path: Path | None, period: str | None) -> tuple[str, str | None]:

@@ -26,7 +26,7 @@ from dpdist.evaluation.calibrate import calibrate as calibrate_job
 from dpdist.job import Job, Measure
 from dpdist.job.loading import find_job, load_job
 from dpdist.job.yaml_lines import read_yaml
-from dpdist.ledger.charging import standing
+from dpdist.ledger.charging import terms
 from dpdist.publish.opened import Release
 from dpdist.release import publish as publish_workspace
 from dpdist.release import run as run_job
@@ -113,7 +113,7 @@ def validate(
             plan = validate_job(load_job(job, settings), input, listener)
         if not quiet:
             out.print(reporting.valid_text(plan))
-            for name, said in standing(plan.job, plan.promise.total).items():
+            for name, said in terms(plan.job, plan.promise.total).items():
                 out.print(f"{name}: {said}", markup=False)
             for caution in cautions(plan):
                 out.print(f"caution: {caution}", markup=False)

@@ -56,9 +56,9 @@ class JsonLog:
             said |= {**event.unit, "seconds": round(event.seconds, 3)}
         self.say(said)
 
-    def say(self, said: Mapping[str, Any]) -> None:
+    def say(self, event: Mapping[str, Any]) -> None:
         with suppress(OSError):  # a full disk ends a run by itself
-            print(json.dumps({"time": now(), "run": self._run, **said}), file=self._stream, flush=True)
+            print(json.dumps({"time": now(), "run": self._run, **event}), file=self._stream, flush=True)
 
 
 class Metrics:
@@ -211,18 +211,18 @@ def read_status(workspace: str | Path) -> dict[str, Any]:
     return {**said, "silent": round((datetime.now(UTC) - updated).total_seconds(), 1)}
 
 
-def status_lines(said: Mapping[str, Any]) -> dict[str, str]:
+def status_lines(event: Mapping[str, Any]) -> dict[str, str]:
     """A status in words, by heading."""
-    state = str(said["state"])
-    if state == "running" and said["silent"] > SILENT_AFTER:
-        state = f"running, or dead: no sign of life for {said['silent']:,.0f} s"
-    shown = {"state": state, "began": str(said["began"]), "starts": str(said["starts"])}
-    if "why" in said:
-        shown["why"] = str(said["why"])
-    for name, stage in said["stages"].items():
+    state = str(event["state"])
+    if state == "running" and event["silent"] > SILENT_AFTER:
+        state = f"running, or dead: no sign of life for {event['silent']:,.0f} s"
+    shown = {"state": state, "began": str(event["began"]), "starts": str(event["starts"])}
+    if "why" in event:
+        shown["why"] = str(event["why"])
+    for name, stage in event["stages"].items():
         total = "" if stage["total"] is None else f" of {stage['total']:,}"
         shown[name] = f"{stage['done']:,}{total} in {stage['seconds']:,.1f} s"
-    return {**shown, "tasks": f"{said['tasks']:,}, {said['retries']:,} submitted again"}
+    return {**shown, "tasks": f"{event['tasks']:,}, {event['retries']:,} submitted again"}
 
 
 def _read(place: Path | Objects | None) -> dict[str, Any] | None:

@@ -23,15 +23,14 @@ from dpdist.core.public_files import HELD, unfit
 from dpdist.core.records import Frame
 from dpdist.core.table_cells import cross
 from dpdist.estimation.frame_table import frame_from_table
+from dpdist.evaluation.opening import EVALUATED, NO_EVALUATION, evaluations
 from dpdist.evaluation.verifying import refuse_unverified
-from dpdist.ledger.charging import standing
-from dpdist.opening import EVALUATED, NO_EVALUATION, evaluations
-from dpdist.plan_facts import SIZES_SECRET, records, records_text, reference, sizes
-from dpdist.planning import Plan
+from dpdist.ledger.charging import terms
 from dpdist.privacy import adjacency, claims
 from dpdist.privacy.claims import promised
 from dpdist.privacy.guarantees import large_delta
 from dpdist.publish.folder import recover
+from dpdist.runtime.plan import SIZES_SECRET, Plan, records, records_text, reference, sizes
 from dpdist.storage.bucket import MANIFEST
 from dpdist.storage.workspace import Workspace
 
@@ -57,28 +56,31 @@ def plan_text(plan: Plan) -> RenderableType:
     }
     said = promised(plan.promise, {}) | {"exchange": job.budget.exchange, "headline": adjacency.headline(job)}
     said["cautions"] = [*said["cautions"], *filter(None, [large_delta(job, records(plan))]), *cautions(plan)]
-    counted = standing(job, plan.promise.total)
+    counted = terms(job, plan.promise.total)
     return facts_text({**facts, **_promise(said), "composition": said["composition"], **counted, **_cautions(said)})
 
 
-def _cautions(said: Mapping[str, Any]) -> dict[str, str]:
+def _cautions(statement: Mapping[str, Any]) -> dict[str, str]:
     """What is known to go wrong; releases of before have none."""
-    listed = "\n".join(f"- {each}" for each in said.get("cautions", ()))
+    listed = "\n".join(f"- {each}" for each in statement.get("cautions", ()))
     return {"cautions": listed} if listed else {}
 
 
-def _promise(said: Mapping[str, Any]) -> dict[str, str]:
+def _promise(statement: Mapping[str, Any]) -> dict[str, str]:
     """Guarantee, cost and what is protected, as a statement has them; nothing is where nothing is promised."""
-    if "headline" not in said or said["guarantee"] == "none":
-        return claims.headline(said)
-    verb = "is to protect" if said["guarantee"] == "asymptotic" else "protects"
-    return claims.headline(said) | {verb: said["headline"]}
+    if "headline" not in statement or statement["guarantee"] == "none":
+        return claims.headline(statement)
+    verb = "is to protect" if statement["guarantee"] == "asymptotic" else "protects"
+    return claims.headline(statement) | {verb: statement["headline"]}
 
 
-def _covered(said: Mapping[str, Any]) -> dict[str, str]:
+def _covered(statement: Mapping[str, Any]) -> dict[str, str]:
     """Which files ε compares, what is not protected and who is trusted; of a statement that has them."""
-    lines = {"neighbours": said.get("adjacency_in_words"), "not covered": ", ".join(said.get("not_protected", ()))}
-    lines |= {"unit": said.get("privacy_unit_in_words"), "trusted": said.get("trust_model")}
+    lines = {
+        "neighbours": statement.get("adjacency_in_words"),
+        "not covered": ", ".join(statement.get("not_protected", ())),
+    }
+    lines |= {"unit": statement.get("privacy_unit_in_words"), "trusted": statement.get("trust_model")}
     return {name: text for name, text in lines.items() if text}
 
 
@@ -164,10 +166,10 @@ def report(workspace: str | Path, confidential: bool = False) -> str:
     return captured.get()
 
 
-def audit_text(found: Confidential[pd.DataFrame]) -> RenderableType:
+def audit_text(audit: Confidential[pd.DataFrame]) -> RenderableType:
     """What an audit found, for the custodian's eyes."""
     said = "exceeded: records whose exact loss, with all weights computed anew, is over 2Δ; largest_share: of 2Δ, at most"
-    return Group(table_text("Leave-one-out audit (confidential)", found.disclose_to_custodian()), Text(said, style="dim"))
+    return Group(table_text("Leave-one-out audit (confidential)", audit.disclose_to_custodian()), Text(said, style="dim"))
 
 
 def _statement(space: Workspace) -> dict[str, Any]:
@@ -192,19 +194,19 @@ def _is_held(space: Workspace) -> bool:
     return unfit(space.newest) == HELD.splitlines()[0]
 
 
-def _listed(said: dict[str, Any], name: str, heading: str) -> list[str]:
+def _listed(statement: dict[str, Any], name: str, heading: str) -> list[str]:
     """What a statement says of some cells, by variable, and what it means; nothing where it names none."""
-    if name not in said:
+    if name not in statement:
         return []
-    lines = [f"{heading}, {what}: {', '.join(cells)}" for what, cells in said[name].items() if what != "in_words"]
-    return [*lines, f"({said[name]['in_words']})"]
+    lines = [f"{heading}, {what}: {', '.join(cells)}" for what, cells in statement[name].items() if what != "in_words"]
+    return [*lines, f"({statement[name]['in_words']})"]
 
 
 def _wide(rows: pd.DataFrame, sizes: Frame) -> list[tuple[pd.DataFrame, list[str]]]:
     """One row a cell: the default estimator of every statistic with its standard error, ABREAST statistics at a time;
     beside it, cell by cell, why a figure may be missing."""
-    default = "parameters" if (rows["estimator"] == "parameters").any() else "records"
-    mine = rows[rows["estimator"] == default]
+    told = (rows["estimator"] == "parameters").groupby([rows["statistic"], rows["variable"].fillna("")]).transform("any")
+    mine = rows[(rows["estimator"] == "parameters") | ~told]
     by = [str(name) for name in rows.columns[: rows.columns.get_loc("statistic")]]
     cells, parts = cross(sizes, by, True), []
     records: dict[tuple[str, ...], int] = dict(zip(cells.labels, map(int, cells.membership @ sizes.count), strict=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
-from dpdist.planning import Plan
+from dpdist.runtime.plan import Plan
 
 NANNY_BYTES = 256 * 2**20
 """The process that watches a worker and restarts it."""

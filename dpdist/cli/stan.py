@@ -54,7 +54,7 @@ def doctor(toolchain: Toolchain = "auto", check: Check = False) -> None:
         for package in ("cmdstanpy", "httpstan", "arviz"):
             _line(package, _version(package))
         for name in ("cmdstan", "embedded"):
-            _line(name, _found(name))
+            _line(name, _version_text(name))
         folder = cache_folder()
         _line("cache", f"{folder} ({sum(f.stat().st_size for f in folder.iterdir() if f.is_file()) / 1e6:,.1f} MB)")
         _line("compiles at once", f"{compiles_at_once()} ({available_memory() / 1e9:.1f} GB of memory free)")
@@ -80,7 +80,7 @@ def _drawn(toolchain: stan.ToolchainName) -> str:
         return f"compiled in {compiled - began:.1f} s, 4,000 draws in {1000 * (time.monotonic() - compiled):.0f} ms"
 
 
-def _found(name: str) -> str:
+def _version_text(name: str) -> str:
     try:
         return stan.find_toolchain(cast(stan.ToolchainName, name)).description
     except ToolchainError as error:
@@ -94,8 +94,8 @@ def _version(package: str) -> str:
         return "not installed; pip install 'dpdist[stan]'"
 
 
-def _line(name: str, said: str) -> None:
-    out.print(f"{name:<18}{said}", markup=False)
+def _line(name: str, text: str) -> None:
+    out.print(f"{name:<18}{text}", markup=False)
 
 
 def _tell(event: Event) -> None:

@@ -19,5 +19,5 @@ def escaped(text: str) -> str:
     return _CONTROL.sub(_written, text)
 
 
-def _written(found: re.Match[str]) -> str:
-    return f"\\x{ord(found[0]):02x}" if ord(found[0]) < 0x100 else f"\\u{ord(found[0]):04x}"
+def _written(character: re.Match[str]) -> str:
+    return f"\\x{ord(character[0]):02x}" if ord(character[0]) < 0x100 else f"\\u{ord(character[0]):04x}"

@@ -153,35 +153,35 @@ def all_damage(folder: Path) -> list[Damaged]:
     return [*_of_the_manifest(folder, said), *_differences(folder, files)]
 
 
-def _of_the_manifest(folder: Path, said: dict[str, Any]) -> Iterator[Damaged]:
+def _of_the_manifest(folder: Path, manifest: dict[str, Any]) -> Iterator[Damaged]:
     """In what a manifest that can be read is not one of this format, whole."""
-    if "format" not in said:
+    if "format" not in manifest:
         allowed = f"format {FORMAT}: publish again with the workspace's own `dpdist run`"
         yield Damaged(MANIFEST, "no format: made by an earlier dpdist, whose manifests have no name to check", allowed)
-    elif said["format"] != FORMAT:
+    elif manifest["format"] != FORMAT:
         yield Damaged(
-            MANIFEST, f"format {printable(said['format'])}", f"format {FORMAT}: verify with the dpdist that made it"
+            MANIFEST, f"format {printable(manifest['format'])}", f"format {FORMAT}: verify with the dpdist that made it"
         )
-    elif said.get("release") != release_id(said) or canonical(said) != (folder / MANIFEST).read_bytes():
+    elif manifest.get("release") != release_id(manifest) or canonical(manifest) != (folder / MANIFEST).read_bytes():
         yield Damaged(MANIFEST, "it is not the file that was released", "a release id that follows from all else in it")
 
 
-def canonical(said: Mapping[str, Any]) -> bytes:
+def canonical(value: Mapping[str, Any]) -> bytes:
     """Canonical JSON (RFC 8785); whole numbers that its readers would round are written as texts."""
-    return rfc8785.dumps(_exact(said))
+    return rfc8785.dumps(_exact(value))
 
 
-def _exact(said: Any) -> Any:
-    if isinstance(said, Mapping):
-        return {str(name): _exact(value) for name, value in said.items()}
-    if isinstance(said, list | tuple):
-        return [_exact(value) for value in said]
-    return str(said) if isinstance(said, int) and abs(said) >= 2**53 else said
+def _exact(given: Any) -> Any:
+    if isinstance(given, Mapping):
+        return {str(name): _exact(value) for name, value in given.items()}
+    if isinstance(given, list | tuple):
+        return [_exact(value) for value in given]
+    return str(given) if isinstance(given, int) and abs(given) >= 2**53 else given
 
 
-def release_id(said: Mapping[str, Any]) -> str:
+def release_id(manifest: Mapping[str, Any]) -> str:
     """What names a release: SHA-256 of all else that its manifest says."""
-    return hashlib.sha256(canonical({name: value for name, value in said.items() if name != "release"})).hexdigest()
+    return hashlib.sha256(canonical({name: value for name, value in manifest.items() if name != "release"})).hexdigest()
 
 
 def _difference(folder: Path, name: str, digest: str) -> Damaged | None:

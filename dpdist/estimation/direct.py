@@ -86,14 +86,14 @@ def totals(blocks: Iterable[Records], frame: Frame, clustered: bool) -> Totals:
 
 
 def direct(
-    found: Totals, frame: Frame, cells: Cells, design: Design | None = None, replicated: Replicated | None = None
+    sums: Totals, frame: Frame, cells: Cells, design: Design | None = None, replicated: Replicated | None = None
 ) -> Figures:
     """Weighted counts, means and totals per cell with linearised variances, or with those of the replicates.
 
     A variance that cannot be told from rounding is 0: the design fixes the figure (calibrated strata, a constant outcome).
     """
-    figures = _figures(found, frame, cells, Design() if design is None else design, replicated)
-    noise = _rounding(found.sums, frame, cells, figures[1].value)
+    figures = _figures(sums, frame, cells, Design() if design is None else design, replicated)
+    noise = _rounding(sums.sums, frame, cells, figures[1].value)
     count, mean, total = (
         each._replace(variance=np.where(each.variance <= most, 0.0, each.variance))
         for each, most in zip(figures, noise, strict=True)
@@ -101,21 +101,21 @@ def direct(
     return count, mean, total
 
 
-def errors_given_sizes(found: Totals, frame: Frame, cells: Cells, design: Design) -> Floats:
+def errors_given_sizes(sums: Totals, frame: Frame, cells: Cells, design: Design) -> Floats:
     """Standard errors (statistic, cell) of counts, means and totals given every base cell's number of records.
 
     These numbers are public and released, so a release need not estimate them. Base cells are taken as strata: frame rows,
     which lie within design strata and keep their sampling fractions. One of a single record adds nothing. NaN where the
     design has PSUs: the numbers then vary with the PSUs drawn, and no variance given them follows from strata.
     """
-    if found.psu is not None:
+    if sums.psu is not None:
         return np.full((len(STATISTICS), len(cells)), np.nan)
     finest = replace(frame, design_strata=tuple(frame.codes))
     size = stratum_sizes(finest)
     fraction = np.empty(len(size))
     fraction[finest.design_stratum] = design.stage(stratum_sizes(frame)).fraction[frame.design_stratum]
-    figures = counts_and_means(found.sums, finest, cells, Stage(size, fraction, "certainty"))
-    most = _rounding(found.sums, frame, cells, figures[1].value)
+    figures = counts_and_means(sums.sums, finest, cells, Stage(size, fraction, "certainty"))
+    most = _rounding(sums.sums, frame, cells, figures[1].value)
     return np.sqrt([np.where(each.variance <= m, 0.0, each.variance) for each, m in zip(figures, most, strict=True)])
 
 
@@ -133,26 +133,26 @@ def _rounding(sums: Sums, frame: Frame, cells: Cells, mean: Floats) -> tuple[Flo
     return share * aa, share * spread**2, share * bb
 
 
-def _figures(found: Totals, frame: Frame, cells: Cells, design: Design, replicated: Replicated | None) -> Figures:
+def _figures(totals: Totals, frame: Frame, cells: Cells, design: Design, replicated: Replicated | None) -> Figures:
     if replicated is not None:
-        return _replicated(found.sums, replicated, cells)
-    if found.psu is None:
-        return counts_and_means(found.sums, frame, cells, design.stage(stratum_sizes(frame)))
-    psu, stages = _stages(found.psu, frame, design)
-    sums = Sums(*(found.psu[name].to_numpy(dtype=float) for name in Sums._fields))
-    return clustered_counts_and_means(found.psu["frame"].to_numpy(), psu, sums, stages, frame, cells)
+        return _replicated(totals.sums, replicated, cells)
+    if totals.psu is None:
+        return counts_and_means(totals.sums, frame, cells, design.stage(stratum_sizes(frame)))
+    psu, stages = _stages(totals.psu, frame, design)
+    sums = Sums(*(totals.psu[name].to_numpy(dtype=float) for name in Sums._fields))
+    return clustered_counts_and_means(totals.psu["frame"].to_numpy(), psu, sums, stages, frame, cells)
 
 
 def degrees_of_freedom(
-    found: Totals, frame: Frame, cells: Cells, design: Design, replicated: Replicated | None = None
+    sums: Totals, frame: Frame, cells: Cells, design: Design, replicated: Replicated | None = None
 ) -> Floats:
     """PSUs minus strata met in every cell (cell,), or the replicates' own."""
     records = cells.membership @ frame.count.astype(float)
     if replicated is not None:
         return df_in_cells(replicated.df, records)
-    if found.psu is not None:
-        psu, stages = _stages(found.psu, frame, design)
-        return met_units(csr_array(cells.membership.tocsc()[:, found.psu["frame"].to_numpy()]), psu, stages)
+    if sums.psu is not None:
+        psu, stages = _stages(sums.psu, frame, design)
+        return met_units(csr_array(cells.membership.tocsc()[:, sums.psu["frame"].to_numpy()]), psu, stages)
     met = cells.membership.tocoo()
     strata = np.unique(met.row.astype(np.int64) * len(frame) + frame.design_stratum[met.col]) // max(len(frame), 1)
     return np.asarray(records - np.bincount(strata, minlength=len(cells)))

@@ -89,12 +89,12 @@ class Sample:
         return cls(weight, code.astype(np.int32), Stages(of_psu, one, two))
 
     @classmethod
-    def replicated(cls, weight: Floats, replicates: Floats, said: ReplicateWeights) -> Sample:
+    def replicated(cls, weight: Floats, replicates: Floats, method: ReplicateWeights) -> Sample:
         """With replicate weights, which carry the design; `replicates` is (record, replicate)."""
         n = len(weight)
         stages = Stages(np.zeros(n, dtype=np.int32), Stage.of(np.array([n])))
-        df = said.df or replicate_df(crossed_products(replicates))
-        return cls(weight, np.arange(n, dtype=np.int32), stages, replicates, replication(said), df)
+        df = method.df or replicate_df(crossed_products(replicates))
+        return cls(weight, np.arange(n, dtype=np.int32), stages, replicates, replication(method), df)
 
     def part(self, rows: Ints | Codes) -> Sample:
         """A domain's records under the whole sample's design."""
@@ -107,9 +107,9 @@ class Sample:
         return met_units(domains, self.psu, self.stages)
 
 
-def replication(said: ReplicateWeights) -> Replication:
-    factors = np.ones(said.number) if said.factors is None else np.array(said.factors)
-    return Replication(said.overall, factors, said.centre == "mean")
+def replication(method: ReplicateWeights) -> Replication:
+    factors = np.ones(method.number) if method.factors is None else np.array(method.factors)
+    return Replication(method.overall, factors, method.centre == "mean")
 
 
 def count(sample: Sample, domains: csr_array) -> Estimates:

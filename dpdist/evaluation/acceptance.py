@@ -184,8 +184,8 @@ def scaled_errors(of: Statistic, bounds: CellBounds, sums: Floats, figures: Figu
     with np.errstate(divide="ignore", invalid="ignore"):
         if of.name == "count":
             return np.abs(a * bounds.weight - figures.centre) / figures.scale, bounds.weight / figures.scale
-        kappa = np.clip((figures.centre - bounds.centre) / bounds.reach, -1.0, 1.0)
-        length = bounds.weight * bounds.reach / np.where(figures.counts > 0, figures.counts, np.nan)
+        kappa = np.clip((figures.centre - bounds.centre) / bounds.half_width, -1.0, 1.0)
+        length = bounds.weight * bounds.half_width / np.where(figures.counts > 0, figures.counts, np.nan)
         return np.abs(b - kappa * a) * length / figures.scale, 2.0 * length / figures.scale
 
 

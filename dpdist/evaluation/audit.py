@@ -85,9 +85,9 @@ def leave_one_out(
     return Confidential(pd.DataFrame(rows, columns=names))
 
 
-def keep_audit(folder: Path, rule: str, found: Confidential[pd.DataFrame]) -> Path:
+def keep_audit(folder: Path, rule: str, audit: Confidential[pd.DataFrame]) -> Path:
     """Write audit-<rule>.parquet into the confidential folder of evaluations."""
-    table = pa.Table.from_pandas(found.disclose_to_custodian(), preserve_index=False)
+    table = pa.Table.from_pandas(audit.disclose_to_custodian(), preserve_index=False)
     path = folder / f"audit-{rule}.parquet"
     write_table(path, table)
     return path

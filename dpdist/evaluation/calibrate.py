@@ -28,7 +28,7 @@ from dpdist.evaluation.utility import distances
 from dpdist.job import Calibration, Job, Measure
 from dpdist.job.loading import calibration_text
 from dpdist.mechanisms.models import builder_of
-from dpdist.mechanisms.on_reference import standing
+from dpdist.mechanisms.on_reference import fixed_model
 from dpdist.mechanisms.promises import target_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import Draws, Improper, Presampled, StratumModel, Synthesizer
@@ -175,7 +175,7 @@ def loss(job: Job, strata: list[Stratum], sampler: Sampler, measure: Measure, re
                 taught = reference_sampler(job, sampler)
                 size = len(own.records)
                 learned = learned_from(job, own.model, taught, key.child("reference"), own.label, own.earlier, size)
-            model = standing(own.model, learned)
+            model = fixed_model(own.model, learned)
             for replicate in range(replicates):
                 drawn = key.child(str(replicate))
                 rounds = mechanism_of(job).protect(tried, model, Unwatched(), learned)
@@ -202,8 +202,8 @@ def _mean(outcome: Floats, weight: Floats) -> float:
     return float(np.average(outcome, weights=weight))
 
 
-def _relative(made: float, own: float) -> float:
-    return abs(made - own) / abs(own) if own else abs(made)
+def _relative(made: float, known: float) -> float:
+    return abs(made - known) / abs(known) if known else abs(made)
 
 
 MEASURES: dict[Measure, Callable[[Records, Floats, Floats], float]] = {

@@ -14,12 +14,15 @@ from dpdist.core.table_cells import Cells, cross
 from dpdist.estimation.direct import Design, Replicated, Totals, degrees_of_freedom, direct, errors_given_sizes
 from dpdist.estimation.estimators import STATISTICS, Estimate
 from dpdist.evaluation.comparators import guarantee_of
+from dpdist.evaluation.further import Direct
 from dpdist.evaluation.laplace import noised
 from dpdist.evaluation.model_baselines import FITTED, Fitted
-from dpdist.evaluation.reference_baselines import REFERRED, Referred
+from dpdist.evaluation.reference_baselines import REFERRED, ReferenceBaselines
 from dpdist.job import Comparator, Job, Statistic, StatisticName, Table
 from dpdist.mechanisms.laplace_tables.sensitivity import figures_met
 from dpdist.survey.simulate import FIELDS, SEXES, Truth
+
+NO_COMPARATOR = "missing: comparators have counts, means and totals"
 
 
 class Yardstick(NamedTuple):
@@ -53,8 +56,9 @@ def compare(
     published: pd.DataFrame,
     truth: Truth | None,
     key: Key,
-    others: Referred | None = None,
+    others: ReferenceBaselines | None = None,
     fits: Fitted | None = None,
+    records: Direct | None = None,
 ) -> pd.DataFrame:
     """One row per cell × statistic: direct estimate, standard error, df and CV, what was published, comparators, errors.
 
@@ -66,7 +70,8 @@ def compare(
     standard error, df and 90 % interval. Errors are against the truth where it is known, else against the direct estimate;
     `*_error_in_se` is |estimate − direct| / direct_se, none where direct_se is 0 (a cell without variance) or unknown;
     ratios are of absolute errors. `*_note` is a comparator's guarantee, or why a figure is missing. Those that are fitted
-    have their figures from parameters, and `*_records` from synthetic records.
+    have their figures from parameters, and `*_records` from synthetic records. Further statistics have direct estimates
+    from `records`, and no comparator.
     """
     cells = cross(frame, said.by, said.margins)
     outcomes = job.outcomes
@@ -90,23 +95,27 @@ def compare(
     }
     frames = []
     for statistic in said.statistics:
-        outcome = statistic.variable or outcomes[0]
-        estimate = estimates[outcome][statistic.name]
+        outcome, plain = statistic.variable or outcomes[0], statistic.name in STATISTICS
+        if plain:
+            estimate = estimates[outcome][statistic.name]
+        else:
+            assert records is not None
+            estimate = records.estimate(cells, statistic)
         rows = pd.DataFrame(list(cells.labels), columns=list(said.by), index=range(len(cells)))
-        rows["statistic"], rows["variable"] = statistic.name, statistic.variable
+        rows["statistic"], rows["variable"] = statistic.label, statistic.about
         rows["records"] = (cells.membership @ frame.count).astype(np.int64)
         rows["direct"] = estimate.value
         rows["direct_se"] = np.sqrt(estimate.variance)
-        rows["direct_se_given_n"] = given[outcome][statistic.name]
+        rows["direct_se_given_n"] = given[outcome][statistic.name] if plain else np.nan
         rows["direct_df"] = df
         rows["direct_cv"] = (rows["direct_se"] / rows["direct"]).abs().where(rows["direct"] != 0)
-        rows["direct_clipped"] = clipped[outcome][statistic.name].value
+        rows["direct_clipped"] = clipped[outcome][statistic.name].value if plain else estimate.value
         rows = rows.assign(**_published(published, statistic))
         for name, figures in columns.items():
-            rows[name] = figures[outcome][statistic.name]
+            rows[name] = figures[outcome][statistic.name] if plain else np.nan
         for name, texts in notes.items():
-            rows[name] = texts
-        true = None if truth is None else truth_in_cells(truth, job, said, frame, outcome)
+            rows[name] = texts if plain else NO_COMPARATOR
+        true = None if truth is None or not plain else truth_in_cells(truth, job, said, frame, outcome)
         rows["truth"] = np.nan if true is None else true[statistic.name]
         frames.append(rows)
     return _with_errors(pd.concat(frames, ignore_index=True), job, list(columns))
@@ -114,9 +123,9 @@ def compare(
 
 def _published(published: pd.DataFrame, statistic: Statistic) -> dict[str, Floats | float]:
     """What was published of a statistic: by the default estimator with its error and interval, and from records."""
-    default = "parameters" if (published["estimator"] == "parameters").any() else "records"
-    mine = published["statistic"] == statistic.name
-    mine &= published["variable"].isna() if statistic.variable is None else published["variable"] == statistic.variable
+    mine = published["statistic"] == statistic.label
+    mine &= published["variable"].isna() if statistic.about is None else published["variable"] == statistic.about
+    default = "parameters" if (published[mine]["estimator"] == "parameters").any() else "records"
     first, records = (published[mine & (published["estimator"] == name)] for name in (default, "records"))
     names = {"synthetic": "estimate", "synthetic_se": "standard_error"}
     names |= {f"synthetic_{name}": name for name in ("df", "lower", "upper")}
@@ -138,7 +147,8 @@ def _noised(
     figures = figures_met(frame, job.tables)
     epsilon, found = float(job.budget.epsilon), dict[str, dict[StatisticName, Floats]]()
     for number, (outcome, estimate) in enumerate(estimates.items()):
-        wanted = [s.name for s in said.statistics if s.variable == outcome or (s.variable is None and number == 0)]
+        plain = [s for s in said.statistics if s.name in STATISTICS]
+        wanted = [s.name for s in plain if s.variable == outcome or (s.variable is None and number == 0)]
         own = key if number == 0 else key.child(f"outcome {number + 1}")
         values: dict[StatisticName, Floats] = {name: estimate[name].value for name in wanted}
         mine = noised(values, yardsticks[outcome].seen, cells, epsilon, how, own, said.name, figures)

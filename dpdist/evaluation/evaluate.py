@@ -13,14 +13,17 @@ from dpdist.core.confidential import Confidential
 from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, stage
 from dpdist.estimation.direct import totals
+from dpdist.estimation.estimators import STATISTICS
 from dpdist.evaluation.compare import Yardstick, compare
+from dpdist.evaluation.further import Direct
 from dpdist.evaluation.model_baselines import FITTED, Fitted, fitted
-from dpdist.evaluation.reference_baselines import REFERRED, referred
-from dpdist.planning import Plan
+from dpdist.evaluation.reference_baselines import REFERRED, reference_baselines
+from dpdist.job import Job
+from dpdist.runtime.plan import Plan
 from dpdist.storage.paths import SCRATCH
 from dpdist.storage.tables import each_block, write_table
 from dpdist.storage.workspace import Workspace
-from dpdist.survey.prepare import design_of, replicate_sums, unclipped
+from dpdist.survey.prepare import design_of, records_as_they_came, replicate_sums
 
 
 def evaluate(space: Workspace, plan: Plan, key: Key, listener: Listener) -> None:
@@ -34,17 +37,32 @@ def evaluate(space: Workspace, plan: Plan, key: Key, listener: Listener) -> None
             seen = totals(blocks, frame, clustered)
             as_it_came = seen
             if outcome in job.clipped_outcomes:
-                as_it_came = totals(unclipped(job, source, plan.census, j), frame, clustered)
+                as_it_came = totals(records_as_they_came(job, source, plan.census, j), frame, clustered)
             replicated = replicate_sums(job, source, frame, j)
             yardsticks[outcome] = Yardstick(as_it_came, design_of(job, plan.census), replicated, seen)
         others = None
         if set(job.compare) & set(REFERRED):
-            others = referred(job, frame, each_block(space.records), each_block(space.reference), key)
+            others = reference_baselines(job, frame, each_block(space.records), each_block(space.reference), key)
+        records = _records(space, plan) if _further(job) else None
         for said in job.tables:
             published = pq.read_table(space.newest / "tables" / f"{said.name}.parquet").to_pandas()
-            compared = compare(job, said, frame, yardsticks, published, source.truth, key, others, fits)
+            compared = compare(job, said, frame, yardsticks, published, source.truth, key, others, fits, records)
             _keep(space, said.name, Confidential(compared))
             tick(1)
+
+
+def _further(job: Job) -> bool:
+    return any(statistic.name not in STATISTICS for table in job.tables for statistic in table.statistics)
+
+
+def _records(space: Workspace, plan: Plan) -> Direct:
+    """The records as they came: records_as_they_came, in one more pass over the file, where the job clips."""
+    job, numbers = plan.job, range(len(plan.job.outcomes))
+    if job.clipped_outcomes:
+        passes = [records_as_they_came(job, plan.source, plan.census, j) for j in numbers]
+    else:
+        passes = [(block.about(j) for block in each_block(space.records)) for j in numbers]
+    return Direct.of(job, plan.frame, design_of(job, plan.census), passes)
 
 
 def _fitted(space: Workspace, plan: Plan, key: Key, listener: Listener) -> Fitted:

@@ -20,7 +20,7 @@ from dpdist.mechanisms.laplace_tables.sensitivity import consistent_table, sensi
 
 def noised(
     estimates: Mapping[StatisticName, Floats],
-    found: Totals,
+    sums: Totals,
     cells: Cells,
     epsilon: float,
     how: Comparator,
@@ -33,7 +33,7 @@ def noised(
     `figures` is the number of figures of the whole release that one record enters.
     """
     share = 1.0 if how == "laplace" else float(figures)
-    scale = sensitivities(found.sums.a, found.weight, found.product, cells)
+    scale = sensitivities(sums.sums.a, sums.weight, sums.product, cells)
     rng = key.generator(f"compare {'laplace_composed' if how == 'laplace_consistent' else how}", table)
     noisy = {
         name: values + rng.laplace(0.0, share * scale[name] / epsilon, len(values)) if scale[name] > 0 else values

@@ -32,7 +32,7 @@ from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import Improper
 from dpdist.privacy.claims import promised
 from dpdist.privacy.weight_search import NotReached
-from dpdist.publish.released import Release
+from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import cell_estimates
 from dpdist.publish.synthesis import synthetic_sums
 from dpdist.publish.tables import expectations
@@ -157,7 +157,7 @@ def fitted(
     for how in wanted if known.any() else ():
         said = comparator(job, how)
         promise = promised(mechanism_of(said).promise(said), facts(said))
-        release = Release(said, promise, _rows(frame, known, positive), sets, key.child("publish"))
+        release = ReleasedObject(said, promise, _rows(frame, known, positive), sets, key.child("publish"))
         with np.errstate(all="ignore"):
             expected, drawn, n = expectations(release), synthetic_sums(release), positive[known].astype(float)
         assert expected is not None

@@ -22,7 +22,7 @@ QUANTILE = 0.99
 REFERRED = ("laplace_finest", "reference_only")
 
 
-class Referred(NamedTuple):
+class ReferenceBaselines(NamedTuple):
     """Σw and Σwy of every finest cell as each comparator has them, (cell, 2); `row` is one frame row of every cell."""
 
     row: Codes
@@ -37,7 +37,9 @@ class Referred(NamedTuple):
             return {"count": count, "mean": total / count, "total": total}
 
 
-def referred(job: Job, frame: Frame, current: Iterable[Records], reference: Iterable[Records], key: Key) -> Referred:
+def reference_baselines(
+    job: Job, frame: Frame, current: Iterable[Records], reference: Iterable[Records], key: Key
+) -> ReferenceBaselines:
     """Both comparators from the records of both files, which stand under the rows of one frame."""
     group, labels = frame.group(job.cell_columns)
     cells, row = len(labels), np.unique(group, return_index=True)[1].astype(np.int32)
@@ -55,4 +57,4 @@ def referred(job: Job, frame: Frame, current: Iterable[Records], reference: Iter
         units = bounds.pairs(records.weight, records.outcome)
         pairs += np.column_stack([group_sums(group[records.frame], column, cells) for column in units.T])
     noise = key.generator("compare laplace_finest", "all").laplace(0.0, float(noise_scale(job.budget.epsilon)), pairs.shape)
-    return Referred(row, bounds.sums(pairs + noise), known)
+    return ReferenceBaselines(row, bounds.sums(pairs + noise), known)

@@ -104,11 +104,11 @@ def holds_direct(rows: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.bool_
     return _held(rows, np.zeros(len(rows)))
 
 
-def _held(rows: pd.DataFrame, own: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _held(rows: pd.DataFrame, estimate: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """True where the direct estimate lies within the interval, its reach and `own` added in squares."""
     gap = (rows["direct"] - rows["synthetic"]).to_numpy(dtype=float)
     below, above = rows["synthetic"] - rows["synthetic_lower"], rows["synthetic_upper"] - rows["synthetic"]
-    reach = np.hypot(np.where(gap < 0, below, above), own)
+    reach = np.hypot(np.where(gap < 0, below, above), estimate)
     return np.asarray(np.abs(gap) <= reach + SAME * rows["direct"].abs().to_numpy(dtype=float))
 
 

@@ -49,8 +49,8 @@ class Layers:
     def located(self, folder: Path) -> Layers:
         """Files that are opened later are named from the present folder, and no longer from the job file's."""
 
-        def move(said: Said) -> Said:
-            return _moved(said, READ_LATER, lambda path: str(folder / path))
+        def move(keys: Said) -> Said:
+            return _moved(keys, READ_LATER, lambda path: str(folder / path))
 
         base = (self.base[0], move(self.base[1])) if self.base is not None else None
         return replace(self, said=move(self.said), base=base) if folder != Path() else self
@@ -96,7 +96,7 @@ def _read(text: str, source: str, folder: Path, above: tuple[Path, ...]) -> Laye
     over = {where for where in lines if not isinstance(_at(said, where), dict)}
     kept = {where: at for where, at in known.items() if not any(where[:k] in over for k in range(len(where) + 1))}
     left = tuple(replace(each, places=(f"{named}, {each.places[0]}",)) for each in base.to_do)
-    return Layers(_merged(moved, rest), kept | dict(lines), (named, moved), (*to_do(text), *left))
+    return Layers(_laid_over(moved, rest), kept | dict(lines), (named, moved), (*to_do(text), *left))
 
 
 def _base_file(
@@ -125,43 +125,43 @@ def _text_of(path: Path, named: str, source: str, at: tuple[str, ...]) -> str:
         raise JobError(source, [Problem("extends", found, "a UTF-8 YAML file", "correct the path", 1, at)]) from None
 
 
-def _merged(base: Said, over: Said) -> Said:
+def _laid_over(base: Said, over: Said) -> Said:
     made = dict(base)
     for key, new in over.items():
         old = base.get(key)
         if new is None:
             made.pop(key, None)
         else:
-            made[key] = _merged(old, new) if isinstance(old, dict) and isinstance(new, dict) else new
+            made[key] = _laid_over(old, new) if isinstance(old, dict) and isinstance(new, dict) else new
     return made
 
 
-def _differences(base: Said, said: Said, where: Where) -> Iterator[Where]:
-    for key in dict.fromkeys([*base, *said]):
-        old, new = base.get(key), said.get(key)
+def _differences(base: Said, over: Said, where: Where) -> Iterator[Where]:
+    for key in dict.fromkeys([*base, *over]):
+        old, new = base.get(key), over.get(key)
         if isinstance(old, dict) and isinstance(new, dict):
             yield from _differences(old, new, (*where, key))
-        elif key not in base or key not in said or old != new:
+        elif key not in base or key not in over or old != new:
             yield (*where, key)
 
 
-def _moved(said: Said, keys: Sequence[Where], move: Callable[[str], str]) -> Said:
+def _moved(job: Said, keys: Sequence[Where], move: Callable[[str], str]) -> Said:
     """What is said, with these files' paths moved; URLs are no paths."""
     for section, key in keys:
-        part = said.get(str(section))
+        part = job.get(str(section))
         if isinstance(part, dict) and isinstance(path := part.get(key), str) and "://" not in path:
-            said = said | {str(section): part | {key: move(path)}}
-    return said
+            job = job | {str(section): part | {key: move(path)}}
+    return job
 
 
-def _at(said: Any, where: Where) -> Any:
+def _at(value: Any, where: Where) -> Any:
     """What stands there; keys that are no text were read as other values, and nothing is found there."""
     for part in where:
         try:
-            said = said[part]
+            value = value[part]
         except (KeyError, IndexError, TypeError):
             return None
-    return said
+    return value
 
 
 def _setting(setting: str, source: str) -> tuple[Where, Any]:
@@ -182,28 +182,28 @@ def _setting(setting: str, source: str) -> tuple[Where, Any]:
     return keys, nested
 
 
-def _where(said: Any, keys: Where) -> Where:
+def _where(value: Any, keys: Where) -> Where:
     """Keys as the YAML has them: of lists, positions."""
     found: Where = ()
     for key in keys:
-        part = _at(said, found)
+        part = _at(value, found)
         found = (*found, int(key)) if isinstance(part, list) and str(key).isdecimal() else (*found, key)
     return found
 
 
-def _with(said: Any, where: Where, new: Any, depth: int, source: str) -> Any:
+def _with(value: Any, where: Where, new: Any, depth: int, source: str) -> Any:
     """What is said, with a value set at keys (of a list: at a position, from 0); mappings on the way there are made."""
     if depth == len(where):
         return new
     key, here = where[depth], where[:depth]
-    if isinstance(said, list):
-        if not isinstance(key, int) or key >= len(said):
-            found, allowed = f"the list has no '{key}'", f"a position, from 0 to {len(said) - 1}"
+    if isinstance(value, list):
+        if not isinstance(key, int) or key >= len(value):
+            found, allowed = f"the list has no '{key}'", f"a position, from 0 to {len(value) - 1}"
             raise JobError(source, [Problem(dotted(here), found, allowed, "set the whole list", 1, (SET,))])
-        return [_with(each, where, new, depth + 1, source) if i == key else each for i, each in enumerate(said)]
-    if said is not None and not isinstance(said, dict):
+        return [_with(each, where, new, depth + 1, source) if i == key else each for i, each in enumerate(value)]
+    if value is not None and not isinstance(value, dict):
         found = f"a value that has no key '{key}' within it"
         raise JobError(source, [Problem(dotted(here), found, "a mapping of keys", f"set {dotted(here)} itself", 1, (SET,))])
-    made = _with((said or {}).get(key), where, new, depth + 1, source)
-    kept = {name: each for name, each in (said or {}).items() if name != key or made is not None}
+    made = _with((value or {}).get(key), where, new, depth + 1, source)
+    kept = {name: each for name, each in (value or {}).items() if name != key or made is not None}
     return kept | ({key: made} if made is not None else {})

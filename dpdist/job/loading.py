@@ -65,31 +65,31 @@ def load_job(name: str | Path, settings: Sequence[str] | None = None) -> Job:
     return _job(layers.located(data).with_settings(settings or (), str(path)), str(path), path.parent)
 
 
-def job_of(said: JobLike) -> Job:
+def job_of(job: JobLike) -> Job:
     """A job from whatever says one: a `Job`, a mapping as a job file has it, YAML text, or a file's path or name.
 
     A text of several lines is YAML; any other is a path, or the name of a shipped job. Files that a mapping or a text
     names lie in the working folder. Raises `JobError`.
     """
-    if isinstance(said, Job):
-        return said
-    if isinstance(said, Mapping):
-        return _job(Layers(_plain(said), {}), "job", Path())
-    if isinstance(said, str) and "\n" in said:
-        return parse_job(said)
-    if isinstance(said, str | Path):
-        return load_job(said)
+    if isinstance(job, Job):
+        return job
+    if isinstance(job, Mapping):
+        return _job(Layers(_plain(job), {}), "job", Path())
+    if isinstance(job, str) and "\n" in job:
+        return parse_job(job)
+    if isinstance(job, str | Path):
+        return load_job(job)
     allowed = "a Job, a mapping, YAML text, or the path or name of a job file"
-    raise JobError("job", [Problem("job", f"a {type(said).__name__}", allowed, "give one of these")])
+    raise JobError("job", [Problem("job", f"a {type(job).__name__}", allowed, "give one of these")])
 
 
-def _plain(said: Any) -> Any:
+def _plain(given: Any) -> Any:
     """With mappings, sequences and paths as a YAML file gives them."""
-    if isinstance(said, Mapping):
-        return {key: _plain(value) for key, value in said.items()}
-    if isinstance(said, list | tuple):
-        return [_plain(value) for value in said]
-    return str(said) if isinstance(said, Path) else said
+    if isinstance(given, Mapping):
+        return {key: _plain(value) for key, value in given.items()}
+    if isinstance(given, list | tuple):
+        return [_plain(value) for value in given]
+    return str(given) if isinstance(given, Path) else given
 
 
 def parse_job(text: str, source: str = "job", folder: Path = Path()) -> Job:
@@ -114,9 +114,9 @@ def _job(layers: Layers, source: str, folder: Path) -> Job:
     return job
 
 
-def _refuse_earlier_form(said: dict[str, Any], source: str, lines: Lines) -> None:
+def _refuse_earlier_form(keys: dict[str, Any], source: str, lines: Lines) -> None:
     """Jobs of an earlier form named the outcome, and statistics of mechanisms without a likelihood, under `model`."""
-    model = said.get("model")
+    model = keys.get("model")
     if not isinstance(model, dict):
         return
     problems = []
@@ -137,11 +137,11 @@ def _refuse_earlier_form(said: dict[str, Any], source: str, lines: Lines) -> Non
         raise JobError(source, problems)
 
 
-def _with_program(said: dict[str, Any], folder: Path, source: str, lines: Lines) -> dict[str, Any]:
+def _with_program(keys: dict[str, Any], folder: Path, source: str, lines: Lines) -> dict[str, Any]:
     """What was said, the name of a Stan program replaced by name and text."""
-    model = said.get("model")
+    model = keys.get("model")
     if not isinstance(model, dict) or not isinstance(name := model.get("program"), str):
-        return said
+        return keys
     at, path = place(("model", "program"), lines), folder / name
     allowed = "the path of a Stan program (.stan) within the job file's folder"
     try:
@@ -152,14 +152,14 @@ def _with_program(said: dict[str, Any], folder: Path, source: str, lines: Lines)
     except (OSError, ValueError) as error:
         found = f"'{name}' cannot be read ({type(error).__name__})"
         raise JobError(source, [Problem("model.program", found, allowed, "correct the path", 1, at)]) from None
-    return said | {"model": model | {"program": {"name": path.name, "text": text}}}
+    return keys | {"model": model | {"program": {"name": path.name, "text": text}}}
 
 
-def _with_calibration(said: dict[str, Any], folder: Path, source: str, lines: Lines) -> dict[str, Any]:
+def _with_calibration(keys: dict[str, Any], folder: Path, source: str, lines: Lines) -> dict[str, Any]:
     """What was said, the path of a calibration replaced by what stands there, and its constants in the mechanism."""
-    named, mechanism = said.get("calibration"), said.get("mechanism")
+    named, mechanism = keys.get("calibration"), keys.get("mechanism")
     if named is None or not isinstance(mechanism, dict):
-        return said
+        return keys
     if not isinstance(named, dict) or set(named) != {"path"} or not isinstance(path := named["path"], str):
         at, allowed = place(("calibration",), lines), "{path: …}, a file that `dpdist calibrate` wrote"
         raise JobError(source, [Problem("calibration", "no path, or more than a path", allowed, "name the file", 1, at)])
@@ -175,7 +175,7 @@ def _with_calibration(said: dict[str, Any], folder: Path, source: str, lines: Li
     tuned = found.mechanism.model_dump(mode="json")
     same = mechanism.get("name") == found.mechanism.name and rule in (None, found.mechanism.weights.rule)
     kept = {"fallback": mechanism["fallback"]} if "fallback" in mechanism else {}
-    return said | {"calibration": found.model_dump(mode="json"), "mechanism": tuned | kept if same else mechanism}
+    return keys | {"calibration": found.model_dump(mode="json"), "mechanism": tuned | kept if same else mechanism}
 
 
 def load_calibration(path: Path) -> Calibration:
@@ -198,5 +198,12 @@ def calibration_text(calibration: Calibration) -> str:
     return head + written(said)
 
 
-def _problem(said: Contradiction, lines: Lines) -> Problem:
-    return Problem(dotted(said.where), said.found, said.allowed, said.remedy, 1, place(said.where, lines))
+def _problem(contradiction: Contradiction, lines: Lines) -> Problem:
+    return Problem(
+        dotted(contradiction.where),
+        contradiction.found,
+        contradiction.allowed,
+        contradiction.remedy,
+        1,
+        place(contradiction.where, lines),
+    )

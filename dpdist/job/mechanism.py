@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import inf
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from pydantic import Field, model_validator
 
 from dpdist.job.contradiction import Contradiction, declared
-from dpdist.job.names import RULE_CONSTANTS, SAMPLERS, Fallback, Guarantee, Statistics
+from dpdist.job.names import RULE_CONSTANTS, SAMPLERS, Fallback, Guarantee, StatisticName, Statistics
 from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Frozen
 from dpdist.job.weights import RuleOrName, Weights, rule_of
 
@@ -61,6 +61,10 @@ class MechanismSpec(Frozen):
     """What it does that a reference is needed for, if there is such a thing: "clips where the records tell"."""
     centres: ClassVar[bool] = False
     """It is centred at a fit of the reference, and plans a drift from it."""
+    gives: ClassVar[frozenset[StatisticName]] = frozenset(get_args(StatisticName))
+    """Statistics that tables may have."""
+    shape: ClassVar[bool] = True
+    """It releases how an outcome is distributed, or records that are."""
     scanned: ClassVar[dict[str, tuple[int, ...]]] = {}
     """Constants, whole numbers, that utility alone decides, and the values that a calibration scans first."""
 

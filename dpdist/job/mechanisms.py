@@ -14,7 +14,7 @@ from dpdist.job.contradiction import Contradiction, declared
 from dpdist.job.mechanism import Clamped, FixedWeights, MechanismSpec, Noisy
 from dpdist.job.model import Prior
 from dpdist.job.modips import Modips
-from dpdist.job.names import LARGEST_DRIFT, Consistency, Guarantee, NoiseName, Sensitivity, Statistics
+from dpdist.job.names import LARGEST_DRIFT, Consistency, Guarantee, NoiseName, Sensitivity, StatisticName, Statistics
 from dpdist.job.running import Sampler
 from dpdist.job.weights import RuleOrName, Weights
 
@@ -151,6 +151,8 @@ class WholeTables(Noisy):
     statistics: ClassVar[Statistics | None] = "noisy_tables"
     tabulates: ClassVar[bool] = True
     whole_tables: ClassVar[bool] = True
+    gives: ClassVar[frozenset[StatisticName]] = frozenset({"count", "mean", "total"})
+    shape: ClassVar[bool] = False
 
     def guarantee(self, job: Job) -> Guarantee:
         return "none" if self.sensitivity == "local" else "strict"
@@ -198,6 +200,7 @@ class LaplaceStrict(Noisy):
     name: Literal["laplace_strict"] = Field(description="noisy sums of every base cell, clipped at public bounds")
     statistics: ClassVar[Statistics | None] = "cell_sums"
     tabulates: ClassVar[bool] = True
+    shape: ClassVar[bool] = False
 
     def clips(self, job: Job) -> bool:
         return True

@@ -2,34 +2,150 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, PlainSerializer
+from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from dpdist.job.names import StatisticName
-from dpdist.job.values import ColumnName, Frozen, Name
+from dpdist.job.values import ColumnName, Frozen, Name, PublicLevel
+
+SHAPE_FREE: frozenset[StatisticName] = frozenset({"count", "mean", "total", "ratio", "share", "difference"})
+"""Statistics that follow from counts and totals: what an outcome is distributed like is not needed."""
+FIRST: frozenset[StatisticName] = frozenset({"count", "mean", "total"})
+"""What every mechanism gives."""
+
+
+WRITTEN: dict[StatisticName, str] = {
+    "count": "count",
+    "mean": "{mean: outcome}",
+    "total": "{total: outcome}",
+    "ratio": "{ratio: [outcome, outcome]}",
+    "proportion": "{proportion: outcome}, or {proportion: outcome, above: 10}",
+    "median": "{median: outcome}",
+    "quantile": "{quantile: outcome, at: 0.9}",
+    "share": "{share: column}, or {share: [column, column]}",
+    "difference": "{difference: {mean: outcome}, from: {column: level}}",
+}
+"""How a job asks for a statistic."""
+_CONSTANTS = ("over", "at", "above", "across", "of", "column", "level")
 
 
 class Statistic(Frozen):
+    """What is published of a cell. A job writes count, {mean: pay}, {quantile: pay, at: 0.9} and so on."""
+
     name: StatisticName = Field(description="what is published of a cell")
-    variable: str | None = Field(default=None, description="the outcome that a mean or a total is of")
+    variable: str | None = Field(default=None, description="the outcome that it is of; of a ratio, the one above")
+    over: str | None = Field(default=None, description="of a ratio: the outcome below")
+    at: float | None = Field(default=None, gt=0, lt=1, description="of a quantile: its level, as in 0.9")
+    above: float | None = Field(default=None, description="of a proportion: of values above this one")
+    across: tuple[str, ...] = Field(default=(), description="of a share: the columns over whose levels it is taken")
+    of: Statistic | None = Field(default=None, description="of a difference: the statistic of both cells")
+    column: str | None = Field(default=None, description="of a difference: the column whose levels are compared")
+    level: PublicLevel | None = Field(default=None, description="of a difference: the level that is taken off")
+
+    @model_validator(mode="after")
+    def _constants_fit(self) -> Self:
+        """Constants are those of the statistic; what it cannot do without is there."""
+        wanted = {"ratio": {"over"}, "quantile": {"at"}, "share": {"across"}, "difference": {"of", "column", "level"}}
+        said = {name for name in _CONSTANTS if getattr(self, name) not in (None, ())}
+        allowed = wanted.get(self.name, {"above"} if self.name == "proportion" else set())
+        if said - allowed or wanted.get(self.name, set()) - said:
+            raise ValueError(f"a {self.name} is written {WRITTEN[self.name]}")
+        if self.of is not None and self.of.of is not None:
+            raise ValueError("a difference of differences is not published: write both differences")
+        return self
 
     @property
     def text(self) -> str:
-        return self.name if self.variable is None else f"{self.name} of {self.variable}"
+        """The statistic with its outcome."""
+        if self.of is not None:
+            return f"difference of {self.of.text} from {self.column} {self.level}"
+        return self.label if self.about is None else f"{self.label} of {self.about}"
+
+    @property
+    def label(self) -> str:
+        """The statistic in a published table: with its constants, without its outcome."""
+        if self.of is not None:
+            return f"difference of {self.of.label} from {self.column} {self.level}"
+        if self.name == "share":
+            return f"share across {', '.join(self.across)}"
+        constant = {"quantile": self.at, "proportion": self.above}.get(self.name)
+        between = " above" if self.name == "proportion" else ""
+        return self.name if constant is None else f"{self.name}{between} {constant:.10g}"
+
+    @property
+    def about(self) -> str | None:
+        """The outcome in a published table."""
+        if self.of is not None:
+            return self.of.about
+        return self.variable if self.over is None else f"{self.variable} / {self.over}"
+
+    @property
+    def outcomes(self) -> tuple[str, ...]:
+        """Outcomes that it needs."""
+        if self.of is not None:
+            return self.of.outcomes
+        return tuple(name for name in (self.variable, self.over) if name is not None)
+
+    @property
+    def level_of_quantile(self) -> float | None:
+        """Of a median and a quantile."""
+        return 0.5 if self.name == "median" else self.at
+
+    @property
+    def of_shape(self) -> bool:
+        """True if the outcome's distribution is needed."""
+        if self.of is not None:
+            return self.of.of_shape
+        return self.name not in SHAPE_FREE and not (self.name == "proportion" and self.above is None)
 
 
 def statistic_of(value: Any) -> Any:
     if isinstance(value, str):
         return {"name": value}
-    if isinstance(value, dict) and len(value) == 1 and "name" not in value:
-        ((name, variable),) = value.items()
-        return {"name": name, "variable": variable}
-    return value
+    if not isinstance(value, dict) or "name" in value:
+        return value
+    names = [name for name in value if name not in ("at", "above", "from")]
+    if len(names) != 1:
+        return value
+    name = names[0]
+    operand, rest = value[name], {key: each for key, each in value.items() if key != name}
+    return {"name": name} | _operands(name, operand) | _origin(rest)
+
+
+def _operands(name: str, operand: Any) -> dict[str, Any]:
+    """What stands behind a statistic's name."""
+    if name == "difference":
+        return {"of": statistic_of(operand)}
+    if name == "share":
+        return {"across": [operand] if isinstance(operand, str) else operand}
+    if name == "ratio":
+        if not (isinstance(operand, list | tuple) and len(operand) == 2):
+            raise ValueError("a ratio is of two outcomes: write {ratio: [above, below]}")
+        return {"variable": operand[0], "over": operand[1]}
+    return {"variable": operand}
+
+
+def _origin(rest: dict[str, Any]) -> dict[str, Any]:
+    """`from: {sex: male}` as column and level."""
+    if "from" not in rest:
+        return rest
+    origin = rest["from"]
+    if not (isinstance(origin, dict) and len(origin) == 1):
+        raise ValueError("a difference is from one level of one column: write from: {sex: male}")
+    ((column, level),) = origin.items()
+    return {key: each for key, each in rest.items() if key != "from"} | {"column": column, "level": level}
 
 
 def statistic_text(value: Statistic) -> Any:
-    return value.name if value.variable is None else {value.name: value.variable}
+    if value.of is not None:
+        return {"difference": statistic_text(value.of), "from": {value.column: value.level}}
+    if value.name == "share":
+        return {"share": list(value.across)}
+    if value.over is not None:
+        return {"ratio": [value.variable, value.over]}
+    constants = {name: each for name, each in (("at", value.at), ("above", value.above)) if each is not None}
+    return value.name if value.variable is None and not constants else {value.name: value.variable} | constants
 
 
 class Table(Frozen):
@@ -37,7 +153,7 @@ class Table(Frozen):
     by: tuple[str, ...] = Field(default=(), description="columns whose levels are crossed to the table's cells")
     margins: bool = Field(default=True, description="whether sums over every column are published too, as level Total")
     statistics: tuple[Annotated[Statistic, BeforeValidator(statistic_of), PlainSerializer(statistic_text)], ...] = Field(
-        min_length=1, description="count, {mean: outcome} and {total: outcome}, as many as wanted"
+        min_length=1, description="as many as wanted: " + "; ".join(WRITTEN.values())
     )
 
 

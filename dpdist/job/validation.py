@@ -17,11 +17,11 @@ Schema = TypeVar("Schema", bound=BaseModel)
 
 
 def validated(
-    schema: type[Schema], said: dict[str, Any], source: str, lines: Lines, refusal: type[ProblemsError]
+    schema: type[Schema], keys: dict[str, Any], source: str, lines: Lines, refusal: type[ProblemsError]
 ) -> Schema:
     """What was said as a frozen object; raises `refusal` with every problem, its line and what is allowed."""
     try:
-        return schema.model_validate(said)
+        return schema.model_validate(keys)
     except ValidationError as error:
         causes = _causes(error.errors(include_url=False), schema)
         raise refusal(source, [_problem(e, lines, schema) for e in causes]) from None

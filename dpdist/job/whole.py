@@ -130,7 +130,7 @@ class Job(Frozen):
         return tuple(name for name in self.categories if name in {*self.strata, *self.predictors, *cells})
 
     @property
-    def referred_columns(self) -> tuple[str, ...]:
+    def reference_columns(self) -> tuple[str, ...]:
         """Columns whose combinations a reference must have records of."""
         cells = self.cell_columns if self.mechanism.by_cell else ()
         return tuple(dict.fromkeys([*self.strata, *self.predictors, *cells]))
@@ -202,7 +202,7 @@ class Job(Frozen):
         return alone and self.strict and self.budget.delta is None
 
     @property
-    def refers(self) -> bool:
+    def has_reference(self) -> bool:
         """True if something is fixed on a reference before the current file is read: a file, or an earlier release."""
         return self.reference is not None and (self.reference.histogram is None or self.carries)
 
@@ -278,10 +278,10 @@ class Job(Frozen):
         )
 
 
-def _flat(said: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    inner = said.items() if isinstance(said, dict) else enumerate(said) if isinstance(said, list) else None
-    if inner is None or not said:
-        yield ".".join(path), said
+def _flat(given: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    inner = given.items() if isinstance(given, dict) else enumerate(given) if isinstance(given, list) else None
+    if inner is None or not given:
+        yield ".".join(path), given
     else:
         for name, value in inner:
             yield from _flat(value, (*path, str(name)))

@@ -115,16 +115,16 @@ def _loaded(text: str, source: str, refusal: type[ProblemsError]) -> tuple[Any, 
     return said, node
 
 
-def written(said: Mapping[str, Any]) -> str:
+def written(keys: Mapping[str, Any]) -> str:
     """As YAML, in the order given."""
-    return yaml.safe_dump(said, sort_keys=False, allow_unicode=True, width=120)
+    return yaml.safe_dump(keys, sort_keys=False, allow_unicode=True, width=120)
 
 
-def flow(said: Any) -> str:
+def flow(value: Any) -> str:
     """A value as YAML on one line, quoted where it would read as something else."""
-    text = yaml.safe_dump(said, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**9)
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**9)
     text = text.removesuffix("\n").removesuffix("\n...")
-    return json.dumps(said, ensure_ascii=True) if "\n" in text else text
+    return json.dumps(value, ensure_ascii=True) if "\n" in text else text
 
 
 def dotted(where: Where) -> str:
@@ -139,8 +139,8 @@ def place(where: Where, lines: Lines) -> tuple[str, ...]:
     return (lines[where],) if where in lines else ()
 
 
-def _not_yaml(found: str, remedy: str, line: int) -> Problem:
-    return Problem("YAML", found, "valid YAML", remedy, 1, (f"line {line}",))
+def _not_yaml(what: str, remedy: str, line: int) -> Problem:
+    return Problem("YAML", what, "valid YAML", remedy, 1, (f"line {line}",))
 
 
 def _unreadable(node: yaml.Node) -> Problem | None:

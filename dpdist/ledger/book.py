@@ -121,13 +121,13 @@ class Ledger:
             raise LedgerError(self.name, f"its chain is damaged: {wrong}", DAMAGED)
         return [trusted(row) for row in found]
 
-    def _append(self, link: Connection, last: Entry | None, said: Mapping[str, Any]) -> Entry:
-        entry = following(last, {**said, "time": datetime.now(UTC).isoformat(timespec="seconds")})
+    def _append(self, link: Connection, last: Entry | None, line: Mapping[str, Any]) -> Entry:
+        entry = following(last, {**line, "time": datetime.now(UTC).isoformat(timespec="seconds")})
         append(link, entry)
         return entry
 
-    def _other(self, found: str) -> LedgerError:
-        return LedgerError(self.name, found, "name the ledger that the run was charged in, or use a new workspace", 2)
+    def _other(self, what: str) -> LedgerError:
+        return LedgerError(self.name, what, "name the ledger that the run was charged in, or use a new workspace", 2)
 
 
 def _of_run(entries: Iterable[Entry], run: str, kind: str) -> Entry | None:

@@ -112,7 +112,7 @@ def others_text(before: list[Charge], charge: Charge) -> str:
     )
 
 
-def standing(job: Job, guarantee: Guarantee) -> Mapping[str, str]:
+def terms(job: Job, guarantee: Guarantee) -> Mapping[str, str]:
     """What a plan says of the budget: charged, left, and whether this run would be refused."""
     place = place_of(job)
     if place is None:

@@ -51,10 +51,10 @@ class Row:
     columns: Mapping[str, str | None]
 
 
-def following(last: Entry | None, said: Mapping[str, Any]) -> Entry:
+def following(last: Entry | None, line: Mapping[str, Any]) -> Entry:
     """The entry of what is said after `last`."""
     number, previous = (0, BEFORE_THE_FIRST) if last is None else (last.number + 1, last.sha256)
-    whole = {**said, "number": number, "previous": previous}
+    whole = {**line, "number": number, "previous": previous}
     text = rfc8785.dumps(whole)
     return Entry(whole, text.decode(), hashlib.sha256(text).hexdigest())
 

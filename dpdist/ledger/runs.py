@@ -59,7 +59,7 @@ class Meter:
         receipt = self.account.reserve(run_of(key))
         with private():
             write_json(self.space.receipt, receipt.said)
-            self.space.store.settle(self.space.receipt)
+            self.space.store.put_if_absent(self.space.receipt)
         return True
 
     def settle(self, key: Key) -> None:
@@ -86,7 +86,7 @@ def read_receipt(space: Workspace) -> Receipt | None:
 
 def _kept_noise(space: Workspace) -> str:
     """Checksum of all noise that the run has drawn and kept, as its marks have it."""
-    names = sorted(name for name in space.store.names(space.marks) if name.startswith("noise-"))
-    space.store.take_all(space.marks / name for name in names)
-    said = {name: json.loads((space.marks / name).read_text(encoding="utf-8")) for name in names}
+    names = sorted(name for name in space.store.names(space.completions) if name.startswith("noise-"))
+    space.store.take_all(space.completions / name for name in names)
+    said = {name: json.loads((space.completions / name).read_text(encoding="utf-8")) for name in names}
     return hashlib.sha256(rfc8785.dumps(said)).hexdigest()

@@ -36,7 +36,7 @@ CHECKED = 4000
 """Reference records, of all strata alike, on which a spurious mode is looked for."""
 
 Learning = Generator[Pass | Sample, Any, "tuple[Learned, Draws]"]
-"""What was learned, and draws of the reference's fit with α = 1; where weights are tuned, records count as `foreseen`."""
+"""What was learned, and draws of the reference's fit with α = 1; tuned weights count `for_later_files`."""
 
 
 class Spurious(Exception):
@@ -58,7 +58,7 @@ class Learned(NamedTuple):
     donors: Donors | None = None
 
 
-def standing(model: StratumModel, learned: Learned | None) -> StratumModel:
+def fixed_model(model: StratumModel, learned: Learned | None) -> StratumModel:
     """The model with what it takes from the reference."""
     if isinstance(model, Scores) and learned is not None and learned.facts is not None:
         return model.within(learned.facts)
@@ -88,9 +88,9 @@ def learn_centre(job: Job, model: StratumModel, records: int, reference: int) ->
     return Learned(theta, power(clamp, dimensions(theta), records, reference, drift, kappa_of(drift))), draws
 
 
-def learn_cells(model: ReferenceCells, reference: Sequence[Records], standing: Floats | None = None) -> Learned:
-    """Cells and limits from the reference's records by outcome (`standing`: how many they stand for) and public sizes."""
-    told = model.told(reference, standing)
+def learn_cells(model: ReferenceCells, reference: Sequence[Records], sizes: Floats | None = None) -> Learned:
+    """Cells and limits from the reference's records by outcome (`sizes`: how many they stand for) and public sizes."""
+    told = model.summarise(reference, sizes)
     return Learned(Draws({}), 1.0, None, told, model.limited(told))
 
 

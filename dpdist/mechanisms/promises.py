@@ -74,7 +74,7 @@ def referred(job: Job) -> tuple[str, ...]:
     if said is not None and said.path is None and said.simulate is None:
         what = CHAINED if said.release is not None else BINNED
     refreshed = (REFRESHED,) if job.refreshes else ()
-    refused = (NOT_REFUSED,) if job.strict and job.refers else ()
+    refused = (NOT_REFUSED,) if job.strict and job.has_reference else ()
     return (
         what,
         *refreshed,

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import betainc, betaincinv, expit, gammaln, polygamma, psi
 
 from dpdist.core.keys import open_uniforms
-from dpdist.core.records import Codes, Floats, Records
+from dpdist.core.records import Codes, Floats, Ints, Records
 from dpdist.models.numerics import grid
 from dpdist.models.numerics.tiles import Table, Tile, products
 from dpdist.models.outcome import OutcomeModel
@@ -67,6 +67,12 @@ class Beta(OutcomeModel):
         """E w = 1 and E y, y limited to its public bounds, (draw, row)."""
         mean, precision = theta["mean"], theta["precision"]
         return self.per_row(limited_beta_mean(mean, precision, self.outcome_bounds)[:, None])
+
+    def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
+        """Share of records of at most `value`, of pairs of a row and a value, (draw, pair)."""
+        mean, precision = theta["mean"][:, None], theta["precision"][:, None]
+        found = betainc(mean * precision, (1.0 - mean) * precision, np.clip(value, 0.0, 1.0))
+        return self.within_bounds(np.asarray(found, dtype=np.float64), value)
 
     @property
     def program(self) -> str:

@@ -18,7 +18,7 @@ import scipy
 from scipy.special import gammaln
 
 from dpdist.core.keys import open_uniforms
-from dpdist.core.records import Codes, Floats, Records
+from dpdist.core.records import Codes, Floats, Ints, Records
 from dpdist.models.numerics import grid
 from dpdist.models.numerics.tiles import Tile, tile_records
 from dpdist.models.outcome import OutcomeModel, whole
@@ -53,11 +53,11 @@ class NegativeBinomial(OutcomeModel):
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
         on = alpha > 0
-        return merged(np.column_stack([records.outcome[on], alpha[on]]))
+        return combined(np.column_stack([records.outcome[on], alpha[on]]))
 
     def draw_on_grid(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
         """Draws from the grid's interpolant, within `grid.GRID_ERROR` of the posterior in total variation."""
-        posterior = NegativeBinomialPosterior.of(merged(statistics))
+        posterior = NegativeBinomialPosterior.of(combined(statistics))
         t, log_dispersion = grid.draw(posterior, LOG_DISPERSION, open_uniforms(rng, (draws, 2)))
         centre, scale = posterior.conditional(np.exp(log_dispersion))
         return Draws({"mean": np.exp(centre + scale * t), "dispersion": np.exp(log_dispersion)})
@@ -84,12 +84,18 @@ class NegativeBinomial(OutcomeModel):
         mean = limited_negative_binomial_mean(theta["mean"], theta["dispersion"], self.outcome_bounds)
         return self.per_row(mean[:, None])
 
+    def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
+        """Share of records of at most `value`, of pairs of a row and a value, (draw, pair)."""
+        mean, dispersion = theta["mean"][:, None], theta["dispersion"][:, None]
+        found = scipy.stats.nbinom.cdf(np.floor(value), dispersion, dispersion / (mean + dispersion))
+        return self.within_bounds(np.asarray(found), value)
+
     @property
     def program(self) -> str:
         return "negative_binomial"
 
     def stan_data(self, statistics: Floats) -> Mapping[str, Any]:
-        value, total = merged(statistics).T.tolist()
+        value, total = combined(statistics).T.tolist()
         prior = {"log_mu_sd": LOG_MEAN_SD, "phi_shape": SHAPE, "phi_rate": RATE}
         return {"M": len(value), "value": value, "total": total, **prior, **no_records("y")}
 
@@ -155,7 +161,7 @@ class NegativeBinomialPosterior:
         return information * np.log(mean) / precision, 1.0 / np.sqrt(precision)
 
 
-def merged(rows: Floats) -> Floats:
+def combined(rows: Floats) -> Floats:
     """Distinct values in order with their summed α, (value, 2), from rows (value, α)."""
     value, position = np.unique(rows[:, 0], return_inverse=True)
     return np.column_stack([value, np.bincount(position, weights=rows[:, 1], minlength=len(value))])

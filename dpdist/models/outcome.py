@@ -92,6 +92,11 @@ class OutcomeModel:
         product = mean[:, self.design.pattern]
         return np.ones_like(product), product
 
+    def within_bounds(self, share: Floats, value: Floats) -> Floats:
+        """Shares at or below a value (draw, pair) of an outcome that is limited to its public bounds."""
+        low, top = self.outcome_bounds
+        return np.where(value >= top, 1.0, np.where(value < low, 0.0, share))
+
     def _distinct(self, records: Records) -> tuple[Ints, Ints]:
         """Positions of records with different (x, y), and for every record which of them it equals."""
         values, code = np.unique(records.outcome, return_inverse=True)

@@ -14,7 +14,7 @@ import scipy
 from scipy.special import gammaincinv, gammaln, pdtr, pdtrc
 
 from dpdist.core.keys import open_uniforms
-from dpdist.core.records import Codes, Floats, Records
+from dpdist.core.records import Codes, Floats, Ints, Records
 from dpdist.models.numerics.tiles import Table, Tile, products
 from dpdist.models.outcome import ConjugateModel, whole
 from dpdist.models.protocol import Draws, Parameter
@@ -54,6 +54,11 @@ class Poisson(ConjugateModel):
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         """E w = 1 and E y, y limited to its public bounds, (draw, row)."""
         return self.per_row(limited_poisson_mean(theta["rate"], self.outcome_bounds)[:, None])
+
+    def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
+        """Share of records of at most `value`, of pairs of a row and a value, (draw, pair)."""
+        found = np.where(value >= 0, pdtr(np.maximum(np.floor(value), 0.0), theta["rate"][:, None]), 0.0)
+        return self.within_bounds(found, value)
 
     @property
     def program(self) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from dpdist.core.records import Codes, Floats, Frame, Records
+from dpdist.core.records import Codes, Floats, Frame, Ints, Records
 from dpdist.job import Program
 
 
@@ -235,6 +235,14 @@ def expected_of(model: Expectation, theta: Draws, outcome: int) -> tuple[Floats,
         return model.expect(theta)
     assert isinstance(model, Expectations)
     return model.expect(theta, outcome)
+
+
+@runtime_checkable
+class Distributed(Protocol):
+    def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
+        """Share of the weight with an outcome of at most `value`, (draw, pair), of pairs of a row of the frame, counted
+        within the stratum, and a value."""
+        ...
 
 
 @runtime_checkable

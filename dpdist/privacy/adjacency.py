@@ -65,9 +65,9 @@ def protected(job: Job) -> list[str]:
     return [*job.components, *job.cell_columns, presence, "the number of records, in all and in every cell"]
 
 
-def not_protected(job: Job, referred: bool) -> list[str]:
-    """What is published as it is, or may show in the release; `referred`: something was fixed on a reference file."""
-    people = [OF_THE_REFERENCE] if referred else []
+def not_protected(job: Job, reference: bool) -> list[str]:
+    """What is published as it is, or may show in the release; `reference`: something was fixed on a reference file."""
+    people = [OF_THE_REFERENCE] if reference else []
     if job.sizes_secret:
         return ["that the file holds a record at all", *people]
     columns = dict.fromkeys([*job.categories, *(keep.column for keep in job.universe)])

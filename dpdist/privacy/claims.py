@@ -68,58 +68,58 @@ def factor(epsilon: Fraction) -> str:
     return f"10^{ceil(float(epsilon) / log(10)):,}"
 
 
-def in_words(said: Mapping[str, Any], job: Job, records: int) -> str:
+def in_words(promise: Mapping[str, Any], job: Job, records: int) -> str:
     """What the class claims of this release; `said` has its figures, `records` is the number as published."""
-    if said["guarantee"] == "none":
+    if promise["guarantee"] == "none":
         return NONE
-    epsilon = said["epsilon"]
+    epsilon = promise["epsilon"]
     times = factor(Fraction(epsilon))
-    if said["guarantee"] == "asymptotic":
+    if promise["guarantee"] == "asymptotic":
         return "; ".join([ASYMPTOTIC.format(epsilon=epsilon, factor=times), *_moves(job)])
     claims = [STRICT.format(epsilon=epsilon, factor=times)]
-    if "rho" in said:
-        here = f"here ρ = {said['rho']}, and ε = {epsilon} (e^ε = {times}) at δ = {said['delta']}"
+    if "rho" in promise:
+        here = f"here ρ = {promise['rho']}, and ε = {epsilon} (e^ε = {times}) at δ = {promise['delta']}"
         claims = [CONCENTRATED, here, *filter(None, [large_delta(job, records)])]
-    if said["guarantee"] == "strict for exact draws":
+    if promise["guarantee"] == "strict for exact draws":
         claims.append(EXACT_DRAWS)
-    return "; ".join([*claims, *_exchanged(said, job), *_moves(job)])
+    return "; ".join([*claims, *_exchanged(promise, job), *_moves(job)])
 
 
-def _exchanged(said: Mapping[str, Any], job: Job) -> list[str]:
+def _exchanged(promise: Mapping[str, Any], job: Job) -> list[str]:
     """What another exchange costs than the one that the job's adjacency is of."""
-    if said["adjacency"] == "substitution":
+    if promise["adjacency"] == "substitution":
         return []
-    text = REMOVED_AND_ADDED if said["adjacency"] == "add_remove" else SAME_X
-    return [text.format(values=listed(job.components), epsilon=said["substitution_epsilon"])]
+    text = REMOVED_AND_ADDED if promise["adjacency"] == "add_remove" else SAME_X
+    return [text.format(values=listed(job.components), epsilon=promise["substitution_epsilon"])]
 
 
 def _moves(job: Job) -> list[str]:
     return [] if job.sizes_secret else [MOVES]
 
 
-def headline(said: Mapping[str, Any]) -> dict[str, str]:
+def headline(promise: Mapping[str, Any]) -> dict[str, str]:
     """Guarantee and cost for a screen: strict figures under `guarantee`, an asymptotic target apart from them."""
-    if said["guarantee"] == "none":
+    if promise["guarantee"] == "none":
         return {"guarantee": "none: for comparison only, not for publication"}
-    cost = f"ε = {said['epsilon']} ({said['epsilon_per_set']} a set)"
-    if "rho" in said:
-        cost = f"ρ = {said['rho']}, ε = {said['epsilon']} at δ = {said['delta']}"
-    neighbours = said["adjacency"] + (", anywhere" if said.get("exchange") == "anywhere" else "")
-    if said["guarantee"] == "asymptotic":
+    cost = f"ε = {promise['epsilon']} ({promise['epsilon_per_set']} a set)"
+    if "rho" in promise:
+        cost = f"ρ = {promise['rho']}, ε = {promise['epsilon']} at δ = {promise['delta']}"
+    neighbours = promise["adjacency"] + (", anywhere" if promise.get("exchange") == "anywhere" else "")
+    if promise["guarantee"] == "asymptotic":
         target = f"{cost}, {neighbours} (a target on this file, not a proven limit)"
         return {"guarantee": "asymptotic: not a differential-privacy guarantee for every file", "aimed at": target}
-    times, but = factor(Fraction(said["epsilon"])), ""
-    if "rho" in said:
-        but = f", but for a probability of {said['delta']}"
-    if said["guarantee"] == "strict for exact draws":
+    times, but = factor(Fraction(promise["epsilon"])), ""
+    if "rho" in promise:
+        but = f", but for a probability of {promise['delta']}"
+    if promise["guarantee"] == "strict for exact draws":
         but = ", if draws were exact"
     lines = {
-        "guarantee": f"{said['guarantee']}, {cost}, {neighbours}",
+        "guarantee": f"{promise['guarantee']}, {cost}, {neighbours}",
         "in words": f"no result is more than e^ε = {times} times as likely for a neighbouring file{but}",
     }
-    if said["adjacency"] != "substitution":
-        how = "for any other record" if said["adjacency"] == "add_remove" else "of values at the same x"
-        lines["exchange"] = f"{how}: ε = {said['substitution_epsilon']}"
+    if promise["adjacency"] != "substitution":
+        how = "for any other record" if promise["adjacency"] == "add_remove" else "of values at the same x"
+        lines["exchange"] = f"{how}: ε = {promise['substitution_epsilon']}"
     return lines
 
 

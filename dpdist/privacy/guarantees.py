@@ -118,7 +118,7 @@ class Concentrated(_Composable):
         return Strict(self.adjacency, self.epsilon, self.delta, self.substitution_epsilon / self.epsilon)
 
     def sets(self, number: int) -> Self:
-        return self if number == 1 else self._told(number * self.rho, self.exchange)
+        return self if number == 1 else self._converted(number * self.rho, self.exchange)
 
     def __add__(self, other: object) -> Self:
         return self._with(other, add)
@@ -131,9 +131,9 @@ class Concentrated(_Composable):
         if alike.delta != self.delta:
             raise ValueError(f"ε is told at δ = {self.delta} and δ = {alike.delta}: tell both at one")
         rho = combine(self.rho, alike.rho)
-        return self._told(rho, combine(self.substitution_rho, alike.substitution_rho) / rho)
+        return self._converted(rho, combine(self.substitution_rho, alike.substitution_rho) / rho)
 
-    def _told(self, rho: Fraction, exchange: Fraction) -> Self:
+    def _converted(self, rho: Fraction, exchange: Fraction) -> Self:
         return replace(self, rho=rho, epsilon=epsilon_of(rho, self.delta), exchange=exchange)
 
 

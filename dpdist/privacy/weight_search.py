@@ -29,7 +29,7 @@ from dpdist.privacy.weights import (
     among,
     asks_for_outcomes,
     at,
-    foreseen,
+    for_later_files,
     itself,
     product,
 )
@@ -115,7 +115,7 @@ def reference_search(mechanism: Mechanism, target: float) -> Search:
 def reference_counts(mechanism: Mechanism) -> Counted:
     """What a reference's record counts in the fits of that search: [G]'s rules take F under the unweighted fit itself; a
     tuned weight has to hold the bound of files to come."""
-    return foreseen if mechanism.tunes_weights else itself
+    return for_later_files if mechanism.tunes_weights else itself
 
 
 def fixed(weights: Weights, limit: float = np.inf) -> Search:

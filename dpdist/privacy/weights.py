@@ -1,8 +1,8 @@
 """Privacy weights: steps (F, α) → α (METHODS §3).
 
 A *step* maps a record's (F, α, F(α)) to its new α, where F is the record bound max_s |f_i(θ_s)| under the unweighted fit
-and F(α) the same under the fit with the present α; on a reference records may count less in both (`foreseen`). What becomes
-of steps is in `searches`.
+and F(α) the same under the fit with the present α; on a reference records may count less in both
+(`for_later_files`). What becomes of steps is in `searches`.
 """
 
 from __future__ import annotations
@@ -191,19 +191,19 @@ def asks_for_outcomes(step: object) -> bool:
 
 def among(step: S, outcomes: Floats) -> S:
     """The step, told all outcomes of the stratum, sorted, if it asks for them."""
-    told: S = _told(step, lambda cluster: cluster._replace(outcomes=outcomes))
+    told: S = _with_cluster(step, lambda cluster: cluster._replace(outcomes=outcomes))
     return told
 
 
 def at(step: S, outcome: Floats) -> S:
     """The step, told the outcomes of the records that it is to weight, if it asks for them."""
-    told: S = _told(step, lambda cluster: cluster._replace(own=outcome))
+    told: S = _with_cluster(step, lambda cluster: cluster._replace(own=outcome))
     return told
 
 
-def _told(step: Any, tell: Callable[[Cluster], Cluster]) -> Any:
+def _with_cluster(step: Any, tell: Callable[[Cluster], Cluster]) -> Any:
     if isinstance(step, ScaleShift | Truncated):
-        return step._replace(inner=_told(step.inner, tell))
+        return step._replace(inner=_with_cluster(step.inner, tell))
     return tell(step) if isinstance(step, Cluster) else step
 
 
@@ -216,7 +216,7 @@ def itself(alpha: Floats) -> Floats:
     return alpha
 
 
-def foreseen(alpha: Floats) -> Floats:
+def for_later_files(alpha: Floats) -> Floats:
     """What a reference's records count, (record,), in a fit about as wide as a current file's draws lie, seen from the
     reference: a posterior's variance, 1/(nα), and the sampling of both files' fits about the truth, 2/n."""
     return alpha / (1.0 + 2.0 * alpha)

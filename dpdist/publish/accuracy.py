@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dpdist.estimation.estimators import STATISTICS
 from dpdist.job import Family, Job, Statistics
 from dpdist.models.protocol import Expectation
 from dpdist.publish.refit import Recentred
-from dpdist.publish.released import Release
+from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import Resampled
 
 SEARCH_AGAIN = (
@@ -77,6 +78,14 @@ BETWEEN_SETS = (
     "the privacy weights, which trim tails, is not in it, and outgrows it in large strata"
 )
 
+FURTHER = [
+    "ratios, proportions, shares and differences: the same parts of their linearised forms, so that sums which two cells "
+    "share enter with their covariance",
+    "quantiles: intervals of the share of weight below them, read off the distribution function (Woodruff); beside "
+    "reference tables the reference's own sampling error at a known mean is in them",
+]
+"""What is in the errors of further statistics."""
+
 LAW_AGAIN = (
     "estimator `parameters`: composition of the sample over cells, the spread of the posterior given the first set's sums, "
     "in which weights count by their share of the public bound, and other noise with another draw, simulated; how weights "
@@ -92,7 +101,7 @@ OF_STATISTICS: dict[Family | Statistics, str] = {
 """What is in the errors of the estimates from noisy statistics."""
 
 
-def _of_parameters(release: Release) -> list[str]:
+def _of_parameters(release: ReleasedObject) -> list[str]:
     if release.job.mechanism.adds_noise:
         if release.job.mechanism.sets_are_free:
             return [FIT_AGAIN]
@@ -106,7 +115,7 @@ def _of_parameters(release: Release) -> list[str]:
     return [SEARCH_AGAIN, SEARCH_STANDS_IN] if release.job.frozen else [SEARCH_AGAIN]
 
 
-def standard_errors(release: Release) -> list[str]:
+def standard_errors(release: ReleasedObject) -> list[str]:
     """What the statement says of the standard errors."""
     if release.job.mechanism.whole_tables:
         return [NO_ERRORS] if release.job.local else [SUMS_NOISED_AGAIN, WITHIN_BOUNDS, *_design(release.job)]
@@ -131,10 +140,11 @@ def standard_errors(release: Release) -> list[str]:
         )
     if job.rake:
         said.append("raked estimates: of their residuals from a regression on the margins; a raked total has none")
+    said += FURTHER if any(each.name not in STATISTICS for table in job.tables for each in table.statistics) else []
     return [*said, *_design(job), *([ONE_SET] if job.synthetic_sets == 1 and not (told or drawn) else [])]
 
 
-def _known(release: Release) -> bool:
+def _known(release: ReleasedObject) -> bool:
     """True if the model can tell how its estimates would vary."""
     return not release.job.mechanism.clamps and isinstance(release.model(0), Recentred | Resampled)
 

@@ -9,7 +9,7 @@ import numpy as np
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.models.copula.model import Scores
 from dpdist.models.copula.reference_summary import SHAPES
-from dpdist.publish.released import Release
+from dpdist.publish.released import ReleasedObject
 
 SHARES = (
     "small-area borrowing: this share of the shape of these cells is that of cells like them in the reference, at a scale "
@@ -21,7 +21,7 @@ WEIGHTS = (
 )
 
 
-def borrowing(release: Release) -> dict[str, Any]:
+def borrowing(release: ReleasedObject) -> dict[str, Any]:
     """What the statement says: in words, and by cell; empty where no cell borrows."""
     if shares := _of_tables(release):
         return {"in_words": SHARES, **shares}
@@ -29,7 +29,7 @@ def borrowing(release: Release) -> dict[str, Any]:
     return {"in_words": WEIGHTS, "cells": cells} if cells else {}
 
 
-def _of_scores(release: Release) -> list[dict[str, Any]]:
+def _of_scores(release: ReleasedObject) -> list[dict[str, Any]]:
     """One entry a cell that borrows: its reference records, and the weight of these in each of its distributions.
 
     A weight of 1 is left out: that distribution is the cell's own. Weights of 0 are a cell without a record of that kind.
@@ -45,7 +45,7 @@ def _of_scores(release: Release) -> list[dict[str, Any]]:
     return found
 
 
-def _of_tables(release: Release) -> dict[str, dict[str, float]]:
+def _of_tables(release: ReleasedObject) -> dict[str, dict[str, float]]:
     """Share, from 0 to 1, of a cell's shape that is of cells like it: by outcome and cell, where there is any."""
     shares: dict[str, dict[str, float]] = {}
     for stratum, label in enumerate(release.frame.stratum_labels):

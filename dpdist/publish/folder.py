@@ -18,12 +18,13 @@ from dpdist.core.files import sync_folder, synced, write_json, write_text
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT
 from dpdist.mechanisms.laplace_tables.release import NoisyTables
+from dpdist.publish.further import Material
 from dpdist.publish.manifest import manifest
 from dpdist.publish.measurements import FILE as MEASUREMENTS
 from dpdist.publish.measurements import write_measurements
 from dpdist.publish.printed import Printed, printed
-from dpdist.publish.released import Release, write_release
-from dpdist.publish.standard_errors import spreads
+from dpdist.publish.released import ReleasedObject, write_release
+from dpdist.publish.standard_errors import laws, spreads_under
 from dpdist.publish.statement import statement
 from dpdist.publish.synthesis import synthesize
 from dpdist.publish.tables import Grounds, expectations, table
@@ -40,7 +41,7 @@ Publish the folder of that run. Two folders on the same noise, of other data or 
 """
 
 
-def publish(release: Release, public: Path, listener: Listener = silent, unfit: str = "") -> None:
+def publish(release: ReleasedObject, public: Path, listener: Listener = silent, unfit: str = "") -> None:
     """Write the public folder. Spends nothing and reads nothing but `release`; the same release gives the same bytes.
 
     `unfit`: why the folder is not for publication, of a replay or of one that is held. It stands in the file `UNFIT`,
@@ -51,8 +52,8 @@ def publish(release: Release, public: Path, listener: Listener = silent, unfit: 
         shutil.rmtree(building)
     building.mkdir(parents=True)
     write_release(building / "released", release)
-    grounds = {} if isinstance(release.model(0), NoisyTables) else _grounds(release, building, listener)
-    tables = _write_tables(release, building / "tables", grounds, listener)
+    grounds, material = ({}, None) if isinstance(release.model(0), NoisyTables) else _grounds(release, building, listener)
+    tables = _write_tables(release, building / "tables", grounds, material, listener)
     write_json(building / "statement.json", statement(release))
     said = json.loads((building / "statement.json").read_text(encoding="utf-8"))  # what is printed is what the file says
     write_measurements(building / MEASUREMENTS, release)
@@ -76,14 +77,14 @@ def _signed(public: Path) -> bool:
 
 
 def _write_tables(
-    release: Release, folder: Path, grounds: dict[str, Grounds], listener: Listener
+    release: ReleasedObject, folder: Path, grounds: dict[str, Grounds], material: Material | None, listener: Listener
 ) -> list[tuple[Printed, pa.Table]]:
     """Every table: Parquet, long and wide CSV; in its printed form, and as it is."""
     folder.mkdir()
     found = []
     with stage(listener, "tables", len(release.job.tables)) as tick:
         for said in release.job.tables:
-            made = table(release, said, grounds)
+            made = table(release, said, grounds, material)
             pq.write_table(made, folder / f"{said.name}.parquet")
             pa_csv.write_csv(for_spreadsheets(made), folder / f"{said.name}.csv")
             found.append((printed(release.job, said, made), made))
@@ -103,18 +104,19 @@ def for_spreadsheets(table: pa.Table) -> pa.Table:
     return pa.table(columns, names=[plain(name) for name in table.column_names])
 
 
-def _grounds(release: Release, building: Path, listener: Listener) -> dict[str, Grounds]:
-    """Writes the synthetic records; what every outcome's estimates are made of."""
-    strata = len(release.frame.stratum_labels)
+def _grounds(release: ReleasedObject, building: Path, listener: Listener) -> tuple[dict[str, Grounds], Material]:
+    """Writes the synthetic records; what every outcome's estimates, and further statistics, are made of."""
+    strata, folder = len(release.frame.stratum_labels), building / "synthetic"
     with stage(listener, "synthetic records", strata) as tick:
-        sums = synthesize(release, building / "synthetic", tick)
-    write_microdata(building / "synthetic", release.job)
+        sums = synthesize(release, folder, tick)
+    write_microdata(folder, release.job)
     with stage(listener, "standard errors", strata) as tick:
-        outcomes, spread = release.job.outcomes, spreads(release, tick)
-        return {
-            name: Grounds(expectations(release, j), sums[j], None if spread is None else spread[j])
-            for j, name in enumerate(outcomes)
-        }
+        outcomes, known = release.job.outcomes, laws(release, tick)
+        spread = spreads_under(release, known)
+    told = [expectations(release, j) for j in range(len(outcomes))]
+    grounds = {name: Grounds(told[j], sums[j], None if spread is None else spread[j]) for j, name in enumerate(outcomes)}
+    expected = [each for each in told if each is not None]
+    return grounds, Material(release, expected or None, spread, known, folder)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import STATISTICS, Interval
 from dpdist.mechanisms.reference_tables.drift_test import DRIFTED
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
-from dpdist.publish.released import Release
+from dpdist.publish.released import ReleasedObject
 
 ROUNDS = 50
 
@@ -33,12 +33,12 @@ class Ranges(NamedTuple):
     most: Floats
 
 
-def looked_through(release: Release) -> bool:
+def looked_through(release: ReleasedObject) -> bool:
     """True if the noisy sums were looked through for cells that they do not identify."""
     return any("spans" in said for said in release.sets[0].values())
 
 
-def unidentified(release: Release) -> dict[str, list[str]]:
+def unidentified(release: ReleasedObject) -> dict[str, list[str]]:
     """Cells whose mean weight ("weight") or whose mean of an outcome the noisy sums do not identify."""
     found: dict[str, list[str]] = {}
     if not looked_through(release):
@@ -54,7 +54,7 @@ def unidentified(release: Release) -> dict[str, list[str]]:
     return {what: names for what, names in found.items() if names}
 
 
-def drifted(release: Release) -> dict[str, list[str]]:
+def drifted(release: ReleasedObject) -> dict[str, list[str]]:
     """Cells whose noisy sums are not those that a reference file or an earlier release predicts, by variable."""
     cells: dict[str, list[str]] = {}
     reference = release.job.reference
@@ -73,7 +73,7 @@ def drifted(release: Release) -> dict[str, list[str]]:
 
 
 def limited(
-    release: Release, cells: Cells, outcome: int, estimates: Mapping[str, Sequence[Interval]]
+    release: ReleasedObject, cells: Cells, outcome: int, estimates: Mapping[str, Sequence[Interval]]
 ) -> dict[str, list[Interval]]:
     """Intervals by estimator with limits that the public bounds and unidentified cells allow."""
     if not release.job.mechanism.adds_noise:
@@ -116,7 +116,15 @@ def wider(interval: Interval, by: Wider) -> Interval:
     return Interval(value, error, df, lower, upper)
 
 
-def _ranges(release: Release, outcome: int) -> tuple[Ranges | None, Floats, Floats]:
+def unidentified_rows(release: ReleasedObject, outcome: int) -> NDArray[np.bool_]:
+    """Rows of the frame whose mean weight, or whose mean of an outcome, the noisy sums do not identify, (row,)."""
+    ranges = _ranges(release, outcome)[0]
+    if ranges is None:
+        return np.zeros(len(release.frame), dtype=bool)
+    return np.asarray((ranges.most_weight > ranges.least_weight) | (ranges.most > ranges.least))
+
+
+def _ranges(release: ReleasedObject, outcome: int) -> tuple[Ranges | None, Floats, Floats]:
     """Ranges of the frame's rows, None where all are identified, and the estimates that they are about."""
     rows = len(release.frame)
     weight, mean, found = np.ones(rows), np.zeros(rows), np.full((rows, 4), np.nan)
@@ -135,7 +143,7 @@ def _ranges(release: Release, outcome: int) -> tuple[Ranges | None, Floats, Floa
     return Ranges(*np.where(np.isfinite(found), found, known).T), weight, mean
 
 
-def _widened(release: Release, cells: Cells, ranges: Ranges, weight: Floats, mean: Floats) -> list[Wider]:
+def _widened(release: ReleasedObject, cells: Cells, ranges: Ranges, weight: Floats, mean: Floats) -> list[Wider]:
     """Of counts, means and totals."""
     n = release.frame.count.astype(float)
     least_weight, most_weight, least, most = ranges

@@ -11,7 +11,7 @@ from typing import Any
 
 from dpdist.core.files import sha256
 from dpdist.core.public_files import FORMAT, canonical, release_id
-from dpdist.publish.released import Release
+from dpdist.publish.released import ReleasedObject
 
 HASHES = ("sha256", "chain")
 """Of a reference: of its file, or of an earlier release's manifest and of those before it."""
@@ -19,7 +19,7 @@ PACKAGES = ("dpdist", "numba", "numpy", "opendp", "pandas", "pyarrow", "randomge
 """What numbers pass through."""
 
 
-def manifest(folder: Path, release: Release) -> bytes:
+def manifest(folder: Path, release: ReleasedObject) -> bytes:
     """The manifest of a folder that is finished but for it."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     reference, date = release.promise.get("reference"), release.promise.get("date")

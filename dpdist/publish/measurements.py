@@ -31,7 +31,7 @@ from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
 from dpdist.mechanisms.sanitized_lognormal.sensitivity import REACH, SENSITIVITY_2, SHARE
 from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws
-from dpdist.publish.released import Release
+from dpdist.publish.released import ReleasedObject
 
 FILE = "measurements.parquet"
 COLUMNS: dict[str, tuple[pa.DataType, str]] = {
@@ -96,7 +96,7 @@ class Figures(NamedTuple):
     """Unset: scale times ε."""
 
 
-def write_measurements(path: Path, release: Release) -> bool:
+def write_measurements(path: Path, release: ReleasedObject) -> bool:
     """Written where figures were released under noise; tells whether it was."""
     if not isinstance(release.model(0), tuple(MEASURED)):
         return False
@@ -120,7 +120,7 @@ def _defined(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
 _BY_LENGTH = sorted(DEFINITIONS.items(), key=lambda each: -len(each[0]))
 
 
-def _rows(release: Release) -> Iterator[dict[str, Any]]:
+def _rows(release: ReleasedObject) -> Iterator[dict[str, Any]]:
     number, once = 0, isinstance(release.model(0), ReferenceCells | SanitizedLognormal | NoisyTables)
     for stratum in range(len(release.frame.stratum_labels)):
         model = release.model(stratum)
@@ -131,7 +131,7 @@ def _rows(release: Release) -> Iterator[dict[str, Any]]:
                 number = max(row["measurement"] for row in own) + 1
 
 
-def _of(release: Release, figures: Figures, number_of_set: int, start: int) -> Iterator[dict[str, Any]]:
+def _of(release: ReleasedObject, figures: Figures, number_of_set: int, start: int) -> Iterator[dict[str, Any]]:
     several, units = len(figures.statistics), figures.units or range(len(figures.cells))
     for i, cell in enumerate(figures.cells):
         for j, statistic in enumerate(figures.statistics):
@@ -152,7 +152,7 @@ def _of(release: Release, figures: Figures, number_of_set: int, start: int) -> I
             }
 
 
-def _sensitivity(release: Release, figures: Figures, scale: Fraction) -> float:
+def _sensitivity(release: ReleasedObject, figures: Figures, scale: Fraction) -> float:
     """Scale times ε, both exact; of Gaussian noise the L2 distance of neighbours."""
     job = release.job
     if figures.sensitivity is not None:
@@ -164,7 +164,7 @@ def _sensitivity(release: Release, figures: Figures, scale: Fraction) -> float:
     return float(scale * epsilon / Fraction(figures.unit))
 
 
-def _cells(release: Release, model: OutcomeModel, stratum: int) -> list[dict[str, str]]:
+def _cells(release: ReleasedObject, model: OutcomeModel, stratum: int) -> list[dict[str, str]]:
     """Levels of every pattern of a stratum, of the columns that do not vary within one."""
     frame, own = release.frame, release.frame.rows_of(stratum)
     pattern = model.design.pattern
@@ -174,13 +174,13 @@ def _cells(release: Release, model: OutcomeModel, stratum: int) -> list[dict[str
     return [{name: str(frame.levels[name][codes[name][row]]) for name in constant} for row in first]
 
 
-def _figures_of(release: Release, model: object, stratum: int, theta: Draws) -> Iterator[Figures]:
+def _figures_of(release: ReleasedObject, model: object, stratum: int, theta: Draws) -> Iterator[Figures]:
     for kind, figures in MEASURED.items():
         if isinstance(model, kind):
             yield from figures(release, model, stratum, theta)
 
 
-def _histogram(release: Release, model: Histogram, stratum: int, theta: Draws) -> Iterator[Figures]:
+def _histogram(release: ReleasedObject, model: Histogram, stratum: int, theta: Draws) -> Iterator[Figures]:
     (cell,) = _cells(release, model, stratum)[:1]
     low, high = model.edges[:-1], model.edges[1:]
     middle, half = (low + high) / 2.0, (high - low) / 2.0
@@ -189,13 +189,13 @@ def _histogram(release: Release, model: Histogram, stratum: int, theta: Draws) -
         yield Figures([cell], ["count_in_bin"], np.array([[value]]), [model.scale], lambda *_, own=limits: own, 1)
 
 
-def _cell_sums(release: Release, model: CellSums, stratum: int, theta: Draws) -> Iterator[Figures]:
-    limits = (model.bounds.centre, model.bounds.weight, model.bounds.reach)
+def _cell_sums(release: ReleasedObject, model: CellSums, stratum: int, theta: Draws) -> Iterator[Figures]:
+    limits = (model.bounds.centre, model.bounds.weight, model.bounds.half_width)
     cells = _cells(release, model, stratum)
     yield Figures(cells, ["a", "b"], theta["sums"][0], [model.scale] * 2, lambda *_: limits)
 
 
-def _noisy_tables(release: Release, model: NoisyTables, stratum: int, theta: Draws) -> Iterator[Figures]:
+def _noisy_tables(release: ReleasedObject, model: NoisyTables, stratum: int, theta: Draws) -> Iterator[Figures]:
     """Cells without a sample record are known to be empty and were not measured."""
     for table in model.tables:
         kept = np.flatnonzero(table.occupied)
@@ -206,12 +206,12 @@ def _noisy_tables(release: Release, model: NoisyTables, stratum: int, theta: Dra
             yield Figures(cells, table.statistics, values, scales, lambda *_: NO_LIMITS, 1, table=table.name)
         else:
             bounds = model.bounds
-            limits = (bounds.centre, bounds.weight, bounds.reach)
+            limits = (bounds.centre, bounds.weight, bounds.half_width)
             statistics, scales = ["a", "b"][: values.shape[1]], [model.scale] * values.shape[1]
             yield Figures(cells, statistics, values, scales, lambda *_, own=limits: own, table=table.name)
 
 
-def _reference_cells(release: Release, model: ReferenceCells, stratum: int, theta: Draws) -> Iterator[Figures]:
+def _reference_cells(release: ReleasedObject, model: ReferenceCells, stratum: int, theta: Draws) -> Iterator[Figures]:
     """Limits are (centres, cap, half-widths) by cell; sums after the first go round the outcomes."""
     named = {parameter.name: parameter.dims[1][1] for parameter in model.parameters if parameter.name == "sums"}
     several, limits = len(model.outcomes), theta["limits"][0]
@@ -226,7 +226,7 @@ def _reference_cells(release: Release, model: ReferenceCells, stratum: int, thet
     yield Figures(_cells(release, model, stratum), named["sums"], values, scales, of, units=unit)
 
 
-def _sanitized(release: Release, model: SanitizedLognormal, stratum: int, theta: Draws) -> Iterator[Figures]:
+def _sanitized(release: ReleasedObject, model: SanitizedLognormal, stratum: int, theta: Draws) -> Iterator[Figures]:
     law = GAUSSIAN if model.noise == "gaussian" else LAPLACE
     cells, (sums, scatter) = _cells(release, model, stratum), (p.dims[-1][1] for p in model.parameters[:2])
     whole = {name: level for name, level in cells[0].items() if name in release.frame.strata}
@@ -234,7 +234,7 @@ def _sanitized(release: Release, model: SanitizedLognormal, stratum: int, theta:
     yield Figures([whole], scatter, theta["scatter"][0][None], [model.scale] * 3, lambda *_: NO_LIMITS, law=law)
 
 
-def _sufficient(release: Release, model: Sanitized, stratum: int, theta: Draws) -> Iterator[Figures]:
+def _sufficient(release: ReleasedObject, model: Sanitized, stratum: int, theta: Draws) -> Iterator[Figures]:
     """By group: sums of 1 − v, of vu or of v 1[y = k] in every cell, and of v(u² − 1/2) over all cells."""
     cells, said = _cells(release, model, stratum), release.job.mechanism
     assert isinstance(said, Modips)
@@ -264,7 +264,7 @@ def _of_bounds(model: Sanitized) -> tuple[float | None, float | None, float | No
     return (model.middle[0], cap, model.middle[1]) if isinstance(model, Moments) else (None, cap, None)
 
 
-MEASURED: dict[type, Callable[[Release, Any, int, Draws], Iterator[Figures]]] = {
+MEASURED: dict[type, Callable[[ReleasedObject, Any, int, Draws], Iterator[Figures]]] = {
     Histogram: _histogram,
     CellSums: _cell_sums,
     NoisyTables: _noisy_tables,

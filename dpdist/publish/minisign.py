@@ -89,7 +89,7 @@ class SecretKey:
 
     @property
     def public(self) -> PublicKey:
-        return PublicKey(self.number, self._own.public_key().public_bytes_raw())
+        return PublicKey(self.number, self._secret_key.public_key().public_bytes_raw())
 
     @property
     def text(self) -> str:
@@ -115,13 +115,13 @@ class SecretKey:
 
     def sign(self, data: bytes, comment: str) -> str:
         """The text of a signature's file."""
-        one = self._own.sign(_digest(data))
-        whole = self._own.sign(one + comment.encode())
+        one = self._secret_key.sign(_digest(data))
+        whole = self._secret_key.sign(one + comment.encode())
         lines = [base64.b64encode(each).decode() for each in (HASHED + self.number + one, whole)]
         return f"{_UNTRUSTED}signature from dpdist\n{lines[0]}\n{_TRUSTED}{comment}\n{lines[1]}\n"
 
     @property
-    def _own(self) -> Ed25519PrivateKey:
+    def _secret_key(self) -> Ed25519PrivateKey:
         return Ed25519PrivateKey.from_private_bytes(self.seed)
 
 

@@ -15,15 +15,15 @@ from dpdist.estimation.variance import Stage
 from dpdist.job import Table
 from dpdist.mechanisms.laplace_tables.release import NoisyTables
 from dpdist.publish.refit import DRAWS
-from dpdist.publish.released import Release
+from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import normal_variance
 
 
-def noised_intervals(release: Release, model: NoisyTables, said: Table, cells: Cells) -> list[Interval]:
+def noised_intervals(release: ReleasedObject, model: NoisyTables, table: Table, cells: Cells) -> list[Interval]:
     """Counts, means and totals of a table, (cell,) each; NaN for what it does not have."""
     theta, nothing = release.theta(model, 0, 0), np.full(len(cells), np.nan)
-    points = model.figures(theta, said.name)
-    variances = [nothing] * len(STATISTICS) if model.bounds is None else _variances(release, model, said, cells)
+    points = model.figures(theta, table.name)
+    variances = [nothing] * len(STATISTICS) if model.bounds is None else _variances(release, model, table, cells)
     df = np.full(len(cells), np.inf)
     return [
         t_interval(points[name][0] if name in points else nothing, variance, df)
@@ -31,7 +31,7 @@ def noised_intervals(release: Release, model: NoisyTables, said: Table, cells: C
     ]
 
 
-def _composition(release: Release, cells: Cells, weight: Floats, outcome: Floats) -> Floats:
+def _composition(release: ReleasedObject, cells: Cells, weight: Floats, outcome: Floats) -> Floats:
     """Variances by the composition of the sample, (statistic, cell), of E(w|x) and E(wy|x) of the frame's rows."""
     frame, n, a, b = release.frame, release.frame.count.astype(float), weight, outcome
     stage = Stage.of(stratum_sizes(frame), lonely=release.job.survey.lonely_record)
@@ -39,11 +39,11 @@ def _composition(release: Release, cells: Cells, weight: Floats, outcome: Floats
     return np.array([each.variance for each in found])
 
 
-def _variances(release: Release, model: NoisyTables, said: Table, cells: Cells) -> list[Floats]:
+def _variances(release: ReleasedObject, model: NoisyTables, table: Table, cells: Cells) -> list[Floats]:
     """Noise makes E(w|x) differ between rows; what it adds to the composition, as new noise does, is taken off."""
     theta = release.theta(model, 0, 0)
     again = model.noised_again(theta, 0, DRAWS, release.seed.generator("precision noise"))
-    noise = model.figures(again, said.name)
+    noise = model.figures(again, table.name)
     once = _composition(release, cells, *(values[0] for values in model.expect(theta)))
     twice = np.array([_composition(release, cells, a, b) for a, b in zip(*model.expect(again), strict=True)])
     known = np.isfinite(twice)

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import scipy
 
 from dpdist.core.records import TOTAL, Floats
@@ -35,6 +34,7 @@ WITHOUT = f"{NO_ESTIMATE} stands where there is no estimate, or none is printed.
 ESTIMATORS = {
     "parameters": "Estimates are those from the released parameters.",
     "records": "Estimates are those from the synthetic records.",
+    "both": "Estimates are those from the released parameters, where these tell them, and else from the synthetic records.",
 }
 
 
@@ -79,7 +79,7 @@ class Printed:
 def printed(job: Job, said: Table, table: pa.Table) -> Printed:
     """The printed form of a published table, as `dpdist.publish.tables` made it."""
     text, shown = job.presentation, _estimator(job.presentation, table)
-    rows = table.filter(pc.equal(table["estimator"], shown))
+    rows = shown_rows(table, shown)
     labels = [_labels(job, said, name) for name in said.by]
     across = _across(text, said, labels)
     shape = (*map(len, labels), len(said.statistics))
@@ -106,8 +106,16 @@ def printed(job: Job, said: Table, table: pa.Table) -> Printed:
         upper=_rounded(upper, columns),
         flags=quality.flags,
         estimator=shown,
-        notes=_notes(job, said, shown, value, margin),
+        notes=_notes(job, said, _used(rows, shown), value, margin),
     )
+
+
+def shown_rows(table: pa.Table, estimator: str) -> pa.Table:
+    """Rows of one estimator; of a statistic that has none by it, those of the other."""
+    statistic = list(zip(table["statistic"].to_pylist(), table["variable"].to_pylist(), strict=True))
+    used = table["estimator"].to_pylist()
+    having = {own for own, how in zip(statistic, used, strict=True) if how == estimator}
+    return table.filter([how == estimator or own not in having for own, how in zip(statistic, used, strict=True)])
 
 
 def _estimator(text: Presentation, table: pa.Table) -> str:
@@ -138,7 +146,14 @@ def _laid_out(column: pa.ChunkedArray, shape: tuple[int, ...], across: int | Non
 
 def head_of(text: Presentation, statistic: Statistic) -> str:
     """What a statistic is called above its column."""
-    name = statistic.name.capitalize()
+    if statistic.of is not None:
+        column, level = text.label(statistic.column or ""), text.level(statistic.column or "", statistic.level)
+        return f"Difference from {column} {level}: {head_of(text, statistic.of)}"
+    if statistic.across:
+        return f"Share across {', '.join(text.label(name) for name in statistic.across)}"
+    name = statistic.label[0].upper() + statistic.label[1:]
+    if statistic.over is not None:
+        return f"{name} of {text.with_unit(statistic.variable or '')} to {text.with_unit(statistic.over)}"
     return name if statistic.variable is None else f"{name} of {text.with_unit(statistic.variable)}"
 
 
@@ -176,6 +191,11 @@ def wide_heads(table: Printed) -> list[str]:
 def figure_text(value: float, decimals: int, thousands: str = "") -> str:
     """A rounded figure as text; nothing where there is none."""
     return "" if np.isnan(value) else f"{value:{thousands}.{max(decimals, 0)}f}"
+
+
+def _used(rows: pa.Table, shown: str) -> str:
+    """The estimator, or that there are two."""
+    return shown if set(rows["estimator"].to_pylist()) <= {shown} else "both"
 
 
 def _notes(job: Job, said: Table, shown: str, values: Floats, margins: Floats) -> tuple[str, ...]:

@@ -22,20 +22,20 @@ class Rated(NamedTuple):
     printed: NDArray[np.bool_]
 
 
-def rated(said: Quality, statistics: Sequence[StatisticName], values: Floats, errors: Floats, margins: Floats) -> Rated:
+def rated(rules: Quality, statistics: Sequence[StatisticName], values: Floats, errors: Floats, margins: Floats) -> Rated:
     """Figures are (row, column), `statistics` of every column, those of a group of columns in one order."""
     grade = np.full(values.shape, -1)
     with np.errstate(divide="ignore", invalid="ignore"):
         cv = errors / np.abs(values)
-    if said.cv is not None:
-        grade = np.maximum(grade, _graded(cv, said.cv))
+    if rules.cv is not None:
+        grade = np.maximum(grade, _graded(cv, rules.cv))
     for j, name in enumerate(statistics):
-        if name in said.margin:
-            grade[:, j] = np.maximum(grade[:, j], _graded(margins[:, j], said.margin[name]))
+        if name in rules.margin:
+            grade[:, j] = np.maximum(grade[:, j], _graded(margins[:, j], rules.margin[name]))
     shown = np.ones(values.shape, dtype=bool)
-    if said.minimum is not None:
-        shown = ~(_counts(statistics, values) < said.minimum)
-    if said.hide_unreliable:
+    if rules.minimum is not None:
+        shown = ~(_counts(statistics, values) < rules.minimum)
+    if rules.hide_unreliable:
         shown &= grade < FLAGS.index("unreliable")
     return Rated(np.array(["", *FLAGS])[grade + 1], shown)
 
@@ -52,21 +52,21 @@ def _counts(statistics: Sequence[StatisticName], values: Floats) -> Floats:
     return np.repeat(values[:, places], len(statistics) // len(places), axis=1)
 
 
-def in_words(said: Quality) -> list[str]:
+def in_words(rules: Quality) -> list[str]:
     """The rules as notes of a table."""
     notes = []
-    if said.cv is not None:
-        low, high = (f"{100 * each:g} %" for each in (said.cv.caution, said.cv.unreliable))
+    if rules.cv is not None:
+        low, high = (f"{100 * each:g} %" for each in (rules.cv.caution, rules.cv.unreliable))
         notes.append(
             f"A figure is flagged caution where its coefficient of variation is above {low}, unreliable above {high}."
         )
-    for name, limits in said.margin.items():
+    for name, limits in rules.margin.items():
         notes.append(
             f"A {name} is flagged caution where its margin of error is above {limits.caution:,.10g}, unreliable above "
             f"{limits.unreliable:,.10g}."
         )
-    if said.minimum is not None:
-        notes.append(f"Figures of cells with a published count below {said.minimum:,} are not printed.")
-    if said.hide_unreliable:
+    if rules.minimum is not None:
+        notes.append(f"Figures of cells with a published count below {rules.minimum:,} are not printed.")
+    if rules.hide_unreliable:
         notes.append("Unreliable figures are not printed.")
     return notes

@@ -21,7 +21,7 @@ from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.reference_tables.value_domains import Domain
 from dpdist.models.copula.model import kind_of
 from dpdist.models.protocol import Draws
-from dpdist.publish.released import Release
+from dpdist.publish.released import ReleasedObject
 
 
 class Drawn(NamedTuple):
@@ -32,7 +32,7 @@ class Drawn(NamedTuple):
     domains: tuple[Domain, ...]
 
     @classmethod
-    def of(cls, release: Release, cells: ReferenceCells, stratum: int) -> Drawn:
+    def of(cls, release: ReleasedObject, cells: ReferenceCells, stratum: int) -> Drawn:
         donors = release.donors.get(release.frame.stratum_labels[stratum]) or _points(release, cells, stratum)
         columns = release.job.outcome_columns.values()
         domains = tuple(
@@ -71,8 +71,25 @@ def _at_the_common_scale(donors: Donors, counts: Floats, means: Floats, domains:
     return replace(donors, outcomes=np.column_stack(moved))
 
 
-def _points(release: Release, cells: ReferenceCells, stratum: int) -> Donors:
+def _points(release: ReleasedObject, cells: ReferenceCells, stratum: int) -> Donors:
     """The points that a release carries, as donors of the stratum: those of several outcomes are joined by weight."""
+    parts = []
+    for k, each in _by_cell(release, cells, stratum).items():
+        ordered = [_by_weight(pairs) for pairs, _ in each]
+        parts.append((np.full(POINTS, k), ordered[0][:, 0], np.column_stack([pairs[:, 1] for pairs in ordered])))
+    cell, weight, outcomes = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return Donors.of(cell, weight, outcomes)
+
+
+def points_of_cells(release: Release, cells: ReferenceCells, stratum: int) -> tuple[list[list[Floats]], Floats]:
+    """Points (weight, outcome) of every outcome and cell, and how many records they stand for, (cell,)."""
+    found = _by_cell(release, cells, stratum)
+    numbers, outcomes = range(len(cells.labels)), range(len(cells.outcomes))
+    return [[found[k][j][0] for k in numbers] for j in outcomes], np.array([found[k][0][1] for k in numbers])
+
+
+def _by_cell(release: Release, cells: ReferenceCells, stratum: int) -> dict[int, list[tuple[Floats, float]]]:
+    """By cell, then by outcome: its points, (point, 2), and how many records they stand for."""
     assert release.points is not None
     job, frame, start = release.job, release.frame, release.frame.rows_of(stratum).start
     points = release.points.to_pandas()
@@ -82,12 +99,11 @@ def _points(release: Release, cells: ReferenceCells, stratum: int) -> Donors:
     }
     keys = list(zip(*(points[f"{CELL}{name}"].astype(str) for name in job.cell_columns), strict=True)) or [()] * len(points)
     points["cell"] = [number.get(key, -1) for key in keys]
-    parts = []
+    found = {}
     for k, own in points[points["cell"] >= 0].groupby("cell"):
-        each = [_by_weight(own.loc[own["variable"] == name, ["weight", "outcome"]].to_numpy()) for name in cells.outcomes]
-        parts.append((np.full(POINTS, k), each[0][:, 0], np.column_stack([pairs[:, 1] for pairs in each])))
-    cell, weight, outcomes = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return Donors.of(cell, weight, outcomes)
+        each = [own[own["variable"] == name] for name in cells.outcomes]
+        found[int(k)] = [(of[["weight", "outcome"]].to_numpy(), float(of["standing"].iloc[0])) for of in each]
+    return found
 
 
 def _by_weight(pairs: Floats) -> Floats:

@@ -7,6 +7,7 @@ step of indirect inference (Gouriéroux, Monfort & Renault 1993).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -27,7 +28,7 @@ from dpdist.privacy.weight_search import (
     weigh,
 )
 from dpdist.privacy.weights import Summary, itself
-from dpdist.publish.released import Release
+from dpdist.publish.released import ReleasedObject
 
 DRAWS = 400
 LARGEST = 4_000
@@ -96,12 +97,32 @@ class Fits(NamedTuple):
     unweighted: Draws
 
 
-def rerun(release: Release, stratum: int) -> list[Expectations]:
-    """Of every outcome; NaN where a fit does not exist."""
+class Laws(NamedTuple):
+    """Parameters under which expectations of a stratum are judged, in the order of `Expectations`; errors about the fits
+    are `shrink` (row,) times as large where the sample was a part of the stratum's own."""
+
+    model: StratumModel
+    draws: tuple[Draws, Draws, Draws, Draws, Draws]
+    shrink: Floats | None = None
+    records: Records | None = None
+    """The synthetic sample."""
+
+    def scaled(self, values: Sequence[Floats]) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+        """Values of rows (draw, row) under every law, the first three at the stratum's own size."""
+        centres, plain, draws, weighted, unweighted = values
+        if self.shrink is None:
+            return centres, plain, draws, weighted, unweighted
+        pairs = (centres, weighted), (plain, unweighted), (draws, weighted)
+        one, two, three = (about + (each - about) * self.shrink for each, about in pairs)
+        return one, two, three, weighted, unweighted
+
+
+def refitted(release: ReleasedObject, stratum: int) -> Laws | None:
+    """Laws of a weighted fit; None where a fit does not exist."""
     model, own = release.model(stratum), release.frame.rows_of(stratum)
     assert isinstance(model, Recentred)
     key = release.seed.child(f"precision {release.frame.stratum_labels[stratum]}")
-    outcomes, (frame_row, shrink) = range(len(release.job.outcomes)), _subsample(release, own)
+    frame_row, shrink = _subsample(release, own)
     theta = release.theta(model, stratum, 0)
     try:
         fits = _fitted(release, model, theta, frame_row, key)
@@ -111,24 +132,27 @@ def rerun(release: Release, stratum: int) -> list[Expectations]:
         plain = model.centre(_redrawn(model, fits.records, np.ones(len(fits.alpha)), key.generator("centres")))
         drawn = model.draw(fits.statistics, DRAWS, key.generator("draws"))
     except (Improper, np.linalg.LinAlgError):
+        return None
+    return Laws(model, (redrawn, plain, drawn, fits.weighted, fits.unweighted), shrink, fits.records)
+
+
+def expected_under(release: ReleasedObject, stratum: int, laws: Laws | None) -> list[Expectations]:
+    """Of every outcome; NaN where a fit does not exist."""
+    own, outcomes = release.frame.rows_of(stratum), range(len(release.job.outcomes))
+    if laws is None:
         missing = np.full((1, own.stop - own.start), np.nan)
         return [Expectations(*[(missing, missing)] * 5) for _ in outcomes]
-
-    def scaled(values: Expected, about: Expected) -> Expected:
-        weight, product = (b + (v - b) * shrink for v, b in zip(values, about, strict=True))
-        return weight, product
-
-    found = []
+    model, found = laws.model, []
+    assert isinstance(model, Expectation)
+    key = release.seed.child(f"precision {release.frame.stratum_labels[stratum]}")
     for j in outcomes:
-        weighted, unweighted = (expected_of(model, each, j) for each in (fits.weighted, fits.unweighted))
-        centres, plains, draws = (expected_of(model, each, j) for each in (redrawn, plain, drawn))
-        spread = scaled(centres, weighted), scaled(plains, unweighted), scaled(draws, weighted)
-        if isinstance(model, Borrowing):
-            covariance = model.borrowed(theta, fits.records)
+        pairs = [expected_of(model, each, j) for each in laws.draws]
+        spread = list(zip(*(laws.scaled([pair[k] for pair in pairs]) for k in range(2)), strict=True))
+        if isinstance(model, Borrowing) and laws.records is not None:
+            covariance = model.borrowed(release.theta(laws.model, stratum, 0), laws.records)
             first, second = (_with_borrowed(each, covariance, key.generator("reference")) for each in spread[:2])
-            spread = first, second, spread[2]
-            unweighted = weighted
-        found.append(Expectations(*spread, weighted, unweighted))
+            spread = [first, second, spread[2], spread[3], spread[3]]
+        found.append(Expectations(*spread))
     return found
 
 
@@ -141,7 +165,7 @@ def _with_borrowed(drawn: Expected, covariance: Floats, rng: np.random.Generator
     return drawn[0] + error[..., 0], drawn[1] + error[..., 1]
 
 
-def _fitted(release: Release, model: Recentred, law: Draws, frame_row: Codes, key: Key) -> Fits:
+def _fitted(release: ReleasedObject, model: Recentred, law: Draws, frame_row: Codes, key: Key) -> Fits:
     """A sample under a law, the weights that the job's search ends with there, and both fits. Laws share the randomness."""
     outcome, weight = model.as_sampled().simulate(law, frame_row, key.generator("sample"))
     number = np.arange(len(frame_row), dtype=np.int64)
@@ -153,7 +177,7 @@ def _fitted(release: Release, model: Recentred, law: Draws, frame_row: Codes, ke
     return Fits(records, alpha, statistics, model.centre(statistics[None]), unweighted)
 
 
-def _subsample(release: Release, own: slice) -> tuple[Codes, Floats]:
+def _subsample(release: ReleasedObject, own: slice) -> tuple[Codes, Floats]:
     """Frame rows of the synthetic sample, and √(kept/own) records per frame row, by which its spreads are shrunk."""
     count = release.frame.count[own]
     share = min(1.0, LARGEST / float(count.sum()))
@@ -162,7 +186,7 @@ def _subsample(release: Release, own: slice) -> tuple[Codes, Floats]:
     return rows, np.sqrt(kept / count)
 
 
-def _weights(release: Release, model: Recentred, records: Records, key: Key) -> Floats:
+def _weights(release: ReleasedObject, model: Recentred, records: Records, key: Key) -> Floats:
     """Privacy weights of the synthetic sample that the job's search ends with, its last ones if it misses the target."""
     mechanism, frozen = release.job.mechanism, release.job.frozen
     search = informed((reference_search if frozen else search_of)(mechanism, release.target))

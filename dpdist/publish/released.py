@@ -43,7 +43,7 @@ DONORS = "donors.parquet"
 
 
 @dataclass(frozen=True)
-class Release:
+class ReleasedObject:
     """Parameters of every synthetic set and stratum, with the public facts they stand on.
 
     `sets[k][label]` is the described θ of set k + 1; `frame.strata` is empty where the fit was pooled.
@@ -82,7 +82,7 @@ class Release:
         return model.recall(self.sets[set][self.frame.stratum_labels[stratum]])
 
 
-def derived(release: Release, job: Job) -> Release:
+def derived(release: ReleasedObject, job: Job) -> ReleasedObject:
     """The release with the presentation and the tables of a job that is otherwise the released one: both cost nothing.
 
     Raises `JobError` where a table does not follow from what was released, or something else differs; it says what a
@@ -117,7 +117,7 @@ def _underivable(released: Job, job: Job) -> str:
     return ""
 
 
-def of_run(release: Release, date: str | None, metered: bool) -> Release:
+def of_run(release: ReleasedObject, date: str | None, metered: bool) -> ReleasedObject:
     """The release, with the day on which its run began, and that a ledger counts it, where these are so."""
     said = {**({"date": date} if date is not None else {}), **({"metered": True} if metered else {})}
     return replace(release, promise={**release.promise, **said})
@@ -150,7 +150,7 @@ def without_points(
     return left, points_table(rows)
 
 
-def write_release(folder: Path, release: Release) -> None:
+def write_release(folder: Path, release: ReleasedObject) -> None:
     """Write `released/`: job, promise, frame, one file a set, and the seed of publication."""
     folder.mkdir(parents=True)
     write_json(folder / "job.json", release.job.public)
@@ -168,7 +168,7 @@ def write_release(folder: Path, release: Release) -> None:
     write_text(folder / "seed", release.seed.hex() + "\n")
 
 
-def read_release(folder: Path) -> Release:
+def read_release(folder: Path) -> ReleasedObject:
     """The inverse of `write_release`. Raises `WorkspaceError` where there is no complete release, naming the file.
 
     Where a manifest stands beside the folder, its files must be those that it names.
@@ -192,7 +192,7 @@ def read_release(folder: Path) -> Release:
         donors = donors_from_table(pq.read_table(kept), job.outcomes, job.microdata.columns) if kept.exists() else {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise WorkspaceError(str(folder), f"no complete release ({type(error).__name__})", REMEDY) from None
-    return Release(job, promise, frame, sets, seed, points, facts, donors)
+    return ReleasedObject(job, promise, frame, sets, seed, points, facts, donors)
 
 
 def refuse_changed(public: Path, part: str = "") -> None:

@@ -21,9 +21,9 @@ from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import Figures, Sums, counts_and_means, stratum_sizes
 from dpdist.estimation.raking import Margin, factors, margins_of, raked_counts_and_means
 from dpdist.estimation.variance import Stage
-from dpdist.models.protocol import Draws, Expectation, StratumModel, expected_of
-from dpdist.publish.refit import DRAWS, Expectations, Expected, Recentred, rerun
-from dpdist.publish.released import Release
+from dpdist.models.protocol import Draws, Expectation, StratumModel
+from dpdist.publish.refit import DRAWS, Expected, Laws, Recentred, expected_under, refitted
+from dpdist.publish.released import ReleasedObject
 
 
 @runtime_checkable
@@ -56,30 +56,44 @@ class Spreads(NamedTuple):
     unweighted: Spread
 
 
-def spreads(release: Release, tick: Callable[[int], None]) -> list[Spreads] | None:
-    """Spreads of every outcome's expectations for every frame row, stratum by stratum; None where the model cannot tell
-    them. Those of a clamped fit, which has no sufficient statistics, no model can.
-    """
+def laws(release: ReleasedObject, tick: Callable[[int], None]) -> list[Laws | None] | None:
+    """Laws of every stratum, None for one without a fit; None at all where the model cannot tell any. Those of a clamped
+    fit, which has no sufficient statistics, no model can."""
     if release.job.mechanism.clamps or not isinstance(release.model(0), Recentred | Resampled):
+        return None
+    found = []
+    for stratum in range(len(release.frame.stratum_labels)):
+        with np.errstate(all="ignore"):
+            found.append(_simulated(release, stratum) or refitted(release, stratum))
+        tick(1)
+    return found
+
+
+def spreads(release: ReleasedObject, tick: Callable[[int], None]) -> list[Spreads] | None:
+    """Spreads of every outcome's expectations for every frame row; None where the model cannot tell them."""
+    return spreads_under(release, laws(release, tick))
+
+
+def spreads_under(release: ReleasedObject, known: Sequence[Laws | None] | None) -> list[Spreads] | None:
+    """The same under laws that are known."""
+    if known is None:
         return None
     rows, sizes = len(release.frame), (DRAWS, DRAWS, DRAWS, 1, 1)
     found = [
         Spreads(*(Spread(np.full((n, rows), np.nan), np.full((n, rows), np.nan)) for n in sizes))
         for _ in release.job.outcomes
     ]
-    for stratum in range(len(release.frame.stratum_labels)):
+    for stratum, each in enumerate(known):
         own = release.frame.rows_of(stratum)
         with np.errstate(all="ignore"):
-            told = _simulated(release, stratum) or rerun(release, stratum)
-            for outcome, of_outcome in zip(found, told, strict=True):
+            for outcome, of_outcome in zip(found, expected_under(release, stratum, each), strict=True):
                 for spread, expected in zip(outcome, of_outcome, strict=True):
                     spread.weight[:, own], spread.product[:, own] = expected
-        tick(1)
     rake = margins_of(release.job, release.frame)
     return [Spreads(*(_raked(spread, release, rake) for spread in each)) for each in found] if rake else found
 
 
-def _raked(spread: Spread, release: Release, rake: Sequence[Margin]) -> Spread:
+def _raked(spread: Spread, release: ReleasedObject, rake: Sequence[Margin]) -> Spread:
     """Every draw raked by itself; those that are not known everywhere stay as they are."""
     known = np.isfinite(spread.weight).all(axis=1)
     factor = np.ones_like(spread.weight)
@@ -87,7 +101,7 @@ def _raked(spread: Spread, release: Release, rake: Sequence[Margin]) -> Spread:
     return Spread(spread.weight * factor, spread.product * factor)
 
 
-def composition(release: Release, cells: Cells, expected: Sequence[Expected]) -> Figures:
+def composition(release: ReleasedObject, cells: Cells, expected: Sequence[Expected]) -> Figures:
     """Counts, means and totals of E(w|x) and E(wy|x), averaged over sets, with V_x: how they vary over samples' x."""
     frame = release.frame
     n = frame.count.astype(float)
@@ -97,7 +111,7 @@ def composition(release: Release, cells: Cells, expected: Sequence[Expected]) ->
     return raked_counts_and_means(sums, frame, cells, rake, stage) if rake else counts_and_means(sums, frame, cells, stage)
 
 
-def variances(release: Release, cells: Cells, expected: Sequence[Expected], found: Spreads | None) -> list[Floats]:
+def variances(release: ReleasedObject, cells: Cells, expected: Sequence[Expected], found: Spreads | None) -> list[Floats]:
     """T of counts, means and totals per cell; `expected` holds E(w|x), E(wy|x) per frame row for every set.
 
     Without spreads T = V_x + (1 + 1/m) B, with B the variance between the m released draws: the draws spread at least as
@@ -135,14 +149,13 @@ def normal_variance(drawn: Floats) -> Floats:
         return np.asarray(((high - low) / (2.0 * ndtri(0.95))) ** 2)
 
 
-def _simulated(release: Release, stratum: int) -> list[Expectations] | None:
-    """The same, by outcome, of a model that is sampled anew as it was released; None of another."""
+def _simulated(release: ReleasedObject, stratum: int) -> Laws | None:
+    """Laws of a model that is sampled anew as it was released; None of another."""
     model, label = release.model(stratum), release.frame.stratum_labels[stratum]
     if not isinstance(model, Resampled):
         return None
     theta, n = release.theta(model, stratum, 0), int(release.frame.stratum_count[stratum])
     key = release.seed.child(f"precision {label}")
     redrawn = model.resampled(theta, n, DRAWS, key.generator("centres"))
-    drawn, outcomes = model.noised_again(theta, n, DRAWS, key.generator("draws")), range(len(release.job.outcomes))
-    laws = (redrawn, redrawn, drawn, theta, theta)
-    return [Expectations(*(expected_of(model, each, j) for each in laws)) for j in outcomes]
+    drawn = model.noised_again(theta, n, DRAWS, key.generator("draws"))
+    return Laws(model, (redrawn, redrawn, drawn, theta, theta))

@@ -16,7 +16,7 @@ from dpdist.privacy.domain import domain
 from dpdist.publish.accuracy import standard_errors
 from dpdist.publish.borrowing import borrowing
 from dpdist.publish.limits import drifted, looked_through, unidentified
-from dpdist.publish.released import DISTRIBUTIONS, DONORS, Release
+from dpdist.publish.released import DISTRIBUTIONS, DONORS, ReleasedObject
 
 APPROVAL = (
     "this release was held, and published when somebody had approved it. Who approves may look at the confidential "
@@ -71,7 +71,7 @@ LOOKED_THROUGH = (
 )
 
 
-def statement(release: Release) -> dict[str, Any]:
+def statement(release: ReleasedObject) -> dict[str, Any]:
     """statement.json: guarantee, adjacency, what was spent, what is public, how the release was made."""
     job = release.job
     return {
@@ -100,26 +100,26 @@ def statement(release: Release) -> dict[str, Any]:
     }
 
 
-def _microdata(release: Release) -> dict[str, Any]:
+def _microdata(release: ReleasedObject) -> dict[str, Any]:
     """What of the synthetic records is measured, where the job copies columns of its reference."""
     job = release.job
     measured, copied = [*job.modelled_columns, *job.components], list(job.microdata.columns)
     return {"microdata": {"in_words": MICRODATA, "measured": measured, "copied": copied}} if copied else {}
 
 
-def _drift(release: Release) -> dict[str, Any]:
+def _drift(release: ReleasedObject) -> dict[str, Any]:
     """Cells that have drifted from the reference, where there are any."""
     cells = drifted(release)
     return {"drift": {"in_words": DRIFT, **cells}} if cells else {}
 
 
-def _not_identified(release: Release) -> dict[str, Any]:
+def _not_identified(release: ReleasedObject) -> dict[str, Any]:
     """Cells whose noisy sums do not identify them, where there are any."""
     cells = unidentified(release)
     return {"not_identified": {"in_words": NOT_IDENTIFIED, **cells}} if cells else {}
 
 
-def _claimed(release: Release) -> dict[str, Any]:
+def _claimed(release: ReleasedObject) -> dict[str, Any]:
     """The class and its neighbours in words, and what of a record is protected: nothing where nothing is promised."""
     job, said = release.job, release.promise
     words, open_parts = in_words(said, job, int(release.frame.count.sum())), not_protected(job, _on_a_file(release))
@@ -135,7 +135,7 @@ def _claimed(release: Release) -> dict[str, Any]:
     }
 
 
-def _model(release: Release) -> dict[str, Any]:
+def _model(release: ReleasedObject) -> dict[str, Any]:
     said = release.job.model
     if said is None:
         return {"parameters": _density(release)}
@@ -143,7 +143,7 @@ def _model(release: Release) -> dict[str, Any]:
     return {"family": said.family, **synthesis, "parameters": _density(release)}
 
 
-def _density(release: Release) -> str:
+def _density(release: ReleasedObject) -> str:
     job = release.job
     outcomes = (", log " if job.family == "lognormal" else ", ").join(job.outcomes)
     density = FAMILIES[job.family].density.format(outcome=outcomes, weight=job.survey.weight)
@@ -151,13 +151,13 @@ def _density(release: Release) -> str:
     return f"{density}, natural logarithm{given}, in the observed sample"
 
 
-def _on_a_file(release: Release) -> bool:
+def _on_a_file(release: ReleasedObject) -> bool:
     """True if the reference is a file: the job as published names no earlier release, but the promise does."""
     said = release.job.reference
     return said is not None and said.histogram is None and "chain" not in release.promise.get("reference", {})
 
 
-def _public(release: Release) -> list[str]:
+def _public(release: ReleasedObject) -> list[str]:
     job = release.job
     noisy, by = "noisy numbers of " if job.sizes_secret else "", ", ".join(job.categories) or "no column"
     facts = [
@@ -207,7 +207,7 @@ OF_STATISTICS: dict[Statistics, tuple[str, ...]] = {
 """What becomes of noisy statistics after their release, where that is the same for every job."""
 
 
-def _donors(release: Release) -> str:
+def _donors(release: ReleasedObject) -> str:
     """Where the values of synthetic records beside reference tables are from."""
     if release.donors:
         taken = f"a donor, which is a record of the reference (released/{DONORS})"
@@ -219,7 +219,7 @@ def _donors(release: Release) -> str:
     return f"a synthetic record takes its weight and outcomes together from {taken}"
 
 
-def _post_processing(release: Release) -> list[str]:
+def _post_processing(release: ReleasedObject) -> list[str]:
     job = release.job
     if job.mechanism.whole_tables:
         assert isinstance(job.mechanism, WholeTables)

@@ -20,7 +20,7 @@ from dpdist.estimation.raking import factors, margins_of
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.models.protocol import Presampled, StratumModel, Synthesizer
 from dpdist.publish.reference_records import Drawn
-from dpdist.publish.released import Release
+from dpdist.publish.released import ReleasedObject
 
 BATCH = 65_536
 
@@ -34,7 +34,7 @@ class Block(NamedTuple):
     copied: pa.Table | None = None
 
 
-def synthesize(release: Release, folder: Path, tick: Callable[[int], None]) -> list[list[Sums]]:
+def synthesize(release: ReleasedObject, folder: Path, tick: Callable[[int], None]) -> list[list[Sums]]:
     """Write set-<k>.parquet for every set; returns for every outcome each set's sums per frame row, before raking."""
     folder.mkdir(parents=True)
     frame, rows = release.frame, len(release.frame)
@@ -62,7 +62,7 @@ def columns(outcome: Floats) -> tuple[Floats, ...]:
     return (outcome,) if outcome.ndim == 1 else tuple(outcome.T)
 
 
-def _blocks(release: Release, model: StratumModel, stratum: int, k: int) -> Iterator[Block]:
+def _blocks(release: ReleasedObject, model: StratumModel, stratum: int, k: int) -> Iterator[Block]:
     """A stratum's synthetic records in set k + 1, the same whenever they are made."""
     frame, own = release.frame, release.frame.rows_of(stratum)
     frame_row = np.repeat(np.arange(own.start, own.stop, dtype=np.int32), frame.count[own])
@@ -82,7 +82,7 @@ def _blocks(release: Release, model: StratumModel, stratum: int, k: int) -> Iter
             yield Block(part, *model.simulate(theta, part, rng))
 
 
-def synthetic_sums(release: Release) -> list[Sums]:
+def synthetic_sums(release: ReleasedObject) -> list[Sums]:
     """Sums of every set's records per frame row before raking, none of them written: of the first outcome."""
     rows = len(release.frame)
     sums = [Sums(*(np.zeros(rows) for _ in range(5))) for _ in release.sets]
@@ -95,7 +95,7 @@ def synthetic_sums(release: Release) -> list[Sums]:
     return sums
 
 
-def _schema(release: Release) -> pa.Schema:
+def _schema(release: ReleasedObject) -> pa.Schema:
     job, frame = release.job, release.frame
     levels = [(name, list(frame.levels[name])) for name in job.modelled_columns]
     categories = [(name, pa.dictionary(pa.int32(), pa.infer_type(known))) for name, known in levels]
@@ -104,7 +104,7 @@ def _schema(release: Release) -> pa.Schema:
     return pa.schema([*categories, *((name, pa.float64()) for name in job.components), *further])
 
 
-def _table(release: Release, block: Block, weight: Floats) -> pa.Table:
+def _table(release: ReleasedObject, block: Block, weight: Floats) -> pa.Table:
     frame = release.frame
     categories = [
         pa.DictionaryArray.from_arrays(pa.array(frame.codes[name][block.frame_row]), pa.array(list(frame.levels[name])))

@@ -26,13 +26,14 @@ from dpdist.estimation.variance import Stage
 from dpdist.job import Table
 from dpdist.mechanisms.laplace_tables.release import NoisyTables
 from dpdist.models.protocol import Expectation, expected_of
+from dpdist.publish.further import Material, further
 from dpdist.publish.limits import limited
 from dpdist.publish.noisy_figures import noised_intervals
-from dpdist.publish.released import Release
+from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import Spreads, cell_estimates, composition, variances
 
 
-def expectations(release: Release, outcome: int = 0) -> list[tuple[Floats, Floats]] | None:
+def expectations(release: ReleasedObject, outcome: int = 0) -> list[tuple[Floats, Floats]] | None:
     """E(w|x) and E(wy|x) of an outcome per frame row, one pair a set; None where the model does not tell them."""
     if not isinstance(release.model(0), Expectation):
         return None
@@ -59,7 +60,7 @@ class Grounds(NamedTuple):
     spread: Spreads | None
 
 
-def estimates(release: Release, cells: Cells, grounds: Grounds) -> dict[str, list[Interval]]:
+def estimates(release: ReleasedObject, cells: Cells, grounds: Grounds) -> dict[str, list[Interval]]:
     """Counts, means and totals by estimator, the default one first."""
     expected, sums, spread = grounds
     if expected is None:
@@ -72,47 +73,54 @@ def estimates(release: Release, cells: Cells, grounds: Grounds) -> dict[str, lis
     return {"parameters": parameters, "records": combined_records(release, cells, sums, floor)}
 
 
-def table(release: Release, said: Table, grounds: Mapping[str, Grounds]) -> pa.Table:
+COLUMNS = ("statistic", "variable", "estimator")
+NUMBERS = ("estimate", "standard_error", "df", "lower", "upper")
+
+
+def table(
+    release: ReleasedObject, said: Table, grounds: Mapping[str, Grounds], material: Material | None = None
+) -> pa.Table:
     """One row per cell × statistic × estimator, cells in the declared order of levels; `grounds` by outcome, none where
-    figures themselves were released."""
+    figures themselves were released. `material` is needed for further statistics alone."""
     cells = cross(release.frame, said.by, said.margins)
-    first = release.job.outcomes[0]
-    wanted = {statistic.variable or first for statistic in said.statistics}
-    if isinstance(model := release.model(0), NoisyTables):
-        found = {first: {"parameters": noised_intervals(release, model, said, cells)}}
-    else:
-        found = {outcome: estimates(release, cells, each) for outcome, each in grounds.items() if outcome in wanted}
-    outcomes = release.job.outcomes
-    found = {outcome: limited(release, cells, outcomes.index(outcome), each) for outcome, each in found.items()}
-    names = {name: k for k, name in enumerate(STATISTICS)}
+    found = _intervals_of(release, said, cells, grounds, material)
     columns: dict[str, list[object]] = {name: [] for name in said.by}
-    figures: dict[str, list[object]] = {
-        name: []
-        for name in (
-            "statistic",
-            "variable",
-            "estimator",
-            "estimate",
-            "standard_error",
-            "df",
-            "lower",
-            "upper",
-            "suppressed",
-        )
-    }
+    figures: dict[str, list[object]] = {name: [] for name in (*COLUMNS, *NUMBERS, "suppressed")}
     for cell, label in enumerate(cells.labels):
-        for statistic in said.statistics:
-            for estimator, intervals in found[statistic.variable or first].items():
-                interval = intervals[names[statistic.name]]
+        for statistic, intervals in zip(said.statistics, found, strict=True):
+            for estimator, interval in intervals.items():
                 row = _row(interval, cell)
                 for name, level in zip(said.by, label, strict=True):
                     columns[name].append(level)
-                values = (statistic.name, statistic.variable, estimator, *row, row[0] is None)
+                values = (statistic.label, statistic.about, estimator, *row, row[0] is None)
                 for name, value in zip(figures, values, strict=True):
                     figures[name].append(value)
-    text = [(name, pa.string()) for name in (*said.by, "statistic", "variable", "estimator")]
-    number = [(name, pa.float64()) for name in ("estimate", "standard_error", "df", "lower", "upper")]
+    text = [(name, pa.string()) for name in (*said.by, *COLUMNS)]
+    number = [(name, pa.float64()) for name in NUMBERS]
     return pa.table(columns | figures, schema=pa.schema([*text, *number, ("suppressed", pa.bool_())]))
+
+
+def _intervals_of(
+    release: ReleasedObject, asked: Table, cells: Cells, grounds: Mapping[str, Grounds], material: Material | None
+) -> list[dict[str, Interval]]:
+    """By statistic of a table, intervals by estimator."""
+    first, outcomes = release.job.outcomes[0], release.job.outcomes
+    plain = [statistic for statistic in asked.statistics if statistic.name in STATISTICS]
+    wanted = {statistic.variable or first for statistic in plain}
+    if isinstance(model := release.model(0), NoisyTables):
+        found = {first: {"parameters": noised_intervals(release, model, asked, cells)}}
+    else:
+        found = {outcome: estimates(release, cells, each) for outcome, each in grounds.items() if outcome in wanted}
+    found = {outcome: limited(release, cells, outcomes.index(outcome), each) for outcome, each in found.items()}
+    made = []
+    for statistic in asked.statistics:
+        if statistic.name in STATISTICS:
+            own, k = found[statistic.variable or first], STATISTICS.index(statistic.name)
+            made.append({estimator: intervals[k] for estimator, intervals in own.items()})
+        else:
+            assert material is not None
+            made.append(further(material, cells, statistic))
+    return made
 
 
 def _row(interval: Interval, cell: int) -> list[float | None]:
@@ -125,7 +133,7 @@ def _row(interval: Interval, cell: int) -> list[float | None]:
 
 
 def from_parameters(
-    release: Release, cells: Cells, expected: Sequence[tuple[Floats, Floats]], spread: Spreads | None
+    release: ReleasedObject, cells: Cells, expected: Sequence[tuple[Floats, Floats]], spread: Spreads | None
 ) -> list[Interval]:
     """Counts, means and totals of the released parameters, with what makes up their errors."""
     n = release.frame.count.astype(float)
@@ -135,7 +143,7 @@ def from_parameters(
     return _intervals(points, variances(release, cells, expected, spread), [df] * len(points))
 
 
-def _records_of(release: Release, cells: Cells, grounds: Grounds, parameters: Sequence[Interval]) -> list[Interval]:
+def _records_of(release: ReleasedObject, cells: Cells, grounds: Grounds, parameters: Sequence[Interval]) -> list[Interval]:
     """T = V + S/m, V that of the parameters and S = W − V_x the synthetic records' own noise given x; where sets were drawn
     about one fit T = V + (V + W)/m; V where records agree with the parameters' table; as `combined_records` where V is not
     known."""
@@ -155,7 +163,7 @@ def _records_of(release: Release, cells: Cells, grounds: Grounds, parameters: Se
 
 
 def combined_records(
-    release: Release, cells: Cells, sums: Sequence[Sums], floor: Sequence[Interval] | None = None
+    release: ReleasedObject, cells: Cells, sums: Sequence[Sums], floor: Sequence[Interval] | None = None
 ) -> list[Interval]:
     """T = B/m + W, W times a public design effect. Under FBP weights are constant given x and W misses the error of
     E(w|x): T is at least `floor`'s."""
@@ -172,7 +180,7 @@ def combined_records(
     return _intervals([each.value for each in combined], [error**2 for error in totals], degrees)
 
 
-def _per_set(release: Release, cells: Cells, sums: Sequence[Sums]) -> list[Figures]:
+def _per_set(release: ReleasedObject, cells: Cells, sums: Sequence[Sums]) -> list[Figures]:
     """Counts, means and totals of every set's records, raked if the job says so."""
     frame, rake = release.frame, margins_of(release.job, release.frame)
     stage = Stage.of(stratum_sizes(frame), lonely=release.job.survey.lonely_record)

@@ -44,7 +44,7 @@ def block_rows(draws: int) -> int:
     return int(2 ** np.clip(np.floor(np.log2(TENSOR_BYTES / (8 * draws))), 7, 16))
 
 
-def span_blocks(draws: int) -> int:
+def blocks_of_a_part(draws: int) -> int:
     """Blocks per span."""
     return max(1, SPAN_VALUES // (draws * block_rows(draws)))
 
@@ -117,11 +117,11 @@ class Layout:
 
     def spans(self, stratum: int) -> list[range]:
         """Block numbers of each span of a stratum."""
-        own, size = self.blocks.of_stratum(stratum), span_blocks(self.draws)
+        own, size = self.blocks.of_stratum(stratum), blocks_of_a_part(self.draws)
         return [range(start, min(start + size, own.stop)) for start in range(own.start, own.stop, size)]
 
     @cached_property
-    def span_edges(self) -> tuple[int, ...]:
+    def part_edges(self) -> tuple[int, ...]:
         """Borders of all spans, in records."""
         strata = range(len(self.frame.stratum_labels))
         return (0, *(self.blocks.edges[span.stop] for k in strata for span in self.spans(k)))
@@ -150,7 +150,7 @@ class Layout:
 
     def task_bytes(self, stratum: int) -> int:
         """Projected peak memory of a task on this stratum, the worker process included."""
-        count = min(int(self.frame.stratum_count[stratum]), span_blocks(self.draws) * block_rows(self.draws))
+        count = min(int(self.frame.stratum_count[stratum]), blocks_of_a_part(self.draws) * block_rows(self.draws))
         block = min(count, block_rows(self.draws))
         tensor = 3 * 8 * self.draws * block if self.log_lik else 0
         draws = 8 * self.draws * (16 * self.parameters + 100)

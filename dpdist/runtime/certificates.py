@@ -86,13 +86,13 @@ def load_certificates(path: Path) -> list[x509.Certificate]:
 _REMEDY = "make certificates with `dpdist cluster certs DIR` and give each machine the folder of its role"
 
 
-def _make_authority(own: Path) -> None:
+def _make_authority(folder: Path) -> None:
     now = datetime.now(UTC)
-    earlier = load_certificates(own / CA) if (own / CA).exists() else []
+    earlier = load_certificates(folder / CA) if (folder / CA).exists() else []
     made, key = _authority(f"dpdist cluster {now:%Y-%m-%d %H:%M:%S}", *_from_now(AUTHORITY_DAYS))
-    _write_key(own / PRIVATE_KEY, key)
+    _write_key(folder / PRIVATE_KEY, key)
     trusted = [made, *(one for one in earlier if one.not_valid_after_utc > now)]
-    write_text(own / CA, "".join(map(_pem, trusted)))
+    write_text(folder / CA, "".join(map(_pem, trusted)))
 
 
 def _authority(title: str, begins: datetime, ends: datetime) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:

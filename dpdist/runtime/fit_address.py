@@ -19,7 +19,7 @@ from dpdist.engine.protocol import Noise, Rounds
 from dpdist.estimation.frame_table import frame_from_table
 from dpdist.job import Job
 from dpdist.mechanisms.models import builder_of
-from dpdist.mechanisms.on_reference import Learned, standing
+from dpdist.mechanisms.on_reference import Learned, fixed_model
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import StratumModel
 from dpdist.runtime.blocks import Layout
@@ -71,10 +71,10 @@ class Fit:
 
     def fitted(self, stratum: int) -> StratumModel:
         """The model with what it takes from the reference, once that is learned."""
-        return standing(self.model(stratum), self.learned(stratum) if self.job.refers else None)
+        return fixed_model(self.model(stratum), self.learned(stratum) if self.job.has_reference else None)
 
     def rounds(self, model: StratumModel, store: StratumStore) -> Rounds:
-        learned = self.learned(store.stratum) if self.job.refers else None
+        learned = self.learned(store.stratum) if self.job.has_reference else None
         return mechanism_of(self.job).protect(self.job, model, store, learned)
 
     def learned(self, stratum: int) -> Learned:

@@ -104,12 +104,12 @@ class GoodnessOfFit:
         return {"law": self.law, "measure": MEASURE, "score": score, "statistics": shown}
 
 
-def refuse_misfit(job: Job, found: GoodnessOfFit) -> None:
+def refuse_misfit(job: Job, fit: GoodnessOfFit) -> None:
     """Raises `JobError` with the figures, which are public, where the fit is below what the job demands."""
     least = job.fit.refuse_below
-    if least is None or (found.score is not None and found.score >= least):
+    if least is None or (fit.score is not None and fit.score >= least):
         return
-    told = f"the {found.law} law on the reference: {found.in_words()}"
+    told = f"the {fit.law} law on the reference: {fit.in_words()}"
     remedy = "take reference_tables, or a family that fits; or lower fit.refuse_below"
     raise JobError(job.dataset, [Problem("fit.refuse_below", told, f"at least {least:g} for every statistic", remedy)])
 
@@ -148,7 +148,7 @@ def compared(
                 errors = np.sqrt([each.variance for each in estimates])
             off = _expectations(cells, sums) - [each.value for each in estimates]
             judged = (cells.membership @ n >= LEAST) & (errors > 0)
-            for statistic in table.statistics:
+            for statistic in (each for each in table.statistics if each.name in STATISTICS):
                 k = STATISTICS.index(statistic.name)
                 if (statistic.variable or job.outcomes[0]) == outcome:
                     for cell in np.flatnonzero(judged[k]):

@@ -27,19 +27,19 @@ class Journal(NamedTuple):
     def request(self, round: int) -> Path:
         return self.folder / f"{round:03d}.request"
 
-    def carry(self, round: int, span: int) -> Path:
-        return self.folder / f"{round:03d}-{span:05d}-carry.npy"
+    def carry(self, round: int, part: int) -> Path:
+        return self.folder / f"{round:03d}-{part:05d}-carry.npy"
 
-    def result(self, round: int, span: int) -> Path:
-        return self.folder / f"{round:03d}-{span:05d}.npz"
+    def result(self, round: int, part: int) -> Path:
+        return self.folder / f"{round:03d}-{part:05d}.npz"
 
     def total(self, round: int) -> Path:
         return self.folder / f"{round:03d}.npz"
 
-    def finished(self, round: int, span: int) -> bool:
+    def finished(self, round: int, part: int) -> bool:
         """True if a round's result in a span is whole, and so are the carry and the by-products that it left."""
-        path = self.result(round, span)
-        return self._whole(path) and self.store.intact(self.left(round, span), self.confidential)
+        path = self.result(round, part)
+        return self._whole(path) and self.store.intact(self.left(round, part), self.confidential)
 
     def sound(self, spans: int) -> bool:
         """True if all totals are whole, and so is what the last finished round left in every span."""
@@ -49,9 +49,9 @@ class Journal(NamedTuple):
         left = (self.finished(rounds - 1, span) for span in range(spans) if rounds)
         return all(_readable(self.total(round)) for round in range(rounds)) and all(left)
 
-    def left(self, round: int, span: int) -> dict[str, str]:
+    def left(self, round: int, part: int) -> dict[str, str]:
         """Files that a finished round left in a span, with their checksums."""
-        with np.load(self.result(round, span)) as file:
+        with np.load(self.result(round, part)) as file:
             said: dict[str, str] = json.loads(str(file["left"]))
             return said
 
@@ -61,19 +61,19 @@ class Journal(NamedTuple):
         self.store.take_all(paths)
         return [entry(path, "partial") for path in paths]
 
-    def take_carry(self, round: int, span: int) -> None:
+    def take_carry(self, round: int, part: int) -> None:
         """Bring a span's result and carry here, whole."""
-        self.store.take(self.result(round, span), anew=True)
-        name = str(self.carry(round, span).relative_to(self.confidential))
-        self.store.take_files({name: self.left(round, span)[name]}, self.confidential)
+        self.store.take(self.result(round, part), anew=True)
+        name = str(self.carry(round, part).relative_to(self.confidential))
+        self.store.take_files({name: self.left(round, part)[name]}, self.confidential)
 
-    def carried(self, round: int, span: int) -> Carry:
+    def block_state(self, round: int, part: int) -> Carry:
         """What a round left of a span's records: mapped, not read, as a pass need not touch all of it."""
         if not self.store.shared:
-            self.take_carry(round, span)
-        with np.load(self.result(round, span)) as file:
+            self.take_carry(round, part)
+        with np.load(self.result(round, part)) as file:
             names = file["names"].tolist()
-        return dict(zip(names, np.asarray(np.load(self.carry(round, span), mmap_mode="r")), strict=True))
+        return dict(zip(names, np.asarray(np.load(self.carry(round, part), mmap_mode="r")), strict=True))
 
     def recorded(self, round: int, spans: int) -> dict[str, str]:
         """By-products that the last round's spans have kept elsewhere."""
@@ -86,7 +86,7 @@ class Journal(NamedTuple):
         for round in range(before):
             for path in self.folder.glob(f"{round:03d}-*.np?"):
                 path.unlink()
-        self.store.drop([self.folder / name for name in self.store.names(self.folder) if _of_span(name) < before])
+        self.store.drop([self.folder / name for name in self.store.names(self.folder) if _of_part(name) < before])
 
     def remove(self) -> None:
         if self.folder.exists():
@@ -108,7 +108,7 @@ def entry(path: Path, name: str) -> Floats:
     return entry
 
 
-def _of_span(name: str) -> float:
+def _of_part(name: str) -> float:
     """The round of a span's file; infinite for a request or a total."""
     return int(name[:3]) if "-" in name and not name.startswith(".") else float("inf")
 

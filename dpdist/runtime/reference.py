@@ -34,7 +34,7 @@ from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
 from dpdist.models.copula.model import Scores
 from dpdist.models.protocol import Draws, Improper, StratumModel
 from dpdist.privacy.weight_search import NotReached, reference_counts
-from dpdist.privacy.weights import foreseen
+from dpdist.privacy.weights import for_later_files
 from dpdist.runtime.blocks import block_rows
 from dpdist.runtime.executors import Executor
 from dpdist.runtime.fit_address import Address, Fit
@@ -64,7 +64,7 @@ def learned_from(
     `copied` has further columns of these records, which synthetic ones take.
 
     Weights are learned on no more records than the current stratum has: the fewer a fit has, the wider it is and the larger
-    its bounds; those of `weighted` under fits that are wider still (`foreseen`). Raises `Improper`, `NotReached`,
+    its bounds; those of `weighted` under fits that are wider still (`for_later_files`). Raises `Improper`, `NotReached`,
     `Unconverged` or `Spurious`.
     """
     if isinstance(model, ReferenceCells):
@@ -76,7 +76,7 @@ def learned_from(
         return learn_whitening(model, records)
     facts = None
     if isinstance(model, Scores):
-        facts = model.within(model.told(records, key.child(f"places {stratum}"))).levelled(records)
+        facts = model.within(model.summarise(records, key.child(f"places {stratum}"))).bias_corrected(records)
         if not job.frozen:
             return Learned(Draws({}), 1.0, facts=facts)
         model = model.within(facts)
@@ -87,14 +87,14 @@ def learned_from(
     try:
         learned, draws = run_rounds(rounds, model, sampler, key, stratum, blocks)
     except Improper as failure:
-        if reference_counts(job.mechanism) is not foreseen:
+        if reference_counts(job.mechanism) is not for_later_files:
             raise
         third = "a reference's record counts a third at most, as far as a current file's fit may lie from its own"
         raise Improper(f"{failure}; {third}") from None
     if job.mechanism.clamps and isinstance(model, Generated):
         check_clamp(model, learned.theta, draws, evenly(records, TRIED))
     if isinstance(model, Scores) and learned.frozen is not None:
-        facts = model.undone(records, learned.frozen.weigh(model, records)[1])
+        facts = model.weights_corrected(records, learned.frozen.weigh(model, records)[1])
     if job.frozen:
         return learned._replace(facts=facts)
     some = evenly(records, min(current, CHECKED))
@@ -123,7 +123,7 @@ class LearnOne:
         current = int(fit.frame.stratum_count[stratum])
         try:
             if isinstance(model, ReferenceCells) and fit.job.carries:
-                learned = learn_cells(model, *carried_records(fit, model, stratum))
+                learned = learn_cells(model, *earlier_points(fit, model, stratum))
             else:
                 records = fit.reference_records(stratum)
                 copied = fit.copied(records)
@@ -139,9 +139,9 @@ class LearnOne:
         return Outcome(stratum, None)
 
 
-def carried_records(fit: Fit, model: ReferenceCells, stratum: int) -> tuple[list[Records], Floats]:
+def earlier_points(fit: Fit, model: ReferenceCells, stratum: int) -> tuple[list[Records], Floats]:
     """The points of an earlier release for every outcome, and how many records each cell's stand for."""
-    table = read_table(fit.space.carried).to_pandas()
+    table = read_table(fit.space.earlier_points).to_pandas()
     rows = fit.frame.rows_of(stratum)
     table = table[(table["frame"] >= rows.start) & (table["frame"] < rows.stop)]
     found = []
@@ -157,7 +157,7 @@ def carried_records(fit: Fit, model: ReferenceCells, stratum: int) -> tuple[list
 
 def learn(fit: Fit, strata: Iterable[int], workers: Executor, listener: Listener) -> list[Outcome]:
     """All that the job's reference fixes for these strata. Returns the failures, by stratum: they are public."""
-    wanted = list(strata) if fit.job.refers else []
+    wanted = list(strata) if fit.job.has_reference else []
     failures = []
     with stage(listener, "reference", len(wanted)) if wanted else nullcontext(lambda _: None) as tick:
         for outcome in workers.map(LearnOne(fit.address), wanted):

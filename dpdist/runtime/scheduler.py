@@ -14,7 +14,7 @@ from typing import Any
 
 from dpdist.core.errors import ClusterError, WorkspaceError
 from dpdist.job import Runtime
-from dpdist.runtime.tls import Credentials, reach
+from dpdist.runtime.tls import Credentials, connect
 from dpdist.storage.objects import Objects, is_url
 
 ALLOWED_DEATHS = 20
@@ -87,7 +87,7 @@ class Place:
         import dask
         from distributed import Client
 
-        reach(self.address, self.security, self.timeout)
+        connect(self.address, self.security, self.timeout)
         with dask.config.set({"distributed.comm.timeouts.connect": f"{self.timeout}s"}):
             try:
                 return Client(self.address, security=self.security, timeout=self.timeout)

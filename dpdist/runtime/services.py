@@ -15,7 +15,7 @@ from typing import Any
 from dpdist.core.errors import ClusterError
 from dpdist.runtime import scheduler as remote
 from dpdist.runtime.json_logs import log_as_json
-from dpdist.runtime.tls import Credentials, own_address, reach
+from dpdist.runtime.tls import Credentials, address_here, connect
 
 PORT = 8786
 HTTP = "127.0.0.1:0"
@@ -81,7 +81,7 @@ def serve_worker(
         while True:
             nanny = await distributed.Nanny(
                 address,
-                host=host or own_address(address),
+                host=host or address_here(address),
                 name=name,
                 worker_port=port,
                 port=port + 1 if port else 0,
@@ -97,10 +97,10 @@ def serve_worker(
             await nanny.close(reason="told to end" if told else "scheduler lost")
             if told:
                 return
-            await asyncio.to_thread(reach, address, security, patience)
+            await asyncio.to_thread(connect, address, security, patience)
 
     with dask.config.set({**remote.settings(60.0), **_HTTP_ROUTES, "dpdist.json-logs": json_logs}):
-        reach(address, security, patience)
+        connect(address, security, patience)
         asyncio.run(run())
 
 

@@ -76,7 +76,7 @@ def _unfinished(fit: Fit, strata: Iterable[int]) -> set[int]:
     """Those that are to be made, also where a mark stands over files that are not whole: it is taken back."""
     left = set(strata) - fit.done(strata)
     for k in left:
-        withdraw(fit.space.marks, fit.unit(k), fit.space.store)
+        withdraw(fit.space.completions, fit.unit(k), fit.space.store)
     return left
 
 

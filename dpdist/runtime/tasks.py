@@ -1,4 +1,4 @@
-"""Tasks and drivers of protection: small strata whole, in bins; giant strata round by round, a task per span."""
+"""Tasks and drivers of protection: small strata whole, in bins; giant strata round by round, a task per part."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ def protect_small(fit: Fit, stratum: int) -> Outcome:
     """All rounds of a stratum in memory; leaves its by-products and its completion mark."""
     numbers = fit.layout.blocks.of_stratum(stratum)
     model, store = fit.fitted(stratum), fit.store(stratum)
-    span = store.span(0)
-    recorders = [span.block(fit.block_start(stratum, number)) for number in numbers]
+    part = store.part(0)
+    recorders = [part.block(fit.block_start(stratum, number)) for number in numbers]
     label = fit.frame.stratum_labels[stratum]
     try:
         records, noise = fit.records(numbers), fit.noise(stratum)
         released = run_rounds(fit.rounds(model, store), model, fit.sampler, fit.key, label, records, recorders, noise)
-        span.close()
+        part.close()
         store.close([model.describe(theta) for theta in released.parameters])
     except (Improper, NotReached, Unconverged) as failure:
         return Outcome(stratum, str(failure))
@@ -91,44 +91,44 @@ def protect_small(fit: Fit, stratum: int) -> Outcome:
 
 
 @dataclass(frozen=True)
-class VisitSpan:
+class VisitPart:
     """Task: one pass over one span of a giant stratum; leaves the span's carry and then its result."""
 
     address: Address
     stratum: int
     round: int
 
-    def __call__(self, span: int) -> int:
+    def __call__(self, part: int) -> int:
         fit = self.address.open()
         journal = journal_of(fit, self.stratum)
-        if journal.finished(self.round, span):
-            return span
+        if journal.finished(self.round, part):
+            return part
         journal.store.take(journal.request(self.round), anew=True)
         request: Pass = pickle.loads(journal.request(self.round).read_bytes())
-        numbers = fit.layout.spans(self.stratum)[span]
+        numbers = fit.layout.spans(self.stratum)[part]
         blocks = fit.records(numbers)
-        carry = journal.carried(self.round - 1, span) if self.round else {}
+        carry = journal.block_state(self.round - 1, part) if self.round else {}
         edges = np.concatenate([[0], np.cumsum([len(block) for block in blocks])])
         slices = [slice(int(a), int(b)) for a, b in pairwise(edges)]
         carries: list[Carry] = [{name: values[own] for name, values in carry.items()} for own in slices]
-        store = fit.store(self.stratum).span(span)
+        store = fit.store(self.stratum).part(part)
         recorders = [store.block(fit.block_start(self.stratum, number)) for number in numbers]
         partial = visit_blocks(request, blocks, carries, recorders)
         recorded = store.close()
         names = sorted(carries[0])
-        with replaced(journal.carry(self.round, span), durable=False) as temporary, temporary.open("wb") as handle:
+        with replaced(journal.carry(self.round, part), durable=False) as temporary, temporary.open("wb") as handle:
             np.save(handle, np.array([np.concatenate([own[name] for own in carries]) for name in names]))
-        left = recorded | checksums([journal.carry(self.round, span)], journal.confidential)
-        with replaced(journal.result(self.round, span)) as temporary, temporary.open("wb") as handle:
+        left = recorded | checksums([journal.carry(self.round, part)], journal.confidential)
+        with replaced(journal.result(self.round, part)) as temporary, temporary.open("wb") as handle:
             np.savez(handle, partial=partial, names=names, left=json.dumps(left))
         byproducts = [journal.confidential / name for name in left]
-        for kept in (byproducts, [journal.result(self.round, span)]):
+        for kept in (byproducts, [journal.result(self.round, part)]):
             journal.store.keep(kept)
             journal.store.forget(kept)
-        return span
+        return part
 
-    def unit(self, span: int) -> dict[str, int | str]:
-        blocks = self.address.open().layout.spans(self.stratum)[span]
+    def unit(self, part: int) -> dict[str, int | str]:
+        blocks = self.address.open().layout.spans(self.stratum)[part]
         return {"fit": self.address.name, "stratum": self.stratum, "block": blocks.start, "blocks": len(blocks)}
 
 
@@ -148,7 +148,7 @@ def protect_giant(fit: Fit, stratum: int, workers: Executor, tick: Callable[[int
             with replaced(journal.request(round)) as temporary:
                 temporary.write_bytes(pickle.dumps(request))
             journal.store.keep([journal.request(round)])
-            for _ in workers.map(VisitSpan(fit.address, stratum, round), range(len(spans))):
+            for _ in workers.map(VisitPart(fit.address, stratum, round), range(len(spans))):
                 tick(0)
             partials = journal.partials(round, len(spans))
             with replaced(journal.total(round)) as temporary, temporary.open("wb") as handle:

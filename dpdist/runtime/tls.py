@@ -72,7 +72,7 @@ def _security(authority: str, certificate: str, key: str) -> Any:
     return Security(tls_ca_file=authority, require_encryption=True, **roles)
 
 
-def reach(address: str, security: Any, timeout: float, who: str = "the scheduler") -> None:
+def connect(address: str, security: Any, timeout: float, who: str = "the scheduler") -> None:
     """Wait until a scheduler greets this side. Raises `ClusterError` that names the cause: at once if certificates do not
     fit, after `timeout` seconds if nobody answers."""
     deadline = time.monotonic() + timeout
@@ -94,7 +94,7 @@ def reach(address: str, security: Any, timeout: float, who: str = "the scheduler
         time.sleep(_RETRY_INTERVAL)
 
 
-def own_address(address: str) -> str:
+def address_here(address: str) -> str:
     """The address from which this machine speaks to a scheduler; nothing is sent.
 
     Dask would ask for its way to the internet, and take loopback where there is none.
@@ -152,9 +152,9 @@ def _network_cause(error: OSError) -> str:
     return error.strerror or str(error) or type(error).__name__
 
 
-def _issued(own: x509.Certificate, authority: x509.Certificate) -> bool:
+def _issued(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
     try:
-        own.verify_directly_issued_by(authority)
+        certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature):
         return False
     return True

@@ -65,9 +65,9 @@ class ReferenceSampler:
         return GridSampler(self.draws) if isinstance(model, Gridded) else self.own
 
 
-def reference_sampler(job: Job, own: Sampler) -> ReferenceSampler:
+def reference_sampler(job: Job, sampler: Sampler) -> ReferenceSampler:
     """S draws whatever the sampler."""
-    return ReferenceSampler(job.sampler.total, own)
+    return ReferenceSampler(job.sampler.total, sampler)
 
 
 def completed(model: StratumModel, sampler: Sampler) -> StratumModel:

@@ -196,9 +196,9 @@ def data_of(model: StratumModel, posterior: Floats | Clamped) -> Mapping[str, An
     return {**model.stan_data(nothing), **model.stan_records(on.records, on.alpha, on.offset, on.clamp)}
 
 
-def _figures(found: Found) -> dict[str, float]:
+def _figures(diagnostics: Found) -> dict[str, float]:
     """Diagnostics in numbers; what is not defined is NaN."""
-    said = found.as_dict()
+    said = diagnostics.as_dict()
     return {name: np.nan if value is None else float(value) for name, value in said.items() if name != "worst_rhat_of"}
 
 

@@ -176,13 +176,13 @@ def _fit(
 
 
 def _method(
-    executable: Executable, own: Path, data: Mapping[str, Any], seed: int, method: str, *arguments: str
+    executable: Executable, folder: Path, data: Mapping[str, Any], seed: int, method: str, *arguments: str
 ) -> dict[str, Floats]:
     """Run a method that writes one file; its columns by variable, shape (row, …)."""
-    output = own / "output.csv"
+    output = folder / "output.csv"
     command = [str(executable.path), f"method={method}", *arguments, "random", f"seed={seed}"]
-    command += ["data", f"file={_write_data(own, data)}", "output", f"file={output}", f"sig_figs={_EXACT}"]
-    with (own / "console-stdout.txt").open("w") as console:
+    command += ["data", f"file={_write_data(folder, data)}", "output", f"file={output}", f"sig_figs={_EXACT}"]
+    with (folder / "console-stdout.txt").open("w") as console:
         environment = {**os.environ, _THREADS: "1"}
         subprocess.run(command, stdin=subprocess.DEVNULL, stdout=console, stderr=console, env=environment, check=True)
     lines = [line for line in output.read_text().splitlines() if line and not line.startswith("#")]
@@ -219,8 +219,8 @@ def _environment_kept() -> Iterator[None]:
             os.environ[_THREADS] = before
 
 
-def _console(own: Path) -> str:
-    return "\n".join(path.read_text(errors="replace") for path in sorted(own.glob("*.txt")))
+def _console(folder: Path) -> str:
+    return "\n".join(path.read_text(errors="replace") for path in sorted(folder.glob("*.txt")))
 
 
 def message(console: str) -> str:
@@ -237,8 +237,8 @@ def message(console: str) -> str:
     return re.sub(rf"({place}|{word})|{number}", lambda found: found[1] or "…", text)
 
 
-def _write_data(own: Path, data: Mapping[str, Any]) -> Path:
-    path = own / "data.json"
+def _write_data(folder: Path, data: Mapping[str, Any]) -> Path:
+    path = folder / "data.json"
     cmdstanpy().write_stan_json(str(path), dict(data))
     return path
 

@@ -168,7 +168,7 @@ def _array(
     shape: tuple[int, ...],
     chunks: tuple[int, ...],
     dims: tuple[str, ...],
-    said: dict[str, str],
+    array: dict[str, str],
 ) -> None:
     group.create_array(
         name,
@@ -178,7 +178,7 @@ def _array(
         fill_value=float("nan"),
         compressors=_CODEC,
         dimension_names=dims,
-        attributes=dict(said),
+        attributes=dict(array),
     )
 
 

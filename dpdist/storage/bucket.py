@@ -67,7 +67,7 @@ class Bucket:
     def take_files(self, files: Mapping[str, str], root: Path) -> None:
         _each(lambda entry: self._take_whole(root / entry[0], entry[1]), files.items())
 
-    def take_marked(self, marks: Iterable[Path], root: Path, wanted: Callable[[str], bool]) -> None:
+    def take_marked(self, completions: Iterable[Path], root: Path, wanted: Callable[[str], bool]) -> None:
         def take(mark: Path) -> None:
             if not self.take(mark, anew=True):
                 return
@@ -79,13 +79,13 @@ class Bucket:
                 self.objects.delete([self._name(mark)])
                 raise
 
-        _each(take, marks)
+        _each(take, completions)
 
     def keep(self, paths: Iterable[Path]) -> None:
         self._check()
         _each(lambda path: self.objects.put(self._name(path), path), paths)
 
-    def settle(self, path: Path) -> bool:
+    def put_if_absent(self, path: Path) -> bool:
         """A put may be refused for another's that is under way, and then fails: what stands nowhere is settled again."""
         own, name = path.read_bytes(), self._name(path)
         for attempt in range(SETTLINGS):
@@ -100,9 +100,9 @@ class Bucket:
         for path in paths:
             path.unlink(missing_ok=True)
 
-    def drop(self, places: Iterable[Path]) -> None:
+    def drop(self, paths: Iterable[Path]) -> None:
         self._check()
-        for name in map(self._name, places):
+        for name in map(self._name, paths):
             self.objects.delete([name, *self.objects.below(name)])
 
     def names(self, folder: Path) -> set[str]:
@@ -111,9 +111,9 @@ class Bucket:
     def intact(self, files: Mapping[str, str], root: Path) -> bool:
         return all(_each(lambda name: self.objects.exists(self._name(root / name)), files))
 
-    def finished(self, marks: Iterable[Path], root: Path) -> set[Path]:
+    def finished(self, completions: Iterable[Path], root: Path) -> set[Path]:
         """Content is compared when it is fetched; here an object counts that is there."""
-        asked = list(marks)
+        asked = list(completions)
         if len(asked) >= AT_ONCE:
             there = self.names(asked[0].parent)
             asked = [mark for mark in asked if mark.name in there]

@@ -49,7 +49,7 @@ class StratumStore:
 
     def refuse_late(self) -> None:
         """Raises `Superseded` once the stratum's mark stands; never in an object store, where a conditional put decides."""
-        if self.space.store.shared and (self.space.marks / f"{self.folder.name}.json").exists():
+        if self.space.store.shared and (self.space.completions / f"{self.folder.name}.json").exists():
             raise Superseded
 
     def posterior(self, fit: str, draws: Confidential[Draws]) -> None:
@@ -63,8 +63,8 @@ class StratumStore:
         figures = {name: None if np.isnan(value) else value for name, value in said["diagnostics"].items()}
         self._summary = {**said, "diagnostics": figures}
 
-    def span(self, number: int) -> SpanStore:
-        return SpanStore(self, number)
+    def part(self, number: int) -> PartStore:
+        return PartStore(self, number)
 
     def chunks(self, start: int, stop: int) -> list[Path]:
         """Files of the log-likelihood tensor that hold records start:stop."""
@@ -86,7 +86,7 @@ class StratumStore:
 
 
 @dataclass
-class SpanStore:
+class PartStore:
     """Bounds of a span of blocks, gathered into one file of the stratum's part."""
 
     stratum: StratumStore
@@ -113,7 +113,7 @@ class SpanStore:
 class BlockStore:
     """Recorder of one block; a block owns its chunks of the log-likelihood tensor."""
 
-    span: SpanStore
+    span: PartStore
     start: int
 
     @property

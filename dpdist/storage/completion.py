@@ -15,7 +15,7 @@ def checksums(files: Iterable[Path], root: Path) -> dict[str, str]:
 
 
 def mark(
-    marks: Path,
+    folder: Path,
     unit: str,
     files: Iterable[Path],
     root: Path,
@@ -28,12 +28,12 @@ def mark(
     left, whole: the bytes of a unit are the same on machines of one type.
     """
     own = list(files)
-    said, path = checksums(own, root), marks / f"{unit}.json"
+    said, path = checksums(own, root), folder / f"{unit}.json"
     if elsewhere:
         said = dict(sorted({**elsewhere, **said}.items()))
     store.keep(own)
     write_json(path, said)
-    if not store.settle(path):
+    if not store.put_if_absent(path):
         write_json(path, said)
         store.keep(own)
         store.keep([path])
@@ -42,16 +42,16 @@ def mark(
 def mark_once(path: Path, files: Iterable[Path], root: Path, store: Store = FOLDER) -> None:
     """Record files that are kept already, unless somebody has: an earlier mark stands."""
     write_json(path, checksums(files, root))
-    store.settle(path)
+    store.put_if_absent(path)
 
 
-def withdraw(marks: Path, unit: str, store: Store = FOLDER) -> None:
+def withdraw(folder: Path, unit: str, store: Store = FOLDER) -> None:
     """Take back the mark of a unit that has to be made again: what it vouched for is not whole. In an object store the next
     mark replaces it."""
     if store.shared:
-        (marks / f"{unit}.json").unlink(missing_ok=True)
+        (folder / f"{unit}.json").unlink(missing_ok=True)
 
 
-def finished(marks: Path, unit: str, root: Path, store: Store = FOLDER) -> bool:
+def finished(folder: Path, unit: str, root: Path, store: Store = FOLDER) -> bool:
     """True if the unit's mark stands and no file of it is missing, truncated or changed."""
-    return bool(store.finished([marks / f"{unit}.json"], root))
+    return bool(store.finished([folder / f"{unit}.json"], root))

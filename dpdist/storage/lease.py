@@ -54,12 +54,12 @@ class Lease:
 
     def _taken(self) -> Tag:
         found = self._objects.get(self._name)
-        tag = self._objects.create(self._name, self._said()) if found is None else None
-        if tag is not None and self._objects.create(self._name, self._said()) is not None:
+        tag = self._objects.create(self._name, self._text()) if found is None else None
+        if tag is not None and self._objects.create(self._name, self._text()) is not None:
             unsafe = "the store ignores conditional writes (If-None-Match): two writers could mix what they write"
             raise WorkspaceError(self._objects.url, unsafe, "use a store that knows them, or a shared folder", 2)
         if tag is None and (tag := self._mine()) is None:
-            old, own = self._silent(), self._said()
+            old, own = self._silent(), self._text()
             tag = self._objects.update(self._name, own, old) if old else self._objects.create(self._name, own)
             tag = tag or self._mine()
         if tag is None:
@@ -81,8 +81,8 @@ class Lease:
             time.sleep(BEAT / 3)
         return seen
 
-    def _held(self, said: dict[str, Any]) -> WorkspaceError:
-        holder = f" (process {said['process']} on {said['host']})" if {"process", "host"} <= said.keys() else ""
+    def _held(self, lease: dict[str, Any]) -> WorkspaceError:
+        holder = f" (process {lease['process']} on {lease['host']})" if {"process", "host"} <= lease.keys() else ""
         remedy = f"wait for that run to end, or end it: {SILENCE:g} s later its lease is free; to clear it at once, delete "
         return WorkspaceError(self._objects.url, f"another run is using it{holder}", remedy + self._name)
 
@@ -91,7 +91,7 @@ class Lease:
             self._beats += 1
             with suppress(WorkspaceError):  # the store is away; who has taken the lease meanwhile is seen when it is back
                 sent = time.monotonic()
-                tag = self._objects.update(self._name, self._said(), self._tag) or self._mine()
+                tag = self._objects.update(self._name, self._text(), self._tag) or self._mine()
                 if tag is None:
                     return self._lost.set()
                 self._tag, self._renewed = tag, sent
@@ -102,7 +102,7 @@ class Lease:
         found = self._objects.get(self._name)
         return found.tag if found is not None and _parsed(found.data).get("token") == self._token else None
 
-    def _said(self) -> bytes:
+    def _text(self) -> bytes:
         said = {"host": socket.gethostname(), "process": os.getpid(), "token": self._token, "beats": self._beats}
         return json.dumps(said).encode()
 

@@ -33,7 +33,7 @@ def drawn_once(space: Workspace, path: Path, facts: Mapping[str, str], draw: Cal
     Raises `WorkspaceError` where kept noise is lost, damaged, or was drawn for something else, and where none may be drawn
     any more (`Workspace.sealed`).
     """
-    mark = space.marks / f"noise-{path.stem}.json"
+    mark = space.completions / f"noise-{path.stem}.json"
     told = space.store.take(mark)
     if not space.store.take(path):
         if told or space.sealed:
@@ -69,7 +69,7 @@ def _draw(space: Workspace, path: Path, facts: Mapping[str, str], draw: Callable
         finally:
             temporary.unlink(missing_ok=True)
     try:
-        space.store.settle(path)
+        space.store.put_if_absent(path)
     except BaseException:  # what stands here alone would be taken for what was kept
         path.unlink(missing_ok=True)
         raise
@@ -98,21 +98,21 @@ def _lost(space: Workspace, path: Path) -> WorkspaceError:
     return _refused(space, path, found, "give the same --replay again" if space.replayed else _RESTORE)
 
 
-def _differences(said: Mapping[str, str], facts: Mapping[str, str]) -> list[str]:
+def _differences(kept: Mapping[str, str], facts: Mapping[str, str]) -> list[str]:
     """What differs, in words; checksums of confidential sums are not shown."""
-    names = [name for name in sorted(said.keys() | facts.keys()) if said.get(name) != facts.get(name)]
+    names = [name for name in sorted(kept.keys() | facts.keys()) if kept.get(name) != facts.get(name)]
     return [
-        DIGESTS.get(name) or f"{name} ({said.get(name, 'not stated')} there, {facts.get(name, 'not stated')} here)"
+        DIGESTS.get(name) or f"{name} ({kept.get(name, 'not stated')} there, {facts.get(name, 'not stated')} here)"
         for name in names
     ]
 
 
-def _remedy(space: Workspace, said: Mapping[str, str]) -> str:
-    code = f"the code that drew it (dpdist {said.get('dpdist', '?')} and opendp {said.get('opendp', '?')})"
+def _remedy(space: Workspace, kept: Mapping[str, str]) -> str:
+    code = f"the code that drew it (dpdist {kept.get('dpdist', '?')} and opendp {kept.get('opendp', '?')})"
     if space.replayed:
         return f"replay with {code}, in a new folder"
     return f"go on with {code}, or begin again in a new folder, which spends the budget again"
 
 
-def _refused(space: Workspace, path: Path, found: str, remedy: str = _RESTORE) -> WorkspaceError:
-    return WorkspaceError(space.place, f"{path.relative_to(space.root).as_posix()} {found}", remedy, exit_code=2)
+def _refused(space: Workspace, path: Path, what: str, remedy: str = _RESTORE) -> WorkspaceError:
+    return WorkspaceError(space.place, f"{path.relative_to(space.root).as_posix()} {what}", remedy, exit_code=2)

@@ -74,7 +74,7 @@ class Tag(NamedTuple):
         return said
 
 
-class Found(NamedTuple):
+class Listed(NamedTuple):
     data: bytes
     tag: Tag
 
@@ -94,7 +94,7 @@ class Objects:
         if self.url.startswith("s3:") and (file := os.environ.get("AWS_SHARED_CREDENTIALS_FILE")):
             self._credentials(file)
             options["credential_provider"] = lambda: self._credentials(file)
-        with self._told():
+        with self._errors_named():
             self.store: Any = from_url(self.url, **options)
 
     def below_only(self, folder: str) -> Objects:
@@ -103,20 +103,20 @@ class Objects:
 
     def check(self) -> None:
         """Raises `WorkspaceError` if nothing can be listed here, whatever the reason."""
-        with self._told():
+        with self._errors_named():
             next(iter(self.store.list(chunk_size=1)), None)
 
-    def get(self, name: str) -> Found | None:
-        with self._told():
+    def get(self, name: str) -> Listed | None:
+        with self._errors_named():
             try:
                 said = self.store.get(name)
-                return Found(bytes(said.bytes()), Tag(said.meta["e_tag"], said.meta["version"]))
+                return Listed(bytes(said.bytes()), Tag(said.meta["e_tag"], said.meta["version"]))
             except FileNotFoundError:
                 return None
 
     def fetch(self, name: str, path: Path) -> bool:
         """Write an object to a file; False if there is none."""
-        with self._told():
+        with self._errors_named():
             try:
                 said = self.store.get(name)
             except FileNotFoundError:
@@ -128,7 +128,7 @@ class Objects:
         return True
 
     def put(self, name: str, data: bytes | Path) -> None:
-        with self._told():
+        with self._errors_named():
             self.store.put(name, data)
 
     def create(self, name: str, data: bytes) -> Tag | None:
@@ -142,7 +142,7 @@ class Objects:
     def _conditional(self, name: str, data: bytes, mode: PutMode) -> Tag | None:
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
-        with self._told():
+        with self._errors_named():
             try:
                 made = self.store.put(name, data, mode=mode)
             except (AlreadyExistsError, PreconditionError):
@@ -154,7 +154,7 @@ class Objects:
         return Tag(made["e_tag"], made["version"])
 
     def exists(self, name: str) -> bool:
-        with self._told():
+        with self._errors_named():
             try:
                 self.store.head(name)
             except FileNotFoundError:
@@ -163,20 +163,20 @@ class Objects:
 
     def below(self, folder: str) -> Iterator[str]:
         """Names of all objects in a folder and its folders."""
-        with self._told():
+        with self._errors_named():
             for batch in self.store.list(folder, chunk_size=1000):
                 yield from (one["path"] for one in batch)
 
     def inside(self, folder: str) -> set[str]:
         """First parts of names in a folder."""
-        with self._told():
+        with self._errors_named():
             said = self.store.list_with_delimiter(folder)
         return {name.rpartition("/")[2] for name in (*(one["path"] for one in said["objects"]), *said["common_prefixes"])}
 
     def delete(self, names: Sequence[str]) -> None:
         """Delete objects; one that is not there any more is no fault."""
         if names:
-            with self._told():
+            with self._errors_named():
                 try:
                     self.store.delete(list(names))
                 except FileNotFoundError:
@@ -184,7 +184,7 @@ class Objects:
                         self.delete([name])
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _errors_named(self) -> Iterator[None]:
         """Errors of the library in words of our own."""
         from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 
@@ -197,8 +197,8 @@ class Objects:
         except BaseError as error:
             raise self._refused(_cause(str(error))) from None
 
-    def _refused(self, found: str) -> WorkspaceError:
-        return WorkspaceError(self.url, found, f"{_REMEDIES.get(found, _LOOK)}; the same command resumes")
+    def _refused(self, what: str) -> WorkspaceError:
+        return WorkspaceError(self.url, what, f"{_REMEDIES.get(what, _LOOK)}; the same command resumes")
 
     def _credentials(self, file: str) -> S3Credential:
         """The profile AWS_PROFILE of a file in the format of Amazon's own tools, as it is now."""
@@ -229,7 +229,7 @@ def _retries(soon: bool) -> Any:
     return {**({"retry_timeout": FIRST_TRY} if soon else {}), **attempts} or None
 
 
-def _cause(said: str) -> str:
+def _cause(text: str) -> str:
     """What failed, from a message that is not to be shown."""
     causes = {
         **dict.fromkeys(("/latest/api/token", "/latest/meta-data"), _NONE),  # where a machine of a cloud asks for its own
@@ -243,4 +243,4 @@ def _cause(said: str) -> str:
         "error sending request": "the store does not answer",
         "timed out": "the store does not answer",
     }
-    return next((cause for word, cause in causes.items() if word in said), "the store failed")
+    return next((cause for word, cause in causes.items() if word in text), "the store failed")

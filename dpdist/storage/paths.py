@@ -16,7 +16,7 @@ SEALED = "sealed"
 
 
 @dataclass(frozen=True)
-class Places:
+class WorkspacePaths:
     """Paths of a run."""
 
     root: Path
@@ -58,7 +58,7 @@ class Places:
         return self.confidential / "records" / "copied.parquet"
 
     @property
-    def carried(self) -> Path:
+    def earlier_points(self) -> Path:
         """Points of an earlier release under rows of the current frame."""
         return self.confidential / "records" / "carried.parquet"
 
@@ -112,7 +112,7 @@ class Places:
         return self.confidential / "journal"
 
     @property
-    def marks(self) -> Path:
+    def completions(self) -> Path:
         return self.confidential / "marks"
 
     @property

@@ -51,7 +51,7 @@ class Store(Protocol):
         """Bring these files here, whole. Raises `WorkspaceError` where one is missing or another one."""
         ...
 
-    def take_marked(self, marks: Iterable[Path], root: Path, wanted: Callable[[str], bool]) -> None:
+    def take_marked(self, completions: Iterable[Path], root: Path, wanted: Callable[[str], bool]) -> None:
         """Bring the wanted files of finished units here; what is not whole loses its mark, and `WorkspaceError` says so."""
         ...
 
@@ -59,7 +59,7 @@ class Store(Protocol):
         """Show files to everybody, in the place of earlier ones."""
         ...
 
-    def settle(self, path: Path) -> bool:
+    def put_if_absent(self, path: Path) -> bool:
         """Show a file to everybody unless there is one, which then replaces it here; False if that was another one."""
         ...
 
@@ -67,7 +67,7 @@ class Store(Protocol):
         """This process needs these files no more."""
         ...
 
-    def drop(self, places: Iterable[Path]) -> None:
+    def drop(self, paths: Iterable[Path]) -> None:
         """Files and folders that this process has removed are removed for everybody."""
         ...
 
@@ -79,7 +79,7 @@ class Store(Protocol):
         """True if no file is missing, nor another one as far as that is seen without fetching it."""
         ...
 
-    def finished(self, marks: Iterable[Path], root: Path) -> set[Path]:
+    def finished(self, completions: Iterable[Path], root: Path) -> set[Path]:
         """Marks that stand and whose files do."""
         ...
 
@@ -113,19 +113,19 @@ class Folder:
     def take_files(self, files: Mapping[str, str], root: Path) -> None:
         return None
 
-    def take_marked(self, marks: Iterable[Path], root: Path, wanted: Callable[[str], bool]) -> None:
+    def take_marked(self, completions: Iterable[Path], root: Path, wanted: Callable[[str], bool]) -> None:
         return None
 
     def keep(self, paths: Iterable[Path]) -> None:
         return None
 
-    def settle(self, path: Path) -> bool:
+    def put_if_absent(self, path: Path) -> bool:
         return True
 
     def forget(self, paths: Iterable[Path]) -> None:
         return None
 
-    def drop(self, places: Iterable[Path]) -> None:
+    def drop(self, paths: Iterable[Path]) -> None:
         return None
 
     def names(self, folder: Path) -> set[str]:
@@ -134,8 +134,8 @@ class Folder:
     def intact(self, files: Mapping[str, str], root: Path) -> bool:
         return all((root / name).is_file() and sha256(root / name) == digest for name, digest in files.items())
 
-    def finished(self, marks: Iterable[Path], root: Path) -> set[Path]:
-        return {mark for mark in marks if (files := marked(mark)) is not None and self.intact(files, root)}
+    def finished(self, completions: Iterable[Path], root: Path) -> set[Path]:
+        return {mark for mark in completions if (files := marked(mark)) is not None and self.intact(files, root)}
 
     @contextmanager
     def alone(self, lock: Path) -> Iterator[None]:

@@ -20,7 +20,7 @@ from dpdist.storage.bucket import MANIFEST, Bucket
 from dpdist.storage.identity import Identity
 from dpdist.storage.lease import LEASE
 from dpdist.storage.objects import Objects, is_url
-from dpdist.storage.paths import GATHERED, SCRATCH, SEALED, Places
+from dpdist.storage.paths import GATHERED, SCRATCH, SEALED, WorkspacePaths
 from dpdist.storage.store import FOLDER, Store
 
 OTHERWISE = "undo the change, or use a new folder: its release spends a budget of its own beside this one's"
@@ -34,7 +34,7 @@ _OPENED: WeakValueDictionary[tuple[str, str], Workspace] = WeakValueDictionary()
 
 
 @dataclass(frozen=True)
-class Workspace(Places):
+class Workspace(WorkspacePaths):
     """A run's places and the store that keeps what stands there: its marks, its owner, its key."""
 
     store: Store = FOLDER
@@ -110,19 +110,19 @@ class Workspace(Places):
 
     def mark(self, unit: str, files: Iterable[Path], elsewhere: Mapping[str, str] | None = None) -> None:
         """Record a finished unit of work, after its files are kept."""
-        completion.mark(self.marks, unit, files, self.confidential, self.store, elsewhere)
+        completion.mark(self.completions, unit, files, self.confidential, self.store, elsewhere)
 
     def finished(self, unit: str) -> bool:
-        return completion.finished(self.marks, unit, self.confidential, self.store)
+        return completion.finished(self.completions, unit, self.confidential, self.store)
 
     def finished_of(self, units: Iterable[str]) -> set[str]:
         """Those of several units that are finished."""
-        found = self.store.finished([self.marks / f"{unit}.json" for unit in units], self.confidential)
+        found = self.store.finished([self.completions / f"{unit}.json" for unit in units], self.confidential)
         return {path.stem for path in found}
 
     def take_units(self, units: Iterable[str], wanted: Callable[[str], bool] = lambda name: True) -> None:
         """Bring the wanted files of finished units here."""
-        self.store.take_marked([self.marks / f"{unit}.json" for unit in units], self.confidential, wanted)
+        self.store.take_marked([self.completions / f"{unit}.json" for unit in units], self.confidential, wanted)
 
     def mark_once(self, mark: Path, files: Iterable[Path]) -> None:
         """Record files that are kept already, unless somebody has."""
@@ -132,7 +132,7 @@ class Workspace(Places):
     @property
     def sealed(self) -> bool:
         """True if no noise is drawn any more: everything is gathered, something was published, or the run is a replay."""
-        return self.replayed or any(self.store.take(self.marks / f"{unit}.json") for unit in (GATHERED, SEALED))
+        return self.replayed or any(self.store.take(self.completions / f"{unit}.json") for unit in (GATHERED, SEALED))
 
     @property
     def replayed(self) -> bool:
@@ -193,7 +193,7 @@ class Workspace(Places):
         with self.store.alone(self.confidential / "lock"):
             with private():
                 key = self._adopt(identity, replayed[1] if replayed else None, date)
-                for folder in (self.records.parent, self.marks, self.evaluation):
+                for folder in (self.records.parent, self.completions, self.evaluation):
                     folder.mkdir(exist_ok=True)
                 self._seal(identity, replayed[0] if replayed else None)
                 self._sweep()
@@ -205,7 +205,7 @@ class Workspace(Places):
             return
         begun = {"lock", "key", "log", self.replay.name, Path(LEASE).name}
         there = {folder: self.store.names(folder) for folder in (self.public, self.confidential)}
-        if self.marks.name in there[self.confidential]:
+        if self.completions.name in there[self.confidential]:
             raise self.damaged(self.identity, "is missing")
         foreign = {folder: {name for name in names if not name.endswith(".part")} for folder, names in there.items()}
         if set().union(*foreign.values()) - begun:
@@ -242,9 +242,9 @@ class Workspace(Places):
         drawn = replayed or Key.from_os()
         if replayed is not None:
             write_text(self.replay, "draws of another run\n")
-            self.store.settle(self.replay)
+            self.store.put_if_absent(self.replay)
         write_text(self.key, drawn.hex() + "\n", mode=0o600)
-        self.store.settle(self.key)
+        self.store.put_if_absent(self.key)
         if (key := Key.read(self.key)) != drawn and replayed is not None:
             raise self.damaged(self.key, "is not that of the replay")
         if replayed is None and key == drawn and self.store.take(self.replay):  # of one that was killed before it began
@@ -253,7 +253,7 @@ class Workspace(Places):
         said = {"job": dict(identity.job), "input": identity.input, "version": identity.version, "date": date}
         said["key"] = key.child("identity").hex()
         write_json(self.identity, said)
-        return key if self.store.settle(self.identity) else self._adopt(identity, replayed, date)
+        return key if self.store.put_if_absent(self.identity) else self._adopt(identity, replayed, date)
 
     def _seal(self, identity: Identity, source: Workspace | None) -> None:
         """A replay takes its noise over; and where something was published no noise is drawn from here on."""
@@ -261,7 +261,7 @@ class Workspace(Places):
             self._take_noise(source)
             self._take_over(source, [self.receipt])
         if identity.adds_noise and not self.sealed and self._has_published():
-            self.mark_once(self.marks / f"{SEALED}.json", [])
+            self.mark_once(self.completions / f"{SEALED}.json", [])
 
     def _has_published(self) -> bool:
         """True if a release was made here: its folder stands, also where a kill left it in the swap, or what is gathered
@@ -275,7 +275,9 @@ class Workspace(Places):
         """A replay takes over the noise of the run that it repeats, with its marks: no key gives it again."""
         source.store.take_folder(source.confidential / "noise")
         for path in sorted((source.confidential / "noise").glob("*.npz")):
-            self._take_over(source, [self.marks / f"noise-{path.stem}.json", self.root / path.relative_to(source.root)])
+            self._take_over(
+                source, [self.completions / f"noise-{path.stem}.json", self.root / path.relative_to(source.root)]
+            )
 
     def _take_over(self, source: Workspace, files: Iterable[Path]) -> None:
         """Copy those of these files of its own that another workspace has."""
@@ -285,7 +287,7 @@ class Workspace(Places):
             if source.store.take(there) and not self.store.take(own):
                 with replaced(own) as temporary:
                     shutil.copyfile(there, temporary)
-                self.store.settle(own)
+                self.store.put_if_absent(own)
 
     def _sweep(self) -> None:
         """Remove what a killed run was in the middle of writing."""
@@ -318,7 +320,7 @@ def _replayed(replay: str | Path, identity: Identity) -> tuple[Workspace, Key]:
             identity.remedy(other, "run without --replay"),
             exit_code=2,
         )
-    if identity.adds_noise and f"{GATHERED}.json" not in source.store.names(source.marks):
+    if identity.adds_noise and f"{GATHERED}.json" not in source.store.names(source.completions):
         raise WorkspaceError(
             str(replay),
             "its run has not finished: part of its noise is not drawn yet, and would be drawn twice",

@@ -14,10 +14,10 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from dpdist.core.records import Floats
 from dpdist.evaluation.utility import ecdf
-from dpdist.studies.material import GREY, TITLES, Material
-from dpdist.studies.readings import SIZES
+from dpdist.studies.kinds.protocol import Caption
+from dpdist.studies.kinds.simulation_settings import DATA
+from dpdist.studies.material import GREY, Material
 from dpdist.studies.results import as_number
-from dpdist.studies.settings import DATA, WORST_LOSS, Simulation
 from dpdist.studies.shown import Figure, FigureKind
 from dpdist.studies.svg import inline
 
@@ -48,37 +48,38 @@ FEW = 30
 """Up to this many replicates every one is shown as a point."""
 
 
-def draw(said: Figure, material: Material, number: int) -> str:
+def draw(figure: Figure, material: Material, number: int) -> str:
     """One figure of the study as an SVG element that stands alone in a page."""
     with mpl.rc_context(STYLE | {"svg.hashsalt": f"dpdist-{number}"}):
-        canvas = _KINDS[said.kind](said, material)
+        canvas = _KINDS[figure.kind](figure, material)
         written = io.StringIO()
         canvas.savefig(written, format="svg", metadata={"Date": None})
-    return inline(written.getvalue(), f"f{number}-", said.title)
+    return inline(written.getvalue(), f"f{number}-", figure.title)
 
 
-def violins(said: Figure, material: Material) -> Canvas:
+def violins(figure: Figure, material: Material) -> Canvas:
     """Distribution over replicates, one row a mechanism: a panel per case and ε."""
-    measure = said.measure or "database_bound"
-    panels = _panels_of(said, material)
-    labels = list(dict.fromkeys(m for case, _ in panels for m in material.mechanisms(said, case, measure)))
-    canvas, axes = _rows(len(panels), len(labels), 3, one_case=len(material.cases(said)) == 1)
+    measure = figure.measure or "database_bound"
+    panels = _panels_of(figure, material)
+    labels = list(dict.fromkeys(m for case, _ in panels for m in material.mechanisms(figure, case, measure)))
+    canvas, axes = _rows(len(panels), len(labels), 3, one_case=len(material.cases(figure)) == 1)
     for axis, (case, epsilon) in zip(axes, panels, strict=True):
         for place, label in enumerate(labels):
             values, colour = material.values(case, label, epsilon, measure), material.colour(label)
             _violin(axis, place, values, colour, sideways=True, points="_ratio_" not in measure)
-        _reference(axis, material, case, epsilon, measure)
-        _row_labels(axis, labels, _axis_title(measure), said.log)
-        axis.set_title(_panel_title(case if len(material.cases(said)) > 1 else "", epsilon))
+        if (target := material.target(case, epsilon, measure)) is not None:
+            _line(axis, target)
+        _row_labels(axis, labels, _axis_title(material.caption(measure)), figure.log)
+        axis.set_title(_panel_title(case if len(material.cases(figure)) > 1 else "", epsilon))
     return canvas
 
 
-def by_size(said: Figure, material: Material) -> Canvas:
+def by_size(figure: Figure, material: Material) -> Canvas:
     """Distribution over replicates against n: a panel per mechanism, cases of one law ordered by their size."""
-    measure = said.measure or "database_bound"
-    cases = sorted((case for case in material.study.cases if case.name in material.cases(said)), key=lambda case: case.n)
+    measure = figure.measure or "database_bound"
+    cases = sorted((case for case in material.study.cases if case.name in material.cases(figure)), key=lambda case: case.n)
     epsilon = material.study.grid[0]
-    labels = material.mechanisms(said, cases[0].name, measure)
+    labels = material.mechanisms(figure, cases[0].name, measure)
     canvas, axes = _panels(len(labels), 4)
     for axis, label in zip(axes, labels, strict=True):
         for place, case in enumerate(cases):
@@ -89,42 +90,42 @@ def by_size(said: Figure, material: Material) -> Canvas:
         axis.set_xlabel("n")
         axis.set_title(label)
         axis.grid(axis="x", visible=False)
-    axes[0].set_ylabel(TITLES.get(measure, measure))
+    axes[0].set_ylabel(material.caption(measure).title)
     return canvas
 
 
-def by_period(said: Figure, material: Material) -> Canvas:
+def by_period(figure: Figure, material: Material) -> Canvas:
     """Means over replicates against the period, a line a mechanism: a panel per case and ε."""
-    measure = said.measure or "mean_median"
-    panels = _panels_of(said, material)
+    measure = figure.measure or "mean_median"
+    panels = _panels_of(figure, material)
     canvas, axes = _panels(len(panels), 3, 3.1, sharey=True)
     for axis, (case, epsilon) in zip(axes, panels, strict=True):
-        for label in material.mechanisms(said, case, measure):
+        for label in material.mechanisms(figure, case, measure):
             line = material.by_period(case, label, epsilon, measure)
             axis.plot(np.arange(1, len(line) + 1), line, ".-", ms=5, lw=1.2, color=material.colour(label), label=label)
         if measure.endswith("_coverage"):
             axis.axhline(0.9, color=INK, lw=0.9, ls="--")
-        if said.log:
+        if figure.log:
             axis.set_yscale("log")
             axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.set_xlabel("period")
-        axis.set_title(_panel_title(case if len(material.cases(said)) > 1 else "", epsilon))
+        axis.set_title(_panel_title(case if len(material.cases(figure)) > 1 else "", epsilon))
     axes[0].set_ylabel("share of cells" if measure.endswith("_coverage") else "direct standard errors")
     _legend(canvas, axes[0])
     return canvas
 
 
-def ecdfs(said: Figure, material: Material) -> Canvas:
+def ecdfs(figure: Figure, material: Material) -> Canvas:
     """Distribution functions of the data and of synthetic records, and their difference, first replicate."""
-    panels, cases = _panels_of(said, material), material.cases(said)
+    panels, cases = _panels_of(figure, material), material.cases(figure)
     canvas = Canvas(figsize=(WIDTH, 4.6), layout="constrained")
     above, below = canvas.subplots(2, len(panels), sharey="row", squeeze=False, height_ratios=(3, 2))
     for upper, lower, (case, epsilon) in zip(above, below, panels, strict=True):
         data = material.column(case, DATA, epsilon, "outcome")
         at = np.quantile(data, np.linspace(0.0, 1.0, 301))
         upper.plot(at, ecdf(data, at), color=GREY, lw=3, alpha=0.5, label=DATA)
-        for label in said.mechanisms or material.arms:
+        for label in figure.mechanisms or material.arms:
             sample = material.column(case, label, epsilon, "outcome")
             if len(sample):
                 upper.plot(at, ecdf(sample, at), color=material.colour(label), lw=1.1, label=label)
@@ -138,11 +139,11 @@ def ecdfs(said: Figure, material: Material) -> Canvas:
     return canvas
 
 
-def record_bounds(said: Figure, material: Material) -> Canvas:
+def record_bounds(figure: Figure, material: Material) -> Canvas:
     """Record-level bounds, first replicate: under the unweighted fit (before) and, weighted, under the final one."""
-    panels = _panels_of(said, material)
-    labels = [label for label in said.mechanisms or material.arms if label != DATA]
-    canvas, axes = _rows(len(panels), 1 + len(labels), 3, one_case=len(material.cases(said)) == 1)
+    panels = _panels_of(figure, material)
+    labels = [label for label in figure.mechanisms or material.arms if label != DATA]
+    canvas, axes = _rows(len(panels), 1 + len(labels), 3, one_case=len(material.cases(figure)) == 1)
     for axis, (case, epsilon) in zip(axes, panels, strict=True):
         after = {label: material.column(case, label, epsilon, "weighted_record_bound") for label in labels}
         before = [material.column(case, label, epsilon, "unweighted_record_bound") for label in labels]
@@ -151,17 +152,17 @@ def record_bounds(said: Figure, material: Material) -> Canvas:
             _violin(axis, place, values, material.colour(label), sideways=True, points=False)
         if epsilon:
             _line(axis, as_number(epsilon) / 2.0)
-        _row_labels(axis, ["before", *labels], "record bound", said.log)
-        axis.set_title(_panel_title(case if len(material.cases(said)) > 1 else "", epsilon))
+        _row_labels(axis, ["before", *labels], "record bound", figure.log)
+        axis.set_title(_panel_title(case if len(material.cases(figure)) > 1 else "", epsilon))
     return canvas
 
 
-def weights_and_bounds(said: Figure, material: Material) -> Canvas:
+def weights_and_bounds(figure: Figure, material: Material) -> Canvas:
     """Record bound against privacy weight, first replicate ([V] figures 4, 5, 8, 9): flat is efficient."""
-    cases, epsilon = material.cases(said), material.study.grid[0]
+    cases, epsilon = material.cases(figure), material.study.grid[0]
     canvas, axes = _panels(len(cases), 3)
     for axis, case in zip(axes, cases, strict=True):
-        for label in said.mechanisms or material.arms:
+        for label in figure.mechanisms or material.arms:
             alpha = material.column(case, label, epsilon, "privacy_weight")
             bound = material.column(case, label, epsilon, "weighted_record_bound")
             distinct = np.unique(np.column_stack([alpha, bound]).round(4), axis=0)
@@ -174,9 +175,9 @@ def weights_and_bounds(said: Figure, material: Material) -> Canvas:
     return canvas
 
 
-def _panels_of(said: Figure, material: Material) -> list[tuple[str, str]]:
+def _panels_of(figure: Figure, material: Material) -> list[tuple[str, str]]:
     """(case, ε) of every panel."""
-    return [(case, epsilon) for case in material.cases(said) for epsilon in material.study.grid]
+    return [(case, epsilon) for case in material.cases(figure) for epsilon in material.study.grid]
 
 
 def _panels(
@@ -198,13 +199,9 @@ def _rows(number: int, labels: int, columns: int, one_case: bool) -> tuple[Canva
     return _panels(number, columns, 0.85 + 0.34 * labels, sharex=one_case, sharey=True)
 
 
-def _axis_title(measure: str) -> str:
+def _axis_title(caption: Caption) -> str:
     """Short: panels stand side by side, and the figure's title says the rest."""
-    if "_ratio_" in measure:
-        return "ratio of RMSE"
-    if measure in SIZES:
-        return "direct standard errors" + (" given sizes" if "_given_" in measure else "")
-    return TITLES.get(measure, measure)
+    return caption.axis or caption.title
 
 
 def _row_labels(axis: Axes, labels: Sequence[str], measured: str, log: bool) -> None:
@@ -238,20 +235,6 @@ def _violin(axis: Axes, place: int, values: Floats, colour: str, sideways: bool 
     if points and len(values) <= FEW:
         spread = place + np.linspace(-0.15, 0.15, len(values))
         axis.plot(*((values, spread) if sideways else (spread, values)), ".", ms=3, color=colour, alpha=0.8)
-
-
-def _reference(axis: Axes, material: Material, case: str, epsilon: str, measure: str) -> None:
-    """A dashed line: ε/2 for bounds, ε for local ε, 1 for losses over ε, the law's own figure for location."""
-    study = material.study
-    laws = {c.name: c.generator.generator() for c in study.cases} if isinstance(study, Simulation) else {}
-    if case in laws and measure in (truth := laws[case].truth()):
-        _line(axis, truth[measure])
-    elif measure == WORST_LOSS or "_ratio_" in measure:
-        _line(axis, 1.0)
-    elif epsilon and measure == "database_bound":
-        _line(axis, as_number(epsilon) / 2.0)
-    elif epsilon and measure.startswith("epsilon_local"):
-        _line(axis, as_number(epsilon))
 
 
 def _line(axis: Axes, at: float) -> None:

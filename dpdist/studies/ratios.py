@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 import pandas as pd
 
 from dpdist.core.records import Floats
-from dpdist.studies.kinds.strict_tables_settings import YARDSTICK, Referring
-from dpdist.studies.kinds.tables_settings import STATISTICS, YARDSTICKS, Tabulated
+from dpdist.studies.kinds.tables_settings import STATISTICS
 
 BATCHES = 50
 MONTE_CARLO = "_monte_carlo"
 """Suffix of the measure that holds a median's standard error over resampled replicates."""
 
 
-def ratios(study: Tabulated | Referring, results: pd.DataFrame) -> pd.DataFrame:
+class Compared(Protocol):
+    """What a study says of its comparison: its seed, and the labels over whose RMSE every arm's is told."""
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def yardsticks(self) -> tuple[str, ...]: ...
+
+
+def ratios(study: Compared, results: pd.DataFrame) -> pd.DataFrame:
     """RMSE of every arm over that of every yardstick: case, mechanism, epsilon, cell, measure, value.
 
-    Where the direct estimate is the only yardstick, every arm's |mean error| over its RMSE too (`_bias_`).
+    Where there is one yardstick, every arm's |mean error| over its RMSE too (`_bias_`).
     The rows of a measure with the suffix `_monte_carlo` hold the standard error of the median over cells.
     """
     errors = results[results["measure"].str.contains(" error ")]
     split = errors["measure"].str.split(" error ", n=1, expand=True)
     errors = errors.assign(statistic=split[0], cell=split[1])
-    rng, only = np.random.default_rng(study.seed), isinstance(study, Referring)
+    rng, only = np.random.default_rng(study.seed), len(study.yardsticks) == 1
     found: list[pd.DataFrame] = []
     for (case, epsilon), part in errors.groupby(["case", "epsilon"], sort=False):
         number = int(part["replicate"].nunique())
@@ -36,12 +47,13 @@ def ratios(study: Tabulated | Referring, results: pd.DataFrame) -> pd.DataFrame:
             }
             squares = {label: values**2 for label, values in signed.items()}
             if only:
-                unit = np.sqrt(squares[YARDSTICK].mean())
+                (yardstick,) = study.yardsticks
+                unit = np.sqrt(squares[yardstick].mean())
                 for label, values in signed.items():
                     bias = (values.mean().abs() / unit).rename_axis("cell").reset_index(name="value")
-                    bias = bias.assign(measure=f"{statistic}_bias_{YARDSTICK}")
+                    bias = bias.assign(measure=f"{statistic}_bias_{yardstick}")
                     found.append(bias.assign(case=str(case), mechanism=label, epsilon=str(epsilon)))
-            for other in (YARDSTICK,) if only else YARDSTICKS:
+            for other in study.yardsticks:
                 for label, square in squares.items():
                     if label == other:
                         continue

@@ -16,25 +16,12 @@ from dpdist.core.files import write_json, write_text
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.runtime.executors import executor
 from dpdist.studies import results
-from dpdist.studies.kinds.chains import chain
-from dpdist.studies.kinds.chains_settings import Chaining
-from dpdist.studies.kinds.files import ratios as file_ratios
-from dpdist.studies.kinds.files import releases
-from dpdist.studies.kinds.files_settings import Filed
-from dpdist.studies.kinds.guarantees import losses
-from dpdist.studies.kinds.simulation import Replicate, replicate
-from dpdist.studies.kinds.strict_tables import refer
-from dpdist.studies.kinds.strict_tables_settings import Referring
-from dpdist.studies.kinds.tables import tabulate
-from dpdist.studies.kinds.tables_settings import Tabulated
-from dpdist.studies.ratios import ratios
-from dpdist.studies.settings import Guarantees, Simulation
-
-AnyStudy = Simulation | Guarantees | Tabulated | Referring | Filed | Chaining
+from dpdist.studies.kinds.registry import kind_of
+from dpdist.studies.settings import Study
 
 
 def run(
-    study: AnyStudy,
+    study: Study,
     out: str | Path,
     replicates: int | None = None,
     listener: Listener = silent,
@@ -49,8 +36,8 @@ def run(
     """
     if replicates is not None:
         study = study.model_copy(update={"replicates": replicates})
-    if isinstance(study, Filed) and data is not None:
-        study = study.model_copy(update={"data": str(Path(data).absolute())})
+    if data is not None:
+        study = study.with_data(str(Path(data).absolute()))
     folder = Path(out).absolute()
     with owned(folder, study):
         units = [(c, number) for c in range(len(study.cases)) for number in range(1, study.replicates_of(c) + 1)]
@@ -66,12 +53,10 @@ def run(
         summary = results.summarise(table)
         results.write_table(folder, table, summary)
         shown = pd.concat(parts)
-        if isinstance(study, Tabulated | Referring | Filed):
-            by_cell = file_ratios(shown) if isinstance(study, Filed) else ratios(study, shown)
+        if (by_cell := kind_of(study).by_cell(study, shown)) is not None:
             write_text(folder / "ratios.csv", by_cell.to_csv(index=False, float_format="%.10g"))
-            if isinstance(study, Referring):  # a million errors, of which the page shows what ratios.csv holds
-                shown = shown[~shown["measure"].str.contains(" error ")]
-            shown = pd.concat([shown, by_cell])
+            # a million errors, of which the page shows what ratios.csv has
+            shown = pd.concat([shown[~shown["measure"].str.contains(" error ")], by_cell])
         from dpdist.studies.page import page  # what draws is loaded here only: other verbs do without
 
         with stage(listener, "page", 1) as tick:
@@ -85,32 +70,19 @@ def run(
 class Task:
     """Task: computes and writes one replicate; the first replicate of a case also keeps its record-level by-products."""
 
-    study: AnyStudy
+    study: Study
     folder: Path
     units: tuple[tuple[int, int], ...]
 
     def __call__(self, key: int) -> None:
         index, number = self.units[key]
-        name, found = self.study.case_names[index], self.compute(index, number)
+        name, replicate = self.study.case_names[index], kind_of(self.study).replicate(self.study, index, number)
         if number == 1:
-            results.write_records(results.records_path(self.folder, name), name, found.records)
-        results.write_results(results.part_path(self.folder, name, number), name, number, found.results)
-
-    def compute(self, index: int, number: int) -> Replicate:
-        if isinstance(self.study, Guarantees):
-            return losses(self.study, self.study.cases[index], number)
-        if isinstance(self.study, Tabulated):
-            return tabulate(self.study, self.study.cases[index], number)
-        if isinstance(self.study, Filed):
-            return releases(self.study, self.study.cases[index], number)
-        if isinstance(self.study, Chaining):
-            return chain(self.study, self.study.cases[index], number)
-        if isinstance(self.study, Referring):
-            return refer(self.study, self.study.cases[index], number)
-        return replicate(self.study, self.study.cases[index], number, records=number == 1)
+            results.write_records(results.records_path(self.folder, name), name, replicate.records)
+        results.write_results(results.part_path(self.folder, name, number), name, number, replicate.results)
 
 
-def done(folder: Path, study: AnyStudy, case: int, number: int) -> bool:
+def done(folder: Path, study: Study, case: int, number: int) -> bool:
     """True if a replicate's part is there and whole."""
     name = study.case_names[case]
     if number == 1 and results.read_part(results.records_path(folder, name)) is None:
@@ -118,7 +90,7 @@ def done(folder: Path, study: AnyStudy, case: int, number: int) -> bool:
     return results.read_part(results.part_path(folder, name, number)) is not None
 
 
-def read(folder: Path, study: AnyStudy, case: int, number: int) -> pd.DataFrame:
+def read(folder: Path, study: Study, case: int, number: int) -> pd.DataFrame:
     path = results.part_path(folder, study.case_names[case], number)
     if (part := results.read_part(path)) is None:
         raise WorkspaceError(str(folder), f"{path.name} vanished while the study ran", "run the same command again")
@@ -126,7 +98,7 @@ def read(folder: Path, study: AnyStudy, case: int, number: int) -> pd.DataFrame:
 
 
 @contextmanager
-def owned(folder: Path, study: AnyStudy) -> Iterator[None]:
+def owned(folder: Path, study: Study) -> Iterator[None]:
     """The folder, as this study's and nobody else's; parts of another study or of other versions are refused."""
     (folder / "parts").mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / ".lock", timeout=0)

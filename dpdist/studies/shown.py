@@ -1,10 +1,11 @@
-"""What a study file asks its page to show: findings, tables beside published figures, figures."""
+"""What a study file asks its page to show: findings, limits, tables beside published figures, figures."""
 
 from __future__ import annotations
 
-from typing import Literal
+from math import inf
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from dpdist.job import Budget, Frozen
 
@@ -19,6 +20,14 @@ class Row(Frozen):
     values: dict[str, float | str]
 
 
+class Published(Frozen):
+    """Which published figures are means that this study's own can be compared with."""
+
+    column: str = Field(description="key of the column with the published mean, or with an interval's ends")
+    sd: str | None = Field(default=None, description="key of the column with the sd between published replicates")
+    replicates: int = Field(ge=1, description="that the published mean is over; 1 for a figure of one file")
+
+
 class Beside(Frozen):
     """A table of published figures that the page sets beside the study's."""
 
@@ -28,7 +37,15 @@ class Beside(Frozen):
     statistic: Literal["mean", "mean_sd", "median", "five_numbers", "range", "interval"] = "mean"
     columns: dict[str, str] = Field(description="key of a published column and its heading")
     rows: tuple[Row, ...] = Field(min_length=1)
+    published: Published | None = None
     reading: str = ""
+
+    @model_validator(mode="after")
+    def _known_columns(self) -> Self:
+        for column in (self.published.column, self.published.sd) if self.published else ():
+            if column is not None and column not in self.columns:
+                raise ValueError(f"published names '{column}', which is none of {', '.join(self.columns)}")
+        return self
 
 
 class Figure(Frozen):
@@ -42,7 +59,61 @@ class Figure(Frozen):
 
 
 class Note(Frozen):
-    """A finding that the page states near its top: what reproduces, what does not."""
+    """What a reader of the findings should know: how classes, labels and definitions are meant. No figure of a run."""
 
     title: str
     text: str
+
+
+class Limit(Frozen):
+    """What measures should keep to. The page says which results do, from the study's own rows.
+
+    `over: replicates` holds the mean's interval against the limit, `over: all` the worst replicate itself. `over: cells`
+    is for ratios of errors: their median over cells, with its error over resampled replicates. `below` names a mechanism
+    whose measure, in the same replicates, should be larger.
+    """
+
+    title: str
+    measures: tuple[str, ...] = Field(min_length=1)
+    over: Literal["replicates", "all", "cells"] = "replicates"
+    at_least: float | None = None
+    at_most: float | None = None
+    below: str | None = Field(
+        default=None, description="a mechanism whose measure should be larger, replicate by replicate"
+    )
+    mechanisms: tuple[str, ...] | None = None
+    cases: tuple[str, ...] | None = None
+    epsilons: tuple[str, ...] | None = Field(default=None, description="of the study's, as exact text; unset: all")
+
+    @model_validator(mode="after")
+    def _one_limit(self) -> Self:
+        bounded = self.at_least is not None or self.at_most is not None
+        if not bounded and self.below is None:
+            raise ValueError("give at_least, at_most or both, or below")
+        if bounded and self.below is not None:
+            raise ValueError("below compares two mechanisms: leave at_least and at_most out")
+        if self.below is not None and self.over != "replicates":
+            raise ValueError("below compares replicates: leave over out")
+        if self.below is not None and self.mechanisms is None:
+            raise ValueError(f"name the mechanisms whose measure should be below that of '{self.below}'")
+        return self
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Between which a figure, or a difference from `below`, should lie."""
+        if self.below is not None:
+            return -inf, 0.0
+        low = -inf if self.at_least is None else self.at_least
+        return low, inf if self.at_most is None else self.at_most
+
+    def beyond(self, value: float) -> float:
+        """By how much a value breaks the limit; negative where it is kept."""
+        low, high = self.ends
+        return max(low - value, value - high)
+
+    @property
+    def text(self) -> str:
+        if self.below is not None:
+            return f"less than {self.below}, replicate by replicate"
+        bounds = [f"at least {self.at_least:g}"] if self.at_least is not None else []
+        return " and ".join(bounds + ([f"at most {self.at_most:g}"] if self.at_most is not None else []))

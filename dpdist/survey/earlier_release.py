@@ -13,7 +13,7 @@ from dpdist.core.errors import DataError, Problem
 from dpdist.core.records import Codes, Frame, Records
 from dpdist.estimation.weighted_points import CELL
 from dpdist.job import Job
-from dpdist.survey.released_reference import Carried, read_carried
+from dpdist.survey.released_reference import EarlierPoints, read_earlier
 from dpdist.survey.same_file import table_content
 from dpdist.survey.source import Source
 
@@ -24,7 +24,7 @@ SHOWN = 3
 class ReferenceRelease:
     """An earlier release that fits the job; `row` is the first row of the current frame in every point's cell, (point,)."""
 
-    carried: Carried
+    carried: EarlierPoints
     row: Codes
     table: pa.Table
     """Points under rows of the current frame: frame, variable (its number), standing, weight, outcome."""
@@ -50,7 +50,7 @@ def open_release(job: Job, source: Source, frame: Frame) -> ReferenceRelease:
     """Check the job's earlier release against the job and the current file. Raises `DataError`, naming its folder."""
     assert job.reference is not None
     assert job.reference.release is not None
-    carried = read_carried(Path(job.reference.release))
+    carried = read_earlier(Path(job.reference.release))
     if problems := list(_problems(job, source, carried)):
         raise DataError(str(carried.folder), problems)
     cells = [[str(level) for level in levels] for levels in zip(*_levels(job, frame), strict=True)] or [[]] * len(frame)
@@ -75,9 +75,9 @@ def _levels(job: Job, frame: Frame) -> Iterator[list[object]]:
         yield [frame.levels[name][code] for code in frame.codes[name]]
 
 
-def _problems(job: Job, source: Source, carried: Carried) -> Iterator[Problem]:
+def _problems(job: Job, source: Source, earlier: EarlierPoints) -> Iterator[Problem]:
     """What an earlier release may not differ in, and what it must."""
-    where, other = "reference.release", carried.job
+    where, other = "reference.release", earlier.job
     columns = [*job.cell_columns, *job.outcomes]
     same = {
         "outcome": (job.outcomes, other.outcomes),
@@ -91,18 +91,18 @@ def _problems(job: Job, source: Source, carried: Carried) -> Iterator[Problem]:
     for name, (own, theirs) in same.items():
         if own != theirs:
             yield Problem(where, f"it was released under another {name}", "the same in both jobs", "state one in both jobs")
-    periods = [link.period for link in carried.links]
+    periods = [link.period for link in earlier.links]
     if job.period in periods:
         found = f"its chain has a release of period {job.period}, the job's own"
         yield Problem(where, found, "releases of earlier periods", "take the last release before this period")
-    if _is_root(job, source, carried):
+    if _is_root(job, source, earlier):
         found = "its chain begins at the current file, as a file that was declared public"
         yield Problem(where, found, "another file", "what is fixed on the current file protects nobody")
 
 
-def _is_root(job: Job, source: Source, carried: Carried) -> bool:
+def _is_root(job: Job, source: Source, earlier: EarlierPoints) -> bool:
     """True if the chain began at the current file, in whatever order or format; releases of before tell of bytes alone."""
-    root = carried.root
+    root = earlier.root
     if root.get("sha256") == source.fingerprint():
         return True
     return "content" in root and root["content"] == table_content(job, source)

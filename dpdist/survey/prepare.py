@@ -181,7 +181,7 @@ def place(job: Job, source: Source, census: Census, scratch: Path, tick: Tick = 
     return Records(**maps)
 
 
-def unclipped(job: Job, source: Source, census: Census, outcome: int) -> Iterator[Records]:
+def records_as_they_came(job: Job, source: Source, census: Census, outcome: int) -> Iterator[Records]:
     """The file's records in its own order, with an outcome as it stands there, in one more pass over the file: clipped
     values alone are stored. Raises `DataError` if the file changed since the census."""
     frame, met = census.frame, np.zeros(len(census.frame), dtype=np.int64)

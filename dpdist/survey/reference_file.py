@@ -64,7 +64,7 @@ def open_reference(job: Job, source: Source, frame: Frame, tick: Tick = lambda r
         raise _current(found)
     row, missing = _matched(job, frame, census.frame)
     if missing:
-        names = " and ".join(job.referred_columns) or "file"
+        names = " and ".join(job.reference_columns) or "file"
         allowed = f"a record for every combination of {names} that the current file has"
         remedy = "merge levels, leave a predictor out, or take a reference that has them"
         places = tuple(missing[:SHOWN])
@@ -97,7 +97,7 @@ def _current(reference: Source) -> DataError:
 
 def _matched(job: Job, frame: Frame, other: Frame) -> tuple[Ints, list[str]]:
     """For every row of the other frame the first row of the frame with its stratum and predictors; combinations without."""
-    names = job.referred_columns
+    names = job.reference_columns
     first: dict[tuple[int, ...], int] = {}
     for number, key in enumerate(_keys(frame, names)):
         first.setdefault(key, number)

@@ -61,13 +61,13 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", strict=True)]
 Size = Annotated[int, Field(ge=0, le=int(LARGEST), strict=True)]
 
 
-class _Said(BaseModel):
+class _Stored(BaseModel):
     """A part of what a release says of itself; what is not known here is not handed on."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
-class _Costs(_Said):
+class _Costs(_Stored):
     """A strict guarantee of reference_tables: two zero-outs make an exchange."""
 
     adjacency: Adjacency
@@ -92,14 +92,14 @@ class Link(_Costs):
     manifest: Digest
 
     @property
-    def told(self) -> dict[str, Any]:
+    def as_stored(self) -> dict[str, Any]:
         """In JSON terms."""
         order = ("dataset", "period", "adjacency", "epsilon", "substitution_epsilon", "delta", "histogram", "manifest")
         said = self.model_dump(mode="json", exclude_none=True)
         return {name: said[name] for name in order if name in said}
 
 
-class Root(_Said):
+class Root(_Stored):
     """What a chain's first release was fixed on."""
 
     histogram: HistogramReference | None = None
@@ -151,7 +151,7 @@ class Spent(_Costs):
 
 
 @dataclass(frozen=True)
-class Carried:
+class EarlierPoints:
     """An earlier release as its public folder tells of it."""
 
     folder: Path
@@ -170,7 +170,7 @@ class Carried:
     @property
     def chain(self) -> list[dict[str, Any]]:
         """The links in JSON terms."""
-        return [link.told for link in self.links]
+        return [link.as_stored for link in self.links]
 
 
 def composed(chain: Sequence[Mapping[str, Any]], name: str = "epsilon") -> str:
@@ -178,7 +178,7 @@ def composed(chain: Sequence[Mapping[str, Any]], name: str = "epsilon") -> str:
     return budget_text(sum((Fraction(one[name]) for one in chain), Fraction(0)))
 
 
-def read_carried(folder: Path) -> Carried:
+def read_earlier(folder: Path) -> EarlierPoints:
     """An earlier release. Raises `DataError`, naming the file, where there is none that is whole and agrees with itself."""
     try:
         return _read(folder)
@@ -188,7 +188,7 @@ def read_carried(folder: Path) -> Carried:
         raise DataError(printable(folder, 400), [problem]) from None
 
 
-def _read(folder: Path) -> Carried:
+def _read(folder: Path) -> EarlierPoints:
     files = vouched(folder, "released", STATEMENT, JOB, PROMISE, "released/frame.parquet")
     if f"released/{REFERENCE_FILE}" not in files:
         raise Damaged(
@@ -206,7 +206,7 @@ def _read(folder: Path) -> Carried:
     _check_chain(spent, links)
     points = read_points(folder, f"released/{REFERENCE_FILE}", job)
     records = int(read_frame(folder, "released/frame.parquet", job).count.sum())
-    return Carried(folder, digest, job, links, spent.reference.beginning, points, records)
+    return EarlierPoints(folder, digest, job, links, spent.reference.beginning, points, records)
 
 
 def _check_agreement(promise: Mapping[str, Any], job: Mapping[str, Any], statement: Mapping[str, Any]) -> None:

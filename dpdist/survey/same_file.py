@@ -113,7 +113,7 @@ def same_records(current: Hashed, reference: Hashed) -> bool:
 def in_order(small: Hashed, large: Hashed) -> bool:
     """True if the small file begins and ends as the large one does, but for a few records between, in no sorted order."""
     a, b, size = small.record, large.record, len(small.record)
-    start, end = _agreeing(a, b[:size]), _agreeing(a[::-1], b[::-1][:size])
+    start, end = _in_common(a, b[:size]), _in_common(a[::-1], b[::-1][:size])
     end = min(end, size - start)
     if start + end < HELD * size:
         return False
@@ -165,7 +165,7 @@ def _log_choose(n: Ints, k: Ints) -> Floats:
     return np.asarray(gammaln(n + 1.0) - gammaln(k + 1.0) - gammaln(n - k + 1.0))
 
 
-def _agreeing(a: Hashes, b: Hashes) -> int:
+def _in_common(a: Hashes, b: Hashes) -> int:
     """Length of the common beginning."""
     differ = a != b
     return int(differ.argmax()) if differ.any() else len(a)

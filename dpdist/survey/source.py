@@ -97,8 +97,8 @@ def open_file(file: Path) -> Source:
     return ParquetSource(file)
 
 
-def simulated_source(said: Simulate) -> Source:
-    return SimulatedSource(Doctorates(said))
+def simulated_source(simulate: Simulate) -> Source:
+    return SimulatedSource(Doctorates(simulate))
 
 
 @dataclass(frozen=True)
@@ -304,5 +304,5 @@ def _unreadable_csv(path: Path, error: Exception) -> DataError:
     return DataError(name, [Problem("file", "a line has another number of fields", allowed, remedy, 1, place)])
 
 
-def _unreadable(name: str, found: str, remedy: str) -> DataError:
-    return DataError(name, [Problem("file", found, FORMATS, remedy)])
+def _unreadable(name: str, what: str, remedy: str) -> DataError:
+    return DataError(name, [Problem("file", what, FORMATS, remedy)])

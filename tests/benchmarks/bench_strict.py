@@ -59,7 +59,7 @@ def test_the_statistics_pass_streams_at_half_the_read_rate_or_more(ratio, tmp_pa
     records = place(job, plan.source, plan.census, tmp_path)
     model = plan.model
     assert isinstance(model, ReferenceCells)
-    told = model.told([records.part(0, len(records))])
+    told = model.summarise([records.part(0, len(records))])
     kernel, size = Count(model.within(model.limited(told), model.units(told))), block_rows(job.sampler.total)
     blocks = [records.part(start, min(start + size, len(records))) for start in range(0, len(records), size)]
 

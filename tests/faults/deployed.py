@@ -133,7 +133,7 @@ class Release:
         """Strata without a mark whose files are all whole."""
         space = Workspace(self.workspace)
         units = [space.part("strata", k).name for k in range(len(self.survey.sizes))]
-        return sum(not finished(space.marks, unit, space.confidential) for unit in units)
+        return sum(not finished(space.completions, unit, space.confidential) for unit in units)
 
     def close(self) -> None:
         self.containers.close()

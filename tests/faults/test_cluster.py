@@ -22,7 +22,7 @@ from dpdist.runtime import tls
 from dpdist.runtime.certificates import make_certificates
 from dpdist.runtime.executors import Dask, executor
 from dpdist.runtime.scheduler import Place
-from dpdist.runtime.tls import Credentials, reach
+from dpdist.runtime.tls import Credentials, connect
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def test_the_release_is_that_of_the_serial_run(
 
 
 def test_nothing_listens_beyond_loopback_and_no_secret_stands_in_arguments_or_environment(cluster: Cluster) -> None:
-    reach(cluster.address, Credentials(cluster.tls("driver")).security(), 60)
+    connect(cluster.address, Credentials(cluster.tls("driver")).security(), 60)
     secrets = [line for role in ("scheduler", "worker", "driver") for line in _key_lines(cluster.tls(role) / "tls.key")]
     for process in cluster.processes.values():
         for one in (psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)):
@@ -177,10 +177,10 @@ def test_causes_of_a_scheduler_that_cannot_be_reached_are_named(tmp_path: Path) 
     make_certificates(tmp_path)
     security = Credentials(tmp_path / "driver").security()
     with pytest.raises(ClusterError, match=r"did not answer for 0 s: nobody listens there \(connection refused\)"):
-        reach(f"tls://127.0.0.1:{free_port()}", security, 0)
-    assert tls.own_address("tls://127.0.0.1:8786") == "127.0.0.1"
+        connect(f"tls://127.0.0.1:{free_port()}", security, 0)
+    assert tls.address_here("tls://127.0.0.1:8786") == "127.0.0.1"
     with pytest.raises(ClusterError, match="its name cannot be resolved"):
-        reach("tls://scheduler.invalid:8786", security, 0)
+        connect("tls://scheduler.invalid:8786", security, 0)
 
 
 def test_a_plain_scheduler_on_this_machine_serves_and_unfit_workers_are_refused(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def begun_fit(finished: Path, folder: Path) -> Fit:
     shutil.copytree(finished, folder)
     space = Workspace(folder)
     fit = open_fit(space, space.read_key(), "strata")
-    (space.marks / f"{space.part('strata', STRATUM).name}.json").unlink()
+    (space.completions / f"{space.part('strata', STRATUM).name}.json").unlink()
     shutil.rmtree(space.part("strata", STRATUM))
     return fit
 

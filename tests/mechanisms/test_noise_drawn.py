@@ -101,7 +101,7 @@ def driven(job: Job) -> tuple[list[Noise], list[Floats], StratumModel, Released]
     model = builder_of(job).build(job, FRAME, slice(0, CELLS))
     now, before = (records(seed, len(job.outcomes)) for seed in (1, 2))
     learned: Learned | None = None
-    if isinstance(model, ReferenceCells) and job.refers:
+    if isinstance(model, ReferenceCells) and job.has_reference:
         learned = learn_cells(model, [before.about(k) for k in range(len(job.outcomes))])
     elif isinstance(model, SanitizedLognormal):
         learned = learn_whitening(model, before)

@@ -27,7 +27,7 @@ from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import (
     fit,
     noise_errors,
     sampling_errors,
-    told_by,
+    whitening_of,
 )
 from dpdist.models.protocol import Improper
 
@@ -99,7 +99,7 @@ def workspace(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def told(n: int = 4000, cells: int = 6, seed: int = 3) -> Whitened:
     rng = np.random.default_rng(seed)
     y, w = np.exp(rng.multivariate_normal([10.0, 4.0], [[0.2, -0.1], [-0.1, 0.3]], n)).T
-    return told_by(np.arange(n) % cells, y, w, cells)
+    return whitening_of(np.arange(n) % cells, y, w, cells)
 
 
 def errors(found: Fitted, draws: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
@@ -193,7 +193,7 @@ def test_a_reference_whose_logarithms_have_no_covariance_is_improper(kind: str) 
     y = np.full(60, 3e4) if kind == "outcome" else y
     w = {"weight": np.full(60, 2.0), "line": y**1.5}.get(kind, w)
     with pytest.raises(Improper, match="the same in every cell"):
-        told_by(np.arange(60) % 3, y, w, 3)
+        whitening_of(np.arange(60) % 3, y, w, 3)
 
 
 def test_a_release_is_strict_at_the_whole_budget_and_lies_near_the_direct_estimate(workspace: Path) -> None:

@@ -31,7 +31,7 @@ from dpdist.privacy import weight_search as searches
 from dpdist.privacy.weight_search import NotReached
 from dpdist.privacy.weights import RULES, among
 from dpdist.publish import refit as rerun
-from dpdist.publish.released import Release, read_release
+from dpdist.publish.released import ReleasedObject, read_release
 from dpdist.sampling.exact import ExactSampler
 
 FAMILIES = ("lognormal", "poisson", "bernoulli", "scores")
@@ -42,9 +42,9 @@ ADJUSTED = {"scale": 0.9, "shift": 0.01, "reweight": 0.95}
 
 
 @pytest.fixture(scope="module")
-def releases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Release]:
+def releases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ReleasedObject]:
     """One of every family, by name."""
-    inputs, made = tmp_path_factory.mktemp("inputs"), dict[str, Release]()
+    inputs, made = tmp_path_factory.mktemp("inputs"), dict[str, ReleasedObject]()
     write_inputs(inputs)
     for family in FAMILIES:
         workspace = tmp_path_factory.mktemp(family) / "work"
@@ -53,7 +53,7 @@ def releases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Release]:
     return made
 
 
-def under(release: Release, mechanism: str, weights: dict[str, Any], reference: bool = False) -> Release:
+def under(release: ReleasedObject, mechanism: str, weights: dict[str, Any], reference: bool = False) -> ReleasedObject:
     """The release, as if its job had said another rule."""
     job, aim = said("weighted", "zero_out", release.job.family), {}
     if reference:
@@ -66,7 +66,7 @@ def under(release: Release, mechanism: str, weights: dict[str, Any], reference: 
     return replace(release, job=changed)
 
 
-def sample_of(release: Release) -> tuple[Any, Records, Key]:
+def sample_of(release: ReleasedObject) -> tuple[Any, Records, Key]:
     """The model of the first stratum, a synthetic sample of it, and the key of the search."""
     model, own = release.model(0), release.frame.rows_of(0)
     key = release.seed.child("test")
@@ -75,12 +75,12 @@ def sample_of(release: Release) -> tuple[Any, Records, Key]:
     return model, fits.records, key.child("search")
 
 
-def in_refit(release: Release) -> Floats:
+def in_refit(release: ReleasedObject) -> Floats:
     model, records, key = sample_of(release)
     return rerun._weights(release, model, records, key)
 
 
-def in_protect(release: Release) -> Floats:
+def in_protect(release: ReleasedObject) -> Floats:
     """Weights that the mechanism's own rounds end with, on the sample that the refit has; where none reach the target, the
     last that were tried."""
     model, records, key = sample_of(release)
@@ -116,7 +116,7 @@ def _searches() -> list[tuple[str, dict[str, Any], bool]]:
 @pytest.mark.parametrize(("mechanism", "weights", "reference"), _searches(), ids=str)
 @pytest.mark.parametrize("family", FAMILIES[:-1])
 def test_the_refit_ends_with_the_weights_that_protect_ends_with(
-    releases: dict[str, Release], family: str, mechanism: str, weights: dict[str, Any], reference: bool
+    releases: dict[str, ReleasedObject], family: str, mechanism: str, weights: dict[str, Any], reference: bool
 ) -> None:
     release = under(releases[family], mechanism, weights, reference)
     own, again = in_protect(release), in_refit(release)
@@ -126,7 +126,7 @@ def test_the_refit_ends_with_the_weights_that_protect_ends_with(
 
 @pytest.mark.parametrize("weights", [{"rule": "fixed_point"}, {"rule": "cluster"} | ADJUSTED], ids=str)
 def test_so_it_does_under_a_score_model_whose_weights_are_fixed_on_its_reference(
-    releases: dict[str, Release], weights: dict[str, Any]
+    releases: dict[str, ReleasedObject], weights: dict[str, Any]
 ) -> None:
     release = under(releases["scores"], "weighted", weights, reference=True)
     own = in_protect(release)
@@ -134,7 +134,7 @@ def test_so_it_does_under_a_score_model_whose_weights_are_fixed_on_its_reference
     assert (own < 1).any()
 
 
-def test_another_rule_or_another_constant_gives_other_weights(releases: dict[str, Release]) -> None:
+def test_another_rule_or_another_constant_gives_other_weights(releases: dict[str, ReleasedObject]) -> None:
     """Control: a rule that were changed on one side would be seen."""
     plain = under(releases["lognormal"], "weighted", {"rule": "linear"})
     alpha = in_refit(plain)
@@ -153,7 +153,7 @@ def thinned(steps: Any) -> Iterator[Any]:
 
 
 def test_a_search_that_is_changed_in_the_refit_alone_is_seen(
-    releases: dict[str, Release], monkeypatch: pytest.MonkeyPatch
+    releases: dict[str, ReleasedObject], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Control: what the one side does with a step, the other does not."""
     release = under(releases["lognormal"], "weighted", {"rule": "cluster"})
@@ -163,7 +163,7 @@ def test_a_search_that_is_changed_in_the_refit_alone_is_seen(
 
 
 def test_a_search_that_is_changed_where_it_stands_is_changed_for_both(
-    releases: dict[str, Release], monkeypatch: pytest.MonkeyPatch
+    releases: dict[str, ReleasedObject], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = under(releases["lognormal"], "weighted", {"rule": "cluster"})
     before = in_refit(release)

@@ -36,7 +36,7 @@ from scipy.special import expit
 from dpdist.core.keys import Key
 from dpdist.core.records import Frame
 from dpdist.models import LIKELIHOODS
-from dpdist.models.negative_binomial import merged
+from dpdist.models.negative_binomial import combined
 from dpdist.models.protocol import (
     Additive,
     Density,
@@ -69,7 +69,7 @@ def test_a_model_has_the_capabilities_of_its_family(family):
 
 def combined(model, parts):
     """Statistics of blocks put together; compressed records in one canonical form."""
-    return sum(parts) if model.combine == "sum" else merged(np.concatenate(parts))
+    return sum(parts) if model.combine == "sum" else combined(np.concatenate(parts))
 
 
 @each_family

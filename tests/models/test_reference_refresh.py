@@ -94,7 +94,7 @@ def test_edges_from_the_current_file_are_caught() -> None:
 def test_an_outcome_of_two_values_has_no_histogram() -> None:
     known = refresh(outcome="[salary, paid]")
     assert (known.shaped, len(known.orders), known.scale) == ((0,), 2, Fraction(8))
-    both = known.told(np.random.default_rng(2).uniform(50, 250, (2, 2 * BINS)))
+    both = known.summarise(np.random.default_rng(2).uniform(50, 250, (2, 2 * BINS)))
     assert set(both[1][0].outcome) == {0.0, 1.0}
     assert both[1][0].weight == pytest.approx(both[0][0].weight)
     assert not np.allclose(both[0][0].weight, carried()[0].weight)
@@ -114,7 +114,7 @@ def test_a_file_of_the_carried_shape_leaves_its_points_where_they_are(count: int
     known = refresh(count=count)
     shares = np.array([np.concatenate([orders[k].share for orders in known.orders]) for k in range(2)])
     exact = shares * count if count == 3000 else shares.sum(axis=0, keepdims=True) * count
-    for before, after in zip(known.carried[0], known.told(exact)[0], strict=True):
+    for before, after in zip(known.carried[0], known.summarise(exact)[0], strict=True):
         assert after.weight == pytest.approx(before.weight, rel=1e-9)
         assert after.outcome == pytest.approx(before.outcome, rel=1e-9)
 
@@ -126,7 +126,7 @@ def test_where_noise_is_small_points_have_the_current_shares() -> None:
     shares = rng.dirichlet(np.full(BINS, 2.0), (2, 2))
     shares[:, 1, [0, -1]] = 0.0  # no salary lies beyond the public bounds, which the points reach
     shares /= shares.sum(axis=2, keepdims=True)
-    for k, after in enumerate(known.told(shares.reshape(2, -1) * 1e6)[0]):
+    for k, after in enumerate(known.summarise(shares.reshape(2, -1) * 1e6)[0]):
         for orders, own, values in zip(known.orders, shares[k], (after.weight, after.outcome), strict=True):
             upper = np.cumsum(own)[:-1]
             told = [(values <= edge).mean() for edge in orders[k].edges]
@@ -137,7 +137,7 @@ def test_where_noise_is_small_points_have_the_current_shares() -> None:
 def test_ranks_stay() -> None:
     known = refresh()
     noisy = np.random.default_rng(4).uniform(50, 250, (2, 2 * BINS))
-    for before, after in zip(known.carried[0], known.told(noisy)[0], strict=True):
+    for before, after in zip(known.carried[0], known.summarise(noisy)[0], strict=True):
         order = np.argsort(before.weight, kind="stable")
         assert (np.diff(after.weight[order]) >= 0).all()
         assert before.low <= after.outcome.min() <= after.outcome.max() <= before.top
@@ -168,7 +168,7 @@ def test_another_scale_and_spread_move_tails_with_the_rest(seed: int) -> None:
     for weight, salary in zip(*known.orders, strict=True):
         shares = (weight.under(0.1, np.log(1.5)).share, salary.share)
         counts.append(100_000 * np.concatenate(shares))
-    for k, after in enumerate(known.told(np.array(counts) + noise)[0]):
+    for k, after in enumerate(known.summarise(np.array(counts) + noise)[0]):
         exact = known.orders[0][k].moved(known.carried[0][k].weight, 0.1, np.log(1.5))
         assert np.log(after.weight / exact).std() < 0.03
         assert after.weight.max() == pytest.approx(exact.max(), rel=0.1)

@@ -65,7 +65,7 @@ def fitted(model: Scores, records: Records) -> tuple[Floats, Floats]:
 
 def standing(reference: Records, cells: int) -> Scores:
     model = model_of(np.bincount(reference.frame, minlength=cells))
-    return model.within(model.told(reference, KEY))
+    return model.within(model.summarise(reference, KEY))
 
 
 def one_class(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,8 +203,8 @@ def test_a_small_cell_is_not_replaced_by_another_population() -> None:
     for seed in range(8):
         reference, current = small_cells(2 * seed), small_cells(2 * seed + 1)
         model = model_of(SIZES, second=5)
-        model = model.within(model.told(reference, KEY))
-        model = model.within(model.levelled(reference))
+        model = model.within(model.summarise(reference, KEY))
+        model = model.within(model.bias_corrected(reference))
         weight, product = fitted(model, current)
         found = sums(current, 10)
         estimates.append(product / weight / MEAN - 1.0)
@@ -245,8 +245,8 @@ def test_cells_that_share_a_fit_are_not_replaced_by_one_another() -> None:
     for number in range(3):
         reference, (current, true) = unlike(2 * number)[0], unlike(2 * number + 1)
         model = model_of(np.bincount(reference.frame, minlength=18))
-        model = model.within(model.told(reference, KEY))
-        model = model.within(model.levelled(reference))
+        model = model.within(model.summarise(reference, KEY))
+        model = model.within(model.bias_corrected(reference))
         found, plain = (np.divide(*part[::-1]) for part in (fitted(model, current), sums(current, 18)))
         errors.append(found / true - 1.0)
         expected.append(plain / true - 1.0)

@@ -64,7 +64,7 @@ def model_of(kind: str = "hurdle", size: int = 800, seed: int = 1) -> tuple[Scor
     """A model that stands on one file, and records of another."""
     frame = frame_of(size)
     model = Scores.build(job_of(kind), frame, slice(0, 6))
-    return model.within(model.told(records_of(frame, kind, seed), KEY)), records_of(frame, kind, seed + 1)
+    return model.within(model.summarise(records_of(frame, kind, seed), KEY)), records_of(frame, kind, seed + 1)
 
 
 def parameters_of(model: Scores, draws: int) -> Draws:
@@ -114,7 +114,7 @@ def test_on_the_reference_itself_scores_are_standard_normal_and_f_is_small() -> 
     frame = frame_of(800)
     own = records_of(frame, "hurdle", 1)
     model = Scores.build(job_of(), frame, slice(0, 6))
-    model = model.within(model.told(own, KEY))
+    model = model.within(model.summarise(own, KEY))
     scored = model.scored(own)
     for cell in range(6):
         for part in range(2):
@@ -241,17 +241,17 @@ def test_fits_of_files_like_the_reference_have_its_weighted_means(kind: str, sha
         own = replace(own, outcome=np.minimum(wider, 150_000.0))
     count = np.where(np.arange(6) == 2, 800, round(800 * share))
     model, standing = Scores.build(job_of(kind), replace(frame, count=count), slice(0, 6)), (count / 800)[own.frame]
-    model = model.within(model.told(own, KEY))
+    model = model.within(model.summarise(own, KEY))
     found, wanted = means_of(model, own, standing)
     assert (np.abs(found / wanted - 1.0).max() > 5e-3) == (kind != "binary"), "control"
-    levelled = model.within(model.levelled(own, np.inf))
+    levelled = model.within(model.bias_corrected(own, np.inf))
     found, wanted = means_of(levelled, own, standing)
     np.testing.assert_allclose(found, wanted, rtol=2e-3 if kind == "binary" else 1e-6)
     if kind != "binary":
         other, _ = means_of(levelled, own, 0.1 * standing)
         assert np.abs(other / wanted - 1.0).max() > 1e-4, "control"
     alpha = np.where(own.weight > 300, 0.5, 1.0)
-    undone = levelled.within(levelled.undone(own, alpha))
+    undone = levelled.within(levelled.weights_corrected(own, alpha))
     weighted = undone.centre(undone.statistics(own, standing * alpha)[None])
     plain = levelled.centre(levelled.statistics(own, standing)[None])
     for found, wanted in zip(undone.expect(weighted), levelled.expect(plain), strict=True):
@@ -265,8 +265,8 @@ def test_shifts_are_shrunk_by_what_the_jackknife_says_of_them(kind: str) -> None
     frame = frame_of(1_500)
     own = records_of(frame, kind, 1)
     model = Scores.build(job_of(kind), frame, slice(0, 6))
-    model = model.within(model.told(own, KEY))
-    whole = model.levelled(own, np.inf).undone.slopes[0, :, 0]
+    model = model.within(model.summarise(own, KEY))
+    whole = model.bias_corrected(own, np.inf).undone.slopes[0, :, 0]
     group = (20 * uniforms_of(KEY, "level", own.record)).astype(int)
     found = []
     for k in range(20):
@@ -276,7 +276,7 @@ def test_shifts_are_shrunk_by_what_the_jackknife_says_of_them(kind: str) -> None
         found.append(shifts(model.known, law, model.kind, model.outcome_bounds, sums[1] / sums[0], np.arange(6)))
     variance = 19.0 * np.var(found, axis=0)
     for prior in (0.01, 0.03):
-        shrunk = model.levelled(own, prior).undone.slopes[0, :, 0] / whole
+        shrunk = model.bias_corrected(own, prior).undone.slopes[0, :, 0] / whole
         np.testing.assert_allclose(shrunk, prior**2 / (prior**2 + variance), rtol=0.05)
         assert np.abs(shrunk / (prior**2 / (prior**2 + variance / 2.0)) - 1.0).max() > 0.1, "control"
 
@@ -295,10 +295,10 @@ def test_a_shift_that_one_record_makes_is_hardly_believed() -> None:
         outcome=np.where(mark, 150_000.0, own.outcome),
     )
     model = Scores.build(job_of("positive"), frame, slice(0, 6))
-    model = model.within(model.told(heavy, KEY))
+    model = model.within(model.summarise(heavy, KEY))
     off = []
     for prior in (np.inf, PRIOR):
-        levelled = model.within(model.levelled(heavy, prior))
+        levelled = model.within(model.bias_corrected(heavy, prior))
         found, wanted = means_of(levelled, current, np.ones(len(current)))
         off.append((found / wanted - 1.0)[2])
     assert off[0] > 0.05
@@ -307,8 +307,8 @@ def test_a_shift_that_one_record_makes_is_hardly_believed() -> None:
     every = replace(
         many, outcome=np.minimum(np.where(many.weight > 100, many.outcome**1.3 / 20.0, many.outcome), 150_000.0)
     )
-    model = model.within(model.told(every, KEY))
-    kept = [model.levelled(every, prior).undone.slopes[0, :, 0] for prior in (PRIOR, np.inf)]
+    model = model.within(model.summarise(every, KEY))
+    kept = [model.bias_corrected(every, prior).undone.slopes[0, :, 0] for prior in (PRIOR, np.inf)]
     assert (kept[0] / kept[1]).min() > 0.8, "control"
 
 
@@ -318,8 +318,8 @@ def test_cells_that_share_a_distribution_are_levelled_as_one_and_constant_ones_a
     law = frame.codes["field"][own.frame] == 1
     own = replace(own, outcome=np.where(law & (own.outcome > 0), 5e4, own.outcome * (own.frame != 2)))
     model = Scores.build(job_of(), frame, slice(0, 6))
-    model = model.within(model.told(own, KEY))
-    facts = model.levelled(own)
+    model = model.within(model.summarise(own, KEY))
+    facts = model.bias_corrected(own)
     moved = facts.undone.slopes[0, :, 0]
     assert facts.of_outcome[4] != facts.of_outcome[5]
     assert (moved[[2, 3]] == 0.0).all(), "one value but for zeros"
@@ -328,7 +328,7 @@ def test_cells_that_share_a_distribution_are_levelled_as_one_and_constant_ones_a
     assert np.abs(moved).max() < 0.2
     of_outcome = model.known.of_outcome
     together = replace(model.known, of_outcome=np.where(np.arange(6)[:, None] == 1, of_outcome[0], of_outcome))
-    moved = model.within(together).levelled(own).undone.slopes[0, :, 0]
+    moved = model.within(together).bias_corrected(own).undone.slopes[0, :, 0]
     assert moved[0] == moved[1] != 0.0
     assert (facts.undone.slopes[0, :, 1:] == 0.0).all()
 
@@ -339,7 +339,7 @@ def test_small_cells_share_a_fit_and_borrow_a_distribution_in_part() -> None:
     frame = replace(frame, count=np.array([900, 40, 320, 320, 700, 20]))
     model = Scores.build(job_of(), frame, slice(0, 6))
     records = records_of(frame, "hurdle", 3)
-    facts = model.told(records, KEY)
+    facts = model.summarise(records, KEY)
     assert model.within(facts).units[0].tolist() == [0, 0, 2, 2, 1, 1]
     assert model.within(facts).units[1].tolist() == [[0, 0], [0, 0], [2, 2], [2, 2], [1, 1], [1, 1]]
     assert (facts.own[[0, 2, 3, 4], 1:] == 1.0).all()

@@ -23,7 +23,7 @@ from dpdist.privacy.weights import (
     Truncated,
     among,
     at,
-    foreseen,
+    for_later_files,
 )
 
 fixed_examples = settings(derandomize=True, deadline=None)
@@ -131,7 +131,7 @@ def test_records_that_count_as_foreseen_make_a_fit_as_wide_as_a_current_files_dr
     rng, n = np.random.default_rng(7), 40
     now, before = (rng.normal(size=(20_000, n)).mean(axis=1) for _ in range(2))
     distance = now + rng.normal(size=len(now)) / np.sqrt(n * alpha) - before
-    counted = float(foreseen(np.full(n, alpha)).sum())
+    counted = float(for_later_files(np.full(n, alpha)).sum())
     assert abs(distance.var() * counted - 1.0) < 0.05
     assert 1.0 / (n * alpha) < distance.var() / 1.5
 

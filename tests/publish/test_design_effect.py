@@ -13,7 +13,7 @@ import pytest
 import dpdist
 from dpdist.core.errors import JobError
 from dpdist.publish.folder import publish
-from dpdist.publish.released import Release, read_release
+from dpdist.publish.released import ReleasedObject, read_release
 
 JOB = """
 dataset: doctorates
@@ -35,18 +35,18 @@ tables:
 
 
 @pytest.fixture(scope="module")
-def release(tmp_path_factory: pytest.TempPathFactory) -> Release:
+def release(tmp_path_factory: pytest.TempPathFactory) -> ReleasedObject:
     workspace = tmp_path_factory.mktemp("effect") / "ws"
     return read_release(dpdist.run(dpdist.parse_job(JOB), workspace) / "released")
 
 
-def under(release: Release, effect: float | None, folder: Path) -> pd.DataFrame:
+def under(release: ReleasedObject, effect: float | None, folder: Path) -> pd.DataFrame:
     survey = release.job.survey.model_copy(update={"design_effect": effect})
     publish(replace(release, job=release.job.model_copy(update={"survey": survey})), folder)
     return pd.read_parquet(folder / "tables" / "salaries.parquet")
 
 
-def test_sampling_variances_are_multiplied_and_the_noise_is_not(release: Release, tmp_path: Path) -> None:
+def test_sampling_variances_are_multiplied_and_the_noise_is_not(release: ReleasedObject, tmp_path: Path) -> None:
     """T = effect · V + N with N > 0, the same V and N whatever the effect: three effects lie on a line."""
     errors = {}
     for effect in (None, 1.0, 2.0, 4.0):
@@ -59,7 +59,7 @@ def test_sampling_variances_are_multiplied_and_the_noise_is_not(release: Release
     assert (errors[1.0] - sampling > 0.01 * errors[1.0]).all(), "what the draw's power costs stays as it is"
 
 
-def test_the_statement_says_the_figure_and_whose_it_is(release: Release, tmp_path: Path) -> None:
+def test_the_statement_says_the_figure_and_whose_it_is(release: ReleasedObject, tmp_path: Path) -> None:
     under(release, 1.7, tmp_path / "said")
     said = json.loads((tmp_path / "said" / "statement.json").read_text())["standard_errors"]
     assert any("public design effect 1.7 that the job states" in line for line in said)

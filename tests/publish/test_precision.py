@@ -13,7 +13,7 @@ import dpdist
 from dpdist.core.table_cells import cross
 from dpdist.models.lognormal.model import Lognormal, of
 from dpdist.publish.refit import _fitted, _subsample
-from dpdist.publish.released import Release, read_release
+from dpdist.publish.released import ReleasedObject, read_release
 from dpdist.publish.standard_errors import composition, spreads
 from dpdist.publish.synthesis import synthesize
 from dpdist.publish.tables import Grounds, estimates, expectations
@@ -46,11 +46,11 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def release(workspace: Path) -> Release:
+def release(workspace: Path) -> ReleasedObject:
     return read_release(workspace / "public" / "released")
 
 
-def test_the_law_that_undoes_the_trimming_gives_back_the_released_parameters(release: Release) -> None:
+def test_the_law_that_undoes_the_trimming_gives_back_the_released_parameters(release: ReleasedObject) -> None:
     """A search on a sample from θ makes Σ smaller still; on one from the untrimmed law it comes out near θ's own Σ."""
     model, theta = release.model(0), release.theta(release.model(0), 0, 0)
     assert isinstance(model, Lognormal)
@@ -73,7 +73,7 @@ def test_the_law_that_undoes_the_trimming_gives_back_the_released_parameters(rel
         np.testing.assert_allclose(alike[name], theta[name], rtol=1e-9)
 
 
-def test_a_ratio_of_any_size_moves_no_sd_by_more_than_two(release: Release) -> None:
+def test_a_ratio_of_any_size_moves_no_sd_by_more_than_two(release: ReleasedObject) -> None:
     model, theta = release.model(0), release.theta(release.model(0), 0, 0)
     wild = of(theta["coefficients"], theta["covariance"] * 1e6)
     for one, other in ((wild, theta), (theta, wild)):
@@ -82,7 +82,9 @@ def test_a_ratio_of_any_size_moves_no_sd_by_more_than_two(release: Release) -> N
 
 
 @pytest.mark.parametrize("sets", [1, 2])
-def test_records_add_their_own_noise_to_the_error_of_the_parameters(release: Release, tmp_path: Path, sets: int) -> None:
+def test_records_add_their_own_noise_to_the_error_of_the_parameters(
+    release: ReleasedObject, tmp_path: Path, sets: int
+) -> None:
     """T = T of the parameters + S/m by hand; W alone, which leaves the parameters' error out, is less: the control."""
     release = replace(release, sets=release.sets[:sets])
     cells = cross(release.frame, ["sex"], True)

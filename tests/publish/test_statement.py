@@ -23,7 +23,7 @@ from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.mechanisms.wording import EXCEEDS
 from dpdist.privacy.claims import delta_of_draws, factor, headline, promised
 from dpdist.privacy.domain import REFUSED
-from dpdist.publish.released import Release
+from dpdist.publish.released import ReleasedObject
 from dpdist.publish.statement import statement
 from dpdist.sampling import facts
 
@@ -93,7 +93,7 @@ def statement_of(said: Job) -> dict[str, Any]:
     frame = Frame({"field": np.arange(2, dtype=np.int32)}, {"field": ("arts", "law")}, np.full(2, 150), said.strata, ())
     promise = promised(MECHANISMS[said.mechanism.name].promise(said), facts(said))
     thetas = {label: {"prior": "proper"} for label in frame.stratum_labels}
-    found = statement(Release(said, promise, frame, (thetas,), Key(b"publish")))
+    found = statement(ReleasedObject(said, promise, frame, (thetas,), Key(b"publish")))
     return json.loads(json.dumps(found))  # type: ignore[no-any-return]
 
 

@@ -16,9 +16,9 @@ from dpdist.core.keys import Key
 from dpdist.core.progress import silent
 from dpdist.job import Runtime
 from dpdist.planning import make_plan
-from dpdist.release import store_records
 from dpdist.runtime.executors import Dask, executor
 from dpdist.runtime.fit_address import open_fit
+from dpdist.runtime.intake import store_records
 from dpdist.runtime.strata import create_stores, protect_all
 from dpdist.storage.identity import Identity
 from dpdist.storage.workspace import Workspace

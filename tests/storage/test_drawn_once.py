@@ -24,7 +24,7 @@ FACTS = {"law": "laplace", "scale": "3/2", "size": "5", "query": "a", "sums": "b
 
 def workspace(folder: Path) -> Workspace:
     space = Workspace.at(folder)
-    space.marks.mkdir(parents=True)
+    space.completions.mkdir(parents=True)
     return space
 
 
@@ -124,7 +124,7 @@ def test_a_flipped_bit_of_kept_noise_is_refused_by_name(space: Workspace, place:
     flipped(path, place)
     with pytest.raises(WorkspaceError, match=r"confidential/noise/strata-000000-001.npz is damaged: .*another checksum"):
         kept(space, undrawn)
-    (space.marks / "noise-strata-000000-001.json").unlink()
+    (space.completions / "noise-strata-000000-001.json").unlink()
     try:
         assert np.array_equal(kept(space, undrawn), drawn)
     except WorkspaceError as refused:
@@ -139,7 +139,7 @@ def test_truncated_noise_is_refused_by_name_with_its_mark_or_without(space: Work
     for _ in range(2):
         with pytest.raises(WorkspaceError, match=r"strata-000000-001.npz is damaged"):
             kept(space, undrawn)
-        (space.marks / "noise-strata-000000-001.json").unlink()
+        (space.completions / "noise-strata-000000-001.json").unlink()
 
 
 def test_noise_that_is_lost_is_not_drawn_again(space: Workspace) -> None:
@@ -154,12 +154,12 @@ def test_noise_that_is_lost_is_not_drawn_again(space: Workspace) -> None:
 def test_after_all_is_gathered_or_published_no_noise_is_drawn(space: Workspace, mark: str) -> None:
     """Whatever is in the mark; noise that stands without its own mark is still taken."""
     drawn = kept(space)
-    shutil.rmtree(space.marks)
-    space.marks.mkdir()
-    (space.marks / f"{mark}.json").write_text("damaged")
+    shutil.rmtree(space.completions)
+    space.completions.mkdir()
+    (space.completions / f"{mark}.json").write_text("damaged")
     assert np.array_equal(kept(space, undrawn), drawn)
     shutil.rmtree(space.confidential / "noise")
-    (space.marks / "noise-strata-000000-001.json").unlink()
+    (space.completions / "noise-strata-000000-001.json").unlink()
     with pytest.raises(WorkspaceError, match="is missing: it was drawn and used"):
         kept(space, undrawn)
 
@@ -175,4 +175,4 @@ def test_a_run_that_dies_between_a_draw_and_its_mark_finds_the_draw(
         with pytest.raises(KeyboardInterrupt):
             kept(space)
     assert np.isfinite(kept(space, undrawn)).all()
-    assert (space.marks / "noise-strata-000000-001.json").exists()
+    assert (space.completions / "noise-strata-000000-001.json").exists()

@@ -31,7 +31,7 @@ def views(place: str | Path) -> Iterator[View]:
 
     def see() -> Workspace:
         space = Workspace.at(place)
-        space.marks.mkdir(parents=True, exist_ok=True)
+        space.completions.mkdir(parents=True, exist_ok=True)
         made.append(space)
         return space
 
@@ -102,7 +102,7 @@ def test_of_two_writers_of_a_mark_the_first_decides_and_the_second_takes_it(view
     one, other = view(), view()
     for space in (one, other):
         space.mark("unit", [write(space.confidential / "parts" / "a", "same")])
-    assert (one.marks / "unit.json").read_bytes() == (other.marks / "unit.json").read_bytes()
+    assert (one.completions / "unit.json").read_bytes() == (other.completions / "unit.json").read_bytes()
     other.mark("unit", [write(other.confidential / "parts" / "a", "different")])
     third = view()
     third.take_units(["unit"])
@@ -112,10 +112,10 @@ def test_of_two_writers_of_a_mark_the_first_decides_and_the_second_takes_it(view
 def test_settling_tells_who_was_first(in_bucket: View) -> None:
     """In a folder the link decides (test_drawn_once). Negative control: kept without a condition, the last one decides."""
     one, other = in_bucket(), in_bucket()
-    assert one.store.settle(write(one.confidential / "x", "first"))
-    assert not other.store.settle(write(other.confidential / "x", "second"))
+    assert one.store.put_if_absent(write(one.confidential / "x", "first"))
+    assert not other.store.put_if_absent(write(other.confidential / "x", "second"))
     assert (other.confidential / "x").read_text() == "first"
-    assert other.store.settle(write(other.confidential / "x", "first"))
+    assert other.store.put_if_absent(write(other.confidential / "x", "first"))
     other.store.keep([write(other.confidential / "x", "second")])
     assert one.store.take(one.confidential / "x", anew=True)
     assert (one.confidential / "x").read_text() == "second"
@@ -236,7 +236,7 @@ def test_two_jobs_never_share_a_key(in_bucket: View, monkeypatch: pytest.MonkeyP
                 keys.append(key)
         return settle(path)
 
-    monkeypatch.setattr(one.store, "settle", silent_then)
+    monkeypatch.setattr(one.store, "put_if_absent", silent_then)
     monkeypatch.setattr(other.store, "alone", lambda lock: nullcontext())
     with pytest.raises(WorkspaceError, match="belongs to another job"), one.owned(Identity({"epsilon": "2"}, "own"), None):
         pass

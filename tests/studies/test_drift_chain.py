@@ -12,19 +12,25 @@ import pytest
 from dpdist.core.errors import StudyError
 from dpdist.job.loading import find_shipped
 from dpdist.studies.file import load_study, parse_study
-from dpdist.studies.kinds.chains_settings import Chaining, in_period, late
+from dpdist.studies.kinds.chains_settings import ChainStudy, in_period, late
 from dpdist.studies.run import run
 
 CASE = {"name": "shape", "population": 30_000, "sample": 3000, "periods": 3, "growth": 0.05, "sd": 0.6, "noise_sd": 0.7}
 ARMS = [{"label": "never"}, {"label": "every", "refresh": 1}]
 
 
-def small(**changes: Any) -> Chaining:
+def small(**changes: Any) -> ChainStudy:
     study = load_study("drift_chain")
-    assert isinstance(study, Chaining)
+    assert isinstance(study, ChainStudy)
     figures = [{"kind": "by_period", "measure": "count_median", "title": "Counts"}]
-    said = study.model_dump(mode="json") | {"cases": [CASE], "mechanisms": ARMS, "figures": figures, "replicates": 1}
-    return Chaining.model_validate(said | changes)
+    said = study.model_dump(mode="json") | {
+        "cases": [CASE],
+        "mechanisms": ARMS,
+        "figures": figures,
+        "limits": [],
+        "replicates": 1,
+    }
+    return ChainStudy.model_validate(said | changes)
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +96,9 @@ def test_a_chain_that_is_one_file_after_the_other_carries_no_shape() -> None:
 
 def test_periods_change_by_as_much_each_and_end_where_the_case_says() -> None:
     case = small().cases[0]
-    assert [case.said(t)["sd"] for t in range(4)] == pytest.approx([0.4, 0.4 + 0.2 / 3, 0.4 + 0.4 / 3, 0.6])
-    assert case.said(3)["growth"] == pytest.approx(1.05**3 - 1.0)
-    assert case.said(3)["population"] == round(30_000 * 1.05**3)
+    assert [case.survey(t)["sd"] for t in range(4)] == pytest.approx([0.4, 0.4 + 0.2 / 3, 0.4 + 0.4 / 3, 0.6])
+    assert case.survey(3)["growth"] == pytest.approx(1.05**3 - 1.0)
+    assert case.survey(3)["population"] == round(30_000 * 1.05**3)
 
 
 @pytest.mark.parametrize(

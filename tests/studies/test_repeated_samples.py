@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,11 @@ from dpdist.estimation.estimators import Interval
 from dpdist.job import Job
 from dpdist.studies.file import load_study, parse_study
 from dpdist.studies.kinds import repeated_samples
-from dpdist.studies.kinds.files import ratios
-from dpdist.studies.kinds.files_page import findings
-from dpdist.studies.kinds.files_settings import Filed
+from dpdist.studies.kinds.files_replicates import ratios
+from dpdist.studies.kinds.files_settings import FilesStudy
 from dpdist.studies.kinds.populations import CELLS, TOP_CODE, inclusion, population, population_job, systematic
 from dpdist.studies.kinds.repeated_samples import SIZE, compared, measure, sampled, sized
+from dpdist.studies.limits import findings
 from dpdist.studies.run import run
 
 STRICT = ("reference_tables", "reference_tables_zero_out")
@@ -79,7 +80,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, noise_of: Callable[[str], A
 
     def kept(job: Job, workspace: Path, **said: Any) -> Path | str:
         public = real(job, workspace, **said)
-        to = folder / "kept" / f"{job.dataset} {'reference' if job.refers else 'histogram'}"
+        to = folder / "kept" / f"{job.dataset} {'reference' if job.has_reference else 'histogram'}"
         shutil.copytree(Path(str(public)) / "tables", to)
         shutil.copy(said["input"], to / "current.parquet")
         return public
@@ -175,7 +176,8 @@ def test_what_cannot_be_released_is_counted_and_the_rest_goes_on(folder: Path) -
 
 def test_the_page_says_what_its_own_rows_say(folder: Path) -> None:
     page = (folder / "out" / "index.html").read_text(encoding="utf-8")
-    assert "Limit: at least 0 and at most 1, means over replicates. Kept in 2 of 2 results." in page
+    assert "Limit: at least 0 and at most 1, means over replicates with their 95 % intervals." in page
+    assert "Kept in 0 of 2 results. Too few replicates to tell in 2." in page, "one replicate has no spread to go by"
     results = pd.read_parquet(folder / "out" / "replicates.parquet")
     worst = results[(results["measure"] == "count_max") & (results["mechanism"] == "strict")].set_index("case")["value"]
     for case, value in worst.items():
@@ -188,16 +190,17 @@ def test_the_page_says_what_its_own_rows_say(folder: Path) -> None:
 
 def test_findings_change_with_the_rows() -> None:
     study = parse_study(STUDY.format(job="job.yaml"))
-    assert isinstance(study, Filed)
     shared = {"case": "filed", "mechanism": "strict", "epsilon": "1", "measure": "count_coverage"}
     rows = pd.DataFrame([shared | {"replicate": 1, "value": 0.8}, shared | {"replicate": 2, "value": 0.9}])
-    assert "Kept in 1 of 1" in findings(study, rows)[0].text
-    wide = findings(study, rows.assign(value=rows["value"] + 0.45))
-    assert "Not in: filed strict count_coverage 1.30 ± 0.05." in wide[0].text
+    told = partial(findings, study.limits, same_at_every_epsilon=study.same_at_every_epsilon)
+    assert "Kept in 1 of 1" in told(rows.assign(value=[0.84, 0.86]))[0].text
+    assert "Kept in 0 of 1 results. Too few replicates to tell in 1." in told(rows)[0].text
+    wide = told(rows.assign(value=[1.45, 1.46]))
+    assert "Not in: filed strict count_coverage 1.46 ± 0.06." in wide[0].text
     assert wide[2].text == "Nothing of it was measured."
     own = rows.assign(mechanism="direct", value=2.0)
-    both = findings(study, pd.concat([own, own.assign(epsilon="0.0001")]))
-    assert "Kept in 0 of 1 results. Not in: filed direct count_coverage 2.00 ± 0.00." in both[1].text, "counted once"
+    both = told(pd.concat([own, own.assign(epsilon="0.0001")]))
+    assert "Kept in 0 of 1 results. Not in: filed direct count_coverage 2.00." in both[1].text, "counted once"
 
 
 def stretched(own: Interval, width: float) -> Interval:
@@ -297,7 +300,7 @@ def test_studies_that_cannot_be_are_refused(edit: tuple[str, str], told: str) ->
 
 def test_the_shipped_study_has_every_population_and_both_files() -> None:
     study = load_study("repeated_samples")
-    assert isinstance(study, Filed)
+    assert isinstance(study, FilesStudy)
     assert {case.population for case in study.cases} == {*CELLS, None}
     files = {(case.file, case.n) for case in study.cases if case.population is None}
     assert files == {(file, n) for file in ("nscg2013.parquet", "cps_taxunits.parquet") for n in (3000, 5000)}

@@ -15,24 +15,25 @@ import pytest
 from dpdist.core.errors import StudyError
 from dpdist.job.loading import find_shipped
 from dpdist.studies.file import load_study, parse_study
-from dpdist.studies.kinds.strict_tables_settings import Referring
+from dpdist.studies.kinds.strict_tables_settings import StrictTablesStudy
 from dpdist.studies.ratios import ratios
 from dpdist.studies.run import run
 
 LIMITS = {"n1000_3": 1.5, "n10355_3": 1.15}
 
 
-def small(*cases: str, **changes: Any) -> Referring:
+def small(*cases: str, **changes: Any) -> StrictTablesStudy:
     study = load_study("strict_survey")
-    assert isinstance(study, Referring)
+    assert isinstance(study, StrictTablesStudy)
     said = study.model_dump(mode="json") | {
         "cases": [case.model_dump(mode="json") for case in study.cases if case.name in cases],
         "mechanisms": [{"label": name, "mechanism": name} for name in ("sanitized_statistics", "reference_tables")],
         "epsilons": ["0.02", "1"],
         "figures": [],
+        "limits": [],
         "beside": [],
     }
-    return Referring.model_validate(said | changes)
+    return StrictTablesStudy.model_validate(said | changes)
 
 
 @pytest.fixture(scope="module")

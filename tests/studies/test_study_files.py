@@ -13,7 +13,7 @@ import pytest
 from dpdist.core.errors import StudyError
 from dpdist.job.checks import contradictions
 from dpdist.studies.file import load_study, parse_study
-from dpdist.studies.kinds.files_settings import Filed
+from dpdist.studies.kinds.files_settings import FilesStudy
 from dpdist.studies.kinds.sample_jobs import arm_job, job_of_case, tabulated_job
 from dpdist.studies.run import run
 
@@ -68,7 +68,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, noise_of: Callable[[str], A
 def test_a_shipped_study_is_read_under_its_own_name_and_its_releases_contradict_nothing(path: Path) -> None:
     study = load_study(path)
     assert study.study == path.stem
-    for case in study.cases if isinstance(study, Filed) else ():
+    for case in study.cases if isinstance(study, FilesStudy) else ():
         base = tabulated_job(job_of_case(case), case)
         for arm in study.arms_of(case):
             for epsilon in study.grid_of(arm):

@@ -20,7 +20,7 @@ from dpdist.estimation.domains import Sample
 from dpdist.estimation.estimators import STATISTICS, counts_and_means
 from dpdist.job import Job
 from dpdist.planning import make_plan
-from dpdist.survey.prepare import design_of, place, replicate_sums, unclipped
+from dpdist.survey.prepare import design_of, place, records_as_they_came, replicate_sums
 
 REPLICATES = {"kind": "fay", "fay": 0.5, "prefix": "rep", "number": 8}
 
@@ -277,7 +277,7 @@ def test_outcomes_are_also_read_as_they_stand_in_the_file(name: str, tmp_path: P
     cells = cross(plan.frame, said.tables[0].by, margins=True)
     more = design_of(said, plan.census), replicate_sums(said, plan.source, plan.frame)
     expected = held_whole(said, rows, cells)
-    found = totals(unclipped(said, plan.source, plan.census, 0), plan.frame, said.survey.psu is not None)
+    found = totals(records_as_they_came(said, plan.source, plan.census, 0), plan.frame, said.survey.psu is not None)
     stored = totals([place(said, plan.source, plan.census, tmp_path)], plan.frame, said.survey.psu is not None)
     as_stored = dict(zip(STATISTICS, direct(stored, plan.frame, cells, *more), strict=True))
     for statistic, estimate in zip(STATISTICS, direct(found, plan.frame, cells, *more), strict=True):
@@ -294,7 +294,7 @@ def test_a_file_that_changed_since_the_census_is_not_read_again(tmp_path: Path) 
     plan = make_plan(said, tmp_path / "survey.parquet", silent)
     survey().head(200).to_parquet(tmp_path / "survey.parquet")
     with pytest.raises(DataError, match="changed while it was read"):
-        list(unclipped(said, plan.source, plan.census, 0))
+        list(records_as_they_came(said, plan.source, plan.census, 0))
 
 
 def of_alike_strata(spread: float) -> tuple[Any, Any, Cells, Any]:

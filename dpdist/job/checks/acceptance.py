@@ -40,7 +40,7 @@ def _tables(job: Job) -> Iterator[Contradiction]:
             yield Contradiction(("accept", "tables", i), f"no table '{name}'", f"name one of {', '.join(tables)}")
     listed = [table for name, table in tables.items() if name in chosen.tables or not chosen.tables]
     for i, gate in enumerate(chosen.gates):
-        if gate.of.name == "total":
+        if gate.of.name not in ("count", "mean"):
             yield Contradiction(("accept", "gates", i, "of"), "gates are of counts and means", "name count or {mean: …}")
         elif any(gate.of not in table.statistics or COUNT not in table.statistics for table in listed):
             found = f"a listed table does not publish {gate.of.text}, or no count beside it"

@@ -37,23 +37,23 @@ def presentation(job: Job) -> Iterator[Contradiction]:
     yield from _registry(job)
 
 
-def _unknown(path: Path, found: str, name: str, known: Collection[str]) -> Contradiction:
+def _unknown(path: Path, what: str, name: str, known: Collection[str]) -> Contradiction:
     near = get_close_matches(name, list(known), n=1)
-    return Contradiction(path, found, f"did you mean '{near[0]}'?" if near else "leave it out", listed(list(known)))
+    return Contradiction(path, what, f"did you mean '{near[0]}'?" if near else "leave it out", listed(list(known)))
 
 
-def _levels(path: Path, name: str, said: ColumnText, column: Column | None) -> Iterator[Contradiction]:
+def _levels(path: Path, name: str, text: ColumnText, column: Column | None) -> Iterator[Contradiction]:
     """Labels of levels: of those that are declared, all different, none that names the margins."""
-    if not said.levels:
+    if not text.levels:
         return
     if column is None or column.levels is None:
         yield Contradiction((*path, "levels"), f"'{name}' has no levels", "leave levels out, or label another column")
         return
     known = tuple(map(str, column.levels))
-    for level in said.levels:
+    for level in text.levels:
         if level not in known:
             yield _unknown((*path, "levels", level), f"'{level}' is no level of '{name}'", level, known)
-    shown = {level: said.levels.get(level, level) for level in known}
+    shown = {level: text.levels.get(level, level) for level in known}
     yield from _twice((*path, "levels"), shown, "label")
     for level, label in shown.items():
         if label == TOTAL:

@@ -6,26 +6,91 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from itertools import product
 
-from dpdist.job import Job
-from dpdist.job.contradiction import Contradiction, listed
+from dpdist.job import Job, Statistic, Table, those
+from dpdist.job.contradiction import Contradiction, Path, listed
 from dpdist.job.families import FAMILIES
 
 
 def table_statistics(job: Job) -> Iterator[Contradiction]:
-    names, outcomes = [table.name for table in job.tables], job.outcomes
+    names = [table.name for table in job.tables]
     for i, table in enumerate(job.tables):
         if names.index(table.name) != i:
             yield Contradiction(("tables", i, "name"), f"table '{table.name}' is named twice", "rename one")
         for j, statistic in enumerate(table.statistics):
-            if statistic.name != "count" and statistic.variable not in outcomes:
-                remedy = "write " + " or ".join(f"{{{statistic.name}: {outcome}}}" for outcome in outcomes)
-                yield Contradiction(
-                    ("tables", i, "statistics", j), f"a {statistic.name} is of the modelled outcome", remedy
-                )
+            path = ("tables", i, "statistics", j)
+            yield from _statistic(job, table, statistic, path)
             if statistic in table.statistics[:j]:
-                yield Contradiction(("tables", i, "statistics", j), f"'{statistic.text}' is named twice", "delete one")
-            if statistic.name == "count" and statistic.variable is not None:
-                yield Contradiction(("tables", i, "statistics", j), "a count has no variable", "write count")
+                yield Contradiction(path, f"'{statistic.text}' is named twice", "delete one")
+
+
+def _statistic(job: Job, table: Table, statistic: Statistic, path: Path) -> Iterator[Contradiction]:
+    """A statistic is of the job's outcomes, of columns of its table, and one that the mechanism gives."""
+    yield from _given(job, statistic, path)
+    if statistic.of is not None:
+        yield from _compared(job, table, statistic, path)
+        yield from _statistic(job, table, statistic.of, path)
+        return
+    if statistic.name == "count" and statistic.variable is not None:
+        yield Contradiction(path, "a count has no variable", "write count")
+    for name in (statistic.variable, statistic.over) if statistic.name == "ratio" else (statistic.variable,):
+        if statistic.name not in ("count", "share") and name not in job.outcomes:
+            yield _of_no_outcome(job, statistic, path)
+    if statistic.name == "ratio" and statistic.variable == statistic.over:
+        yield Contradiction(
+            path, f"the ratio of '{statistic.over}' to itself is 1", "name two outcomes", listed(job.outcomes)
+        )
+    if statistic.name == "proportion" and statistic.above is None and statistic.variable in job.outcome_columns:
+        column = job.outcome_columns[statistic.variable]
+        if column.bounds != (0.0, 1.0) or not column.two_valued:
+            found = f"'{statistic.variable}' is not coded 0 and 1"
+            yield Contradiction(path, found, f"write {{proportion: {statistic.variable}, above: …}}, or code it 0 and 1")
+    for name in statistic.across:
+        if name not in table.by:
+            found = f"'{name}' is no column of table '{table.name}'"
+            yield Contradiction(path, found, "take a share across one of its columns", listed(table.by) or "no column")
+
+
+def _given(job: Job, statistic: Statistic, path: Path) -> Iterator[Contradiction]:
+    """What a mechanism cannot give is refused, with the mechanisms that can."""
+    spec = job.mechanism
+    if statistic.name not in spec.gives:
+        found = f"'{job.mechanism.name}' gives no {statistic.name}"
+    elif statistic.of is None and statistic.of_shape and not spec.shape:
+        found = f"'{job.mechanism.name}' releases sums alone, and no distribution that a {statistic.name} could follow from"
+    else:
+        return
+    able = those(lambda each: statistic.name in each.gives and (each.shape or not statistic.of_shape))
+    remedy = "take a mechanism that gives it, or leave the statistic out"
+    yield Contradiction(path, found, remedy, listed(able, len(able)))
+
+
+def _compared(job: Job, table: Table, statistic: Statistic, path: Path) -> Iterator[Contradiction]:
+    """A difference is from a level of a column of its table."""
+    if statistic.column not in table.by:
+        found = f"'{statistic.column}' is no column of table '{table.name}'"
+        yield Contradiction(path, found, "compare levels of one of its columns", listed(table.by) or "no column")
+        return
+    levels = job.columns[statistic.column].levels or () if statistic.column in job.columns else ()
+    if statistic.level not in levels:
+        near = get_close_matches(str(statistic.level), [str(each) for each in levels], n=1)
+        found = f"'{statistic.level}' is no level of '{statistic.column}'"
+        hint = f"did you mean '{near[0]}'?" if near else "name one of its levels"
+        yield Contradiction(path, found, hint, listed([str(each) for each in levels]))
+
+
+def _of_no_outcome(job: Job, statistic: Statistic, path: Path) -> Contradiction:
+    outcomes = job.outcomes
+    if statistic.name == "ratio":
+        pair = outcomes[:2] if len(outcomes) > 1 else ()
+        remedy = f"write {{ratio: [{', '.join(pair)}]}}" if pair else "name two outcomes in `outcome`, or leave it out"
+        return Contradiction(path, "a ratio is of two modelled outcomes", remedy)
+    constants = {
+        "quantile": f", at: {statistic.at}",
+        "proportion": f", above: {statistic.above:.10g}" if statistic.above else "",
+    }
+    own = constants.get(statistic.name, "")
+    remedy = "write " + " or ".join(f"{{{statistic.name}: {outcome}{own}}}" for outcome in outcomes)
+    return Contradiction(path, f"a {statistic.name} is of the modelled outcome", remedy)
 
 
 def modelled(job: Job) -> Iterator[Contradiction]:

@@ -35,19 +35,19 @@ class CellBounds(NamedTuple):
         return (self.low + self.high) / 2.0
 
     @property
-    def reach(self) -> float:
+    def half_width(self) -> float:
         return (self.high - self.low) / 2.0
 
     def pairs(self, weight: Floats, outcome: Floats) -> Floats:
         """(a, b) of every record in whole units, (record, 2)."""
         a = np.clip(weight, 0.0, self.weight) / self.weight
-        b = a * (np.clip(outcome, self.low, self.high) - self.centre) / self.reach
+        b = a * (np.clip(outcome, self.low, self.high) - self.centre) / self.half_width
         return np.rint(UNIT * np.column_stack([a, np.clip(b, -a, a)]))
 
     def sums(self, units: Floats) -> Floats:
         """Σw and Σwy from sums of pairs in units, (…, 2)."""
         weight = units[..., 0] * self.weight / UNIT
-        return np.stack([weight, weight * self.centre + units[..., 1] * self.weight * self.reach / UNIT], axis=-1)
+        return np.stack([weight, weight * self.centre + units[..., 1] * self.weight * self.half_width / UNIT], axis=-1)
 
     def mean(self, count: Floats, total: Floats) -> Floats:
         """Total over count, clipped to the bounds; of a count ≤ 0 the bound on the total's side, NaN where both are 0."""

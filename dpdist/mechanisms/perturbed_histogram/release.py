@@ -83,6 +83,14 @@ class Histogram(OutcomeModel):
         middle = (self.edges[1:] + self.edges[:-1]) / 2.0
         return self.per_row((self.shares(theta["counts"]) @ middle)[:, None])
 
+    def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
+        """Share of records of at most `value`, uniform within a bin, (draw, pair)."""
+        share = self.shares(theta["counts"])
+        reached = np.concatenate([np.zeros((len(share), 1)), np.cumsum(share, axis=1)], axis=1)
+        own = self.bin(value)
+        part = np.clip((value - self.edges[own]) / np.diff(self.edges)[own], 0.0, 1.0)
+        return np.asarray(reached[:, own] + part * share[:, own])
+
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """Counts of other samples of as many records from the released histogram, without noise."""
         return Draws({"counts": rng.multinomial(records, self.shares(theta["counts"])[0], draws).astype(float)})

@@ -41,17 +41,17 @@ def complete(cells: Sequence[Cell], codes: Codes | None = None) -> list[Cell]:
     return completed
 
 
-def mixed(own: Cell, other: Cell, share: float, unlike: float) -> Cell:
+def mixed(cell: Cell, other: Cell, share: float, unlike: float) -> Cell:
     """A cell whose records are its own to `share` and another's points for the rest, whose log mean errs by `unlike`."""
     if share >= ALONE:
-        return own
-    size = len(own.weight)
+        return cell
+    size = len(cell.weight)
     points = min(max(round(size / max(share, 1e-6)), 1), max(POOLED_POINTS, size))
     kept = round(share * points)
-    pairs = [pair for pair in (_points(own, kept), _points(other, points - kept)) if len(pair[0])]
+    pairs = [pair for pair in (_points(cell, kept), _points(other, points - kept)) if len(pair[0])]
     weight, outcome = (np.concatenate(column) for column in zip(*pairs, strict=True))
-    weight = weight * (own.mean_weight / weight.mean())
-    return replace(own, weight=weight, outcome=outcome, borrowed=1.0 - share, unlike=unlike)
+    weight = weight * (cell.mean_weight / weight.mean())
+    return replace(cell, weight=weight, outcome=outcome, borrowed=1.0 - share, unlike=unlike)
 
 
 def _points(cell: Cell, number: int) -> tuple[Floats, Floats]:
@@ -74,13 +74,13 @@ def _borrowed(cells: Sequence[Cell]) -> list[Cell]:
     return [cell.under(0.0, g) for cell, g in zip(pooled, _moves(pooled, cells), strict=True)]
 
 
-def _composite(own: Sequence[Cell], borrowed: Sequence[Cell]) -> tuple[Floats, Floats]:
+def _composite(cells: Sequence[Cell], borrowed: Sequence[Cell]) -> tuple[Floats, Floats]:
     """Weight of every cell's own records, and the deviation of the pooled shape's log mean from the cell's, (cell,) each.
 
     Cells are compared by the log of own over borrowed mean (`small_area.composite`).
     """
-    apart = np.array([np.log(cell.mean / other.mean) for cell, other in zip(own, borrowed, strict=True)])
-    sampling = np.array([_tail(other) / cell.records for cell, other in zip(own, borrowed, strict=True)])
+    apart = np.array([np.log(cell.mean / other.mean) for cell, other in zip(cells, borrowed, strict=True)])
+    sampling = np.array([_tail(other) / cell.records for cell, other in zip(cells, borrowed, strict=True)])
     found = composite(apart, sampling)
     return found.own, found.unlike
 
@@ -98,10 +98,10 @@ def _limits(cell: Cell) -> tuple[float, float, float]:
     return cell.mean, float(np.quantile(cell.weight, HIGH)), max(half_width, 1e-9 * (cell.top - cell.low))
 
 
-def _moves(pooled: Sequence[Cell], own: Sequence[Cell]) -> Floats:
+def _moves(pooled: Sequence[Cell], cells: Sequence[Cell]) -> Floats:
     """Log scales of the outcome's shape in every cell, (cell,)."""
     solved, sampling, level = [], [], []
-    for cell, held in zip(pooled, own, strict=True):
+    for cell, held in zip(pooled, cells, strict=True):
         limits = _limits(cell)
         solved.append(cell.solve(*held.statistics(0.0, 0.0, limits), limits)[1])
         sampling.append(cell.slopes(limits).influence[:, 1].var() / held.records)

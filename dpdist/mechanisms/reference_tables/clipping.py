@@ -142,7 +142,7 @@ class Cell:
         return float(np.average(self.rate, weights=self.weight))
 
     @property
-    def standing(self) -> float:
+    def effective_size(self) -> float:
         """Records that its shape stands on, fewer where noise in histograms is as large as their sampling error."""
         if self.blur is None:
             return float(self.records)
@@ -178,9 +178,9 @@ class Cell:
             inverse[:, 0] = 0.0
         return Slopes((pairs - pairs.mean(axis=0)) @ inverse.T, inverse)
 
-    def within(self, centre: Floats | float, reach: Floats | float) -> NDArray[np.bool_]:
+    def within(self, centre: Floats | float, half: Floats | float) -> NDArray[np.bool_]:
         """Which outcomes move as their scale does, whichever way: those at the end of a window do not, but a share's."""
-        inside: NDArray[np.bool_] = np.abs(self.outcome - centre) <= (1.0 + EDGE if self.two_valued else 1.0 - EDGE) * reach
+        inside: NDArray[np.bool_] = np.abs(self.outcome - centre) <= (1.0 + EDGE if self.two_valued else 1.0 - EDGE) * half
         return inside
 
     def drifted(self) -> tuple[Floats, Floats]:

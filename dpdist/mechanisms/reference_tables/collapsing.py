@@ -91,24 +91,24 @@ def pooled(cells: Sequence[Cell], share: Floats) -> Cell:
     return replace(cells[0], weight=both[0], outcome=both[1], records=records, scaled=scaled, borrowed=0.0)
 
 
-def spread(found: ClippingInversion, cells: Sequence[Cell], units: Sequence[Cell], unit: Ints) -> Spread:
+def spread(inversion: ClippingInversion, cells: Sequence[Cell], units: Sequence[Cell], unit: Ints) -> Spread:
     """What units' statistics tell of their cells; a cell that stands alone has its unit's figures."""
     alone = np.bincount(unit)[unit] == 1
     rows = []
     for cell, own, number in zip(cells, alone, unit, strict=True):
-        whole, (s, g) = units[number], found.scale[number]
+        whole, (s, g) = units[number], inversion.scale[number]
         if own:
-            errors = found.sampling[number], found.noise[number], np.zeros((2, 2)), found.common[number]
-            rows.append((found.estimate[number], *errors))
+            errors = inversion.sampling[number], inversion.noise[number], np.zeros((2, 2)), inversion.common[number]
+            rows.append((inversion.estimate[number], *errors))
             continue
         like = replace(cell, scaled=whole.scaled)
         share = like.movable[int(g > 0)] / max(whole.movable[int(g > 0)], LEAST)
         rate = np.diag([1.0, like.mean_rate / max(whole.mean_rate, LEAST) if like.scaled else share])
         g = g if like.scaled else share * g * whole.unit / like.unit
         direct = like.direct_influence()
-        apart = direct.T @ direct / len(direct) / cell.records + np.diag(found.drift * [1.0, like.mean_rate**2])
+        apart = direct.T @ direct / len(direct) / cell.records + np.diag(inversion.drift * [1.0, like.mean_rate**2])
         apart += np.diag([0.0, cell.of_unlikeness])
         estimate = np.array([like.mean_weight * np.exp(s), like.mean_at(g)])
-        shared = rate @ found.sampling[number] @ rate, rate @ found.noise[number] @ rate
-        rows.append((estimate, *shared, apart, rate @ found.common[number]))
+        shared = rate @ inversion.sampling[number] @ rate, rate @ inversion.noise[number] @ rate
+        rows.append((estimate, *shared, apart, rate @ inversion.common[number]))
     return Spread(*(np.array(column) for column in zip(*rows, strict=True)))

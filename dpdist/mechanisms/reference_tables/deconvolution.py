@@ -29,20 +29,22 @@ A_BIN = 8
 Limit = tuple[float, float, float]
 
 
-def deconvolved(known: Histograms, counts: Floats, told: Told, model: ReferenceCells, sums: Floats) -> Told:
+def deconvolved(known: Histograms, counts: Floats, summary: Told, model: ReferenceCells, sums: Floats) -> Told:
     """Every outcome's cells, from noisy counts of `known` and noisy sums of `model` under limits that `told` fixed."""
     assert model.limits is not None
     if len(known.group) == int(known.group.max()) + 1:
-        return told
+        return summary
     limits, sized = model.limits, model.sized(sums, model.count)
     for _ in range(ROUNDS):
         apart = []
-        for k, cells in enumerate(told):
+        for k, cells in enumerate(summary):
             own = list(zip(limits.centre[:, k].tolist(), limits.cap.tolist(), limits.reach[:, k].tolist(), strict=True))
             means = sized.sums[:, [0, 1 + k]] / UNIT / sized.size[:, None]
             apart.append(_apart(known, cells, own, means, sized.size, np.diag(model.noise)))
-        told = known.mixed(counts, [_matrices(known, told, apart, group) for group in range(int(known.group.max()) + 1)])
-    return told
+        summary = known.mixed(
+            counts, [_matrices(known, summary, apart, group) for group in range(int(known.group.max()) + 1)]
+        )
+    return summary
 
 
 def _apart(
@@ -66,7 +68,7 @@ def _apart(
     return found
 
 
-def _matrices(known: Histograms, told: Told, apart: Sequence[Floats], group: int) -> list[Floats | None]:
+def _matrices(known: Histograms, summary: Told, apart: Sequence[Floats], group: int) -> list[Floats | None]:
     """Of a group's histograms: the weight's, then every outcome's; two-valued outcomes are not mixed, nor is one cell."""
     own = np.flatnonzero(known.group == group)
     if len(own) == 1:
@@ -77,7 +79,7 @@ def _matrices(known: Histograms, told: Told, apart: Sequence[Floats], group: int
         of_weight = bins.pop(0)
         points = _points(of_weight)
         found.append(_mixing(of_weight, [points * np.exp(s) for s in apart[0][own, 0]], share))
-    for each, cells, moves in zip(bins, told, apart, strict=True):
+    for each, cells, moves in zip(bins, summary, apart, strict=True):
         shape = cells[own[0]]
         if shape.two_valued:
             found.append(None)

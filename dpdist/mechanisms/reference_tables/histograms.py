@@ -56,7 +56,7 @@ class Histograms:
             found.append(np.bincount(key, weights=alpha, minlength=groups * size).reshape(groups, size))
         return np.concatenate(found, axis=1)
 
-    def told(self, noisy: Floats) -> Told:
+    def summarise(self, noisy: Floats) -> Told:
         """Every outcome's cells, from noisy counts."""
         return self.mixed(noisy, [[None] * len(self.bins)] * (int(self.group.max()) + 1))
 
@@ -75,7 +75,7 @@ class Histograms:
         errors = [covariance for _, covariance in fitted]
         spread = [
             bins.at(*_even(share, order))
-            for bins, (share, _), order in zip(self.bins, fitted, _orders(len(self.bins)), strict=True)
+            for bins, (share, _), order in zip(self.bins, fitted, _levels(len(self.bins)), strict=True)
         ]
         places = [bins.at(np.arange(len(bins.left)), np.full(len(bins.left), 0.5)) for bins in self.bins]
         if not self.model.weighted:
@@ -127,7 +127,7 @@ def _even(counts: Floats, order: Floats) -> tuple[np.ndarray, Floats]:
     return number, np.clip((at - (upper[number] - counts[number])) / counts[number], 0.0, 1.0)
 
 
-def _orders(number: int) -> list[Floats]:
+def _levels(number: int) -> list[Floats]:
     """Quantiles that pair evenly with one another: ranks of a Kronecker sequence (Roberts 2018), each even in itself."""
     golden = 2.0
     for _ in range(60):

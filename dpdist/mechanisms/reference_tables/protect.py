@@ -76,7 +76,7 @@ def reference_tables(
         counts = yield Pass(Count(known), "sum")
         noise = yield Noise(known.scale, counts.size, 0, "laplace", digest(known), digest(counts))
         noisy_counts = counts + noise.reshape(counts.shape)
-        told = known.told(noisy_counts)
+        told = known.summarise(noisy_counts)
         limits = model.limited(told)
     else:
         assert known.told is not None

@@ -141,7 +141,7 @@ class ReferenceCells(OutcomeModel):
         variance = self.noise.weight, self.noise.product / len(self.outcomes)
         return Sized(np.column_stack([left, above - below]), (left + held) / UNIT, sum(variance) / size**2)
 
-    def told(self, reference: Sequence[Records], standing: Floats | None = None) -> Told:
+    def summarise(self, reference: Sequence[Records], sizes: Floats | None = None) -> Told:
         """Every cell of the reference's records, which are given for every outcome; `standing` (cell,) is how many the
         records stand for, where they are points of others."""
         found = []
@@ -150,29 +150,29 @@ class ReferenceCells(OutcomeModel):
             order = np.argsort(cell, kind="stable")
             own = np.split(order, np.searchsorted(cell[order], np.arange(1, len(self.labels))))
             cells = [Cell.of(records.weight[k], records.outcome[k], bounds, self.weighted) for k in own]
-            if standing is not None:
-                cells = [replace(each, records=max(1, int(n))) for each, n in zip(cells, standing, strict=True)]
+            if sizes is not None:
+                cells = [replace(each, records=max(1, int(n))) for each, n in zip(cells, sizes, strict=True)]
             found.append(complete(cells, self.codes))
         return found
 
-    def units(self, told: Told) -> Ints:
+    def units(self, summary: Told) -> Ints:
         """Unit of every cell, (cell,), from the reference and the noise."""
-        return collapsed(told[0], self.codes, fewest(self.scales))
+        return collapsed(summary[0], self.codes, fewest(self.scales))
 
-    def _sizes(self, told: Told) -> Floats:
+    def _sizes(self, summary: Told) -> Floats:
         """Public sizes; where these are secret, the reference's own."""
-        return np.array([cell.records for cell in told[0]], dtype=np.float64) if self.simplex else self.count
+        return np.array([cell.records for cell in summary[0]], dtype=np.float64) if self.simplex else self.count
 
-    def _whole(self, told: Told, unit: Ints) -> Told:
+    def _whole(self, summary: Told, unit: Ints) -> Told:
         """Every outcome's units, as cells."""
-        sizes, members = self._sizes(told), [np.flatnonzero(unit == number) for number in range(unit.max() + 1)]
-        return [[pooled([cells[k] for k in own], sizes[own]) for own in members] for cells in told]
+        sizes, members = self._sizes(summary), [np.flatnonzero(unit == number) for number in range(unit.max() + 1)]
+        return [[pooled([cells[k] for k in own], sizes[own]) for own in members] for cells in summary]
 
-    def limited(self, told: Told) -> Limits:
+    def limited(self, summary: Told) -> Limits:
         """μ, U and R of every cell: its unit's."""
-        unit = self.units(told)
-        sizes = np.bincount(unit, weights=self._sizes(told))
-        whole = zip(zip(*self._whole(told, unit), strict=True), sizes, strict=True)
+        unit = self.units(summary)
+        sizes = np.bincount(unit, weights=self._sizes(summary))
+        whole = zip(zip(*self._whole(summary, unit), strict=True), sizes, strict=True)
         chosen = [choose(cells, int(n), self.noise) for cells, n in whole]
         found = (np.array([getattr(each, name) for each in chosen], dtype=np.float64) for name in Limits._fields)
         return Limits(*(each[unit] for each in found))
@@ -189,15 +189,15 @@ class ReferenceCells(OutcomeModel):
         rows = alpha[:, None] * body(cell, records.weight, np.column_stack(records.outcomes))
         return np.column_stack([np.bincount(self.unit[cell], weights=column, minlength=units) for column in rows.T])
 
-    def clipping_inverted(self, sums: Floats, told: Told) -> Draws:
+    def clipping_inverted(self, sums: Floats, summary: Told) -> Draws:
         """What is released, from noisy sums of units and the reference."""
         assert self.limits is not None
         assert self.unit is not None
-        unit, whole = self.unit, self._whole(told, self.unit)
+        unit, whole = self.unit, self._whole(summary, self.unit)
         sized = self.sized(sums, np.bincount(unit, weights=self.count).astype(np.float64))
         centre, cap, reach = (each[np.unique(unit, return_index=True)[1]] for each in self.limits)
         found, departure, unknown = [], [], list[tuple[Floats, Floats]]()
-        for k, (cells, units) in enumerate(zip(told, whole, strict=True)):
+        for k, (cells, units) in enumerate(zip(summary, whole, strict=True)):
             limits, own = Limits(centre[:, k], cap, reach[:, k]), sized.sums[:, [0, 1 + k]]
             each = invert_clipping(units, limits, own, sized.size, self.noise, self.shrinkage)
             found.append(spread(each, cells, units, unit))
@@ -210,7 +210,7 @@ class ReferenceCells(OutcomeModel):
             weight, *means = (set_into(value, own) for value, own in zip((weight, *means), ends, strict=True))
         carried = [
             [cell.transported(w, m, POINTS) for cell, w, m in zip(cells, weight, mean, strict=True)]
-            for cells, mean in zip(told, means, strict=True)
+            for cells, mean in zip(summary, means, strict=True)
         ]
         values = {
             "sums": sums[unit],
@@ -223,13 +223,13 @@ class ReferenceCells(OutcomeModel):
         if ends:
             values["spans"] = np.column_stack(ends)
         if self.weight_bounds is None:
-            values["borrowed"] = np.array([[cell.borrowed for cell in cells] for cells in told]).T
+            values["borrowed"] = np.array([[cell.borrowed for cell in cells] for cells in summary]).T
         values["common"] = np.column_stack([found[0].common[:, 0], *(each.common[:, 1] for each in found)])
         if self.simplex:
-            share = self._sizes(told) / np.bincount(unit, weights=self._sizes(told))[unit]
+            share = self._sizes(summary) / np.bincount(unit, weights=self._sizes(summary))[unit]
             values["size"] = np.maximum(np.rint(sized.size[unit] * share), 1.0)
             values["noise"][:, 0] += sized.variance[unit]
-        values |= {"standing": np.array([cell.standing for cell in told[0]], dtype=np.float64)}
+        values |= {"standing": np.array([cell.effective_size for cell in summary[0]], dtype=np.float64)}
         values |= {"points": np.array([[_padded(*pair) for pair in cells] for cells in carried])}
         return Draws({name: value[None] for name, value in values.items()})
 
@@ -243,12 +243,14 @@ class ReferenceCells(OutcomeModel):
         return means[:, 1:] if len(self.outcomes) > 1 else means[:, 1], means[:, 0]
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """Means under other samples of both files, without noise."""
-        together = self._errors(theta, "sampling", theta["unit"][0].astype(np.int64), draws, rng)
-        if not theta["alone"].any():
-            return self._moved(theta, together)
-        alone = self._errors(theta, "alone", np.arange(len(self.labels)), draws, rng)
-        return self._moved(theta, [one + other for one, other in zip(together, alone, strict=True)])
+        """Means under other samples of both files, without noise; and the errors of the reference's shapes, in
+        deviations, `shape` (draw, cell)."""
+        errors = self._errors(theta, "sampling", theta["unit"][0].astype(np.int64), draws, rng)
+        if theta["alone"].any():
+            alone = self._errors(theta, "alone", np.arange(len(self.labels)), draws, rng)
+            errors = [one + other for one, other in zip(errors, alone, strict=True)]
+        shape = rng.standard_normal((draws, len(self.labels)))
+        return Draws({**self._moved(theta, errors).values, "shape": shape})
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """Means under other noise: for standard errors, not for release."""
@@ -312,6 +314,6 @@ def _unpadded(points: Floats) -> list[list[list[list[float]]]]:
     return [[pair[~np.isnan(pair[:, 0])].tolist() for pair in cells] for cells in points]
 
 
-def _covariances(found: Sequence[Floats]) -> Floats:
+def _covariances(errors: Sequence[Floats]) -> Floats:
     """Variance of the weight, then of every outcome its covariance with the weight and its variance, (cell, …)."""
-    return np.column_stack([found[0][:, 0, 0], *(column for each in found for column in (each[:, 0, 1], each[:, 1, 1]))])
+    return np.column_stack([errors[0][:, 0, 0], *(column for each in errors for column in (each[:, 0, 1], each[:, 1, 1]))])

@@ -34,7 +34,7 @@ Span = tuple[float, float]
 NOWHERE: Span = (np.nan, np.nan)
 
 
-class Found(NamedTuple):
+class Sums(NamedTuple):
     """A cell's noisy mean statistics, their noise's reach, and the scales that were solved from them."""
 
     v: float
@@ -67,27 +67,27 @@ def spans(
     for cell, own, total, n in zip(cells, zip(*limits, strict=True), sums / UNIT, count, strict=True):
         v, q = 1.0 - total[0] / n, total[1] / n
         s = cell.solve_weight(v, own[1]) if cell.weighted else 0.0
-        found = Found(float(v), float(q), scales[0] / n, scales[1] / n, s, own)
+        found = Sums(float(v), float(q), scales[0] / n, scales[1] / n, s, own)
         weights.append(_of_weight(cell, found, float(n), weight_bounds))
         outcomes.append(_of_outcome(cell, found, float(n)))
     return np.array(weights), np.array(outcomes)
 
 
-def _of_weight(cell: Cell, found: Found, n: float, bounds: Span) -> Span:
-    cap = found.limits[1]
+def _of_weight(cell: Cell, sums: Sums, n: float, bounds: Span) -> Span:
+    cap = sums.limits[1]
     if not cell.weighted:
         return NOWHERE
     clipped = np.minimum(cell.weight, cap) / cap
-    least_departure = found.reach_v + SAMPLING * float(clipped.std()) / n**0.5
-    departure = found.v - float(clipped.mean())
-    above = min(1.0, found.v + found.reach_v)
+    least_departure = sums.reach_v + SAMPLING * float(clipped.std()) / n**0.5
+    departure = sums.v - float(clipped.mean())
+    above = min(1.0, sums.v + sums.reach_v)
     s_above = cell.solve_weight(above, cap)
     heavy = departure > least_departure and _unseen_weight(cell, s_above, cap) > UNSEEN
-    heavy = cap < bounds[1] and (heavy or 1.0 - found.v <= found.reach_v <= PLAIN)
-    light = departure < -least_departure and _at_end(cell.solve_weight(found.v - found.reach_v, cap))
+    heavy = cap < bounds[1] and (heavy or 1.0 - sums.v <= sums.reach_v <= PLAIN)
+    light = departure < -least_departure and _at_end(cell.solve_weight(sums.v - sums.reach_v, cap))
     if not (heavy or light):
         return NOWHERE
-    least = min(max(bounds[0], cap * (found.v - found.reach_v)), bounds[1])
+    least = min(max(bounds[0], cap * (sums.v - sums.reach_v)), bounds[1])
     told = cell.mean_weight * np.exp(s_above)
     most = above * bounds[1] if heavy else max(told, cap * above)
     return least, max(least, min(most, bounds[1]))
@@ -103,34 +103,34 @@ def _at_end(scale: float) -> bool:
     return abs(scale) >= FARTHEST - END
 
 
-def _of_outcome(cell: Cell, found: Found, n: float) -> Span:
-    centre, cap, reach = found.limits
-    if cell.weighted and found.v <= found.reach_v:
+def _of_outcome(cell: Cell, sums: Sums, n: float) -> Span:
+    centre, cap, reach = sums.limits
+    if cell.weighted and sums.v <= sums.reach_v:
         at_shape = float((np.minimum(cell.weight, cap) / cap).mean())
-        return (cell.low, cell.top) if at_shape > 2.0 * found.reach_v else NOWHERE
+        return (cell.low, cell.top) if at_shape > 2.0 * sums.reach_v else NOWHERE
     if cell.two_valued:
         return NOWHERE
-    weight = np.minimum(cell.weight * np.exp(found.s), cap) / cap
+    weight = np.minimum(cell.weight * np.exp(sums.s), cap) / cap
     product = weight * np.clip((cell.outcome - centre) / reach, -1.0, 1.0)
-    departure = found.q - float(product.mean())
-    room = found.reach_q + found.reach_v * abs(found.q) / found.v
+    departure = sums.q - float(product.mean())
+    room = sums.reach_q + sums.reach_v * abs(sums.q) / sums.v
     if abs(departure) <= room + SAMPLING * float(product.std()) / n**0.5:
         return NOWHERE
-    ends = [cell.solve_outcome(found.s, found.q + by, found.limits) for by in (-room, room)]
-    high = departure > 0 and centre + reach < cell.top and _unseen_outcome(cell, ends[1], found) > UNSEEN
+    ends = [cell.solve_outcome(sums.s, sums.q + by, sums.limits) for by in (-room, room)]
+    high = departure > 0 and centre + reach < cell.top and _unseen_outcome(cell, ends[1], sums) > UNSEEN
     low = departure < 0 and centre - reach > cell.low and _at_end(ends[0])
     if not (high or low):
         return NOWHERE
-    seen = [centre + reach * min(1.0, max(-1.0, (found.q + by) / found.v)) for by in (-room, room)]
+    seen = [centre + reach * min(1.0, max(-1.0, (sums.q + by) / sums.v)) for by in (-room, room)]
     least, most = cell.low if low else seen[0], cell.top if high else max(seen[1], cell.mean_at(ends[1]))
     return min(max(least, cell.low), cell.top), min(max(most, cell.low), cell.top)
 
 
-def _unseen_outcome(cell: Cell, g: float, found: Found) -> float:
+def _unseen_outcome(cell: Cell, g: float, sums: Sums) -> float:
     """Share of a mean that lies beyond the window under a scale, above its lower end; 1 at the end of the search."""
     if _at_end(g):
         return 1.0
-    centre, _, reach = found.limits
+    centre, _, reach = sums.limits
     least = max(cell.low, centre - reach)
     seen = np.average(np.clip(cell.moved(g), centre - reach, centre + reach), weights=cell.weight)
     return 1.0 - float(seen - least) / max(cell.mean_at(g) - least, END * reach)

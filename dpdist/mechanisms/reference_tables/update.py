@@ -73,17 +73,17 @@ class Refresh:
     scale: Fraction
 
     @classmethod
-    def build(cls, job: Job, model: ReferenceCells, carried: Told) -> Refresh:
+    def build(cls, job: Job, model: ReferenceCells, earlier: Told) -> Refresh:
         """`carried` follows from an earlier release: it is public, and so are the bins."""
         assert job.reference is not None
         assert job.reference.histogram is not None
         shaped = tuple(k for k, column in enumerate(job.outcome_columns.values()) if not column.two_valued)
-        orders = [tuple(QuantileLevels.of(cell.weight, 0.0, np.inf) for cell in carried[0])] if model.weighted else []
-        orders += [tuple(QuantileLevels.of(cell.outcome, cell.low, cell.top) for cell in carried[k]) for k in shaped]
+        orders = [tuple(QuantileLevels.of(cell.weight, 0.0, np.inf) for cell in earlier[0])] if model.weighted else []
+        orders += [tuple(QuantileLevels.of(cell.outcome, cell.low, cell.top) for cell in earlier[k]) for k in shaped]
         epsilon = job.reference.histogram.epsilon
         scale = count_scale_of(len(orders), epsilon, job.budget.adjacency)
         group = grouped(model.codes, model.count, LEAST * len(orders) / float(epsilon))
-        return cls(model, carried, group, shaped, tuple(orders), scale)
+        return cls(model, earlier, group, shaped, tuple(orders), scale)
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
         values = [records.weight] if self.model.weighted else []
@@ -97,7 +97,7 @@ class Refresh:
             found.append(np.bincount(key, weights=alpha, minlength=groups * size).reshape(groups, size))
         return np.concatenate(found, axis=1)
 
-    def told(self, noisy: Floats) -> Told:
+    def summarise(self, noisy: Floats) -> Told:
         """Every outcome's cells, from noisy counts."""
         parts = np.split(noisy, len(self.orders), axis=1)
         moved = [
@@ -111,14 +111,14 @@ class Refresh:
             for k, cells in enumerate(self.carried)
         ]
 
-    def _moved(self, orders: Sequence[QuantileLevels], group: int, counts: Floats) -> Moved:
+    def _moved(self, levels: Sequence[QuantileLevels], group: int, counts: Floats) -> Moved:
         """One group's, for one histogram."""
         cells = np.flatnonzero(self.group == group)
         size = self.model.count[cells]
         n, variance = float(size.sum()), 2.0 * float(self.scale) ** 2
 
         def share(shift: float, stretch: float) -> Floats:
-            found = [orders[cell].under(shift, stretch).share for cell in cells.tolist()]
+            found = [levels[cell].under(shift, stretch).share for cell in cells.tolist()]
             return np.asarray(np.average(found, axis=0, weights=size))
 
         known = variance / n**2 + np.maximum(share(0.0, 0.0), 1.0 / n) / n
@@ -141,12 +141,12 @@ class Refresh:
         return replace(cell, weight=weight, outcome=values, records=int(records))
 
 
-def _transported(orders: QuantileLevels, values: Floats, moved: Moved) -> Floats:
+def _transported(levels: QuantileLevels, values: Floats, moved: Moved) -> Floats:
     """A cell's values: its shares change as its group's do."""
-    fitted, (_, _, group) = orders.under(moved.shift, moved.stretch), moved
+    fitted, (_, _, group) = levels.under(moved.shift, moved.stretch), moved
     own = fitted.share
     share = group.after * np.divide(own, group.before, out=np.ones_like(own), where=group.before > 0)
-    return fitted.transported(orders.moved(values, moved.shift, moved.stretch), share / share.sum())
+    return fitted.transported(levels.moved(values, moved.shift, moved.stretch), share / share.sum())
 
 
 def nearest(loss: Callable[[float, float], float]) -> tuple[float, float]:

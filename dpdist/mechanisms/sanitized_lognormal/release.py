@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.core.records import Codes, Floats, Frame, Records
+from dpdist.core.records import Codes, Floats, Frame, Ints, Records
 from dpdist.job import Job, NoiseName
 from dpdist.job.mechanisms import SanitizedStatistics
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, noise_scale
@@ -27,7 +27,7 @@ from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import (
     limited,
     noise_errors,
     sampling_errors,
-    told_by,
+    whitening_of,
 )
 from dpdist.models.design import Design, design
 from dpdist.models.lognormal.conjugate import of
@@ -113,7 +113,7 @@ class SanitizedLognormal(OutcomeModel):
     def learned(self, records: Records) -> Whitened:
         """What the reference's records fix. Raises `Improper`."""
         cell = self.pattern(records.frame).astype(np.int64)
-        return told_by(cell, records.outcome, records.weight, len(self.labels))
+        return whitening_of(cell, records.outcome, records.weight, len(self.labels))
 
     def fitted_to(self, records: Records) -> Draws:
         """The law of a reference's records, without noise, as `expect` takes it. Raises `Improper`."""
@@ -121,8 +121,8 @@ class SanitizedLognormal(OutcomeModel):
         root = np.linalg.inv(whitening.matrix)
         return Draws({"means": whitening.centre[None], "covariance": (root @ root.T)[None]})
 
-    def within(self, told: Whitened) -> SanitizedLognormal:
-        return replace(self, told=told)
+    def within(self, whitening: Whitened) -> SanitizedLognormal:
+        return replace(self, told=whitening)
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
         assert self.told is not None
@@ -164,6 +164,10 @@ class SanitizedLognormal(OutcomeModel):
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         """E(w|x) and E(wy|x) of every frame row under the fit, (draw, row)."""
         return self.law.expect(of(theta["means"], theta["covariance"]))
+
+    def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
+        """Share of the weight with an outcome of at most `value` under the fit, (draw, pair)."""
+        return self.law.until(of(theta["means"], theta["covariance"]), row, value, outcome)
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         return self.law.simulate(of(theta["drawn_means"], theta["drawn_covariance"]), frame_row, rng)

@@ -54,7 +54,7 @@ class Fitted(NamedTuple):
     scatter_noise: Floats
 
 
-def told_by(cell: Ints, outcome: Floats, weight: Floats, cells: int) -> Whitened:
+def whitening_of(cell: Ints, outcome: Floats, weight: Floats, cells: int) -> Whitened:
     """Of a reference's records. Raises `Improper` where their logarithms have no covariance within cells."""
     z, count = np.log(np.column_stack([outcome, weight])), np.bincount(cell, minlength=cells)
     centre = np.column_stack([np.bincount(cell, weights=column, minlength=cells) for column in z.T]) / count[:, None]
@@ -70,13 +70,13 @@ def told_by(cell: Ints, outcome: Floats, weight: Floats, cells: int) -> Whitened
     return Whitened(Whitening(centre, np.linalg.inv(np.linalg.cholesky(scatter))), whitened, count)
 
 
-def fit(told: Whitened, found: Moments, count: Floats, noise: tuple[float, Floats], shrinkage: bool) -> Fitted:
+def fit(whitening: Whitened, moments: Moments, count: Floats, noise: tuple[float, Floats], shrinkage: bool) -> Fitted:
     """`count` are the current file's public sizes (cell,), `noise` the variances of the moments' noise."""
-    n, x = float(count.sum()), told.residuals
+    n, x = float(count.sum()), whitening.residuals
     within = _winsorised(x)
-    sampling, earlier = (within.var(axis=0) / size[:, None] for size in (count, told.records))
+    sampling, earlier = (within.var(axis=0) / size[:, None] for size in (count, whitening.records))
     noisy = np.repeat(noise[0] / count[:, None] ** 2, 2, axis=1)
-    location = found.location / count[:, None]
+    location = moments.location / count[:, None]
     kept, moved, spread = np.ones_like(location), location, np.zeros(2)
     if shrinkage and len(count) > 2:
         parts = [shrunk(location[:, k], (sampling + earlier)[:, k], noisy[:, k]) for k in range(2)]
@@ -86,39 +86,39 @@ def fit(told: Whitened, found: Moments, count: Floats, noise: tuple[float, Float
     precision = 1.0 / (prior + sampling + noisy)
     share = precision / precision.sum(axis=0)
     one, two = (count / n) @ (prior - kept**2 / precision)
-    scatter = found.scatter / n - np.array([one + two, one - two, 0.0])
+    scatter = moments.scatter / n - np.array([one + two, one - two, 0.0])
     rate, bend = _slopes(x)
     shift, stretch = _solve(x, np.clip(moved, -1.0, 1.0), scatter, count / n, rate, bend)
     influence = (_terms(within) - _terms(within).mean(axis=0)) @ bend.T
     direct = np.column_stack([x[:, 0] ** 2, x[:, 0] * x[:, 1], x[:, 1] ** 2]) * REACH**2 / 2.0
-    records = float(told.records.sum())
+    records = float(whitening.records.sum())
     beyond = np.cov((direct - direct.mean(axis=0) - influence).T) / records
     sampled, noised = np.cov(influence.T) / n + beyond, bend @ np.diag(noise[1] / n**2) @ bend.T
     tail = np.cov((x - (within - within.mean(axis=0)) @ rate.T).T) / records
     return Fitted(shift, stretch, kept, share, prior, sampling, noisy, rate, tail, sampled, noised)
 
 
-def sampling_errors(found: Fitted, draws: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
+def sampling_errors(fit: Fitted, draws: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
     """Errors of δ (draw, cell, 2) and T (draw, 2, 2): other samples of both files, another drift."""
-    shape = (draws, *found.shift.shape)
-    true = np.sqrt(found.prior) * rng.standard_normal(shape)
-    error = _kept(found, true + np.sqrt(found.sampling) * rng.standard_normal(shape)) - true
-    tail = rng.standard_normal((draws, 1, 2)) @ _root(found.tail).T
-    entries = rng.standard_normal((draws, 3)) @ _root(found.scatter_sampling).T
-    return error @ found.rate.T + tail, _symmetric(entries)
+    shape = (draws, *fit.shift.shape)
+    true = np.sqrt(fit.prior) * rng.standard_normal(shape)
+    error = _kept(fit, true + np.sqrt(fit.sampling) * rng.standard_normal(shape)) - true
+    tail = rng.standard_normal((draws, 1, 2)) @ _root(fit.tail).T
+    entries = rng.standard_normal((draws, 3)) @ _root(fit.scatter_sampling).T
+    return error @ fit.rate.T + tail, _symmetric(entries)
 
 
-def noise_errors(found: Fitted, draws: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
+def noise_errors(fit: Fitted, draws: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
     """The same from other noise."""
-    error = _kept(found, np.sqrt(found.noise) * rng.standard_normal((draws, *found.shift.shape)))
-    entries = rng.standard_normal((draws, 3)) @ _root(found.scatter_noise).T
-    return error @ found.rate.T, _symmetric(entries)
+    error = _kept(fit, np.sqrt(fit.noise) * rng.standard_normal((draws, *fit.shift.shape)))
+    entries = rng.standard_normal((draws, 3)) @ _root(fit.scatter_noise).T
+    return error @ fit.rate.T, _symmetric(entries)
 
 
-def _kept(found: Fitted, told: Floats) -> Floats:
+def _kept(fit: Fitted, values: Floats) -> Floats:
     """What becomes of changes of the cells' own means, (draw, cell, 2)."""
-    common = (found.share * told).sum(axis=1, keepdims=True)
-    return np.asarray(common + found.kept * (told - common))
+    common = (fit.share * values).sum(axis=1, keepdims=True)
+    return np.asarray(common + fit.kept * (values - common))
 
 
 def limited(stretch: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""Outcomes of a score model moved in score space until their weighted means are told ones (METHODS §5b, §7b)."""
+"""Outcomes of a score model moved in score space until their weighted means are given ones (METHODS §5b, §7b)."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ Kind = Literal["positive", "hurdle", "binary"]
 PARTS: dict[Kind, tuple[str, ...]] = {"positive": ("all",), "hurdle": ("zero", "not zero"), "binary": ("0", "1")}
 
 
-def told(facts: Facts) -> Law:
+def law_of(facts: Facts) -> Law:
     """One draw: the reference's own fit."""
     mean, sd = facts.weight.location[..., 0], np.sqrt(facts.weight.variance)
     one = (facts.share, mean, sd, facts.outcome.location, np.sqrt(facts.outcome.variance))

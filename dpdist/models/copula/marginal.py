@@ -41,15 +41,15 @@ class Marginal:
         return cls._of(values, np.ones(len(values), dtype=np.int64), continuous)
 
     @classmethod
-    def mixed(cls, own: Floats, others: Floats, share: float, continuous: bool) -> Marginal:
+    def mixed(cls, values: Floats, others: Floats, share: float, continuous: bool) -> Marginal:
         """Of a mixture: own values have `share` of the probability, others the rest. Without others, all is their own."""
-        one, other = round(share * len(others)), round((1.0 - share) * len(own))
-        if len(others) == 0 or other == 0 < len(own):
-            return cls.of(own, continuous)
-        if len(own) == 0 or one == 0:
+        one, other = round(share * len(others)), round((1.0 - share) * len(values))
+        if len(others) == 0 or other == 0 < len(values):
+            return cls.of(values, continuous)
+        if len(values) == 0 or one == 0:
             return cls.of(others, continuous)
-        counts = np.repeat(np.array([one, other], dtype=np.int64), [len(own), len(others)])
-        return cls._of(np.concatenate([own, others]), counts // np.gcd(one, other), continuous)
+        counts = np.repeat(np.array([one, other], dtype=np.int64), [len(values), len(others)])
+        return cls._of(np.concatenate([values, others]), counts // np.gcd(one, other), continuous)
 
     @classmethod
     def _of(cls, values: Floats, counts: Ints, continuous: bool) -> Marginal:

@@ -28,7 +28,7 @@ from dpdist.models.copula import expectations, fits, normal_scores
 from dpdist.models.copula.bias_correction import PRIOR, misfit
 from dpdist.models.copula.cells import UNIT, Cells, grouped
 from dpdist.models.copula.fits import Fitted
-from dpdist.models.copula.law import PARTS, Kind, relative, told
+from dpdist.models.copula.law import PARTS, Kind, law_of, relative
 from dpdist.models.copula.normal_scores import Scored, part_of
 from dpdist.models.copula.reference_summary import Facts, Law, tell
 from dpdist.models.copula.shapes import ties
@@ -65,7 +65,7 @@ class Scores:
     def within(self, facts: Facts) -> Scores:
         return replace(self, facts=facts)
 
-    def told(self, records: Records, key: Key) -> Facts:
+    def summarise(self, records: Records, key: Key) -> Facts:
         """What a reference's records tell, a prior that is their own fit among it."""
         cell, part = self.cells.cell(records.frame), part_of(records.outcome, self.kind)
         plain = tell(self.cells, cell, part, records.weight, records.outcome, self.kind == "binary", key)
@@ -85,10 +85,10 @@ class Scores:
             outcome=Prior(fit.outcome.location[fit.of_outcome], fit.outcome.variance[fit.of_outcome]),
         )
 
-    def levelled(self, records: Records, prior: float = PRIOR) -> Facts:
+    def bias_corrected(self, records: Records, prior: float = PRIOR) -> Facts:
         """The same, with what fits of files like the reference, as large as the current one, lack to its weighted means
         undone as far as is known: the law's own misfit, and what the prior still draws them to."""
-        scored, standing = self.scored(records), self._standing(records)
+        scored, standing = self.scored(records), self._effective_sizes(records)
         each = (records.weight, records.weight * records.outcome)
         group = (GROUPS * uniforms_of(self.known.key, "level", records.record)).astype(np.int64)
         statistics, sums = [], []
@@ -99,16 +99,16 @@ class Scores:
             sums.append(np.column_stack([group_sums(part.cell, values[own], len(self.cells)) for values in each]))
         fitted = self._law(self.centre(_with_and_without(statistics)))
         found = misfit(self.known, fitted, self.kind, self.outcome_bounds, _with_and_without(sums), prior)
-        return self.known.with_undone(found)
+        return self.known.with_weights_corrected(found)
 
-    def undone(self, records: Records, alpha: Floats) -> Facts:
+    def weights_corrected(self, records: Records, alpha: Floats) -> Facts:
         """The same, with what privacy weights do to the fit of the reference's records undone, too."""
-        standing = self._standing(records)
+        standing = self._effective_sizes(records)
         centred = (self.centre(self.statistics(records, weights)[None]) for weights in (standing, standing * alpha))
         plain, weighted = (self._law(each).free() for each in centred)
-        return self.known.with_undone(plain.less(weighted))
+        return self.known.with_weights_corrected(plain.less(weighted))
 
-    def _standing(self, records: Records) -> Floats:
+    def _effective_sizes(self, records: Records) -> Floats:
         """How many of the current file's records a reference's stands for, by the public sizes of its cell, (record,)."""
         cell = self.cells.cell(records.frame)
         return (self.cells.count / np.maximum(1, np.bincount(cell, minlength=len(self.cells))))[cell]
@@ -243,7 +243,7 @@ class Scores:
     def _factors(self, draws: Draws, records: Records) -> Iterator[tuple[Ints, Floats, Floats, Floats]]:
         """Records of every cell, part and interval; their features (TERMS, record), the table (TERMS, draw), and a bound on
         the error of a record's values, in proportion to the terms before any of them cancel."""
-        reference, law, scored = told(self.known), self._law(draws), self.scored(records)
+        reference, law, scored = law_of(self.known), self._law(draws), self.scored(records)
         terms = products(scored.outcome, scored.weight)
         for own, number in by_pattern(scored.pattern.astype(np.int32)):
             cell, place = divmod(number, 1 + INTERVALS)

@@ -87,7 +87,7 @@ class Facts:
     key: Key
     undone: Law
 
-    def with_undone(self, more: Law) -> Facts:
+    def with_weights_corrected(self, more: Law) -> Facts:
         """The same, with more to be added to a fit."""
         return replace(self, undone=Law(*(a + b for a, b in zip(self.undone, more, strict=True))))
 
@@ -121,34 +121,34 @@ class Facts:
         return {**arrays, **priors, "key": self.key.hex(), "marginal_records": [each.records for each in self.marginals]}
 
     @classmethod
-    def recall(cls, said: Mapping[str, Any], nodes: Nodes) -> Facts:
+    def recall(cls, stored: Mapping[str, Any], nodes: Nodes) -> Facts:
         """The inverse of `describe` and `nodes`."""
         marginals = []
-        for k, records in enumerate(said["marginal_records"]):
+        for k, records in enumerate(stored["marginal_records"]):
             own = nodes.marginal == k
             marginals.append(Marginal(nodes.value[own], nodes.low[own], nodes.high[own], records))
-        cells = len(said["records"])
-        numbers = {name: np.array(said[name], dtype=np.float64) for name in ("share", "records")}
+        cells = len(stored["records"])
+        numbers = {name: np.array(stored[name], dtype=np.float64) for name in ("share", "records")}
         # Releases of before have one class and no ties, and name no cell that borrows.
-        own = np.array(said.get("own", np.ones((cells, len(SHAPES)))), dtype=np.float64)
+        own = np.array(stored.get("own", np.ones((cells, len(SHAPES)))), dtype=np.float64)
         return cls(
             tuple(marginals),
-            np.array(said["of_weight"], dtype=np.int64),
-            np.array(said["of_outcome"], dtype=np.int64).reshape(cells, -1),
-            np.array(said.get("edges", []), dtype=np.float64).reshape(cells, -1),
+            np.array(stored["of_weight"], dtype=np.int64),
+            np.array(stored["of_outcome"], dtype=np.int64).reshape(cells, -1),
+            np.array(stored.get("edges", []), dtype=np.float64).reshape(cells, -1),
             numbers["share"],
             numbers["records"],
             own,
-            np.array(said.get("effective", said["records"]), dtype=np.float64),
-            np.array(said.get("tie", np.zeros(cells)), dtype=np.float64),
-            *(_prior(said["weight_prior"]), _prior(said["outcome_prior"])),
-            Key.from_hex(said["key"]),
-            Law(*(np.array([part], dtype=np.float64) for part in said["undone"])),
+            np.array(stored.get("effective", stored["records"]), dtype=np.float64),
+            np.array(stored.get("tie", np.zeros(cells)), dtype=np.float64),
+            *(_prior(stored["weight_prior"]), _prior(stored["outcome_prior"])),
+            Key.from_hex(stored["key"]),
+            Law(*(np.array([part], dtype=np.float64) for part in stored["undone"])),
         )
 
 
-def _prior(said: Any) -> Prior:
-    location, variance = said
+def _prior(stored: Any) -> Prior:
+    location, variance = stored
     return Prior(np.array(location, dtype=np.float64), np.array(variance, dtype=np.float64))
 
 
@@ -162,7 +162,7 @@ class Nodes(NamedTuple):
 
 
 def tell(cells: Cells, cell: Codes, part: Ints, weight: Floats, outcome: Floats, binary: bool, key: Key) -> Facts:
-    """Distributions and shares of every cell; priors of independence, until there is a fit (`Scores.told`)."""
+    """Distributions and shares of every cell; priors of independence, until there is a fit (`Scores.summarise`)."""
     found: list[Marginal] = []
     of_parts = [Shapes.empty(len(cells))] * 2
     for p in (1, 0):

@@ -78,10 +78,10 @@ def discrete(values: Floats) -> bool:
     return FEW_VALUES * len(np.unique(values)) <= len(values)
 
 
-def shapes(cells: Cells, cell: Codes, values: Floats, weights: bool, found: list[Marginal]) -> Shapes:
+def shapes(cells: Cells, cell: Codes, values: Floats, weights: bool, marginals: list[Marginal]) -> Shapes:
     """Distributions of all cells, added to `found`; `values` (record,) of weights, or else of outcomes."""
     size = np.bincount(cell, minlength=len(cells))
-    position, own, effective = np.arange(len(cells)) + len(found), np.ones(len(cells)), size.astype(np.float64)
+    position, own, effective = np.arange(len(cells)) + len(marginals), np.ones(len(cells)), size.astype(np.float64)
     small = np.flatnonzero(size < LEAST)
     like = _wider(cells, size, small)
     for columns in np.unique(like[like > 0]).tolist():
@@ -96,7 +96,7 @@ def shapes(cells: Cells, cell: Codes, values: Floats, weights: bool, found: list
             group = cells.wider(int(like[small == k][0]))
             others = values[(group[cell] == group[k]) & (cell != k)]
         continuous = weights and not discrete(np.concatenate([mine, others]))
-        found.append(Marginal.mixed(mine, others, float(own[k]), continuous))
+        marginals.append(Marginal.mixed(mine, others, float(own[k]), continuous))
     return Shapes(position, own, effective)
 
 
@@ -158,9 +158,11 @@ def _alike(values: Floats, variance: Floats, number: Ints, size: Floats) -> tupl
     return found.own, np.asarray(np.minimum(records, len(values)))
 
 
-def by_class(position: Ints, cell: Codes, weight: Floats, outcome: Floats, found: list[Marginal]) -> tuple[Ints, Floats]:
+def by_class(
+    position: Ints, cell: Codes, weight: Floats, outcome: Floats, marginals: list[Marginal]
+) -> tuple[Ints, Floats]:
     """Positions (cell, class) and edges (cell, class − 1) of classes of weights that have a distribution of outcomes each:
-    in place of the cell's, or added to `found`. A cell with fewer classes than others repeats its last one."""
+    in place of the cell's, or added to `marginals`. A cell with fewer classes than others repeats its last one."""
     edges = [_edges(weight[cell == k]) for k in range(len(position))]
     most = max(len(each) for each in edges)
     padded = np.array([[*each, *(each[-1:] or [0.0]) * (most - len(each))] for each in edges]).reshape(len(position), most)
@@ -170,10 +172,10 @@ def by_class(position: Ints, cell: Codes, weight: Floats, outcome: Floats, found
         number = (weight[inside][:, None] >= np.array(edges[k])).sum(axis=1)
         for each in range(len(edges[k]) + 1):
             if each:
-                positions[k, each:] = len(found)
-                found.append(of_outcomes(outcome[inside][number == each]))
+                positions[k, each:] = len(marginals)
+                marginals.append(of_outcomes(outcome[inside][number == each]))
             else:
-                found[position[k]] = of_outcomes(outcome[inside][number == 0])
+                marginals[position[k]] = of_outcomes(outcome[inside][number == 0])
     return positions, padded
 
 

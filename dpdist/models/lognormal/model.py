@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 from scipy.linalg import cholesky
-from scipy.special import ndtri
+from scipy.special import ndtr, ndtri
 
 from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Codes, Floats, Frame, Ints, Records
@@ -169,6 +169,16 @@ class Lognormal(Conjugate):
             weight = np.full_like(weight, self.fixed_weight)
         weight, typical = weight[:, self.design.pattern], typical[:, self.design.pattern]
         return weight, weight * typical
+
+    def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
+        """E(w 1(y ≤ value)|x)/E(w|x) of pairs of a row and a value, (draw, pair): under weights exp(z_w) the sample law's
+        mean of log y moves by its covariance with log w, so that FBS and FBP have one formula."""
+        j, (low, top) = outcome, (self.outcome_bounds, *self.other_bounds)[outcome]
+        mean, sigma = self._means(theta)[:, self.design.pattern[row], j], theta["covariance"]
+        with np.errstate(divide="ignore"):
+            away = np.log(np.maximum(value, 0.0)) - mean - sigma[:, j, -1, None]
+        found = ndtr(away / np.sqrt(sigma[:, j, j, None]))
+        return np.where(value >= top, 1.0, np.where(value < low, 0.0, found))
 
     def untrimmed(self, theta: Draws, weighted: Draws, unweighted: Draws) -> Draws:
         """B moved by the difference of the fits' B; Σ = LL' by L_u L_w⁻¹ of the fits' Σ, within a factor of 2."""

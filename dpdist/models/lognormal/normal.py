@@ -108,15 +108,15 @@ def factors(
         yield own, found, table, slack + UNIT * location * slope.sum(axis=0)
 
 
-def extremes(found: Floats, table: Floats) -> tuple[Floats, Floats]:
+def extremes(bounds: Floats, table: Floats) -> tuple[Floats, Floats]:
     """max_s and min_s of φ(i)·T(s), each (record,), for φ (feature, record) and T (feature, draw); NaN where a value is."""
-    records, draws = found.shape[1], table.shape[1]
+    records, draws = bounds.shape[1], table.shape[1]
     highest, lowest = np.empty(records), np.empty(records)
     size = max(1, TILE_VALUES // draws)
     buffer = np.empty((min(size, records), draws))
     for low in range(0, records, size):
         part = slice(low, low + size)
-        tile = np.matmul(found[:, part].T, table, out=buffer[: len(highest[part])])
+        tile = np.matmul(bounds[:, part].T, table, out=buffer[: len(highest[part])])
         tile.max(axis=1, out=highest[part])
         tile.min(axis=1, out=lowest[part])
     return highest, lowest

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from dpdist.core.files import write_json
 from dpdist.core.records import TOTAL
+from dpdist.estimation.estimators import STATISTICS
 from dpdist.job import Job
 from dpdist.job.presentation import FLAGS
 from dpdist.publish.printed import FLAG, NO_ESTIMATE, Printed, wide_heads
@@ -29,6 +30,11 @@ LONG = {
     "suppressed": "true where there is no estimate",
 }
 """Columns of a table's long file, beside those of its cells."""
+FURTHER = {
+    "statistic": "what the figure is, with its constants, as the job asks for it",
+    "variable": "the outcome that it is of; of a ratio, both",
+}
+"""Of tables with more than counts, means and totals."""
 
 
 def write_codebook(path: Path, job: Job, tables: Sequence[tuple[Printed, pa.Table]]) -> None:
@@ -64,10 +70,12 @@ def _columns(job: Job) -> list[dict[str, Any]]:
     return said
 
 
-def _named(header: str, number: int, datatype: Any, said: str = "") -> dict[str, Any]:
+def _named(header: str, number: int, datatype: Any, description: str = "") -> dict[str, Any]:
     """A column by its header as it stands in the file."""
     name = re.sub(r"[^A-Za-z0-9_.]", "_", header).lstrip("_") or "column"
-    return {"name": f"{name}_{number}", "titles": header, "datatype": datatype} | ({"dc:description": said} if said else {})
+    return {"name": f"{name}_{number}", "titles": header, "datatype": datatype} | (
+        {"dc:description": description} if description else {}
+    )
 
 
 def _one_of(texts: Sequence[str]) -> dict[str, str]:
@@ -85,11 +93,12 @@ def _schema(url: str, title: str, columns: list[dict[str, Any]]) -> dict[str, An
 
 
 def _long(job: Job, printed: Printed, table: pa.Table) -> dict[str, Any]:
-    columns = []
+    plain_alone = set(table["statistic"].to_pylist()) <= set(STATISTICS)
+    columns, texts = [], LONG if plain_alone else LONG | FURTHER
     for number, field in enumerate(table.schema, start=1):
         if field.name in LONG:
             kind = {pa.string(): "string", pa.bool_(): "boolean"}.get(field.type, "double")
-            column = _named(field.name, number, kind, LONG[field.name])
+            column = _named(field.name, number, kind, texts[field.name])
             columns.append(column | ({"null": ["", "inf"]} if field.name == "df" else {}))
         else:
             columns.append(_category(job, field.name, number, TOTAL))

@@ -34,7 +34,7 @@ def plots(table: Printed) -> Iterator[Plot]:
     for number, head in enumerate(heads):
         columns = np.arange(number, len(table.columns), len(heads))
         rows = np.arange(len(table.rows))
-        if table.columns[number].statistic.name != "mean":
+        if table.columns[number].statistic.name in ("count", "total"):
             inner = [j for j in columns if table.columns[j].group != TOTAL]
             below = [i for i in rows if TOTAL not in table.rows[i]]
             columns, rows = np.array(inner, dtype=int), np.array(below, dtype=int)

@@ -73,7 +73,7 @@ def _text(name: str) -> str:
     return json.dumps(plain(name), ensure_ascii=False)
 
 
-def _r(names: Names, told: str) -> str:
+def _r(names: Names, advice: str) -> str:
     reads = 'read.csv(file, check.names = FALSE, fileEncoding = "UTF-8")'
     reads = reads if names.extension == "csv" else "arrow::read_parquet(file)"
     y, w = f"d[[{_text(names.outcome)}]]", f"d[[{_text(names.weight)}]]" if names.weight else "rep(1, nrow(d))"
@@ -82,7 +82,7 @@ def _r(names: Names, told: str) -> str:
         f"sets <- lapply(files, function(file) {reads})",
         f"average <- function(d) sum({y} * {w}) / sum({w})",
         "q <- sapply(sets, average)",
-        f"mean(q){told}",
+        f"mean(q){advice}",
     ]
     if names.group:
         group = f"d[[{_text(names.group)}]]"
@@ -90,7 +90,7 @@ def _r(names: Names, told: str) -> str:
     return "\n".join(lines)
 
 
-def _python(names: Names, told: str) -> str:
+def _python(names: Names, advice: str) -> str:
     y, w = f"d[{_text(names.outcome)}]", f"d[{_text(names.weight)}]" if names.weight else "1.0"
     reads = "read_csv" if names.extension == "csv" else "read_parquet"
     over = f"(({y} * {w}).sum() / {w}.sum())" if names.weight else f"{y}.mean()"
@@ -98,7 +98,7 @@ def _python(names: Names, told: str) -> str:
         "import pandas as pd",
         f'sets = [pd.{reads}(f"synthetic/set-{{k}}.{names.extension}") for k in range(1, {names.sets + 1})]',
         f"average = lambda d: {over}",
-        f"print(sum(map(average, sets)) / {names.sets}){told}",
+        f"print(sum(map(average, sets)) / {names.sets}){advice}",
     ]
     if names.group:
         grouped = f"pd.Series({{level: average(own) for level, own in d.groupby({_text(names.group)}, observed=True)}})"

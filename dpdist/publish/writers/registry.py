@@ -23,21 +23,21 @@ def write_registry(path: Path, job: Job, statement: Mapping[str, Any]) -> None:
         write_text(path, written(entry(job, job.presentation.registry, statement)))
 
 
-def entry(job: Job, said: Registry, statement: Mapping[str, Any]) -> dict[str, Any]:
+def entry(job: Job, registry: Registry, statement: Mapping[str, Any]) -> dict[str, Any]:
     text = job.presentation
     deployment = {
         "short_name": text.title or f"{job.dataset}, {job.period}",
         "data_curator": text.responsible,
-        "intended_use": said.intended_use,
+        "intended_use": registry.intended_use,
         "data_product_type": "summary statistics" if _tables_alone(job) else "summary statistics and synthetic records",
         "data_product_description": _described(job),
-        "publication_date": said.publication_date.isoformat(),
-        **({"additional_information_url": said.url} if said.url else {}),
+        "publication_date": registry.publication_date.isoformat(),
+        **({"additional_information_url": registry.url} if registry.url else {}),
         **_claimed(statement),
         "model": {
             "model_type": "Central",
             "actors": statement["trust_model"],
-            "release_type": "Continual" if said.continual else "One-shot",
+            "release_type": "Continual" if registry.continual else "One-shot",
             "interactivity": "Non-interactive",
         },
         "additional_dp_information": {
@@ -45,12 +45,12 @@ def entry(job: Job, said: Registry, statement: Mapping[str, Any]) -> dict[str, A
             "composition": statement["composition"],
         },
         "implementation": {
-            "pre_processing_eda_hyperparameter_tuning": said.tuning,
+            "pre_processing_eda_hyperparameter_tuning": registry.tuning,
             "mechanisms": _listed([_mechanism(job, statement), *statement["assumptions"]]),
-            "justification": said.justification,
+            "justification": registry.justification,
         },
     }
-    return {"approved": False, "registry_author": said.author or text.responsible, "deployment": deployment}
+    return {"approved": False, "registry_author": registry.author or text.responsible, "deployment": deployment}
 
 
 def _claimed(statement: Mapping[str, Any]) -> dict[str, Any]:

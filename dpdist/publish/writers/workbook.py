@@ -147,7 +147,7 @@ def _heads(sheet: Worksheet, styles: Styles, table: Printed, row: int, each: int
     for j, column in enumerate(table.columns):
         at = stub + each * j
         if table.across and (at - stub) % width == 0:
-            _merged(sheet, row - 1, at, width, column.group, styles.group)
+            _wide(sheet, row - 1, at, width, column.group, styles.group)
         sheet.write_string(row, at, column.head, styles.head)
         for k, head in enumerate([MARGIN] * table.with_margins + [FLAG] * table.with_flags, start=1):
             sheet.write_string(row, at + k, head, styles.head)
@@ -155,7 +155,7 @@ def _heads(sheet: Worksheet, styles: Styles, table: Printed, row: int, each: int
         sheet.write_string(row - 2, stub, table.across, styles.bold)
 
 
-def _merged(sheet: Worksheet, row: int, at: int, width: int, text: str, style: Format) -> None:
+def _wide(sheet: Worksheet, row: int, at: int, width: int, text: str, style: Format) -> None:
     if width == 1:
         sheet.write_string(row, at, text, style)
         return
@@ -200,10 +200,10 @@ def _statement(sheet: Worksheet, styles: Styles, statement: Mapping[str, Any]) -
     _for_print(sheet, landscape=False)
 
 
-def lines(said: Any, prefix: str = "") -> list[str]:
+def lines(given: Any, prefix: str = "") -> list[str]:
     """A value of the statement as lines of text."""
-    if isinstance(said, Mapping):
-        return [line for name, value in said.items() for line in lines(value, f"{prefix}{name.replace('_', ' ')}: ")]
-    if isinstance(said, list | tuple):
-        return [line for value in said for line in lines(value, prefix)]
-    return [prefix + ("none" if said is None else ("no", "yes")[said] if isinstance(said, bool) else str(said))]
+    if isinstance(given, Mapping):
+        return [line for name, value in given.items() for line in lines(value, f"{prefix}{name.replace('_', ' ')}: ")]
+    if isinstance(given, list | tuple):
+        return [line for value in given for line in lines(value, prefix)]
+    return [prefix + ("none" if given is None else ("no", "yes")[given] if isinstance(given, bool) else str(given))]

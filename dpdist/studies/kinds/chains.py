@@ -1,172 +1,76 @@
-"""One replicate of a study of chains: simulate every period's survey, release one after the other, compare by period.
-
-Rounds, models, estimators, intervals and what is carried on are those of a release; noise is keyed NumPy. All arms share
-the samples, and in every period the noise's uniforms.
-"""
+"""Studies of chains: releases of `reference_tables`, each fixed on the one before, of a survey that changes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from fractions import Fraction
-from typing import Any
+from collections.abc import Mapping
 
-import numpy as np
+from dpdist.studies.kinds.captions import COVERAGE_TITLE, chain_epsilon, errors_in_direct_se
+from dpdist.studies.kinds.chains_replicates import chain
+from dpdist.studies.kinds.chains_settings import ChainArm, ChainStudy, late
+from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, SimulatedKind, randomness
+from dpdist.studies.kinds.tables_settings import STATISTICS
 
-from dpdist.core.errors import DataError
-from dpdist.core.keys import Key
-from dpdist.core.records import POOLED, Floats, Records
-from dpdist.estimation.direct import Design, direct, errors_given_sizes
-from dpdist.estimation.estimators import STATISTICS as FIGURES
-from dpdist.evaluation.laplace import noised
-from dpdist.job import Job, StatisticName
-from dpdist.mechanisms.models import builder_of
-from dpdist.mechanisms.on_reference import Learned, learn_cells
-from dpdist.mechanisms.reference_tables.release import ReferenceCells
-from dpdist.models.protocol import StratumModel
-from dpdist.publish.released import Release
-from dpdist.publish.standard_errors import spreads
-from dpdist.publish.tables import expectations, from_parameters
-from dpdist.studies.kinds.chains_settings import ChainArm, ChainCase, Chaining, in_period, late
-from dpdist.studies.kinds.simulation import Replicate, Result
-from dpdist.studies.kinds.strict_tables import BOUNDS, learned_of, records_of, released
-from dpdist.studies.kinds.tables import Survey, simulated
-from dpdist.studies.kinds.tables_settings import STATISTICS, sizes_of
-from dpdist.survey.simulate import FIELDS, SEXES
-
-Found = dict[str, float]
-"""One period's measures."""
+BESIDE = (
+    ("direct", "nothing: the population's own figures, whose distance from the direct estimates is chance", "–", "–"),
+    (
+        "laplace_composed",
+        "direct + Laplace noise of the sample's own sensitivity, ε shared by a record's 8 figures",
+        "–",
+        "none",
+    ),
+)
 
 
-def chain(study: Chaining, case: ChainCase, number: int) -> Replicate:
-    """Every arm's releases at every ε."""
-    key = Key(study.seed.to_bytes(32, "big")).child(case.name).child(str(number))
-    surveys = [simulated(job_of(study, case, key, period)) for period in range(case.periods + 1)]
-    results: list[Result] = []
-    for epsilon in study.grid:
-        results += _told("direct", epsilon, [_direct(survey) for survey in surveys[1:]])
-        composed = [_composed(survey, epsilon, key.child(f"period {t}")) for t, survey in enumerate(surveys) if t]
-        results += _told("laplace_composed", epsilon, composed)
-        for arm in study.mechanisms:
-            try:
-                results += _told(arm.label, epsilon, list(_releases(study, case, arm, epsilon, surveys, key)))
-            except DataError:  # a sample without a record in some small cell
-                results.append(Result(arm.label, epsilon, "refused", 1.0))
-                continue
-            results.append(Result(arm.label, epsilon, "chain_epsilon", float(Fraction(epsilon) * case.periods)))
-    return Replicate(results, [])
+class Chains(SimulatedKind):
+    settings = ChainStudy
+    heads = ("Label", "What is released", "Fixed on", "Guarantee class")
 
-
-def job_of(
-    study: Chaining,
-    case: ChainCase,
-    key: Key,
-    period: int,
-    arm: ChainArm | None = None,
-    epsilon: str = "1",
-    reference: Mapping[str, Any] | None = None,
-) -> Job:
-    """The release of a period: one fit of all cells."""
-    return Job.model_validate(
-        {
-            "dataset": study.study,
-            "period": str(period),
-            "input": {"simulate": _simulated(case, key, period)},
-            "columns": {
-                "field": {"levels": FIELDS},
-                "sex": {"levels": SEXES},
-                "salary": {"bounds": BOUNDS[case.law], "outside": "clip"},
-            },
-            "survey": {"weight": "weight", "design_strata": ["field"], "lonely_psu": "certainty"},
-            "outcome": "salary",
-            "mechanism": {"name": "reference_tables"},
-            "budget": {"epsilon": epsilon, "adjacency": arm.adjacency if arm is not None else "zero_out"},
-            "reference": reference,
-            "tables": [{"name": "salaries", "by": ["field", "sex"], "statistics": ["count", {"mean": "salary"}]}],
+    @property
+    def captions(self) -> Mapping[str, Caption]:
+        reading = (
+            "Nominal .90, with the standard errors that the release publishes: proportion of the 27 cells whose interval "
+            "holds the population's figure, mean over the {}."
+        )
+        covered = {
+            measure: Caption(COVERAGE_TITLE.format(name) + title, reading.format(when))
+            for name in STATISTICS
+            for measure, title, when in (
+                (f"{name}_coverage", "", "chain"),
+                (late(f"{name}_coverage"), ", last quarter of the chain", "chain's last quarter"),
+            )
         }
-    )
+        return {**errors_in_direct_se(), **covered, **chain_epsilon()}
+
+    def replicate(self, study: ChainStudy, case: int, number: int) -> Replicate:
+        return chain(study, study.cases[case], number)
+
+    def facts(self, study: ChainStudy) -> list[Fact]:
+        numbers = sorted({study.replicates_of(k) for k in range(len(study.cases))})
+        return [
+            (
+                "Data",
+                [
+                    "simulated doctorates, a population and a sample of its own in every period; counts and mean salaries "
+                    "by field × sex with margins, 27 cells"
+                ],
+            ),
+            ("Cases", [f"{case.name}: {case.periods} periods, {case.described(' a period')}" for case in study.cases]),
+            ("Replicates", [f"R = {' or '.join(map(str, numbers))} chains"]),
+            ("ε", [", ".join(study.grid) + " of every release, histograms included: all chains cost the same in all"]),
+            randomness(study),
+        ]
+
+    def arms(self, study: ChainStudy) -> list[tuple[str, ...]]:
+        return [*BESIDE, *map(_arm, study.mechanisms)]
 
 
-def _simulated(case: ChainCase, key: Key, period: int) -> dict[str, Any]:
-    return case.said(period) | {"seed": int(key.child(f"survey {period}").hex()[:12], 16)}
-
-
-def _releases(
-    study: Chaining, case: ChainCase, arm: ChainArm, epsilon: str, surveys: list[Survey], key: Key
-) -> Iterator[Found]:
-    """Of every period. Raises `DataError` where a reference lacks a cell."""
-    before: Release | None = None
-    for period, survey in enumerate(surveys[1:], start=1):
-        own = key.child(f"period {period}")
-        if before is None or arm.renewed:
-            reference: dict[str, Any] = {"simulate": _simulated(case, key, period - 1)}
-            job = job_of(study, case, key, period, arm, epsilon, reference)
-            learned = learned_of(job, survey, records_of(job, survey), own)
-        else:
-            reference = {"release": "before", **arm.histogram(period, epsilon)}
-            job = job_of(study, case, key, period, arm, epsilon, reference)
-            learned = _carried(before, builder_of(job).build(job, survey.frame, slice(0, len(survey.frame))))
-        before = released(job, survey, learned, own)
-        yield _published(before, survey)
-
-
-def _carried(before: Release, model: StratumModel) -> Learned:
-    """What the release before carries on to cells of the same names."""
-    assert isinstance(model, ReferenceCells)
-    (own,) = (before.model(stratum) for stratum in range(len(before.frame.stratum_labels)))
-    assert isinstance(own, ReferenceCells)
-    assert own.labels == model.labels
-    said, reference = before.sets[0][POOLED], []
-    for points in said["points"]:
-        sizes = [len(each) for each in points]
-        values, frame = np.concatenate([np.array(each) for each in points]), np.repeat(model.first, sizes).astype(np.int32)
-        none = np.full(len(frame), -1, dtype=np.int32)
-        reference.append(Records(np.arange(len(frame)), frame, values[:, 1].copy(), values[:, 0].copy(), none))
-    return learn_cells(model, reference, np.array(said["standing"]))
-
-
-def _published(release: Release, survey: Survey) -> Found:
-    expected, spread = expectations(release), spreads(release, lambda _: None)
-    assert expected is not None
-    assert spread is not None
-    intervals = dict(zip(FIGURES, from_parameters(release, survey.cells, expected, spread[0]), strict=True))
-    found = _errors({name: intervals[name].value for name in STATISTICS}, survey)
-    for name in STATISTICS:
-        truth = survey.truth[name]
-        covered = (intervals[name].lower <= truth) & (truth <= intervals[name].upper)
-        found[f"{name}_coverage"] = float(covered.mean())
-    return found
-
-
-def _direct(survey: Survey) -> Found:
-    """Distances of the population's figures from the direct estimates: chance alone."""
-    return _errors({name: survey.truth[name] for name in STATISTICS}, survey)
-
-
-def _composed(survey: Survey, epsilon: str, key: Key) -> Found:
-    """Direct estimates with Laplace noise of the sample's own sensitivity, ε shared by a record's figures."""
-    values = {name: e.value for name, e in zip(STATISTICS, direct(survey.found, survey.frame, survey.cells), strict=False)}
-    figures = survey.cells.per_record * len(STATISTICS)
-    noise_key, total = key.child(epsilon), float(Fraction(epsilon))
-    return _errors(noised(values, survey.found, survey.cells, total, "laplace_composed", noise_key, "all", figures), survey)
-
-
-def _errors(values: Mapping[StatisticName, Floats], survey: Survey) -> Found:
-    """|error| in direct standard errors, as designed and for counts given sizes: median and largest over the cells that
-    have one."""
-    given = errors_given_sizes(survey.found, survey.frame, survey.cells, Design())
-    sizes: list[float] = []
-    for k, (name, estimate) in enumerate(zip(STATISTICS, direct(survey.found, survey.frame, survey.cells), strict=False)):
-        for error in (np.sqrt(estimate.variance), *([given[k]] if name == "count" else [])):
-            size = np.abs(values[name] - estimate.value)[error > 0] / error[error > 0]
-            sizes += [float(np.median(size)), float(size.max())]
-    return dict(zip((f"{name}_{what}" for name in STATISTICS for what in sizes_of(name)), sizes, strict=True))
-
-
-def _told(label: str, epsilon: str, found: list[Found]) -> Iterator[Result]:
-    """By period, over all periods and over the last quarter."""
-    for measure in found[0]:
-        values = np.array([each[measure] for each in found])
-        yield Result(label, epsilon, measure, float(values.mean()))
-        yield Result(label, epsilon, late(measure), float(values[-max(1, len(values) // 4) :].mean()))
-        for period, value in enumerate(values.tolist(), start=1):
-            yield Result(label, epsilon, in_period(measure, period), value)
+def _arm(arm: ChainArm) -> tuple[str, ...]:
+    what, fixed = "reference_tables", "the release before; the first on period 0's file, which is public"
+    if arm.renewed:
+        fixed = "the file of the period before, as if it were public"
+    if arm.refresh is not None:
+        every = "every release" if arm.refresh == 1 else f"every {arm.refresh}th release"
+        what += (
+            f"; {every} spends {100 * float(arm.share):g} % of its ε on histograms that bring the carried shapes up to date"
+        )
+    return arm.label, what, fixed, f"strict, {arm.adjacency}"

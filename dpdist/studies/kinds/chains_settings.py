@@ -21,7 +21,7 @@ class ChainCase(SurveyCase):
 
     periods: int = Field(default=16, ge=2, le=99)
 
-    def said(self, period: int) -> dict[str, Any]:
+    def survey(self, period: int) -> dict[str, Any]:
         """What simulates a period's survey, but for its seed."""
         part, grown = period / self.periods, (1.0 + self.growth) ** period
         shape = {name: first + part * (getattr(self, name) - first) for name, first in EARLIER.items()}
@@ -54,7 +54,7 @@ class ChainArm(Frozen):
         return {"histogram": {"epsilon": budget_text(self.share * Fraction(epsilon))}}
 
 
-class Chaining(OfSurveys):
+class ChainStudy(OfSurveys):
     """|error| in direct standard errors, as designed and of counts also given the cells' sizes, median and largest over 27
     cells, and coverage of nominal 90 % intervals: by period, over the whole chain, and of the last quarter of it."""
 

@@ -1,4 +1,4 @@
-"""What a study of repeated samples says of its mechanisms, and of the limits that its page holds results against."""
+"""What a study of repeated samples says of its mechanisms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DIRECT = "direct"
 """Label of the survey-weighted estimates of the samples themselves."""
 
 
-class FiledArm(Frozen):
+class FilesArm(Frozen):
     """A mechanism that stands in for a job's own: what it models, what it is fixed on, at which ε.
 
     `histogram`: no reference, limits from noisy histograms of the current sample at this share of ε.
@@ -41,28 +41,3 @@ class FiledArm(Frozen):
         if self.mechanism.needs_reference and self.reference == "none" and self.histogram is None:
             raise ValueError(f"'{self.mechanism.name}' needs a reference, or a histogram")
         return self
-
-
-class Limit(Frozen):
-    """What measures should keep to. The page tells which cases do, from the study's own results.
-
-    `over: replicates` compares the mean over replicates, `over: all` the worst replicate.
-    """
-
-    title: str
-    measures: tuple[str, ...] = Field(min_length=1)
-    over: Literal["replicates", "all"] = "replicates"
-    at_least: float | None = None
-    at_most: float | None = None
-    mechanisms: tuple[str, ...] | None = None
-    cases: tuple[str, ...] | None = None
-
-    @model_validator(mode="after")
-    def _some(self) -> Self:
-        if self.at_least is None and self.at_most is None:
-            raise ValueError("give at_least, at_most or both")
-        return self
-
-    def met(self, value: float) -> bool:
-        above = self.at_least is None or value >= self.at_least
-        return above and (self.at_most is None or value <= self.at_most)

@@ -8,7 +8,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from dpdist.job import Adjacency, Budget, Frozen, Name, budget_text
-from dpdist.studies.kinds.files_arms import DIRECT, FiledArm, Limit
+from dpdist.studies.kinds.files_arms import DIRECT, FilesArm
 from dpdist.studies.kinds.populations import PopulationName
 from dpdist.studies.kinds.tables_settings import sizes_of
 from dpdist.studies.settings import Study, known_or_refused
@@ -81,7 +81,7 @@ class FileCase(Frozen):
         return self.sample or 0
 
 
-class Filed(Study):
+class FilesStudy(Study):
     """|error| in direct standard errors, as designed and of counts also given the cells' sizes, median and largest over
     cells and margins; around the truth of samples RMSE over
     the direct estimate's, and coverage."""
@@ -90,8 +90,7 @@ class Filed(Study):
     cases: tuple[FileCase, ...] = Field(min_length=1)
     epsilons: tuple[Budget, ...] = Field(min_length=1)
     data: str | None = Field(default=None, description="folder of the files; `--data` names another")
-    mechanisms: tuple[FiledArm, ...] = Field(default=(), description="of split: pps")
-    limits: tuple[Limit, ...] = Field(default=(), description="what the page holds the results against")
+    mechanisms: tuple[FilesArm, ...] = Field(default=(), description="of split: pps")
 
     @model_validator(mode="after")
     def _mechanisms_of_samples(self) -> Self:
@@ -106,16 +105,20 @@ class Filed(Study):
                     raise ValueError(f"'{arm.label}' has no reference: case '{case.name}' needs weight_bounds")
         for arm in self.mechanisms:
             known_or_refused(f"mechanism '{arm.label}'", [budget_text(e) for e in arm.epsilons or ()], self.grid)
-        for limit in self.limits:
-            known_or_refused(f"limit '{limit.title}'", limit.cases, self.case_names)
-            known_or_refused(f"limit '{limit.title}'", limit.mechanisms, self.labels)
-            known_or_refused(f"limit '{limit.title}'", limit.measures, self.asked)
         return self
 
-    def arms_of(self, case: FileCase) -> tuple[FiledArm, ...]:
+    def with_data(self, folder: str) -> Self:
+        return self.model_copy(update={"data": folder})
+
+    @property
+    def same_at_every_epsilon(self) -> tuple[str, ...]:
+        """The samples' own estimates."""
+        return (DIRECT,)
+
+    def arms_of(self, case: FileCase) -> tuple[FilesArm, ...]:
         return tuple(arm for arm in self.mechanisms if case.mechanisms is None or arm.label in case.mechanisms)
 
-    def grid_of(self, arm: FiledArm) -> tuple[str, ...]:
+    def grid_of(self, arm: FilesArm) -> tuple[str, ...]:
         """ε that a mechanism runs at, as exact text."""
         return self.grid if arm.epsilons is None else tuple(budget_text(Fraction(e)) for e in arm.epsilons)
 
@@ -124,10 +127,6 @@ class Filed(Study):
         split = any(case.split != "pps" for case in self.cases)
         others = (RELEASE, *COMPARISONS) if split else ()
         return (*dict.fromkeys((*others, *(arm.label for arm in self.mechanisms))), DIRECT)
-
-    @property
-    def case_names(self) -> tuple[str, ...]:
-        return tuple(case.name for case in self.cases)
 
     @property
     def asked(self) -> tuple[str, ...]:

@@ -1,12 +1,59 @@
-"""One replicate of a study of guarantees: exact worst-case losses on one space, over the promised ε."""
+"""Studies of guarantees: exact worst-case losses of clamped mechanisms on finite spaces, over the promised ε."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field
+
 from dpdist.core.keys import Key
+from dpdist.job import Budget, Frozen, Name, budget_text
 from dpdist.privacy import finite
-from dpdist.studies.kinds.simulation import Replicate, Result
+from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind
 from dpdist.studies.results import as_number
-from dpdist.studies.settings import WORST_LOSS, FiniteArm, FiniteCase, Guarantees
+from dpdist.studies.settings import Study
+
+WORST_LOSS = "worst_loss"
+
+
+class FiniteCase(Frozen):
+    """A space of record values and parameter points; a random one is drawn anew in every replicate."""
+
+    name: Name
+    space: Literal["random", "two_point"]
+    values: int = Field(default=4, ge=2, le=8)
+    parameters: int = Field(default=5, ge=2, le=50)
+    n: int = Field(ge=1, le=20, description="records of the largest file")
+
+
+class FiniteArm(Frozen):
+    """A clamp, of a share of ε, and whom it is held against."""
+
+    label: Name
+    clamp: Budget = Field(description="M/ε: 1/2 for zero_out, 1/4 for substitution")
+    neighbours: Literal["zero_out", "substitution"] = "zero_out"
+    centred: bool = Field(default=False, description="clamp the difference to a reference parameter's log density")
+    weights: Literal["none", "reference", "current"] = Field(
+        default="none", description="min-max weights: fixed in advance, or learned on the file at hand"
+    )
+
+
+class Guarantees(Study):
+    """Exact worst-case losses of clamped mechanisms on finite spaces, over the promised ε."""
+
+    kind: Literal["guarantees"]
+    cases: tuple[FiniteCase, ...] = Field(min_length=1)
+    mechanisms: tuple[FiniteArm, ...] = Field(min_length=1)
+    epsilons: tuple[Budget, ...] = Field(min_length=1)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(arm.label for arm in self.mechanisms)
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        return (WORST_LOSS,)
 
 
 def losses(study: Guarantees, case: FiniteCase, number: int) -> Replicate:
@@ -32,3 +79,49 @@ def loss(space: finite.Space, n: int, arm: FiniteArm, epsilon: float) -> float:
         alpha = finite.linear(bound, bound) if arm.weights == "reference" else 1.0 + 0.0 * bound
         utility = finite.clamped(alpha[:, None] * log_density, clamp)
     return finite.worst_loss(space, utility, n, arm.neighbours) / epsilon
+
+
+class GuaranteesKind(SimulatedKind):
+    settings = Guarantees
+    heads = ("Label", "Clamp M", "Weights", "Neighbours")
+    beside_title = "Beside the promises"
+
+    @property
+    def captions(self) -> Mapping[str, Caption]:
+        reading = (
+            "Largest |log p(θ | D) − log p(θ | D′)| over all neighbouring files D, D′ and all θ, over the promised ε: "
+            "at most 1 where the promise is kept."
+        )
+        return {WORST_LOSS: Caption("worst-case loss / promised ε", reading)}
+
+    def replicate(self, study: Guarantees, case: int, number: int) -> Replicate:
+        return losses(study, study.cases[case], number)
+
+    def facts(self, study: Guarantees) -> list[Fact]:
+        return [
+            ("Spaces", [f"{case.name}: {_space(case)}, files of up to {case.n} records" for case in study.cases]),
+            ("Losses", ["exact: all files, all neighbours, all parameters; no sampling within a space"]),
+            (
+                "Replicates",
+                [f"R = {study.replicates} spaces of each kind, seed {study.seed}; two_point is the same in all"],
+            ),
+            ("ε", [", ".join(study.grid)]),
+        ]
+
+    def arms(self, study: Guarantees) -> list[tuple[str, ...]]:
+        return [_arm(arm) for arm in study.mechanisms]
+
+    def target(self, study: Any, case: str, epsilon: str, measure: str) -> float | None:
+        return 1.0
+
+
+def _space(case: FiniteCase) -> str:
+    if case.space == "two_point":
+        return "two values, two parameters, one of them rare under the prior"
+    return f"random densities of {case.values} values under {case.parameters} parameters"
+
+
+def _arm(arm: FiniteArm) -> tuple[str, ...]:
+    weights = {"none": "none", "reference": "min-max, fixed in advance", "current": "min-max, learned on the file at hand"}
+    centred = ", of f − f at a fixed parameter" if arm.centred else ""
+    return arm.label, f"{budget_text(arm.clamp)} ε{centred}", weights[arm.weights], arm.neighbours

@@ -24,10 +24,10 @@ from dpdist.estimation.variance import Stage
 from dpdist.job import Job
 from dpdist.release import run
 from dpdist.studies.kinds.files_arms import DIRECT
-from dpdist.studies.kinds.files_settings import STATISTICS, FileCase, Filed
+from dpdist.studies.kinds.files_settings import STATISTICS, FileCase, FilesStudy
 from dpdist.studies.kinds.populations import inclusion, informative_size, systematic
+from dpdist.studies.kinds.protocol import Replicate, Result
 from dpdist.studies.kinds.sample_jobs import WEIGHT, arm_job, tabulated_job
-from dpdist.studies.kinds.simulation import Replicate, Result
 
 SIZE = "size of unit"
 
@@ -41,7 +41,7 @@ class Measured(NamedTuple):
     given_n: dict[str, Floats]
 
 
-def repeated(study: Filed, case: FileCase, number: int, job: Job, rows: pd.DataFrame) -> Replicate:
+def repeated(study: FilesStudy, case: FileCase, number: int, job: Job, rows: pd.DataFrame) -> Replicate:
     """All mechanisms of a case at their ε. `rows` is the population, with a column `SIZE` where it has sizes of its own.
 
     A mechanism that could not be released has only `refused` = 1.
@@ -142,13 +142,13 @@ def released(workspace: Path, job: Job, cells: Cells) -> dict[str, Interval]:
     return found
 
 
-def compared(measured: Measured, found: dict[str, Interval], errors: bool = False) -> Iterator[tuple[str, float]]:
+def compared(measured: Measured, intervals: dict[str, Interval], errors: bool = False) -> Iterator[tuple[str, float]]:
     """Errors and coverage about the truth, cell by cell and over cells; `errors`: distances from direct estimates too.
 
     Cells without an estimate or an interval, and those that the population does not have, are left out.
     """
     for name in STATISTICS:
-        own, true, direct = found[name], measured.truth[name], measured.direct[name]
+        own, true, direct = intervals[name], measured.truth[name], measured.direct[name]
         there = np.isfinite(true) & (true != 0) & np.isfinite(own.value)
         held = ((own.lower <= true) & (true <= own.upper)).astype(float)
         told = there & np.isfinite(own.lower) & np.isfinite(own.upper)

@@ -9,7 +9,7 @@ import numpy as np
 
 from dpdist.job import Job, budget_text
 from dpdist.job.loading import load_job
-from dpdist.studies.kinds.files_arms import FiledArm
+from dpdist.studies.kinds.files_arms import FilesArm
 from dpdist.studies.kinds.files_settings import FileCase
 from dpdist.studies.kinds.populations import population_job
 
@@ -33,7 +33,7 @@ def tabulated_job(job: Job, case: FileCase) -> Job:
     return Job.model_validate(job.model_dump(mode="json") | {"tables": [said], "compare": [], "rake": []})
 
 
-def arm_job(job: Job, case: FileCase, arm: FiledArm, epsilon: str, reference: str) -> Job:
+def arm_job(job: Job, case: FileCase, arm: FilesArm, epsilon: str, reference: str) -> Job:
     """The job under a mechanism of the study: one pooled fit by the table's columns where a likelihood is fitted."""
     outcome, columns = job.outcomes[0], job.model_dump(mode="json")["columns"]
     if arm.family == "lognormal":

@@ -1,158 +1,68 @@
-"""One replicate of a study of strict tables: simulate a survey and an earlier one, release every way, compare by cell.
-
-The rounds, models, estimators and intervals are those of a release; noise is keyed NumPy. All arms share the samples, and
-those of one ε the noise's uniforms.
-"""
+"""Studies of strict tables with a reference, on simulated surveys, cell by cell against the truth."""
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
-from fractions import Fraction
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
+import pandas as pd
 
-from dpdist.core.errors import DataError
-from dpdist.core.keys import Key
-from dpdist.core.records import POOLED, Floats, Records
-from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
-from dpdist.estimation.direct import direct
-from dpdist.estimation.estimators import STATISTICS as FIGURES
-from dpdist.evaluation.laplace import noised
-from dpdist.evaluation.reference_baselines import referred
-from dpdist.job import Job, StatisticName
-from dpdist.mechanisms.models import builder_of
-from dpdist.mechanisms.on_reference import Learned
-from dpdist.mechanisms.registry import mechanism_of
-from dpdist.privacy.claims import promised
-from dpdist.publish.released import Release
-from dpdist.publish.standard_errors import spreads
-from dpdist.publish.tables import expectations, from_parameters
-from dpdist.runtime.reference import learned_from
-from dpdist.sampling import facts, reference_sampler, sampler_of
-from dpdist.studies.kinds.simulation import Replicate, Result
-from dpdist.studies.kinds.strict_tables_settings import ReferredArm, Referring
-from dpdist.studies.kinds.surveys import SurveyCase
-from dpdist.studies.kinds.tables import Survey, errors_of, simulated
-from dpdist.studies.kinds.tables_settings import STATISTICS
-from dpdist.survey.reference_file import open_reference, place_reference
-from dpdist.survey.simulate import FIELDS, SEXES, TOP_CODE
-from dpdist.survey.source import open_source
+from dpdist.studies.kinds.captions import biases, coverages, ratios_of_errors
+from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, SimulatedKind, randomness
+from dpdist.studies.kinds.strict_tables_replicates import replicate
+from dpdist.studies.kinds.strict_tables_settings import StrictArm, StrictTablesStudy
+from dpdist.studies.ratios import ratios
 
-BOUNDS = {"lognormal": (1e3, 2e6), "top_coded": (1e3, TOP_CODE)}
-"""Public, of salaries."""
+BESIDE = (
+    ("direct", "survey-weighted estimates of the sample, not protected", "–", "none"),
+    ("reference_only", "the earlier survey's means at the current public sizes", "–", "no current data"),
+    (
+        "laplace_composed",
+        "direct + Laplace noise of the sample's own sensitivity, ε shared by a record's 8 figures",
+        "–",
+        "none",
+    ),
+)
 
 
-def refer(study: Referring, case: SurveyCase, number: int) -> Replicate:
-    """Relative errors of counts and means of every cell, and coverage, by arm and ε."""
-    key = Key(study.seed.to_bytes(32, "big")).child(case.name).child(str(number))
-    survey = simulated(job_of(study, case, key, study.mechanisms[0], study.grid[0]))
-    try:
-        earlier = earlier_records(study, case, key, survey)
-    except DataError:  # a sample without a record in some small cell
-        return Replicate([Result(arm.label, e, "refused", 1.0) for e in study.grid for arm in study.mechanisms], [])
-    results = list(_unprotected(study, case, survey, earlier, key))
-    for epsilon in study.grid:
-        for arm in study.mechanisms:
-            job = job_of(study, case, key, arm, epsilon)
-            results += _released(job, arm, epsilon, survey, earlier, key)
-    return Replicate(results, [])
+class StrictTables(SimulatedKind):
+    settings = StrictTablesStudy
+    heads = ("Label", "What is released", "Cells", "Guarantee class")
+
+    @property
+    def captions(self) -> Mapping[str, Caption]:
+        return ratios_of_errors(("direct",)) | biases() | coverages()
+
+    def replicate(self, study: StrictTablesStudy, case: int, number: int) -> Replicate:
+        return replicate(study, study.cases[case], number)
+
+    def by_cell(self, study: Any, results: pd.DataFrame) -> pd.DataFrame:
+        return ratios(study, results)
+
+    def facts(self, study: StrictTablesStudy) -> list[Fact]:
+        numbers = sorted({study.replicates_of(k) for k in range(len(study.cases))})
+        return [
+            (
+                "Data",
+                ["simulated doctorates, now and earlier; counts and mean salaries by field × sex with margins, 27 cells"],
+            ),
+            ("Cases", [f"{case.name}: {case.described()}" for case in study.cases]),
+            (
+                "Replicates",
+                [f"R = {' or '.join(map(str, numbers))}, each with populations and samples of its own in every case"],
+            ),
+            ("ε", [", ".join(study.grid) + " of the whole release"]),
+            randomness(study),
+        ]
+
+    def arms(self, study: StrictTablesStudy) -> list[tuple[str, ...]]:
+        return [*BESIDE, *map(_arm, study.mechanisms)]
 
 
-def job_of(study: Referring, case: SurveyCase, key: Key, arm: ReferredArm, epsilon: str) -> Job:
-    """The release that an arm is of: one fit of all cells."""
-
-    def said(name: str, growth: float = 0.0, **shape: float) -> dict[str, Any]:
-        seed, size = int(key.child(name).hex()[:12], 16), round(case.population * (1.0 + growth))
-        plain = {"kind": "doctorates", "population": size, "sample": case.sample, "seed": seed, "law": case.law}
-        return plain | {"growth": growth} | shape
-
-    sanitized = arm.mechanism == "sanitized_statistics"
-    current = said("survey", case.growth, sd=case.sd, noise_sd=case.noise_sd, gap=case.gap)
-    return Job.model_validate(
-        {
-            "dataset": study.study,
-            "period": "simulated",
-            "input": {"simulate": current},
-            "columns": {
-                "field": {"levels": FIELDS},
-                "sex": {"levels": SEXES},
-                "salary": {"bounds": BOUNDS[case.law], "outside": "clip"},
-            },
-            "survey": {"weight": "weight", "design_strata": ["field"], "lonely_psu": "certainty"},
-            "outcome": "salary",
-            "model": {"family": "lognormal", "synthesis": arm.synthesis} if sanitized else None,
-            "mechanism": {"name": arm.mechanism, "shrinkage": arm.shrinkage},
-            "budget": {"epsilon": epsilon, "adjacency": arm.adjacency},
-            "reference": {"simulate": said("earlier")},
-            "tables": [{"name": "salaries", "by": ["field", "sex"], "statistics": ["count", {"mean": "salary"}]}],
-        }
-    )
-
-
-def earlier_records(study: Referring, case: SurveyCase, key: Key, survey: Survey) -> Records:
-    """The reference's records under the current frame. Raises `DataError` where it lacks a cell."""
-    return records_of(job_of(study, case, key, study.mechanisms[0], study.grid[0]), survey)
-
-
-def records_of(job: Job, survey: Survey) -> Records:
-    """Those of the job's reference under the current frame. Raises `DataError` where it lacks a cell."""
-    found = open_reference(job, open_source(job), survey.frame)
-    with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
-        placed = place_reference(job, found, Path(folder))
-        fields = (np.array(getattr(placed, name)) for name in ("record", "frame", "outcome", "weight", "psu"))
-        return Records(*fields)
-
-
-def _unprotected(study: Referring, case: SurveyCase, survey: Survey, earlier: Records, key: Key) -> Iterator[Result]:
-    """Direct estimates, the reference alone, and direct estimates with Laplace noise, ε shared by a record's 8 figures."""
-    values = {name: e.value for name, e in zip(STATISTICS, direct(survey.found, survey.frame, survey.cells), strict=False)}
-    job = job_of(study, case, key, study.mechanisms[0], study.grid[0])
-    others = referred(job, survey.frame, [survey.records], [earlier], key)
-    for epsilon in study.grid:
-        yield from errors_of("direct", epsilon, values, survey)
-        yield from errors_of("reference_only", epsilon, others.figures("reference_only", survey.cells), survey)
-        figures, total = survey.cells.per_record * len(STATISTICS), float(Fraction(epsilon))
-        noisy = noised(values, survey.found, survey.cells, total, "laplace_composed", key.child(epsilon), "all", figures)
-        yield from errors_of("laplace_composed", epsilon, noisy, survey)
-
-
-def _released(job: Job, arm: ReferredArm, epsilon: str, survey: Survey, earlier: Records, key: Key) -> Iterator[Result]:
-    release = release_of(job, survey, earlier, key)
-    expected, spread = expectations(release), spreads(release, lambda _: None)
-    assert expected is not None
-    assert spread is not None
-    values: dict[StatisticName, Floats] = {}
-    intervals = from_parameters(release, survey.cells, expected, spread[0])
-    for name, interval in zip(FIGURES, intervals, strict=True):
-        if name in STATISTICS:
-            values[name], truth = interval.value, survey.truth[name]
-            covered = (interval.lower <= truth) & (truth <= interval.upper)
-            yield Result(arm.label, epsilon, f"{name}_coverage", float(covered.mean()))
-    yield from errors_of(arm.label, epsilon, values, survey)
-
-
-def release_of(job: Job, survey: Survey, earlier: Records, key: Key) -> Release:
-    """What the job would release of a simulated survey, in memory and under keyed noise."""
-    return released(job, survey, learned_of(job, survey, earlier, key), key)
-
-
-def learned_of(job: Job, survey: Survey, earlier: Records, key: Key) -> Learned:
-    """What the reference's records fix."""
-    model = builder_of(job).build(job, survey.frame, slice(0, len(survey.frame)))
-    with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
-        taught = reference_sampler(job, sampler_of(job, Path(folder)))
-        return learned_from(job, model, taught, key.child("reference"), POOLED, earlier, len(survey.records))
-
-
-def released(job: Job, survey: Survey, learned: Learned, key: Key) -> Release:
-    """The release of a survey under what a reference fixed."""
-    model, mechanism = builder_of(job).build(job, survey.frame, slice(0, len(survey.frame))), mechanism_of(job)
-    with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
-        rounds, sampler = mechanism.protect(job, model, Unwatched(), learned), sampler_of(job, Path(folder))
-        found = run_rounds(rounds, model, sampler, key, POOLED, [survey.records], noise=noise_of(key))
-    sets = tuple({POOLED: model.describe(theta)} for theta in found.parameters)
-    said = promised(mechanism.promise(job), facts(job))
-    return Release(job, said, survey.frame, sets, key.child("publish"))
+def _arm(arm: StrictArm) -> tuple[str, ...]:
+    how = {
+        "sanitized_statistics": f"whitened, winsorised sums, lognormal ({arm.synthesis.upper()})",
+        "reference_tables": "clipped sums, clipping inverted with the reference",
+    }
+    shrunk = "cells shrunk as far as noise moved them" if arm.shrinkage else "cells stand alone"
+    return arm.label, how[arm.mechanism], shrunk, f"strict, {arm.adjacency}"

@@ -15,7 +15,7 @@ UNPROTECTED = (YARDSTICK, "reference_only", "laplace_composed")
 """What every case has beside the study's arms."""
 
 
-class ReferredArm(Frozen):
+class StrictArm(Frozen):
     """A strict mechanism, tabulated from its released parameters."""
 
     label: Name
@@ -31,15 +31,20 @@ class ReferredArm(Frozen):
         return self
 
 
-class Referring(OfSurveys):
+class StrictTablesStudy(OfSurveys):
     """RMSE over the direct estimate's, bias and coverage of 90 % intervals, by cell of field × sex with margins."""
 
     kind: Literal["strict_tables"]
-    mechanisms: tuple[ReferredArm, ...] = Field(min_length=1)
+    mechanisms: tuple[StrictArm, ...] = Field(min_length=1)
 
     @property
     def labels(self) -> tuple[str, ...]:
         return (*UNPROTECTED, *(arm.label for arm in self.mechanisms))
+
+    @property
+    def yardsticks(self) -> tuple[str, ...]:
+        """Labels over whose RMSE every arm's is told."""
+        return (YARDSTICK,)
 
     @property
     def asked(self) -> tuple[str, ...]:

@@ -49,9 +49,5 @@ class OfSurveys(Study):
     cases: tuple[SurveyCase, ...] = Field(min_length=1)
     epsilons: tuple[Budget, ...] = Field(min_length=1)
 
-    @property
-    def case_names(self) -> tuple[str, ...]:
-        return tuple(case.name for case in self.cases)
-
     def replicates_of(self, case: int) -> int:
         return min(self.replicates, self.cases[case].replicates or self.replicates)

@@ -64,7 +64,7 @@ class Synthetic(Frozen):
         return self
 
 
-class Tabulated(Study):
+class TablesStudy(Study):
     """RMSE against the truth, over replicates, of every cell of field × sex with margins; ratios to the yardsticks'."""
 
     kind: Literal["tables"]
@@ -87,13 +87,14 @@ class Tabulated(Study):
         return (*YARDSTICKS, *(arm.label for arm in self.mechanisms))
 
     @property
-    def case_names(self) -> tuple[str, ...]:
-        return tuple(case.name for case in self.cases)
-
-    @property
     def grid(self) -> tuple[str, ...]:
         """Total ε of m sets, which the noised tables are given too."""
         return tuple(budget_text(self.epsilon_per_set * Fraction(m)) for m in self.sets)
+
+    @property
+    def yardsticks(self) -> tuple[str, ...]:
+        """Labels over whose RMSE every arm's is told."""
+        return YARDSTICKS
 
     @property
     def asked(self) -> tuple[str, ...]:

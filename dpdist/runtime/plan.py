@@ -1,24 +1,57 @@
-"""What a plan shows to people: sizes only where the job does not keep them secret, and never a record."""
+"""What a run would do, and what of it is shown: sizes only where the job does not keep them secret, and never a record."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
+from dpdist.core.records import Frame
+from dpdist.job import Job
+from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.reference_tables.collapsing import fewest
 from dpdist.mechanisms.reference_tables.sensitivity import noise_scales
+from dpdist.models.protocol import StratumModel
 from dpdist.privacy import adjacency, claims
-from dpdist.runtime.blocks import log_lik_bytes
+from dpdist.privacy.guarantees import Promise
+from dpdist.runtime.blocks import Layout, log_lik_bytes
+from dpdist.runtime.goodness_of_fit import GoodnessOfFit
 from dpdist.survey.earlier_release import ReferenceRelease
+from dpdist.survey.prepare import Census
 from dpdist.survey.reference_file import ReferenceFile
-
-if TYPE_CHECKING:
-    from dpdist.planning import Plan
+from dpdist.survey.source import Source
 
 SIZES_SECRET = "not shown: the job keeps sizes confidential"
 MEMORY = "memory per task"
 STRATA = "strata"
+
+
+@dataclass(frozen=True, repr=False)
+class Plan:
+    """What a run would do, printed in ten lines. `census` was taken from the file and is confidential but for its frame."""
+
+    job: Job
+    source: Source
+    census: Census
+    promise: Promise
+    layout: Layout
+    reference: ReferenceFile | ReferenceRelease | None = None
+    goodness: GoodnessOfFit | None = None
+
+    def __str__(self) -> str:
+        return plan_lines(self)
+
+    __repr__ = __str__
+
+    @cached_property
+    def model(self) -> StratumModel:
+        """The model of the first stratum: what all strata's models have in common."""
+        return builder_of(self.job).build(self.job, self.frame, self.frame.rows_of(0))
+
+    @property
+    def frame(self) -> Frame:
+        return self.layout.frame
 
 
 def plan_lines(plan: Plan) -> str:
@@ -62,13 +95,13 @@ def sizes(plan: Plan) -> dict[str, str]:
     }
 
 
-def reference(plan: Plan, found: ReferenceFile | ReferenceRelease) -> str:
+def reference(plan: Plan, opened: ReferenceFile | ReferenceRelease) -> str:
     """Its size, and for tables of its cells how many of them are too small to have noise of their own."""
-    job, said = plan.job, f"{found.records:,} records"
-    if not isinstance(found, ReferenceFile) or job.mechanism.statistics != "reference_cells":
+    job, said = plan.job, f"{opened.records:,} records"
+    if not isinstance(opened, ReferenceFile) or job.mechanism.statistics != "reference_cells":
         return said
     cell = plan.frame.group(job.cell_columns)[0]
-    size = np.bincount(cell, weights=found.counts(plan.frame)).astype(int)
+    size = np.bincount(cell, weights=opened.counts(plan.frame)).astype(int)
     few = fewest(noise_scales(job.epsilon_of_tables, job.budget.adjacency, len(job.outcomes)))
     said += f", {size.min():,} to {size.max():,} in each of {len(size):,} cells"
     small = int((size < few).sum())

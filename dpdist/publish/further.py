@@ -1,0 +1,235 @@
+"""Further statistics of published tables: ratios, proportions, quantiles, shares, differences; with standard errors.
+
+An error has the parts that a count's or a mean's has (`standard_errors`), of the statistic's own linearised form. A
+quantile's interval is Woodruff's: that of the share of weight below it, read off the distribution function. Its standard
+error is what that interval's reach says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from dpdist.core.records import Codes, Floats, Ints
+from dpdist.core.table_cells import Cells
+from dpdist.estimation.estimators import Interval, combine_sets, stratum_sizes, t_interval
+from dpdist.estimation.linear import Figures, Units, across, asked, variance, woodruff
+from dpdist.estimation.raking import margins_of
+from dpdist.estimation.variance import Stage
+from dpdist.job import Column, Statistic
+from dpdist.publish.distributions import Distributions
+from dpdist.publish.limits import looked_through, unidentified_rows
+from dpdist.publish.refit import Laws
+from dpdist.publish.released import ReleasedObject
+from dpdist.publish.standard_errors import Spreads, normal_variance
+
+UNBOUNDED = (-np.inf, np.inf)
+
+
+@dataclass(frozen=True)
+class Material:
+    """What further statistics are made of: by outcome the expectations of every set and their spreads, laws, and the folder
+    of the synthetic records."""
+
+    release: ReleasedObject
+    expected: Sequence[Sequence[tuple[Floats, Floats]]] | None
+    spreads: Sequence[Spreads] | None
+    laws: Sequence[Laws | None] | None
+    records: Path
+
+    @cached_property
+    def distributions(self) -> Distributions:
+        return Distributions(self.release, self.laws)
+
+    @cached_property
+    def sets(self) -> Units:
+        """Rows under the parameters of every set."""
+        assert self.expected is not None
+        weight = np.array([pair[0] for pair in self.expected[0]])
+        products = [np.array([pair[1] for pair in each]) for each in self.expected]
+        return Units(self._n, weight, products, self.distributions.of_sets(weight))
+
+    @cached_property
+    def each_set(self) -> list[Units]:
+        """The same, a set at a time."""
+        whole, known = self.sets, self.distributions
+        return [
+            Units(self._n, whole.weight[[k]], [each[[k]] for each in whole.products], known.of_set(k, whole.weight[[k]]))
+            for k in range(len(whole.weight))
+        ]
+
+    @cached_property
+    def composed(self) -> Units:
+        """Rows under the mean over sets."""
+        sets = self.sets
+
+        def below(outcome: int, row: Ints, value: Floats) -> Floats:
+            assert sets.below is not None
+            return np.asarray(sets.below(outcome, row, value).mean(axis=0, keepdims=True))
+
+        means = [each.mean(axis=0, keepdims=True) for each in sets.products]
+        return Units(self._n, sets.weight.mean(axis=0, keepdims=True), means, below)
+
+    @cached_property
+    def under_laws(self) -> list[Units]:
+        """Rows under the laws of standard errors, in the order of `Spreads`."""
+        assert self.spreads is not None
+        found = []
+        for law in range(len(Spreads._fields)):
+            weight, products = self.spreads[0][law].weight, [each[law].product for each in self.spreads]
+            found.append(Units(self._n, weight, products, self.distributions.of_law(law, weight)))
+        return found
+
+    def synthetic(self, number: int) -> Units:
+        """The records of a set."""
+        job = self.release.job
+        read = pq.read_table(self.records / f"set-{number + 1}.parquet", columns=list(job.components))
+        outcomes = [read[name].to_numpy() for name in job.outcomes]
+        weight = read[job.survey.weight].to_numpy() if job.survey.weight else np.ones(len(read))
+
+        def below(outcome: int, record: Ints, value: Floats) -> Floats:
+            return np.asarray((weight[record] * (outcomes[outcome][record] <= value))[None])
+
+        products = [(weight * each)[None] for each in outcomes]
+        return Units(np.ones(len(weight)), weight[None], products, below, outcomes)
+
+    @cached_property
+    def stage(self) -> Stage:
+        return Stage.of(stratum_sizes(self.release.frame), lonely=self.release.job.survey.lonely_record)
+
+    @cached_property
+    def _n(self) -> Floats:
+        return self.release.frame.count.astype(float)
+
+    def variance(self, figures: Figures, units: Units, row: Ints | Codes | None = None) -> Floats:
+        """Sampling variance (cell,) of a figure over units in rows of the frame, by default the rows themselves."""
+        frame, rake = self.release.frame, margins_of(self.release.job, self.release.frame)
+        row = np.arange(len(frame)) if row is None else row
+        margins = np.vstack([each.membership.toarray() for each in rake])[:, row] if rake else None
+        calibrated = None if margins is None else (margins, units.weight[0])
+        stratum = frame.design_stratum[row].astype(np.int64)
+        return variance(figures.shares(units), units.times, stratum, self.stage, calibrated)
+
+
+class Estimated(NamedTuple):
+    """A figure in all cells, the variance of its whole error and that part of it which is the sample's composition."""
+
+    interval: Interval
+    total: Floats
+    composed: Floats
+
+
+def further(material: Material, cells: Cells, statistic: Statistic) -> dict[str, Interval]:
+    """A statistic by estimator, the default one first."""
+    figures = asked(statistic, cells, material.release.job.outcomes)
+    known = material.expected is not None and (not statistic.of_shape or material.distributions.known)
+    parameters = _from_parameters(material, figures) if known else None
+    found = {} if parameters is None else {"parameters": parameters.interval}
+    found["records"] = _from_records(material, figures, parameters)
+    return {name: _limited(material, figures, each) for name, each in found.items()}
+
+
+def _from_parameters(material: Material, figures: Figures) -> Estimated:
+    """T as counts and means have it: composition, sampling error of the fit, noise or draws, bias of the weights."""
+    sets = material.sets
+    df = np.inf if material.spreads is not None else float(len(sets.weight) - 1)
+    if figures.base.level_of_quantile is None:
+        total, composed = _variances(material, figures)
+        return Estimated(t_interval(figures.of(sets).mean(axis=0), total, np.full(len(total), df)), total, composed)
+    level = figures.base.level_of_quantile
+    at = _quantiles(material, figures, level)
+    error = np.sqrt(_variances(material, replace(figures, statistic=figures.base, cut=at))[0])
+    ends = woodruff(lambda share: _quantiles(material, figures, share), level, error, df)
+    linear = replace(figures, cut=at, slope=ends.slope)
+    total, composed = _variances(material, linear)
+    if figures.statistic.of is not None:
+        return Estimated(t_interval(linear.less(at[None])[0], total, np.full(len(at), df)), total, composed)
+    return Estimated(Interval(at, ends.error, np.full(len(at), df), ends.lower, ends.upper), ends.error**2, composed)
+
+
+def _variances(material: Material, figures: Figures) -> tuple[Floats, Floats]:
+    """T and V_x of a figure, (cell,) each (`standard_errors.variances`)."""
+    job, sets = material.release.job, len(material.release.sets)
+    effect, noises = job.survey.design_effect or 1.0, 1 if job.mechanism.sets_are_free else sets
+    composed = material.variance(figures, material.composed)
+    if material.spreads is None:
+        between = figures.of(material.sets).var(axis=0, ddof=1) if sets > 1 else np.full(len(composed), np.nan)
+        return effect * composed + (effect + 1.0 / sets) * between, composed
+    centres, plain, draws, weighted, unweighted = (figures.of(units) for units in material.under_laws)
+    sampling = composed + np.maximum(normal_variance(centres), normal_variance(plain))
+    return effect * sampling + normal_variance(draws) / noises + (weighted - unweighted)[0] ** 2, composed
+
+
+def _quantiles(material: Material, figures: Figures, level: Floats | float) -> Floats:
+    """Means over sets, (cell,)."""
+    column = _column(material, figures)
+    assert column is not None
+    bounds = column.bounds or UNBOUNDED
+    by_set = [figures.quantiles(each, level, bounds, column.whole) for each in material.each_set]
+    return np.asarray(np.mean(by_set, axis=0))
+
+
+def _from_records(material: Material, figures: Figures, parameters: Estimated | None) -> Interval:
+    """T = B/m + W; where the parameters' error is known, that and the records' own given x (`tables`)."""
+    release = material.release
+    job, frame, row = release.job, release.frame, release.frame.expand()
+    effect, sets = job.survey.design_effect or 1.0, len(release.sets)
+    held = replace(figures.cells, membership=figures.cells.membership.tocsc()[:, row].tocsr())
+    found = [_of_set(material, replace(figures, cells=held), k, row) for k in range(sets)]
+    values, within = (np.array([pair[i] for pair in found]) for i in range(2))
+    df = float(frame.count.sum() - len(np.unique(frame.design_stratum)))
+    plain = combine_sets(values, effect * within, df)
+    if parameters is None:
+        return plain
+    if material.spreads is None:
+        if job.likelihood.synthesis != "fbp" and job.likelihood.synthetic_weights != "expected":
+            return plain
+        least = np.fmax(plain.standard_error, np.sqrt(parameters.total))
+        return t_interval(plain.value, least**2, np.full(len(least), np.inf))
+    mean, drawn = within.mean(axis=0), job.mechanism.sets_are_free
+    own = parameters.total + effect * mean if drawn else np.maximum(mean - parameters.composed, 0.0)
+    own = np.zeros_like(own) if job.family == "reference_cells" else own
+    total = parameters.total + own / sets
+    known = np.isfinite(total)
+    return t_interval(plain.value, np.where(known, total, plain.standard_error**2), np.where(known, np.inf, plain.df))
+
+
+def _of_set(material: Material, figures: Figures, number: int, row: Codes) -> tuple[Floats, Floats]:
+    """Value and variance within a set, (cell,) each."""
+    units, column = material.synthetic(number), _column(material, figures)
+    domain = None if column is None else (column.bounds or UNBOUNDED, column.whole)
+    return figures.of_records(units, domain, lambda each: material.variance(each, units, row))
+
+
+def _column(material: Material, figures: Figures) -> Column | None:
+    return material.release.job.outcome_columns.get(figures.base.variable or "")
+
+
+def _limited(material: Material, figures: Figures, interval: Interval) -> Interval:
+    """Limits within what a figure can be; no figure of cells whose sums are not identified."""
+    release, base = material.release, figures.base
+    low, top = (0.0, 1.0) if base.name in ("proportion", "share") else (-np.inf, np.inf)
+    if base.level_of_quantile is not None:
+        low, top = release.job.outcome_columns[base.variable or ""].bounds or (low, top)
+    if figures.statistic.of is not None:
+        low, top = low - top, top - low
+    gone = _unidentified(release, figures)
+    cut = interval._replace(lower=np.clip(interval.lower, low, top), upper=np.clip(interval.upper, low, top))
+    return Interval(*(np.where(gone, np.nan, each) for each in cut))
+
+
+def _unidentified(release: ReleasedObject, figures: Figures) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Cells of which a row is not identified by noisy sums, or that are compared with such a one."""
+    if not looked_through(release):
+        return np.zeros(len(figures.cells), dtype=bool)
+    outcomes = [release.job.outcomes.index(name) for name in figures.statistic.outcomes] or [0]
+    rows = np.any([unidentified_rows(release, outcome) for outcome in outcomes], axis=0).astype(float)
+    inside = across(figures.cells, figures.base.across) if figures.base.across else figures.cells.membership
+    gone = np.asarray(inside @ rows > 0)
+    return gone if figures.statistic.of is None else gone | gone[figures.origin]

@@ -1,0 +1,90 @@
+"""Every stratum fitted under the mechanism; where one cannot be released, the fallback that the job declared is taken."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from dpdist.core.keys import Key
+from dpdist.core.progress import Event, Listener
+from dpdist.runtime.executors import Executor
+from dpdist.runtime.fit_address import Fit, open_fit
+from dpdist.runtime.reference import learn, learn_or_refuse
+from dpdist.runtime.strata import create_stores, protect_all, protect_some
+from dpdist.runtime.tasks import Outcome, fit_error
+from dpdist.storage.workspace import Workspace
+
+POOLING = "pooling"
+"""Mark of the decision to pool, kept before the pooled fit replaces the strata's stores."""
+
+
+class Means(NamedTuple):
+    """What fits are made with."""
+
+    space: Workspace
+    key: Key
+    workers: Executor
+    listener: Listener
+
+
+class Fitted(NamedTuple):
+    """The fit whose strata the release has, the fit that each stratum comes from, and the strata that have none."""
+
+    fit: Fit
+    fits: Mapping[int, Fit]
+    failed: list[Outcome]
+
+
+def fitted(means: Means) -> Fitted:
+    """All strata. Raises `FitError` where one has no release, `DataError` where the reference serves none."""
+    pooled = means.space.finished(POOLING)
+    fit = open_fit(means.space, means.key, "pooled" if pooled else "strata")
+    create_stores(fit)
+    nothing_to_pool = pooled or not fit.job.strata
+    fallback = "refuse" if fit.job.mechanism.fallback == "pool" and nothing_to_pool else fit.job.mechanism.fallback
+    found = FALLBACKS[fallback](means, fit)
+    shutil.rmtree(means.space.fits, ignore_errors=True)
+    if found.failed:
+        raise fit_error(found.fit, found.failed[0])
+    return found
+
+
+def refuse(means: Means, fit: Fit) -> Fitted:
+    """No other fit is tried."""
+    learn_or_refuse(fit, fit.strata, means.workers, means.listener)
+    return Fitted(fit, dict.fromkeys(fit.strata, fit), protect_all(fit, means.workers, means.listener))
+
+
+def pool(means: Means, fit: Fit) -> Fitted:
+    """Where one stratum cannot stand alone, all are fitted together; the decision is kept before stores are replaced."""
+    if not learn(fit, fit.strata, means.workers, means.listener) and not protect_all(fit, means.workers, means.listener):
+        return Fitted(fit, dict.fromkeys(fit.strata, fit), [])
+    means.listener(Event("note", "protect", note="a stratum cannot stand alone: all strata are pooled into one fit"))
+    means.space.mark(POOLING, [])
+    pooled = open_fit(means.space, means.key, "pooled")
+    create_stores(pooled)
+    return refuse(means, pooled)
+
+
+def proper_prior(means: Means, fit: Fit) -> Fitted:
+    """Strata that cannot stand alone are fitted again, under the model's proper prior."""
+    failed = learn(fit, fit.strata, means.workers, means.listener)
+    others = sorted(set(fit.strata) - {outcome.stratum for outcome in failed})
+    failed += (
+        protect_some(fit, others, means.workers, means.listener)
+        if failed
+        else protect_all(fit, means.workers, means.listener)
+    )
+    fits = dict.fromkeys(fit.strata, fit)
+    if not failed:
+        return Fitted(fit, fits, [])
+    means.listener(Event("note", "protect", note=f"{len(failed)} strata take the proper prior"))
+    again, strata = open_fit(means.space, means.key, "proper"), [outcome.stratum for outcome in failed]
+    learn_or_refuse(again, strata, means.workers, means.listener)
+    failed = protect_some(again, strata, means.workers, means.listener)
+    return Fitted(fit, fits | dict.fromkeys(strata, again), failed)
+
+
+FALLBACKS: Mapping[str, Callable[[Means, Fit], Fitted]] = {"refuse": refuse, "pool": pool, "proper_prior": proper_prior}
+"""By the name that a job gives under `mechanism.fallback`."""

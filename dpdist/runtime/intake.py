@@ -1,0 +1,63 @@
+"""Records and reference as tasks read them: typed, in frame order, in blocks."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from dpdist.core.files import write_text
+from dpdist.core.progress import Listener, stage
+from dpdist.estimation.frame_table import frame_table
+from dpdist.runtime.blocks import Blocks
+from dpdist.runtime.plan import Plan
+from dpdist.storage.identity import Identity
+from dpdist.storage.paths import SCRATCH
+from dpdist.storage.tables import gather, write_records, write_table
+from dpdist.storage.workspace import Workspace
+from dpdist.survey.earlier_release import ReferenceRelease
+from dpdist.survey.prepare import changed_while_read, let_go, place
+from dpdist.survey.reference_file import copied_columns, place_reference
+
+
+def store_records(space: Workspace, plan: Plan, identity: Identity, listener: Listener) -> None:
+    """Typed records in frame order, in blocks; with the job and the frame, all that a task reads."""
+    if space.finished("records"):
+        return
+    write_text(space.job, plan.job.model_dump_json(indent=2) + "\n", mode=0o600)
+    write_table(space.frame, frame_table(plan.frame))
+    with (
+        tempfile.TemporaryDirectory(dir=space.confidential, prefix=SCRATCH) as scratch,
+        stage(listener, "store records", plan.source.rows) as tick,
+    ):
+        records = place(plan.job, plan.source, plan.census, Path(scratch), tick)
+        if plan.source.fingerprint() != identity.input:
+            raise changed_while_read(plan.source)
+        write_records(space.records, records, plan.layout.part_edges, lambda: let_go(vars(records).values()))
+    space.mark("records", [space.job, space.frame, space.records])
+
+
+def store_reference(space: Workspace, plan: Plan, listener: Listener) -> None:
+    """The reference's records under rows of the current frame, in blocks."""
+    reference, job = plan.reference, plan.job
+    if reference is None or space.finished("reference"):
+        return
+    if isinstance(reference, ReferenceRelease):
+        records = reference.first_outcome()
+        write_table(space.earlier_points, reference.table)
+        write_records(space.reference, records, [0, len(records)])
+        space.mark("reference", [space.reference, space.earlier_points])
+        return
+    with (
+        tempfile.TemporaryDirectory(dir=space.confidential, prefix=SCRATCH) as scratch,
+        stage(listener, "store reference", reference.source.rows) as tick,
+    ):
+        records = place_reference(job, reference, Path(scratch), tick)
+        if job.microdata.columns:
+            gather(space.copied, copied_columns(job, reference.source))
+        if reference.source.fingerprint() != reference.sha256:
+            raise changed_while_read(reference.source)
+        counts = np.bincount(plan.frame.stratum[records.frame], minlength=len(plan.frame.stratum_labels))
+        write_records(space.reference, records, Blocks.of(counts, job.sampler.total).edges)
+    space.mark("reference", [space.reference, *([space.copied] if job.microdata.columns else [])])

@@ -1,0 +1,66 @@
+"""What of a reference stands in a release: checksum, provenance and chain for the statement, summaries of its strata."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dpdist.job import Job, budget_text
+from dpdist.mechanisms.reference_tables.donors import Donors
+from dpdist.models.copula.reference_summary import Facts
+from dpdist.privacy.guarantees import Strict
+from dpdist.runtime.fit_address import Fit
+from dpdist.runtime.plan import Plan
+from dpdist.runtime.reference import powers
+from dpdist.survey.earlier_release import ReferenceRelease
+from dpdist.survey.released_reference import composed
+from dpdist.survey.same_file import table_content
+
+
+def summaries(job: Job, fits: Mapping[int, Fit]) -> tuple[dict[str, Facts], dict[str, Donors]]:
+    """What of the reference is published, by stratum: distributions of a score model; donors of records beside tables."""
+    facts, donors = dict[str, Facts](), dict[str, Donors]()
+    for stratum, fit in fits.items() if job.has_reference else ():
+        learned, label = fit.learned(stratum), fit.frame.stratum_labels[stratum]
+        facts |= {label: learned.facts} if learned.facts is not None else {}
+        donors |= {label: learned.donors} if learned.donors is not None else {}
+    return facts, donors
+
+
+def described(plan: Plan, fit: Fit) -> dict[str, Any] | None:
+    """What is published of the reference: its content's checksum, and what it fixed in public terms."""
+    given, reference = plan.job.reference, plan.reference
+    if given is None:
+        return None
+    if reference is None:
+        return _histograms(plan.job) | {"provenance": given.provenance}
+    if isinstance(reference, ReferenceRelease):
+        return _chained(plan, reference) | {"provenance": given.provenance}
+    facts = {
+        "sha256": reference.sha256,
+        "records": reference.records,
+        "period": given.period,
+        "provenance": given.provenance,
+    }
+    if plan.job.mechanism.statistics == "reference_cells":
+        facts["content"] = table_content(plan.job, reference.source)
+    if plan.goodness is not None:
+        facts["fit"] = plan.goodness.described()
+    return facts | ({"power": powers(fit)} if plan.job.mechanism.centres else {})
+
+
+def _chained(plan: Plan, earlier: ReferenceRelease) -> dict[str, Any]:
+    """The chain that this release continues, and what a person in all its files loses with it."""
+    guarantee, chain = plan.promise.total, earlier.carried.chain
+    assert isinstance(guarantee, Strict)
+    exchanged = budget_text(guarantee.substitution_epsilon)
+    own = {"epsilon": budget_text(guarantee.epsilon), "substitution_epsilon": exchanged}
+    totals = {f"chain_{name}": composed([*chain, own], name) for name in own}
+    facts = {"sha256": earlier.sha256, "records": earlier.records, "period": chain[-1]["period"]}
+    return {**_histograms(plan.job), **facts, **totals, "chain": chain, "root": dict(earlier.carried.root)}
+
+
+def _histograms(job: Job) -> dict[str, Any]:
+    """What the current file's histograms take of the budget, where there are any."""
+    given = job.reference.histogram if job.reference is not None else None
+    return {"histogram": {"epsilon": budget_text(given.epsilon)}} if given is not None else {}

@@ -1,0 +1,30 @@
+"""The kinds of study, by the name that a study file's key `kind` has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dpdist.studies.kinds.chains import Chains
+from dpdist.studies.kinds.files import Files
+from dpdist.studies.kinds.guarantees import GuaranteesKind
+from dpdist.studies.kinds.protocol import StudyKind
+from dpdist.studies.kinds.simulation import SimulationKind
+from dpdist.studies.kinds.strict_tables import StrictTables
+from dpdist.studies.kinds.tables import Tables
+from dpdist.studies.settings import Study
+
+KINDS: Mapping[str, StudyKind[Any]] = {
+    "simulation": SimulationKind(),
+    "guarantees": GuaranteesKind(),
+    "tables": Tables(),
+    "strict_tables": StrictTables(),
+    "files": Files(),
+    "chain": Chains(),
+}
+DEFAULT = "simulation"
+"""The kind of a file that names none."""
+
+
+def kind_of(study: Study) -> StudyKind[Any]:
+    return KINDS[study.kind]

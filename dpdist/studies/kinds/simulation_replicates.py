@@ -1,0 +1,209 @@
+"""One replicate: simulate data, run every mechanism's rounds on it in memory, synthesize, measure.
+
+The rounds are those of a release (`run_rounds` over the same mechanisms, models and samplers). All draws are keyed by
+(seed, case, replicate): mechanisms and ε of a replicate see the same data and the same uniforms (common random numbers),
+and no result depends on which worker computed it or when.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpdist.core.confidential import Confidential
+from dpdist.core.keys import Key
+from dpdist.core.records import POOLED, Floats, Frame, Records
+from dpdist.engine.in_memory import noise_of, run_rounds
+from dpdist.engine.protocol import Columns, Mechanism, Rounds
+from dpdist.evaluation.utility import distances, location
+from dpdist.job import Job, budget_text
+from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.on_reference import Learned, Spurious
+from dpdist.mechanisms.pseudo_posterior import tilted
+from dpdist.mechanisms.pseudo_posterior.presets import Weighted, WeightedE
+from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.models.protocol import Draws, Improper, StratumModel, Synthesizer
+from dpdist.privacy.weight_search import NotReached, search
+from dpdist.runtime.reference import learned_from
+from dpdist.sampling import Sampler, completed, reference_sampler, sampler_of
+from dpdist.studies.kinds.protocol import RecordRows, Replicate, Result
+from dpdist.studies.kinds.simulation_settings import DATA, Arm, Case, Simulation
+
+ANY = "1"
+"""Budget written into the job of an arm that no ε decides."""
+
+
+@dataclass
+class Noted:
+    """Recorder of a stratum and of its one block: keeps what a mechanism hands over."""
+
+    wants_log_lik: bool = False
+    found: dict[str, Any] = field(default_factory=dict)
+    columns: Columns = field(default_factory=dict)
+
+    def posterior(self, fit: str, draws: Confidential[Draws]) -> None:
+        return None
+
+    def summary(self, values: Confidential[dict[str, Any]]) -> None:
+        self.found = values.disclose_to_custodian()
+
+    def bounds(self, columns: Confidential[Columns]) -> None:
+        self.columns = columns.disclose_to_custodian()
+
+    def log_lik(self, values: Confidential[Floats]) -> None:
+        return None
+
+
+class Run(NamedTuple):
+    """An arm's run on one data set: synthetic sets, each (record,), and what was recorded."""
+
+    synthetic: list[Floats]
+    noted: Noted
+
+    @property
+    def database_bound(self) -> float:
+        return float(self.noted.found["database_bound"])
+
+
+def replicate(study: Simulation, case: Case, number: int, records: bool = False) -> Replicate:
+    """All arms over the grid on the `number`-th simulated file; `records` also keeps record-level by-products."""
+    key = Key(study.seed.to_bytes(32, "big")).child(case.name).child(str(number))
+    y = case.generator.generator().draw(case.n, key.generator("data"))
+    grid = study.grid
+    kept = [RecordRows(DATA, grid[0], {"outcome": y})] if records else []
+    results = [Result(DATA, epsilon, *found) for epsilon in grid for found in location_measures(study, [y])]
+    runs: dict[tuple[str, str], Run | None] = {}
+    for arm in study.arms_of(case):
+        several, wanted = study.needs_epsilon(arm), study.grid_of(arm)
+        for epsilon in wanted if several else wanted[:1]:
+            reached = runs.get((arm.match, epsilon)) if arm.match else None
+            run = run_arm(study, case, arm, epsilon, y, key, reached)
+            stands_for = [epsilon] if several else wanted
+            runs |= {(arm.key, e): run for e in stands_for}
+            measured = list(measures(study, y, run))
+            results += [Result(arm.key, e, *found) for e in stands_for for found in measured]
+            if records and run is not None:
+                kept.append(RecordRows(arm.key, epsilon, record_columns(run)))
+    return Replicate(results, kept)
+
+
+def run_arm(study: Simulation, case: Case, arm: Arm, epsilon: str, y: Floats, key: Key, reached: Run | None) -> Run | None:
+    """One arm at one ε; None where the data do not allow it (no weights reach the bound, no posterior)."""
+    if arm.match is not None and reached is None:
+        return None
+    job = job_of(study, case, arm, epsilon if study.needs_epsilon(arm) else ANY)
+    frame = Frame({}, {}, np.array([len(y)]), (), ())
+    rows = np.zeros(len(y), dtype=np.int32)
+    data = Records(np.arange(len(y)), rows, y, np.ones(len(y)), rows)
+    with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
+        sampler = sampler_of(job, Path(folder))
+        model = completed(builder_of(job).build(job, frame, slice(0, 1)), sampler)
+        noted = Noted()
+        try:
+            learned = learned_by(case, job, model, sampler, key) if arm.reference else None
+            rounds = rounds_of(arm, job, model, noted, None if reached is None else reached.database_bound, learned)
+            released = run_rounds(rounds, model, sampler, key, POOLED, [data], [noted], noise_of(key))
+        except (NotReached, Improper, Spurious):
+            return None
+    assert isinstance(model, Synthesizer)
+    synthetic = [
+        model.simulate(theta, rows, key.generator("synthesis", set=number))[0]
+        for number, theta in enumerate(released.parameters, start=1)
+    ]
+    return Run(synthetic, noted)
+
+
+def learned_by(case: Case, job: Job, model: StratumModel, sampler: Sampler, key: Key) -> Learned:
+    """What another file of the same law and size fixes."""
+    y = case.generator.generator().draw(case.n, key.generator("reference"))
+    rows = np.zeros(len(y), dtype=np.int32)
+    earlier = Records(np.arange(len(y)), rows, y, np.ones(len(y)), rows)
+    taught = reference_sampler(job, sampler)
+    return learned_from(job, model, taught, key.child("reference"), POOLED, earlier, case.n)
+
+
+def rounds_of(
+    arm: Arm, job: Job, model: StratumModel, noted: Noted, bound: float | None, learned: Learned | None
+) -> Rounds:
+    """The preset's own rounds, or those of the tilted posterior under the bound to match."""
+    if bound is not None:
+        return tilted.protect(model, search(job.mechanism.weights, bound), bound, job.synthetic_sets, noted)
+    return mechanism_of(arm).protect(job, model, noted, learned)
+
+
+def mechanism_of(arm: Arm) -> Mechanism:
+    if arm.enforced:
+        return MECHANISMS[arm.name]
+    return WeightedE(enforced=False) if arm.name == "weighted_e" else Weighted(enforced=False)
+
+
+def job_of(study: Simulation, case: Case, arm: Arm, epsilon: str) -> Job:
+    """The release whose protection an arm is: the budget is per set, so the job's is sets times ε."""
+    low, high = case.generator.generator().bounds
+    return Job.model_validate(
+        {
+            "dataset": study.study,
+            "period": "simulated",
+            "columns": {"y": {"bounds": [low, high], "outside": "clip"}},
+            "outcome": "y",
+            "model": {"family": case.family} if arm.statistics is None else None,
+            "mechanism": arm.model_dump(
+                exclude={"label", "enforced", "match", "reference", "cases", "epsilons", "adjacency"}
+            ),
+            "budget": {
+                "epsilon": budget_text(study.synthetic_sets * Fraction(epsilon)),
+                "adjacency": arm.adjacency or study.adjacency,
+            },
+            "synthetic_sets": study.synthetic_sets,
+            **({} if arm.adds_noise else {"sampler": {"name": case.sampler, "draws": study.draws}}),
+            "tables": [{"name": "all", "statistics": ["count"]}],
+            **({"reference": {"path": "another simulated file"}} if arm.reference else {}),
+        }
+    )
+
+
+def measures(study: Simulation, y: Floats, run: Run | None) -> Iterator[tuple[str, float]]:
+    """What a study file asks for; an arm that could not run has only `refused` = 1."""
+    if run is None:
+        yield "refused", 1.0
+        return
+    wanted, noted = set(study.measures), run.noted
+    diagnostics = noted.found.get("diagnostics", {})
+    for name in ("database_bound", "epsilon_local", "epsilon_local_range"):
+        if name in wanted and noted.found.get(name) is not None:
+            yield name, float(noted.found[name])
+    for name in ("unweighted_database_bound", "records_censored", "fits"):
+        if name in wanted and name in diagnostics:
+            yield name, float(diagnostics[name])
+    if noted.columns:
+        before = {"record_bound_before": "unweighted_record_bound", "record_bound_after": "weighted_record_bound"}
+        for name, column in (before | {"privacy_weight": "privacy_weight"}).items():
+            if name in wanted and column in noted.columns:
+                yield name, float(np.mean(noted.columns[column]))
+    apart = [distances(y, synthetic) for synthetic in run.synthetic]
+    for name in ("max_ecdf", "avg_ecdf"):
+        if name in wanted:
+            yield name, float(np.mean([getattr(distance, name) for distance in apart]))
+    yield from location_measures(study, run.synthetic)
+
+
+def location_measures(study: Simulation, sets: list[Floats]) -> Iterator[tuple[str, float]]:
+    """Estimates and ends of intervals, averaged over sets."""
+    found = [location(sample) for sample in sets]
+    for name in ("mean", "median", "q15", "q90"):
+        if name in study.measures:
+            for end, suffix in (("estimate", ""), ("lower", "_lower"), ("upper", "_upper")):
+                yield name + suffix, float(np.mean([getattr(intervals[name], end) for intervals in found]))
+
+
+def record_columns(run: Run) -> dict[str, Floats]:
+    """Outcome synthesized in set 1, and the record-level bounds and weights."""
+    names = ("unweighted_record_bound", "weighted_record_bound", "privacy_weight")
+    recorded = {name: np.asarray(run.noted.columns[name], dtype=float) for name in names if name in run.noted.columns}
+    return {"outcome": run.synthetic[0], **recorded}

@@ -1,0 +1,185 @@
+"""What a simulation may say: populations, models fitted to them, mechanisms under study and what is measured."""
+
+from __future__ import annotations
+
+import dataclasses
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Annotated, Literal, Self, Union
+
+from pydantic import Field, create_model, field_validator, model_validator
+
+from dpdist.job import (
+    SAMPLERS,
+    SPECS,
+    Adjacency,
+    Budget,
+    Family,
+    Frozen,
+    MechanismSpec,
+    Name,
+    SamplerName,
+    budget_text,
+    those,
+)
+from dpdist.studies.generators import GENERATORS, Generator, GeneratorName, generator
+from dpdist.studies.settings import Study, known_or_refused
+
+DATA = "data"
+"""Label of the confidential data's own figures in results."""
+Measure = Literal[
+    "database_bound",
+    "unweighted_database_bound",
+    "epsilon_local",
+    "epsilon_local_range",
+    "records_censored",
+    "privacy_weight",
+    "record_bound_before",
+    "record_bound_after",
+    "max_ecdf",
+    "avg_ecdf",
+    "mean",
+    "median",
+    "q15",
+    "q90",
+    "fits",
+]
+UNTUNED: tuple[str, ...] = ("weighted", "unweighted")
+"""Mechanisms that no ε enters where no weights are tuned to it."""
+UNENFORCED: tuple[str, ...] = ("weighted", "weighted_e")
+"""Mechanisms of which [G] lets a bound pass that is over ε/2."""
+
+
+class Law(Frozen):
+    """The law of the simulated confidential data."""
+
+    name: GeneratorName
+    parameters: dict[str, float]
+
+    @model_validator(mode="after")
+    def _parameters_of_the_law(self) -> Self:
+        known = [field.name for field in dataclasses.fields(GENERATORS[self.name])]
+        for name in self.parameters:
+            if name not in known:
+                near = get_close_matches(name, known, n=1)
+                hint = f": did you mean '{near[0]}'?" if near else ""
+                raise ValueError(f"'{name}' is no parameter of {self.name} ({', '.join(known)}){hint}")
+        if missing := [name for name in known if name not in self.parameters]:
+            raise ValueError(f"{self.name} needs {', '.join(missing)}")
+        self.generator()
+        return self
+
+    def generator(self) -> Generator:
+        return generator(self.name, self.parameters)
+
+
+class Case(Frozen):
+    """A population to simulate and the model that is fitted to it."""
+
+    name: Name
+    generator: Law
+    n: int = Field(ge=1, description="records of a simulated file")
+    family: Family
+
+    @field_validator("family")
+    @classmethod
+    def _outcome_alone(cls, family: Family) -> Family:
+        outcome_alone = [name for name, known in SAMPLERS.items() if {"exact", "grid"} & set(known)]
+        outcome_alone.remove("lognormal")
+        if family not in outcome_alone:
+            allowed = ", ".join(outcome_alone)
+            raise ValueError(f"a study simulates one outcome: its model is one of {allowed}")
+        return family
+
+    @property
+    def sampler(self) -> SamplerName:
+        """The family's own without Markov chains."""
+        return SAMPLERS[self.family][0]
+
+
+class Arm(MechanismSpec):
+    """What is said of a mechanism under study; `label` tells arms of one mechanism apart.
+
+    `enforced: false` lets a bound pass that is over ε/2, as the papers do. `match` tunes the weights to the bound that
+    another arm reached on the same data. `reference: true` fixes what the mechanism can fix on another simulated
+    file of the same law and size.
+    """
+
+    label: Name | None = None
+    enforced: bool = True
+    match: str | None = None
+    reference: bool = False
+    cases: tuple[str, ...] | None = Field(default=None, description="cases to run on; unset: all")
+    epsilons: tuple[Budget, ...] | None = Field(default=None, description="ε to run at, of the study's; unset: all")
+    adjacency: Adjacency | None = Field(default=None, description="unset: the study's")
+
+    @property
+    def key(self) -> str:
+        return self.label or self.name
+
+    @model_validator(mode="after")
+    def _what_can_be_let_pass_or_matched(self) -> Self:
+        if self.needs_reference and not self.reference:
+            raise ValueError(f"{self.name} is fixed on a reference: add reference: true")
+        if self.reference and (not self.takes_reference or not self.enforced or self.match is not None):
+            known = ", ".join(those(lambda each: each.takes_reference))
+            raise ValueError(f"reference: true is for {known}, enforced and not matched: leave it out")
+        if not self.enforced and self.name not in UNENFORCED:
+            raise ValueError(f"enforced: false is for {' and '.join(UNENFORCED)}: {self.name} has no bound to let pass")
+        if self.match is not None and (self.name != "weighted" or not self.enforced):
+            raise ValueError("match is for weighted mechanisms whose bound is enforced")
+        return self
+
+
+if TYPE_CHECKING:
+    AnyArm = Arm
+else:
+    _ARMS = tuple(create_model(spec.__name__, __base__=(spec, Arm), __doc__=spec.__doc__) for spec in SPECS.values())
+    AnyArm = Annotated[Union[_ARMS], Field(discriminator="name")]  # noqa: UP007
+    """A mechanism's own constants, and what is said of every arm."""
+
+
+class Simulation(Study):
+    """Replicates of mechanisms on simulated data."""
+
+    kind: Literal["simulation"] = "simulation"
+    cases: tuple[Case, ...] = Field(min_length=1)
+    adjacency: Adjacency = "zero_out"
+    draws: int = Field(default=1000, ge=100, description="S: draws that bounds are taken over")
+    synthetic_sets: int = Field(default=1, ge=1)
+    mechanisms: tuple[AnyArm, ...] = Field(min_length=1)
+    measures: tuple[Measure, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _arms_can_run(self) -> Self:
+        keys = [arm.key for arm in self.mechanisms]
+        for place, arm in enumerate(self.mechanisms):
+            if arm.match is not None and arm.match not in keys[:place]:
+                raise ValueError(f"mechanism '{arm.key}' matches '{arm.match}', which is not one listed before it")
+            if not self.epsilons and self.needs_epsilon(arm):
+                raise ValueError(f"mechanism '{arm.key}' needs a grid of epsilons (or enforced: false)")
+            known_or_refused(f"mechanism '{arm.key}'", arm.cases, self.case_names)
+            known_or_refused(f"mechanism '{arm.key}'", [budget_text(e) for e in arm.epsilons or ()], self.grid)
+        return self
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return (DATA, *(arm.key for arm in self.mechanisms))
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        return self.measures
+
+    def arm(self, label: str) -> Arm:
+        return next(arm for arm in self.mechanisms if arm.key == label)
+
+    def needs_epsilon(self, arm: Arm) -> bool:
+        """Whether an arm's results differ over the grid; of the others one result stands for every ε."""
+        if arm.match is not None:
+            return self.needs_epsilon(self.arm(arm.match))
+        return arm.name not in UNTUNED or (arm.enforced and arm.weights.rule != "none")
+
+    def grid_of(self, arm: Arm) -> tuple[str, ...]:
+        return self.grid if arm.epsilons is None else tuple(budget_text(epsilon) for epsilon in arm.epsilons)
+
+    def arms_of(self, case: Case) -> tuple[Arm, ...]:
+        return tuple(arm for arm in self.mechanisms if arm.cases is None or case.name in arm.cases)

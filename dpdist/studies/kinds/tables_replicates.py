@@ -1,0 +1,227 @@
+"""One replicate of a study of tables: simulate a survey, fit once under every weight rule, tabulate every way.
+
+The rounds, models and estimators are those of a release; noise is keyed NumPy. Arms of one rule share the released draws,
+and all share the sample: ratios are of paired errors.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+
+from dpdist.core.keys import Key
+from dpdist.core.records import POOLED, TOTAL, Floats, Frame, Records
+from dpdist.core.table_cells import Cells, cross
+from dpdist.engine.in_memory import noise_of, run_rounds
+from dpdist.estimation.direct import Design, Totals, degrees_of_freedom, direct, totals
+from dpdist.estimation.estimators import STATISTICS as ALL_STATISTICS
+from dpdist.estimation.estimators import Interval, Sums, group_sums, record_sums, t_interval
+from dpdist.evaluation.compare import truth_in_cells
+from dpdist.evaluation.laplace import noised
+from dpdist.job import Job, StatisticName, budget_text
+from dpdist.mechanisms.laplace_cells.sensitivity import CellBounds, noise_scale
+from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.models.lognormal.model import Lognormal
+from dpdist.models.protocol import Draws, Improper
+from dpdist.privacy.claims import promised
+from dpdist.privacy.weight_search import NotReached
+from dpdist.publish.released import ReleasedObject
+from dpdist.publish.standard_errors import Spreads, spreads
+from dpdist.publish.tables import Grounds, combined_records, estimates
+from dpdist.sampling import facts, sampler_of
+from dpdist.studies.kinds.protocol import Replicate, Result
+from dpdist.studies.kinds.simulation_replicates import Noted
+from dpdist.studies.kinds.tables_settings import STATISTICS, Synthetic, TableCase, TablesStudy
+from dpdist.survey.prepare import place, take_census
+from dpdist.survey.simulate import FIELDS, SEXES
+from dpdist.survey.source import open_source
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A simulated sample, the table's cells and the truth in them."""
+
+    frame: Frame
+    records: Records
+    cells: Cells
+    truth: dict[str, Floats]
+    found: Totals
+
+
+def tabulate(study: TablesStudy, case: TableCase, number: int) -> Replicate:
+    """Relative errors of counts and means of every cell, and coverage, by arm and number of sets."""
+    key = Key(study.seed.to_bytes(32, "big")).child(case.name).child(str(number))
+    survey = simulated(job_of(study, case, key, study.mechanisms[0]))
+    results = list(_yardsticks(study, case, survey, key))
+    fits: dict[str, tuple[Sequence[Draws], float] | None] = {}
+    known: dict[str, Spreads] = {}
+    for arm in study.mechanisms:
+        job = job_of(study, case, key, arm)
+        rule = arm.weights.model_dump_json()
+        if rule not in fits:
+            fits[rule] = _fit(job, survey, key)
+        results += _synthetic(study, arm, job, survey, fits[rule], key, known)
+    return Replicate(results, [])
+
+
+def job_of(study: TablesStudy, case: TableCase, key: Key, arm: Synthetic) -> Job:
+    """The release that an arm is of: one pooled fit with the largest number of sets."""
+    simulate = {"kind": "doctorates", "population": case.population, "sample": case.sample, "noise": case.noise}
+    return Job.model_validate(
+        {
+            "dataset": study.study,
+            "period": "simulated",
+            "input": {"simulate": simulate | {"seed": int(key.child("survey").hex()[:12], 16)}},
+            "columns": {
+                "field": {"levels": FIELDS},
+                "sex": {"levels": SEXES},
+                "salary": {"bounds": [0, 1e9]},
+            },
+            "survey": {"weight": "weight", "design_strata": ["field"], "population": case.population},
+            "outcome": "salary",
+            "model": {
+                "family": "lognormal",
+                "predictors": ["field", "sex"],
+                "synthesis": arm.synthesis,
+                "population_weights": arm.population_weights,
+                "synthetic_weights": "expected" if arm.estimator == "expected_weights" else "drawn",
+            },
+            "mechanism": {"name": "weighted", "weights": arm.weights.model_dump()},
+            "budget": {"epsilon": budget_text(study.epsilon_per_set * max(study.sets))},
+            "synthetic_sets": max(study.sets),
+            "sampler": {"name": "exact", "draws": study.draws},
+            "tables": [{"name": "salaries", "by": ["field", "sex"], "statistics": ["count", {"mean": "salary"}]}],
+        }
+    )
+
+
+def simulated(job: Job) -> Survey:
+    source = open_source(job)
+    census = take_census(job, source)
+    frame = census.frame
+    with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
+        placed = place(job, source, census, Path(folder))
+        fields = (np.array(getattr(placed, name)) for name in ("record", "frame", "outcome", "weight", "psu"))
+        records = Records(*fields)
+    said = job.tables[0]
+    cells = cross(frame, said.by, said.margins)
+    assert source.truth is not None
+    truth = truth_in_cells(source.truth, job, said, frame)
+    return Survey(frame, records, cells, truth, totals([records], frame, clustered=False))
+
+
+def _yardsticks(study: TablesStudy, case: TableCase, survey: Survey, key: Key) -> Iterator[Result]:
+    """Direct estimates, and with Laplace noise at the total ε of m sets: all of it in every figure, or shared."""
+    found = dict(zip(ALL_STATISTICS, direct(survey.found, survey.frame, survey.cells), strict=True))
+    values = {name: found[name].value for name in STATISTICS}
+    df = degrees_of_freedom(survey.found, survey.frame, survey.cells, Design())
+    intervals = {name: t_interval(*found[name], np.where(df > 0, df, np.nan)) for name in STATISTICS}
+    figures = survey.cells.per_record * len(STATISTICS)
+    for m, epsilon in zip(study.sets, study.grid, strict=True):
+        yield from errors_of("direct", epsilon, values, survey)
+        yield from _coverage("direct", epsilon, intervals, survey)
+        for how in ("laplace", "laplace_composed"):
+            total = float(study.epsilon_per_set * m)
+            noisy = noised(values, survey.found, survey.cells, total, how, key.child(epsilon), "salaries", figures)
+            yield from errors_of(how, epsilon, noisy, survey)
+        strict = _strict(case, survey, study.epsilon_per_set * m, key.child(epsilon))
+        yield from errors_of("laplace_strict", epsilon, strict, survey)
+
+
+def _strict(case: TableCase, survey: Survey, epsilon: Fraction, key: Key) -> dict[StatisticName, Floats]:
+    """Clipped sums of the finest cells with noise, margins added; a mean outside its bounds is set to the nearest."""
+    bounds = CellBounds(case.weight_bound, 0.0, case.outcome_bound)
+    pairs = bounds.pairs(survey.records.weight, survey.records.outcome)
+    rows, rng = len(survey.frame), key.generator("strict")
+    noise = rng.laplace(0.0, float(noise_scale(epsilon)), (2, rows))
+    sums = np.array([group_sums(survey.records.frame, column, rows) for column in pairs.T]) + noise
+    count, total = (survey.cells.membership @ bounds.sums(sums.T)).T
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return {"count": count, "mean": np.clip(total / count, bounds.low, bounds.high)}
+
+
+def _fit(job: Job, survey: Survey, key: Key) -> tuple[Sequence[Draws], float] | None:
+    """Released draws of every set and Δ; None where no weights reach the bound."""
+    noted, model = Noted(), Lognormal.build(job, survey.frame, slice(0, len(survey.frame)))
+    with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
+        sampler = sampler_of(job, Path(folder))
+        rounds = MECHANISMS["weighted"].protect(job, model, noted)
+        try:
+            released = run_rounds(rounds, model, sampler, key, POOLED, [survey.records], noise=noise_of(key))
+        except (NotReached, Improper):
+            return None
+    return released.parameters, float(noted.found["database_bound"])
+
+
+def _synthetic(
+    study: TablesStudy,
+    arm: Synthetic,
+    job: Job,
+    survey: Survey,
+    fit: tuple[Sequence[Draws], float] | None,
+    key: Key,
+    known: dict[str, Spreads],
+) -> Iterator[Result]:
+    """Tables of m sets as a release publishes them. `known`: spreads by weight rule and weights, which arms share."""
+    if fit is None:
+        yield from (Result(arm.label, epsilon, "refused", 1.0) for epsilon in study.grid)
+        return
+    frame, cells = survey.frame, survey.cells
+    model = Lognormal.build(job, frame, slice(0, len(frame)))
+    promise = promised(MECHANISMS["weighted"].promise(job), facts(job))
+    described = tuple({POOLED: model.describe(theta)} for theta in fit[0])
+    whole = ReleasedObject(job, promise, frame, described, key)
+    expected = [(weight[0], product[0]) for weight, product in map(model.expect, fit[0])]
+    sums = [_sums(model, survey, theta, key, number) for number, theta in enumerate(fit[0], start=1)]
+    shared = f"{arm.weights.model_dump_json()} {arm.population_weights}"
+    if shared not in known and (found := spreads(whole, lambda _: None)) is not None:
+        known[shared] = found[0]
+    for m, epsilon in zip(study.sets, study.grid, strict=True):
+        release = replace(whole, sets=described[:m])
+        grounds = Grounds(expected[:m], sums[:m], known.get(shared))
+        intervals = estimates(release, cells, grounds)["parameters" if arm.estimator == "parameters" else "records"]
+        tables = dict(zip(ALL_STATISTICS, intervals, strict=True))
+        yield from errors_of(arm.label, epsilon, {name: tables[name].value for name in STATISTICS}, survey)
+        yield from _coverage(arm.label, epsilon, tables, survey)
+        if arm.estimator != "parameters":
+            alone = dict(zip(ALL_STATISTICS, combined_records(release, cells, sums[:m]), strict=True))
+            yield from _coverage(arm.label, epsilon, alone, survey, "_sets")
+        yield Result(arm.label, epsilon, "database_bound", fit[1])
+
+
+def _sums(model: Lognormal, survey: Survey, theta: Draws, key: Key, number: int) -> Sums:
+    """Sums of one synthetic set's records."""
+    rows = survey.frame.expand()
+    y, w = model.simulate(theta, rows, key.generator("synthesis", set=number))
+    return record_sums(rows, w, y, len(survey.frame))
+
+
+def _coverage(
+    label: str, epsilon: str, tables: Mapping[StatisticName, Interval], survey: Survey, whose: str = ""
+) -> Iterator[Result]:
+    """Share of cells, and of margins among them, whose interval holds the truth; cells without an estimate left out.
+
+    `whose` intervals: those that are published, or those of who has the synthetic sets alone.
+    """
+    margin = np.array([TOTAL in cell for cell in survey.cells.labels])
+    for name in STATISTICS:
+        found, truth = tables[name], survey.truth[name]
+        held = ((found.lower <= truth) & (truth <= found.upper)).astype(float)
+        there = np.isfinite(found.value) & np.isfinite(found.standard_error)
+        yield Result(label, epsilon, f"{name}_coverage{whose}", float(held[there].mean()))
+        if not whose:
+            yield Result(label, epsilon, f"{name}_coverage_margins", float(held[there & margin].mean()))
+
+
+def errors_of(label: str, epsilon: str, values: Mapping[StatisticName, Floats], survey: Survey) -> Iterator[Result]:
+    """(estimate − truth)/truth per cell; a cell without a record in the sample has no mean."""
+    for statistic in STATISTICS:
+        error = values[statistic] / survey.truth[statistic] - 1.0
+        for cell, value in zip(survey.cells.labels, error, strict=True):
+            if np.isfinite(value):
+                yield Result(label, epsilon, f"{statistic} error {' / '.join(cell)}", float(value))
