@@ -22,6 +22,7 @@ from dpdist.cli.observing import observed, read_status, status_lines
 from dpdist.cli.table_text import facts_text
 from dpdist.core.errors import JobError, Problem
 from dpdist.evaluation.auditing import audit as audit_workspace
+from dpdist.evaluation.auditing import bound_from_outside
 from dpdist.evaluation.calibrate import calibrate as calibrate_job
 from dpdist.job import Job, Measure
 from dpdist.job.loading import find_job, load_job
@@ -222,6 +223,10 @@ def audit(
     workspace: WorkspaceFolder,
     records: Annotated[int, typer.Option("--records", min=1, help="Records of each stratum to leave out.")] = 8,
     all_rules: Annotated[bool, typer.Option("--all-rules", help="Every weight rule, not only the release's own.")] = False,
+    draws: Annotated[
+        int | None,
+        typer.Option("--draws", min=100, help="Draw so many releases with and without a record; tell them apart."),
+    ] = None,
     confidential: Annotated[
         bool, typer.Option("--confidential", help="Show the result, for the custodian's eyes only.")
     ] = False,
@@ -229,14 +234,18 @@ def audit(
 ) -> None:
     """Leave records of a finished release out, one at a time, and compare what that changes with the bound. Spends nothing.
 
-    Exact, for tilted posteriors of the lognormal model; results go to the confidential folder.
+    Exact, for tilted posteriors of the lognormal model. With --draws: a lower bound on ε from outside, for any mechanism.
+    Results go to the confidential folder.
     """
 
     def act() -> None:
         with listening(quiet, as_json=False) as listener:
-            found = audit_workspace(workspace, records, all_rules, listener)
+            if draws is None:
+                audited = reporting.audit_text(audit_workspace(workspace, records, all_rules, listener))
+            else:
+                audited = reporting.lower_bounds_text(bound_from_outside(workspace, draws, listener))
         if confidential:
-            out.print(reporting.audit_text(found))
+            out.print(audited)
         elif not quiet:
             out.print("Audited: see confidential/evaluation/audit-*.parquet, or add --confidential.")
 

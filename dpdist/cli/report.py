@@ -172,6 +172,12 @@ def audit_text(audit: Confidential[pd.DataFrame]) -> RenderableType:
     return Group(table_text("Leave-one-out audit (confidential)", audit.disclose_to_custodian()), Text(said, style="dim"))
 
 
+def lower_bounds_text(table: Confidential[pd.DataFrame]) -> RenderableType:
+    """What draws of releases showed, for the custodian's eyes."""
+    meaning = "at_least: ε that the draws prove, with a confidence of 95 % each; over what is claimed the claim is wrong"
+    return Group(table_text("Lower bounds (confidential)", table.disclose_to_custodian()), Text(meaning, style="dim"))
+
+
 def _statement(space: Workspace) -> dict[str, Any]:
     recover(space.public)
     recover(space.held)

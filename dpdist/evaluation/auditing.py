@@ -15,8 +15,10 @@ from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import private
 from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, silent, stage
+from dpdist.core.public_files import MANIFEST
 from dpdist.core.records import Floats, Ints
 from dpdist.evaluation.audit import keep_audit, leave_one_out
+from dpdist.evaluation.lower_bounds import black_box
 from dpdist.job import WeightRule, Weights
 from dpdist.mechanisms.promises import target_of
 from dpdist.mechanisms.pseudo_posterior.tilted import Weighings, fixed_on_reference
@@ -27,6 +29,7 @@ from dpdist.runtime.fit_address import Fit, open_fit
 from dpdist.storage.tables import read_rows, read_table
 from dpdist.storage.workspace import Workspace
 
+UNFINISHED = "no finished release with its confidential folder"
 LARGEST = 2**27
 """Records × draws of a stratum that an audit takes: its log likelihoods are held in memory, 1 GiB."""
 AUDITED = ("weighted", "weighted_e")
@@ -49,12 +52,26 @@ def audit(
         return _audited(space, records, all_rules, listener)
 
 
+def bound_from_outside(workspace: str | Path, runs: int, listener: Listener = silent) -> Confidential[pd.DataFrame]:
+    """Lower bounds on ε of a finished release's mechanism, from `runs` draws with a record and as many without it.
+
+    Columns and errors are those of `lower_bounds.black_box`. Nothing of these draws is published.
+    """
+    with Workspace.opened(workspace) as space, private(), threadpool_limits(1):
+        _refuse_unfinished(space)
+        return black_box(space, runs, listener)
+
+
+def _refuse_unfinished(space: Workspace) -> None:
+    """Raises `WorkspaceError` unless a release and its confidential folder are there."""
+    needed = (space.newest / MANIFEST, space.confidential / "strata.parquet", space.key)
+    if not all(space.store.take(path) for path in needed):
+        raise WorkspaceError(space.place, UNFINISHED, "run its job to the end first")
+
+
 def _audited(space: Workspace, records: int, all_rules: bool, listener: Listener) -> Confidential[pd.DataFrame]:
     workspace, bounds = space.place, space.confidential / "bounds.parquet"
-    needed = (space.public / "manifest.json", space.confidential / "strata.parquet", bounds, space.key)
-    if not all(space.store.take(path) for path in needed):
-        missing = "no finished release with its confidential folder"
-        raise WorkspaceError(str(workspace), missing, "run its job to the end first")
+    _refuse_unfinished(space)
     strata = read_table(space.confidential / "strata.parquet").to_pandas()
     fits = {name: open_fit(space, Key.read(space.key), name) for name in strata["fit"].unique()}
     job = next(iter(fits.values())).job

@@ -81,14 +81,14 @@ def _points(release: ReleasedObject, cells: ReferenceCells, stratum: int) -> Don
     return Donors.of(cell, weight, outcomes)
 
 
-def points_of_cells(release: Release, cells: ReferenceCells, stratum: int) -> tuple[list[list[Floats]], Floats]:
+def points_of_cells(release: ReleasedObject, cells: ReferenceCells, stratum: int) -> tuple[list[list[Floats]], Floats]:
     """Points (weight, outcome) of every outcome and cell, and how many records they stand for, (cell,)."""
     found = _by_cell(release, cells, stratum)
     numbers, outcomes = range(len(cells.labels)), range(len(cells.outcomes))
     return [[found[k][j][0] for k in numbers] for j in outcomes], np.array([found[k][0][1] for k in numbers])
 
 
-def _by_cell(release: Release, cells: ReferenceCells, stratum: int) -> dict[int, list[tuple[Floats, float]]]:
+def _by_cell(release: ReleasedObject, cells: ReferenceCells, stratum: int) -> dict[int, list[tuple[Floats, float]]]:
     """By cell, then by outcome: its points, (point, 2), and how many records they stand for."""
     assert release.points is not None
     job, frame, start = release.job, release.frame, release.frame.rows_of(stratum).start

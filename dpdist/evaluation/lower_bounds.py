@@ -1,0 +1,171 @@
+"""Black-box lower bounds on ε: a release is drawn many times from a file and from its neighbour, and told apart.
+
+What is drawn is all that a run takes from the records: the released parameters or noisy statistics of a stratum, every set.
+The rest is made of them alone. An attacker who knows everything but which of the two files it was learns a rule on half of
+the draws: a score, a threshold and a direction. On the other half the rule's two frequencies have Clopper–Pearson limits,
+p and q. Differential privacy allows p ≤ e^ε q + δ for every rule, so ε ≥ log((p − δ)/q) but for a chance of ALARM. A bound
+below the claim proves nothing; one above it proves the claim wrong. Fresh noise is never published. Confidential.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.stats import beta
+
+from dpdist.core.confidential import Confidential
+from dpdist.core.errors import WorkspaceError
+from dpdist.core.keys import Key
+from dpdist.core.progress import Listener, stage
+from dpdist.core.records import Floats, Records
+from dpdist.engine.in_memory import Unwatched, run_rounds
+from dpdist.evaluation.audit import keep_audit
+from dpdist.job import Job
+from dpdist.mechanisms.on_reference import Learned
+from dpdist.mechanisms.registry import mechanism_of
+from dpdist.models.protocol import Improper, StratumModel
+from dpdist.privacy.guarantees import NoGuarantee
+from dpdist.privacy.weight_search import NotReached
+from dpdist.runtime.fit_address import Fit, open_fit
+from dpdist.sampling.protocol import Sampler
+from dpdist.storage.tables import read_rows, read_table
+from dpdist.storage.workspace import Workspace
+
+ALARM = 0.05
+"""Chance that a bound is over the true loss, a bound at a time."""
+CUTS = 200
+DIFFERING = 4.0
+"""Standard errors by which a feature's means must differ between the files to be used."""
+MOST_STRATA = 3
+
+
+def lower_bound(near: Floats, far: Floats, delta: float = 0.0) -> float:
+    """The least ε with which two files can have these draws, (run, feature) each; 0 where they cannot be told apart."""
+    half = len(near) // 2
+    scores = _scores(near, far, half)
+    first, second = ([side[:half] for side in scores], [side[half:] for side in scores])
+    cut, sign, order = _rule(first, delta)
+    one, other = (second[k] for k in order)
+    high, low = int((sign * one >= cut).sum()), int((sign * other >= cut).sum())
+    p = float(beta.ppf(ALARM / 2, high, len(one) - high + 1)) if high else 0.0
+    q = float(beta.ppf(1 - ALARM / 2, low + 1, len(other) - low)) if low < len(other) else 1.0
+    return max(0.0, float(np.log(max(p - delta, 1e-300) / q)))
+
+
+def _scores(near: Floats, far: Floats, half: int) -> list[Floats]:
+    """A score of every draw, from medians and mean deviations of the first half: Σ(|x − far| − |x − near|)/scale."""
+    a, b = near[:half], far[:half]
+    spread = (np.abs(a - np.median(a, 0)).mean(0) + np.abs(b - np.median(b, 0)).mean(0)) / 2.0
+    apart = np.abs(a.mean(0) - b.mean(0))
+    used = apart > DIFFERING * np.maximum(spread, 1e-12) * np.sqrt(2.0 / half)
+    if not used.any():
+        used = apart == apart.max()
+    scale = np.where(spread > 0, spread, 1.0)[used]
+    centres = np.median(a, 0)[used], np.median(b, 0)[used]
+    return [((np.abs(x[:, used] - centres[1]) - np.abs(x[:, used] - centres[0])) / scale).sum(1) for x in (near, far)]
+
+
+def _rule(scores: list[Floats], delta: float) -> tuple[float, float, tuple[int, int]]:
+    """Threshold, sign, and which file's frequency is the larger one: the best on these draws."""
+    best = (0.0, 1.0, (0, 1))
+    most = -np.inf
+    for sign, order in ((1.0, (0, 1)), (-1.0, (1, 0))):
+        one, other = (sign * scores[k] for k in order)
+        for cut in np.quantile(np.concatenate([one, other]), np.linspace(0.005, 0.995, CUTS)):
+            p, q = ((np.sum(x >= cut) + 0.5) / (len(x) + 1) for x in (one, other))
+            sure = p - 2 * np.sqrt(p * (1 - p) / len(one)) - delta
+            found = np.log(max(sure, 1e-9) / (q + 2 * np.sqrt(q * (1 - q) / len(other))))
+            if found > most:
+                most, best = found, (float(cut), sign, order)
+    return best
+
+
+def draws(
+    job: Job, model: StratumModel, learned: Learned | None, sampler: Sampler, records: Records, runs: int, key: Key
+) -> Floats:
+    """What `runs` runs of a stratum release, as numbers (run, feature): the mechanism itself, under fresh noise."""
+    mechanism, rows = mechanism_of(job), []
+    for run in range(runs):
+        rounds = mechanism.protect(job, model, Unwatched(), learned)
+        released = run_rounds(rounds, model, sampler, key.child(f"run {run}"), "audit", [records])
+        rows.append(list(_numbers([model.describe(theta) for theta in released.parameters])))
+    return np.array(rows, dtype=np.float64)
+
+
+def _numbers(described: Any) -> Iterator[float]:
+    """Every number in a described θ, in order; what varies in length is no number."""
+    if isinstance(described, bool | str) or described is None:
+        return
+    if isinstance(described, int | float):
+        yield float(described)
+    else:
+        inner = described.values() if isinstance(described, dict) else described
+        for each in inner:
+            yield from _numbers(each)
+
+
+def neighbour(job: Job, records: Records, which: int) -> Records:
+    """The file without a record; under substitution the one in which it has the farthest weight and outcome instead."""
+    if job.budget.adjacency != "substitution":
+        return records.take(np.arange(len(records)) != which)
+    weight, outcome = records.weight.copy(), records.outcome.copy()
+    low, high = job.outcome_column.bounds or (float(outcome.min()), float(outcome.max()))
+    outcome[which] = low if outcome[which] > (low + high) / 2 else high
+    least = job.columns[job.survey.weight].bounds if job.survey.weight in job.columns else None
+    weight[which] = least[0] if least is not None else weight.min()
+    return Records(records.record, records.frame, outcome, weight, records.psu)
+
+
+def black_box(space: Workspace, runs: int, listener: Listener) -> Confidential[pd.DataFrame]:
+    """A lower bound for the most exposed record of each of the smallest strata of a finished release.
+
+    Columns: stratum, record, runs (a file), claimed (ε; at δ where that is above 0), delta, at_least, exceeds. Writes
+    confidential/evaluation/audit-lower-bounds.parquet. Raises `WorkspaceError` where nothing is promised, or of Stan.
+    """
+    strata = read_table(space.confidential / "strata.parquet").to_pandas()
+    fits = {name: open_fit(space, Key.read(space.key), name) for name in strata["fit"].unique()}
+    job = next(iter(fits.values())).job
+    guarantee = mechanism_of(job).promise(job).total
+    if isinstance(guarantee, NoGuarantee) or job.sampler.name == "stan":
+        why = "nothing is promised" if isinstance(guarantee, NoGuarantee) else "every draw would be a fit of Stan's"
+        raise WorkspaceError(space.place, why, "audit a release with a guarantee, by another sampler")
+    delta = float(getattr(guarantee, "delta", None) or 0)
+    smallest = strata["rows"].to_numpy().argsort(kind="stable")[:MOST_STRATA]
+    rows = list[tuple[Any, ...]]()
+    with stage(listener, "audit", len(smallest)) as tick:
+        for number in smallest.tolist():
+            label, name = strata["stratum"][number], strata["fit"][number]
+            records = _records(fits[name], number)
+            which = int(np.argmax(records.weight * np.abs(records.outcome - np.median(records.outcome))))
+            try:
+                near, far = _both(fits[name], number, records, which, runs)
+            except (Improper, NotReached):
+                continue
+            found = lower_bound(near, far, delta)
+            claimed = float(guarantee.epsilon)
+            rows.append((label, int(records.record[which]), runs, claimed, delta, found, found > claimed))
+            tick(1)
+    names = ["stratum", "record", "runs", "claimed", "delta", "at_least", "exceeds"]
+    found_rows = Confidential(pd.DataFrame(rows, columns=names))
+    space.store.keep([keep_audit(space.evaluation, "lower-bounds", found_rows)])
+    return found_rows
+
+
+def _records(fit: Fit, stratum: int) -> Records:
+    blocks = fit.layout.blocks
+    numbers = blocks.of_stratum(stratum)
+    return read_rows(fit.space.records, blocks.edges[numbers.start], blocks.edges[numbers.stop])
+
+
+def _both(fit: Fit, stratum: int, records: Records, which: int, runs: int) -> tuple[Floats, Floats]:
+    """Draws from the file and from its neighbour, each with random numbers of its own."""
+    learned, key = fit.learned(stratum) if fit.job.refers else None, Key.from_os()
+    model = fit.fitted(stratum)
+    near, far = (
+        draws(fit.job, model, learned, fit.sampler, file, runs, key.child(side))
+        for side, file in (("near", records), ("far", neighbour(fit.job, records, which)))
+    )
+    return near, far
