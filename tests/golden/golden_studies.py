@@ -36,6 +36,12 @@ STUDIES: dict[str, Said] = {
         "epsilons": ["20"],
         "mechanisms": ["reference_tables", "histogram", "sanitized_statistics", "fbp"],
     },
+    "modips_normal": {
+        "cases": {"n100": {}},
+        "epsilons": ["1"],
+        "files": 5,
+        "mechanisms": ["m1", "m5", "m3_truncated", "m5_variance"],
+    },
 }
 """By a shipped study's name: its cases and mechanisms that stay, cases with keys of their own, and other keys."""
 

@@ -8,6 +8,7 @@ from typing import Any
 from dpdist.studies.kinds.chains import Chains
 from dpdist.studies.kinds.files import Files
 from dpdist.studies.kinds.guarantees import GuaranteesKind
+from dpdist.studies.kinds.modips import ModipsKind
 from dpdist.studies.kinds.protocol import StudyKind
 from dpdist.studies.kinds.simulation import SimulationKind
 from dpdist.studies.kinds.strict_tables import StrictTables
@@ -21,6 +22,7 @@ KINDS: Mapping[str, StudyKind[Any]] = {
     "strict_tables": StrictTables(),
     "files": Files(),
     "chain": Chains(),
+    "modips": ModipsKind(),
 }
 DEFAULT = "simulation"
 """The kind of a file that names none."""

@@ -1,0 +1,164 @@
+"""Studies of MODIPS: how often intervals from synthetic sets alone hold the mean of a normal law ([M], section 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+from scipy.stats import norm, t
+
+from dpdist.core.keys import Key
+from dpdist.core.records import Floats, Frame, Records
+from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
+from dpdist.estimation.estimators import combine_sets
+from dpdist.job import Adjacency, Budget, Frozen, Job, Name, Truncation
+from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.modips.moments import Moments, limited_normal_mean
+from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.sampling.exact import ExactSampler
+from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness
+from dpdist.studies.settings import Study
+
+MEASURES = ("coverage", "bias", "root_mean_squared_error", "standard_error")
+LEVEL = 0.95
+
+
+class NormalCase(Frozen):
+    """Records of a standard normal law, limited to public bounds."""
+
+    name: Name
+    n: int = Field(ge=1, le=100_000)
+    bounds: tuple[float, float]
+    mean: float = 0.0
+
+
+class SetsArm(Frozen):
+    """m sets, and how noisy sums are kept within their domain."""
+
+    label: Name
+    sets: int = Field(ge=1, le=100)
+    truncation: Truncation = "clamped"
+    variance: Literal["public", "sanitised"] = "public"
+
+
+class Modips(Study):
+    """Coverage of 95 % intervals by T = B/m + W, bias and errors of the mean of synthetic sets."""
+
+    kind: Literal["modips"]
+    cases: tuple[NormalCase, ...] = Field(min_length=1)
+    mechanisms: tuple[SetsArm, ...] = Field(min_length=1)
+    epsilons: tuple[Budget, ...] = Field(min_length=1)
+    adjacency: Adjacency = "substitution"
+    files: int = Field(default=100, ge=1, description="simulated files that a replicate's measures are over")
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(arm.label for arm in self.mechanisms)
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        return MEASURES
+
+
+class ModipsKind(SimulatedKind):
+    settings = Modips
+    heads = ("Label", "Sets", "Sums", "Variance")
+
+    @property
+    def captions(self) -> Mapping[str, Caption]:
+        return {
+            "coverage": Caption(
+                "coverage of 95 % intervals", "Share of files whose interval holds the true mean; T = B/m + W, t law."
+            ),
+            "bias": Caption("bias", "Mean of the estimates less the true mean."),
+            "root_mean_squared_error": Caption("root mean squared error", "Of the mean over all sets."),
+            "standard_error": Caption("standard error", "√T, the mean over files."),
+        }
+
+    def replicate(self, study: Modips, case: int, number: int) -> Replicate:
+        said = study.cases[case]
+        key = Key(study.seed.to_bytes(32, "big")).child(said.name).child(str(number))
+        return Replicate([result for arm in study.mechanisms for result in _measured(study, said, arm, key)], [])
+
+    def facts(self, study: Modips) -> list[Fact]:
+        each = [(c.name, f"{c.n:,} records of N({c.mean:g}, 1)", c.bounds) for c in study.cases]
+        cases = [f"{name}: {records}, limited to [{low:g}, {high:g}]" for name, records, (low, high) in each]
+        return [
+            ("Data", ["simulated", *cases]),
+            ("Replicates", [f"R = {study.replicates} of {study.files} files each"]),
+            ("ε", [", ".join(study.grid) + f" of all sets together, {study.adjacency}"]),
+            randomness(study),
+        ]
+
+    def arms(self, study: Modips) -> list[tuple[str, ...]]:
+        return [(arm.label, str(arm.sets), arm.truncation, arm.variance) for arm in study.mechanisms]
+
+    def target(self, study: Modips, case: str, epsilon: str, measure: str) -> float | None:
+        return LEVEL if measure == "coverage" else None
+
+
+def _measured(study: Modips, case: NormalCase, arm: SetsArm, key: Key) -> Iterator[Result]:
+    """One arm's measures at every ε; files are the same for all arms."""
+    for epsilon in study.grid:
+        found = np.array([_estimate(study, case, arm, epsilon, key.child(str(k))) for k in range(study.files)])
+        true = _mean(case)
+        estimate, error, factor = found.T
+        held = np.abs(estimate - true) <= factor * error
+        values = (held.mean(), estimate.mean() - true, np.sqrt(((estimate - true) ** 2).mean()), error.mean())
+        for measure, value in zip(MEASURES, values, strict=True):
+            yield Result(arm.label, epsilon, measure, float(value))
+
+
+def _estimate(study: Modips, case: NormalCase, arm: SetsArm, epsilon: str, key: Key) -> tuple[float, float, float]:
+    """Of one file: the mean over sets, √T, and what multiplies it in an interval."""
+    file, (job, model) = _file(case, key), _release(study.adjacency, case, arm, epsilon)
+    rounds = MECHANISMS["modips"].protect(job, model, Unwatched(), None)
+    own = key.child(f"{arm.label} {epsilon}")
+    released = run_rounds(rounds, model, ExactSampler(1), own, "all", [file], noise=noise_of(own))
+    rows = np.zeros(case.n, np.int32)
+    sets = [
+        model.simulate(theta, rows, own.generator("synthesis", set=k))[0] for k, theta in enumerate(released.parameters, 1)
+    ]
+    means, variances = (np.array([[f(one)] for one in sets]) for f in (np.mean, _of_the_mean))
+    total = combine_sets(means, variances, float("inf"))
+    factor = norm.ppf(0.5 + LEVEL / 2.0) if not np.isfinite(total.df[0]) else t.ppf(0.5 + LEVEL / 2.0, total.df[0])
+    return float(total.value[0]), float(total.standard_error[0]), float(factor)
+
+
+@cache
+def _release(adjacency: Adjacency, case: NormalCase, arm: SetsArm, epsilon: str) -> tuple[Job, Moments]:
+    """The job of a release of such a file, and its model."""
+    said = {"name": "modips", "law": "normal", "truncation": arm.truncation}
+    job = Job.model_validate(
+        {
+            "dataset": "study",
+            "period": "1",
+            "columns": {"y": {"bounds": case.bounds, "outside": "clip"}},
+            "outcome": "y",
+            "mechanism": said | ({"variance": 1.0} if arm.variance == "public" else {}),
+            "budget": {"epsilon": epsilon, "adjacency": adjacency},
+            "synthetic_sets": arm.sets,
+            "tables": [{"name": "t", "by": [], "statistics": [{"mean": "y"}]}],
+        }
+    )
+    frame = Frame({}, {}, np.array([case.n]), (), ())
+    model = builder_of(job).build(job, frame, slice(0, 1))
+    assert isinstance(model, Moments)
+    return job, model
+
+
+def _of_the_mean(values: Floats) -> float:
+    return float(values.var(ddof=1) / len(values))
+
+
+def _file(case: NormalCase, key: Key) -> Records:
+    n, none = case.n, np.full(case.n, -1, np.int32)
+    values = np.clip(key.generator("file").normal(case.mean, 1.0, n), *case.bounds)
+    return Records(np.arange(n), np.zeros(n, np.int32), values, np.ones(n), none)
+
+
+def _mean(case: NormalCase) -> float:
+    return float(limited_normal_mean(np.array([case.mean]), np.ones(1), case.bounds)[0])

@@ -1,0 +1,66 @@
+"""The study of MODIPS: coverage by number of sets, against figures worked out for the same design (METHODS §8)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from scipy.stats import norm
+
+from dpdist.job.loading import find_job
+from dpdist.studies.file import load_study, parse_study
+from dpdist.studies.run import run
+
+EXPECTED = {"m1": 0.67, "m3": 0.94, "m5": 0.96}
+"""Coverage of nominal 95 % intervals of the mean of 100 records of N(0, 1) within [−4, 4], at ε = 1."""
+SPREAD = np.sqrt(0.01 + 2 * 0.08**2 + 0.01 + 0.01)
+"""Of one set's mean: the sample, the posterior and the records have variance 1/100 each, the noise a scale of 8/100."""
+
+
+def small(files: int, arms: tuple[str, ...], replicates: int) -> Any:
+    said = yaml.safe_load((find_job("doctorates").parent / "studies" / "modips_normal.yaml").read_text(encoding="utf-8"))
+    kept = {key: said[key] for key in ("kind", "study", "title", "seed")}
+    mechanisms = [arm for arm in said["mechanisms"] if arm["label"] in arms]
+    more = {"files": files, "replicates": replicates, "epsilons": ["1"], "cases": said["cases"][:1]}
+    return parse_study(yaml.safe_dump(kept | more | {"mechanisms": mechanisms}))
+
+
+def measured(folder: Path) -> pd.Series:
+    return pd.read_csv(folder / "summary.csv").set_index(["mechanism", "measure"])["mean"]
+
+
+def test_one_set_covers_too_little_and_five_sets_cover(tmp_path: Path) -> None:
+    found = measured(run(small(60, ("m1", "m5"), 2), tmp_path / "out"))
+    assert found["m1", "coverage"] < 0.82
+    assert found["m5", "coverage"] > 0.87
+    assert found["m1", "root_mean_squared_error"] == pytest.approx(SPREAD, rel=0.25)
+    assert abs(found["m1", "bias"]) < 4 * SPREAD / np.sqrt(120)
+    assert found["m1", "standard_error"] == pytest.approx(0.1, rel=0.05)
+
+
+def test_coverage_of_one_set_follows_from_its_spread() -> None:
+    """The figure that the study is held against: noise is Laplace, all else normal. Control: without noise it is more."""
+    rng = np.random.default_rng(1)
+    normal = np.sqrt(0.03) * rng.standard_normal(400_000)
+    error = normal + rng.laplace(0.0, 0.08, len(normal))
+    assert (np.abs(error) < norm.ppf(0.975) * 0.1).mean() == pytest.approx(EXPECTED["m1"], abs=0.01)
+    assert (np.abs(normal) < norm.ppf(0.975) * 0.1).mean() > EXPECTED["m1"] + 0.05
+
+
+@pytest.mark.slow
+def test_coverage_is_that_of_the_design_within_monte_carlo_error(tmp_path: Path) -> None:
+    """2,000 files: three standard errors are .032 at .67, and .016 at .94; figures are rounded to .01."""
+    found = measured(run(small(500, tuple(EXPECTED), 4), tmp_path / "out"))
+    for label, expected in EXPECTED.items():
+        margin = 3 * np.sqrt(expected * (1 - expected) / 2000) + 0.005
+        assert abs(found[label, "coverage"] - expected) < margin
+
+
+def test_the_shipped_study_is_read() -> None:
+    study = load_study("modips_normal")
+    assert set(EXPECTED) <= set(study.labels)
+    assert study.asked[0] == "coverage"
