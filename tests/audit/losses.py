@@ -341,7 +341,7 @@ def remembered() -> Iterator[None]:
 
     with ExitStack() as patches:
         for kind in (Histograms, Refresh):
-            patches.enter_context(patch.object(kind, "told", once(kind.told, lambda noisy: noisy.tobytes())))
+            patches.enter_context(patch.object(kind, "summarise", once(kind.summarise, lambda noisy: noisy.tobytes())))
         for name in ("limited", "units"):
             patches.enter_context(patch.object(ReferenceCells, name, once(getattr(ReferenceCells, name), id)))
         yield
