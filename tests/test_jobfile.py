@@ -214,12 +214,17 @@ def test_a_job_of_the_earlier_form_is_refused_before_any_file_is_read(tmp_path: 
 MODEL = TEXT[TEXT.index("model:\n") : TEXT.index("mechanism:\n")]
 
 
+def named(mechanism: str) -> str:
+    """A mechanism's name, with the constants that it cannot do without."""
+    return f"name: {mechanism}" + ("\n  law: normal" if mechanism == "modips" else "")
+
+
 @pytest.mark.parametrize("mechanism", vocabulary.STATISTICS)
 def test_a_model_beside_a_mechanism_that_fits_none_is_refused_before_any_file_is_read(
     mechanism: str, tmp_path: Path
 ) -> None:
     """Neither the survey nor its reference is there. Control: without the model it is not what is wrong."""
-    said = TEXT.replace("name: weighted", f"name: {mechanism}") + "reference: {path: before.parquet}\n"
+    said = TEXT.replace("name: weighted", named(mechanism)) + "reference: {path: before.parquet}\n"
     (tmp_path / "job.yaml").write_text(said)
     with pytest.raises(JobError) as refused:
         load_job(tmp_path / "job.yaml")
@@ -264,7 +269,7 @@ def test_a_job_that_was_made_without_a_file_is_held_to_it_before_any_file_is_rea
 
 @pytest.mark.parametrize("mechanism", vocabulary.STATISTICS)
 def test_no_message_of_a_job_without_a_model_names_statistics_that_it_cannot_state(mechanism: str) -> None:
-    wrong = TEXT.replace(MODEL, "").replace("name: weighted", f"name: {mechanism}\n  fallback: proper_prior")
+    wrong = TEXT.replace(MODEL, "").replace("name: weighted", f"{named(mechanism)}\n  fallback: proper_prior")
     wrong = wrong.replace("outcome: salary", "outcome: [salary, wage]").replace(*SECOND)
     said = " ".join(each.text() for each in problems(wrong + "fit: {warn_below: .5}\n"))
     assert f"'{mechanism}'" in said
@@ -325,7 +330,7 @@ def test_a_mechanism_has_its_own_constants_and_says_its_guarantee(name: str) -> 
     spec = vocabulary.SPECS[name]
     assert spec.guarantee is not MechanismSpec.guarantee
     assert all(field.description for field in spec.model_fields.values())
-    assert spec.model_validate({"name": name}).name == name
+    assert spec.model_validate(yaml.safe_load(named(name).replace("\n  ", "\n"))).name == name
 
 
 def test_keys_that_agree_are_not_refused() -> None:
@@ -556,6 +561,10 @@ OTHER_RESULT = [
     (("tables", 0, "by"), []),
     (("tables", 0, "margins"), False),
     (("tables", 0, "statistics"), ["count"]),
+    (("approval",), "required"),
+    (("correction",), {"version": 2, "of": "0" * 64, "reason": "a code was wrong"}),
+    (("frame_minimum",), 5),
+    (("public_frame",), {"accepted": "the counts are published elsewhere"}),
     (("rake",), [{"by": ["sex"], "totals": {"f": 10, "m": 20}}]),
     (("compare",), ["laplace"]),
     (("record", "log_lik"), "always"),
@@ -578,10 +587,25 @@ def test_outcomes_and_their_order_change_the_identity() -> None:
     assert len({str(parse_job(text.replace("outcome: salary", f"outcome: {own}")).identity) for own in outcomes}) == 4
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("accept", {"epsilon": "1", "gates": [{"measure": "largest", "of": "count", "limit": 0.5}]}),
+        ("privacy_unit", {"column": "household", "most": 5}),
+    ],
+)
+def test_what_strict_mechanisms_alone_can_have_changes_the_identity(key: str, value: object) -> None:
+    said = yaml.safe_load(TEXT)
+    assert Job.model_validate(said | {key: value}).identity != Job.model_validate(said).identity
+
+
 def test_the_list_of_what_changes_the_identity_names_every_top_level_key_but_what_changes_no_figure() -> None:
+    no_figure = {"runtime", "presentation", "ledger", "extends"}
     of_mechanisms, of_stan_alone = {"reference", "fit", "calibration", "microdata"}, {"diagnostics"}
-    named = {path[0] for path, _ in OTHER_RESULT} | {"strata", "outcome"}
-    assert named == set(Job.model_fields) - {"runtime", "presentation", "ledger", "extends"} - of_mechanisms - of_stan_alone
+    listed = {path[0] for path, _ in OTHER_RESULT} | {"strata", "outcome", "accept", "privacy_unit"}
+    assert (
+        listed == set(Job.model_fields) - {"runtime", "presentation", "ledger", "extends"} - of_mechanisms - of_stan_alone
+    )
     stan = TEXT.replace("sampler:\n", "sampler:\n  name: stan\n")
     assert parse_job(stan + "diagnostics: {policy: fail}\n").identity != parse_job(stan).identity
 

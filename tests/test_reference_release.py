@@ -293,7 +293,7 @@ WRONG = [
     ("unweighted", "fixes nothing on a reference"),
     ("weighted, weights: none", "nothing is fixed on a reference"),
     ("censor_w, drift: 0.1", "has no drift"),
-    ("censor_w, aim: 0.5", "aim below the target"),
+    ("censor_w, aim: 0.5", "has no aim"),
     ("centred, drift: 0.7", "a number of at most 0.66"),
     ("centred, fallback: pool", "whether a fallback is taken"),
     ("centred, weights: linear", "leaves every privacy weight at 1"),

@@ -1,0 +1,46 @@
+"""A histogram's second mode, which the prior of a smooth law does not know."""
+
+import numpy as np
+import pytest
+
+from dpdist.core.records import Floats
+from dpdist.mechanisms.reference_tables import smoothing
+from dpdist.mechanisms.reference_tables.histogram_bins import Bins
+from dpdist.mechanisms.reference_tables.smoothing import smoothed
+
+SCALE = 3.0
+"""Of Laplace noise on a count: one third of ε for a histogram."""
+BINS = Bins.within(1.0, 20_000.0)
+
+
+def mean_of(weights: Floats, seed: int) -> float:
+    """Mean weight by the smoothed histogram, bins at their geometric middle."""
+    counts = np.bincount(BINS.number(weights), minlength=len(BINS.left)).astype(float)
+    noisy = counts + np.random.default_rng(seed).laplace(0.0, SCALE, len(counts))
+    share, covariance = smoothed(noisy, float(len(weights)), 2.0 * SCALE**2, BINS)
+    assert share.sum() == pytest.approx(1.0)
+    np.testing.assert_allclose(covariance.sum(axis=0), 0.0, atol=1e-12)
+    return float(share @ np.sqrt(BINS.left * BINS.right))
+
+
+def two_modes(heavy: float, times: float) -> Floats:
+    rng = np.random.default_rng(3)
+    apart = np.where(rng.random(4800) < heavy, times, 1.0)
+    return np.asarray(20.0 * apart * np.exp(0.1 * rng.standard_normal(4800)))
+
+
+@pytest.mark.parametrize(("heavy", "times"), [(0.17, 10.0), (0.10, 20.0)])
+def test_a_second_mode_stays(heavy: float, times: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strata with other weights. Control: without the noisy counts of unexplained bins the mean is half of it."""
+    weights = two_modes(heavy, times)
+    off = [abs(mean_of(weights, seed) / weights.mean() - 1.0) for seed in range(10)]
+    assert np.median(off) < 0.05
+    monkeypatch.setattr(smoothing, "UNEXPLAINED", np.inf)
+    assert np.median([abs(mean_of(weights, seed) / weights.mean() - 1.0) for seed in range(10)]) > 0.3
+
+
+def test_what_the_fit_explains_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = np.exp(3.0 + 0.8 * np.random.default_rng(4).standard_normal(2000))
+    found = [mean_of(weights, seed) for seed in range(5)]
+    monkeypatch.setattr(smoothing, "UNEXPLAINED", np.inf)
+    assert found == [mean_of(weights, seed) for seed in range(5)]
