@@ -603,9 +603,7 @@ def test_the_list_of_what_changes_the_identity_names_every_top_level_key_but_wha
     no_figure = {"runtime", "presentation", "ledger", "extends"}
     of_mechanisms, of_stan_alone = {"reference", "fit", "calibration", "microdata"}, {"diagnostics"}
     listed = {path[0] for path, _ in OTHER_RESULT} | {"strata", "outcome", "accept", "privacy_unit"}
-    assert (
-        listed == set(Job.model_fields) - {"runtime", "presentation", "ledger", "extends"} - of_mechanisms - of_stan_alone
-    )
+    assert listed == set(Job.model_fields) - no_figure - of_mechanisms - of_stan_alone
     stan = TEXT.replace("sampler:\n", "sampler:\n  name: stan\n")
     assert parse_job(stan + "diagnostics: {policy: fail}\n").identity != parse_job(stan).identity
 

@@ -81,10 +81,10 @@ def test_a_value_is_the_sum_that_is_defined_plus_noise_of_the_stated_scale(
     noise = (grouped["value"].first() - sums) / grouped["scale"].first()
     assert len(noise) >= 8
     assert np.abs(noise).max() < 12  # of a Laplace law: once in e^12
-    assert 0.4 < np.abs(noise).mean() < 1.9  # its mean absolute value is the scale
+    assert 0.15 < np.abs(noise).mean() < 3.0  # its mean absolute value is the scale; of 8 values once in 10,000 outside
     assert (measured["value"] / measured["lattice"]).apply(float.is_integer).all()
     wrong = (1.05 * grouped["value"].first() - sums) / grouped["scale"].first()
-    assert np.abs(wrong).mean() > 1.9  # the check sees values that are a twentieth too large
+    assert np.abs(wrong).mean() > 3.0  # the check sees values that are a twentieth too large
 
 
 SENSITIVITY = {"cell_sums": 2.0, "tables": 8.0, "histogram": 1.0, "reference": 1.0, "sanitized": 1.0}
