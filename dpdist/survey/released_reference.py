@@ -68,7 +68,7 @@ class _Stored(BaseModel):
 
 
 class _Costs(_Stored):
-    """A strict guarantee of reference_tables: two zero-outs make an exchange, which moves gates by no more than one does."""
+    """A strict guarantee of reference_tables: two zero-outs make an exchange, but gates move by as much as of one."""
 
     adjacency: Adjacency
     epsilon: Exact
