@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +65,29 @@ def test_a_run_ends_in_hold(folder: Path) -> None:
     shown = dpdist.report(folder / "ws", confidential=True)
     assert "This folder is held" in shown
     assert "CONFIDENTIAL VERDICT" in shown, "who approves has something to look at"
+
+
+@pytest.fixture
+def umask() -> Iterator[None]:
+    """The usual one, whatever whoever runs this has."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def modes(folder: Path) -> set[tuple[bool, str]]:
+    """Of a folder and all below: whether it is a folder, and its mode."""
+    return {(path.is_dir(), f"{stat.S_IMODE(path.stat().st_mode):o}") for path in (folder, *folder.rglob("*"))}
+
+
+@pytest.mark.usefixtures("umask")
+def test_nobody_else_reads_what_is_held_and_everybody_what_was_approved(folder: Path) -> None:
+    run(folder)
+    assert modes(folder / "ws" / "held") == {(True, "700"), (False, "600")}
+    approve(folder, "--key", f"{folder}/head", "--reason", "fine")
+    assert modes(folder / "ws" / "public") == {(True, "755"), (False, "644")}
+    dpdist_does("publish", f"{folder}/ws")
+    assert modes(folder / "ws" / "public") == {(True, "755"), (False, "644")}
 
 
 def test_control_a_job_that_wants_none_is_public_at_once(folder: Path) -> None:
