@@ -240,5 +240,5 @@ def _publish(space: Workspace, release: ReleasedObject, listener: Listener) -> N
         with private() if held else nullcontext():
             publish_folder(release, folder, listener, REPLAYED if space.replayed else HELD if held else "")
         space.store.show(folder)
-    if held and not space.replayed:
-        publish_approved(space)
+        if held and not space.replayed:
+            publish_approved(space)

@@ -14,9 +14,12 @@ from small_release import JOB, survey
 from typer.testing import CliRunner, Result
 
 import dpdist
+import dpdist.release
 from dpdist.cli.main import app
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.public_files import UNFIT
+from dpdist.publish.folder import publishing
+from dpdist.storage.workspace import Workspace
 
 WANTED = JOB + "approval: required\n"
 
@@ -116,6 +119,22 @@ def test_what_is_approved_is_what_was_held_and_signed(folder: Path) -> None:
     again = files(folder / "ws" / "public")
     assert run(folder).exit_code == 0
     assert files(folder / "ws" / "public") == again, "the same command, once more, holds nothing back"
+
+
+def test_nobody_else_is_at_what_is_held_while_it_is_published(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refusal in between would leave public what was refused."""
+    asked = []
+
+    def other(space: Workspace) -> bool:
+        asked.append(space.held)
+        with pytest.raises(WorkspaceError, match="another command is publishing it"), publishing(space.held):
+            pass
+        return False
+
+    monkeypatch.setattr(dpdist.release, "publish_approved", other)
+    assert run(folder).exit_code == 0
+    assert dpdist_does("publish", f"{folder}/ws").exit_code == 0
+    assert asked == 2 * [folder / "ws" / "held"]
 
 
 def test_what_is_refused_stays_unpublished_whatever_is_run(folder: Path) -> None:
