@@ -139,7 +139,8 @@ def test_nobody_else_is_at_what_is_held_while_it_is_published(folder: Path, monk
 
 def test_what_is_refused_stays_unpublished_whatever_is_run(folder: Path) -> None:
     run(folder)
-    assert approve(folder, "--refuse", "--reason", "two cells are far off").exit_code == 0
+    done = approve(folder, "--refuse", "--reason", "two cells are far off")
+    assert (done.exit_code, "until somebody approves it" in " ".join(done.output.split())) == (0, True), done.output
     for command in (("publish", f"{folder}/ws"), ("run", f"{folder}/job.yaml", "-w", f"{folder}/ws")):
         dpdist_does(*command, *(["--input", f"{folder}/survey.parquet"] if command[0] == "run" else []))
         assert not (folder / "ws" / "public").exists(), command

@@ -50,7 +50,7 @@ def approve(workspace: str | Path, key: SecretKey, reason: str) -> str:
 
 
 def refuse(workspace: str | Path, reason: str) -> None:
-    """Keep a held release from being published, with the reason; its budget stays spent. Errors are those of `approve`."""
+    """Keep a release held, with the reason, until somebody approves it; its budget stays spent. Errors: as of `approve`."""
     with _held(workspace, reason) as (space, said):
         _decide(space, said["release"], "refused", reason)
 
