@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -232,11 +233,12 @@ def publish(workspace: str | Path, listener: Listener = silent, job: JobLike | N
 
 
 def _publish(space: Workspace, release: ReleasedObject, listener: Listener) -> None:
-    """The public folder; where the job wants approval it is held aside until, and unless, somebody has approved it."""
+    """The public folder; where approval is wanted it is held aside, its owner's alone, until somebody approves it."""
     held = release.job.approval is not None
     folder = space.held if held else space.public
     with publishing(folder):
-        publish_folder(release, folder, listener, REPLAYED if space.replayed else HELD if held else "")
+        with private() if held else nullcontext():
+            publish_folder(release, folder, listener, REPLAYED if space.replayed else HELD if held else "")
         space.store.show(folder)
-    if held and not space.replayed:
-        publish_approved(space)
+        if held and not space.replayed:
+            publish_approved(space)

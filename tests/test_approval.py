@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +14,12 @@ from small_release import JOB, survey
 from typer.testing import CliRunner, Result
 
 import dpdist
+import dpdist.release
 from dpdist.cli.main import app
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.public_files import UNFIT
+from dpdist.publish.folder import publishing
+from dpdist.storage.workspace import Workspace
 
 WANTED = JOB + "approval: required\n"
 
@@ -64,6 +70,29 @@ def test_a_run_ends_in_hold(folder: Path) -> None:
     assert "CONFIDENTIAL VERDICT" in shown, "who approves has something to look at"
 
 
+@pytest.fixture
+def umask() -> Iterator[None]:
+    """The usual one, whatever whoever runs this has."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def modes(folder: Path) -> set[tuple[bool, str]]:
+    """Of a folder and all below: whether it is a folder, and its mode."""
+    return {(path.is_dir(), f"{stat.S_IMODE(path.stat().st_mode):o}") for path in (folder, *folder.rglob("*"))}
+
+
+@pytest.mark.usefixtures("umask")
+def test_nobody_else_reads_what_is_held_and_everybody_what_was_approved(folder: Path) -> None:
+    run(folder)
+    assert modes(folder / "ws" / "held") == {(True, "700"), (False, "600")}
+    approve(folder, "--key", f"{folder}/head", "--reason", "fine")
+    assert modes(folder / "ws" / "public") == {(True, "755"), (False, "644")}
+    dpdist_does("publish", f"{folder}/ws")
+    assert modes(folder / "ws" / "public") == {(True, "755"), (False, "644")}
+
+
 def test_control_a_job_that_wants_none_is_public_at_once(folder: Path) -> None:
     (folder / "job.yaml").write_text(JOB)
     assert run(folder).exit_code == 0
@@ -92,9 +121,26 @@ def test_what_is_approved_is_what_was_held_and_signed(folder: Path) -> None:
     assert files(folder / "ws" / "public") == again, "the same command, once more, holds nothing back"
 
 
+def test_nobody_else_is_at_what_is_held_while_it_is_published(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refusal in between would leave public what was refused."""
+    asked = []
+
+    def other(space: Workspace) -> bool:
+        asked.append(space.held)
+        with pytest.raises(WorkspaceError, match="another command is publishing it"), publishing(space.held):
+            pass
+        return False
+
+    monkeypatch.setattr(dpdist.release, "publish_approved", other)
+    assert run(folder).exit_code == 0
+    assert dpdist_does("publish", f"{folder}/ws").exit_code == 0
+    assert asked == 2 * [folder / "ws" / "held"]
+
+
 def test_what_is_refused_stays_unpublished_whatever_is_run(folder: Path) -> None:
     run(folder)
-    assert approve(folder, "--refuse", "--reason", "two cells are far off").exit_code == 0
+    done = approve(folder, "--refuse", "--reason", "two cells are far off")
+    assert (done.exit_code, "until somebody approves it" in " ".join(done.output.split())) == (0, True), done.output
     for command in (("publish", f"{folder}/ws"), ("run", f"{folder}/job.yaml", "-w", f"{folder}/ws")):
         dpdist_does(*command, *(["--input", f"{folder}/survey.parquet"] if command[0] == "run" else []))
         assert not (folder / "ws" / "public").exists(), command

@@ -396,3 +396,26 @@ def test_tables_of_the_same_cells_agree(two: Path) -> None:
         own = salaries[(salaries["field"] == field) & (salaries["sex"] == "Total")]["estimate"]
         total = paid[paid["field"] == field]["estimate"]["total"]
         assert total == pytest.approx(own["count"] * own["mean"], rel=1e-9)
+
+
+GATED = """
+accept:
+  epsilon: "1"
+  gates:
+    - {measure: largest, of: count, limit: 1000}
+"""
+
+
+def test_a_release_with_gates_is_the_reference_of_the_next(tmp_path: Path, noise_of: Named) -> None:
+    """An exchange costs the gates' ε once: 2 · 2 + 1. The sums over the chain count it so, also two releases later."""
+    survey(1).to_parquet(tmp_path / "2020.parquet")
+    before = f"{{path: {tmp_path}/2020.parquet, period: '2020', provenance: public-use file of 2020}}"
+    with noise_of("gated chain"):
+        for year, epsilon, gates in (("2021", "3", GATED), ("2022", "1", ""), ("2023", "1", "")):
+            said = job(before, ("tables:", f"{gates}\ntables:"), period=year, epsilon=epsilon)
+            dpdist.run(said, tmp_path / year, input=survey(int(year)))
+            before = f"{{release: {tmp_path}/{year}/public}}"
+    first, last = statement(tmp_path / "2021"), statement(tmp_path / "2023")["reference"]
+    assert (first["epsilon"], first["substitution_epsilon"]) == ("3", "5")
+    assert [one["substitution_epsilon"] for one in last["chain"]] == ["5", "2"]
+    assert (last["chain_epsilon"], last["chain_substitution_epsilon"]) == ("5", "9")

@@ -18,7 +18,9 @@ def approve(
     workspace: Annotated[str, typer.Argument(metavar="DIR", help="The workspace of a run that ended in hold.")],
     reason: Annotated[str, typer.Option("--reason", help="Why, in a line; kept in the confidential folder.")],
     key: Annotated[Path | None, typer.Option("--key", help="Secret key of whoever approves; it signs the release.")] = None,
-    no: Annotated[bool, typer.Option("--refuse", help="Refuse it instead: it is never published.")] = False,
+    no: Annotated[
+        bool, typer.Option("--refuse", help="Refuse it instead: it stays held until somebody approves it.")
+    ] = False,
 ) -> None:
     """Publish a held release, signed; or refuse it. Either needs a reason. Spends nothing, and gives nothing back."""
 
@@ -32,6 +34,6 @@ def approve(
             out.print(f"approved by {own.public.name}, published: {where}", markup=False)
         else:
             refuse_release(workspace, reason)
-            out.print("refused: it stays held, and its budget stays spent", markup=False)
+            out.print("refused: it stays held until somebody approves it, and its budget stays spent", markup=False)
 
     guarded(act)

@@ -73,6 +73,16 @@ def private() -> Iterator[None]:
         os.umask(before)
 
 
+def shared(folder: Path) -> None:
+    """The modes that a folder made in a `private` block would have had outside of it, for it and all below, itself last."""
+    umask = os.umask(0o077)
+    os.umask(umask)
+    for path, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            Path(path, name).chmod(0o666 & ~umask)
+        Path(path).chmod(0o777 & ~umask)
+
+
 def sha256(path: Path) -> str:
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()

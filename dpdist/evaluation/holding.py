@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dpdist.core.errors import WorkspaceError
-from dpdist.core.files import private, write_json, write_text
+from dpdist.core.files import private, shared, write_json, write_text
 from dpdist.core.printable import control
 from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT, read_object
 from dpdist.evaluation.verifying import refuse_unverified
@@ -50,7 +50,7 @@ def approve(workspace: str | Path, key: SecretKey, reason: str) -> str:
 
 
 def refuse(workspace: str | Path, reason: str) -> None:
-    """Keep a held release from being published, with the reason; its budget stays spent. Errors are those of `approve`."""
+    """Keep a release held, with the reason, until somebody approves it; its budget stays spent. Errors: as of `approve`."""
     with _held(workspace, reason) as (space, said):
         _decide(space, said["release"], "refused", reason)
 
@@ -111,6 +111,7 @@ def publish_approved(space: Workspace) -> bool:
     write_text(space.held / SIGNATURE, own[-1]["signature"])
     (space.held / UNFIT).unlink(missing_ok=True)
     with publishing(space.public):
+        shared(space.held)
         swap_in(space.held, space.public)
     space.store.show(space.public)
     space.store.drop([space.held])

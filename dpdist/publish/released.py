@@ -84,8 +84,8 @@ class ReleasedObject:
 def derived(release: ReleasedObject, job: Job) -> ReleasedObject:
     """The release with the presentation and the tables of a job that is otherwise the released one: both cost nothing.
 
-    Raises `JobError` where a table does not follow from what was released, or something else differs; it says what a
-    release of such a job would spend.
+    Raises `JobError` where a table does not follow from what was released, where one that gates were measured on differs,
+    or something else does; it says what a release of such a job would spend.
     """
     before, after = release.job.public, job.public
     changed = [name for name in (before | after) if after.get(name) != before.get(name) and name not in FREE]
@@ -96,6 +96,9 @@ def derived(release: ReleasedObject, job: Job) -> ReleasedObject:
     if found := _underivable(release.job, job):
         allowed = f"tables by {', '.join(release.job.categories) or 'nothing'}, behind the released ones"
         problems.append(Problem("tables", found, allowed, cost))
+    if gated := _regated(release, job):
+        allowed = "gated tables as they were measured; others may be added, and are then not gated"
+        problems.append(Problem("tables", f"another or no table {', '.join(gated)}, which the gates name", allowed, cost))
     if problems:
         raise JobError("of what was released", problems)
     return replace(release, job=Job.model_validate(before | {name: after[name] for name in FREE}))
@@ -114,6 +117,12 @@ def _underivable(released: Job, job: Job) -> str:
     if (job.categories, job.cell_columns) != (released.categories, released.cell_columns):
         return f"columns {', '.join(job.categories) or 'none'}, in this order"
     return ""
+
+
+def _regated(release: ReleasedObject, job: Job) -> list[str]:
+    """Tables that the statement says met the gates, and that the job has not, or has otherwise."""
+    before, after = ({table.name: table for table in said.tables} for said in (release.job, job))
+    return [name for name in release.promise.get("acceptance", {}).get("tables", []) if after.get(name) != before.get(name)]
 
 
 def of_run(release: ReleasedObject, date: str | None, metered: bool) -> ReleasedObject:

@@ -68,7 +68,7 @@ class _Stored(BaseModel):
 
 
 class _Costs(_Stored):
-    """A strict guarantee of reference_tables: two zero-outs make an exchange."""
+    """A strict guarantee of reference_tables: two zero-outs make an exchange, but gates move by as much as of one."""
 
     adjacency: Adjacency
     epsilon: Exact
@@ -77,9 +77,10 @@ class _Costs(_Stored):
 
     @model_validator(mode="after")
     def _exchange(self) -> Self:
-        zero_outs = 1 if self.adjacency == "substitution" else 2
-        if self.substitution_epsilon != zero_outs * self.epsilon:
-            raise ValueError(f"substitution_epsilon must be {zero_outs} epsilon under {self.adjacency}")
+        most = 1 if self.adjacency == "substitution" else 2
+        if not self.epsilon <= self.substitution_epsilon <= most * self.epsilon:
+            allowed = "epsilon" if most == 1 else "from 1 to 2 epsilon"
+            raise ValueError(f"substitution_epsilon must be {allowed} under {self.adjacency}")
         return self
 
 
@@ -203,6 +204,7 @@ def _read(folder: Path) -> EarlierPoints:
         links = (*(spent.reference.chain or ()), spent.link(job, digest))
     except ValidationError as error:
         raise Damaged(PROMISE, first_problem(error), "a strict guarantee of exact budgets, with its chain") from None
+    _check_exchange(spent, job)
     _check_chain(spent, links)
     points = read_points(folder, f"released/{REFERENCE_FILE}", job)
     records = int(read_frame(folder, "released/frame.parquet", job).count.sum())
@@ -219,6 +221,15 @@ def _check_agreement(promise: Mapping[str, Any], job: Mapping[str, Any], stateme
     for name in ("epsilon", "adjacency"):
         if not isinstance(budget, dict) or budget.get(name) != promise.get(name):
             raise Damaged(JOB, f"another {name} than in promise.json", "one budget in all files of a release")
+
+
+def _check_exchange(spent: Spent, job: Job) -> None:
+    """Of the release itself the job tells what its gates took, whose ε an exchange costs once."""
+    gates = job.accept.epsilon if job.accept is not None else 0
+    due = spent.epsilon if spent.adjacency == "substitution" else 2 * spent.epsilon - gates
+    if spent.substitution_epsilon != due:
+        allowed = f"{printable(budget_text(due), 200)}, which follows from its job"
+        raise Damaged(PROMISE, f"substitution_epsilon {printable(budget_text(spent.substitution_epsilon), 200)}", allowed)
 
 
 def _check_chain(spent: Spent, links: Sequence[Link]) -> None:

@@ -129,6 +129,34 @@ def test_a_release_that_meets_its_gates_says_so_and_costs_its_whole_budget(tmp_p
     assert again["acceptance"] == said["acceptance"]
 
 
+def test_a_table_that_was_gated_stays_as_it_was_measured(tmp_path: Path) -> None:
+    """Another table under its name, or none, is refused; one more is published, and named nowhere as gated."""
+    with named("gates"):
+        dpdist.run(job(0.9), tmp_path / "ws", survey(4000))
+    text = JOB + GATES.replace("LIMIT", "0.9")
+    own = "  - {name: counts, by: [field, sex], statistics: [count, {mean: salary}]}\n"
+    more = "  - {name: fields, by: [field, sex], margins: false, statistics: [count, {mean: salary}]}\n"
+    other = own.replace("counts, by: [field, sex],", "counts, by: [field, sex], margins: false,")
+    assert own in text
+    before = (tmp_path / "ws" / "public" / "statement.json").read_bytes()
+    for tables in (other, own.replace("counts", "renamed")):
+        with pytest.raises(JobError, match="counts, which the gates name"):
+            dpdist.publish(tmp_path / "ws", job=text.replace(own, tables))
+    assert (tmp_path / "ws" / "public" / "statement.json").read_bytes() == before
+    made = dpdist.publish(tmp_path / "ws", job=text.replace(own, own + more))
+    assert "fields" in made.tables
+    assert made.statement["acceptance"]["tables"] == ["counts"]
+    assert "also one added later, was not gated" in made.statement["acceptance"]["in_words"]
+
+
+def test_control_a_table_without_gates_may_be_another(tmp_path: Path) -> None:
+    with named("no gates"):
+        dpdist.run(dpdist.parse_job(JOB), tmp_path / "ws", survey(300))
+    other = JOB.replace("counts, by: [field, sex],", "counts, by: [field, sex], margins: false,")
+    assert other != JOB
+    assert len(dpdist.publish(tmp_path / "ws", job=other).tables["counts"])
+
+
 def test_a_unit_of_several_records_has_noise_for_all_of_them() -> None:
     """Five records of a household may each move a gate."""
     one, five = (noise_scale(job(0.5, more)) for more in ("", "privacy_unit: {column: household, most: 5}\n"))
