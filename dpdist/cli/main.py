@@ -22,7 +22,7 @@ from dpdist.cli.observing import observed, read_status, status_lines
 from dpdist.cli.table_text import facts_text
 from dpdist.core.errors import JobError, Problem
 from dpdist.evaluation.auditing import audit as audit_workspace
-from dpdist.evaluation.auditing import bound_from_outside
+from dpdist.evaluation.auditing import bound_from_outside, refuse_losses
 from dpdist.evaluation.calibrate import calibrate as calibrate_job
 from dpdist.job import Job, Measure
 from dpdist.job.loading import find_job, load_job
@@ -251,19 +251,20 @@ def audit(
     """Leave records of a finished release out, one at a time, and compare what that changes with the bound. Spends nothing.
 
     Exact, for tilted posteriors of the lognormal model. With --draws: a lower bound on ε from outside, for any mechanism.
-    Results go to the confidential folder.
+    Results go to the confidential folder. Exit code 1 where a loss is over what is claimed, or nothing was audited.
     """
 
     def act() -> None:
         with listening(quiet, as_json=False) as listener:
             if draws is None:
-                audited = reporting.audit_text(audit_workspace(workspace, records, all_rules, listener))
+                audited = audit_workspace(workspace, records, all_rules, listener)
             else:
-                audited = reporting.lower_bounds_text(bound_from_outside(workspace, draws, listener))
+                audited = bound_from_outside(workspace, draws, listener)
         if confidential:
-            out.print(audited)
+            out.print(reporting.audit_text(audited) if draws is None else reporting.lower_bounds_text(audited))
         elif not quiet:
             out.print("Audited: see confidential/evaluation/audit-*.parquet, or add --confidential.")
+        refuse_losses(workspace, audited)
 
     guarded(act)
 

@@ -179,7 +179,11 @@ def audit_text(audit: Confidential[pd.DataFrame]) -> RenderableType:
 def lower_bounds_text(table: Confidential[pd.DataFrame]) -> RenderableType:
     """What draws of releases showed, for the custodian's eyes."""
     meaning = "at_least: ε that the draws prove, with a confidence of 95 % each; over what is claimed the claim is wrong"
-    return Group(table_text("Lower bounds (confidential)", table.disclose_to_custodian()), Text(meaning, style="dim"))
+    bounds = table.disclose_to_custodian()
+    left_out = (
+        f"left out: {int(bounds['left_out'].sum())} of {len(bounds)} strata, which the mechanism does not release anew"
+    )
+    return Group(table_text("Lower bounds (confidential)", bounds), Text(f"{meaning}\n{left_out}", style="dim"))
 
 
 def _statement(space: Workspace) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from dpdist.storage.workspace import Workspace
 UNFINISHED = "no finished release with its confidential folder"
 LARGEST = 2**27
 """Records × draws of a stratum that an audit takes: its log likelihoods are held in memory, 1 GiB."""
-SUMMARY = ("rule", "strata", "left_out", "records", "exceeded", "largest_share")
+SUMMARY = ("rule", "of_release", "strata", "left_out", "records", "exceeded", "largest_share")
 _NOTHING = pd.DataFrame({"stratum": [], "loss": np.empty(0), "epsilon_local": np.empty(0), "exceeds": np.empty(0, bool)})
 
 
@@ -43,9 +43,9 @@ def audit(
 
     Half of them are those with the largest unweighted bounds, half are drawn at random. Writes
     confidential/evaluation/audit-<rule>.parquet for the release's own weight rule, or for every rule, and returns a row a
-    rule: rule, strata, left_out (strata too large to hold, or where the rule misses its target with or without a record),
-    records, exceeded (losses over 2Δ), largest_share (of 2Δ). Raises `WorkspaceError` where the release is not a tilted
-    posterior of the lognormal model, the one whose densities have a closed form.
+    rule: rule, of_release (the release's own), strata, left_out (strata too large to hold, or where the rule misses its
+    target with or without a record), records, exceeded (losses over 2Δ), largest_share (of 2Δ). Raises `WorkspaceError`
+    where the release is not a tilted posterior of the lognormal model, the one whose densities have a closed form.
     """
     with Workspace.opened(workspace) as space, private():
         return _audited(space, records, all_rules, listener)
@@ -64,6 +64,21 @@ def bound_from_outside(workspace: str | Path, runs: int, listener: Listener = si
     with Workspace.opened(workspace) as space, private(), threadpool_limits(1):
         _refuse_unfinished(space)
         return black_box(space, runs, listener)
+
+
+def refuse_losses(workspace: str | Path, audited: Confidential[pd.DataFrame]) -> None:
+    """Raises `WorkspaceError`, which has no figures, where the release lost more than is claimed, or nothing was audited.
+
+    Takes what `audit` or `bound_from_outside` returned. Losses of rules that are not the release's are none of it.
+    """
+    rows, where = audited.disclose_to_custodian(), "see confidential/evaluation/audit-*.parquet"
+    draws = "exceeds" in rows
+    if not (~rows["left_out"] if draws else rows["records"] > 0).any():
+        raise WorkspaceError(str(workspace), "nothing was audited: every stratum was left out", where)
+    if (rows["exceeds"] if draws else rows["of_release"] & (rows["exceeded"] > 0)).any():
+        raise WorkspaceError(
+            str(workspace), "records lose more than is claimed", f"{where}; publish nothing more of this mechanism"
+        )
 
 
 def _refuse_unfinished(space: Workspace) -> None:
@@ -102,7 +117,17 @@ def _audited(space: Workspace, records: int, all_rules: bool, listener: Listener
             found = pd.concat(tables, ignore_index=True) if tables else _NOTHING
             space.store.keep([keep_audit(space.evaluation, rule, Confidential(found))])
             share = float((found["loss"] / found["epsilon_local"]).max())
-            rows.append((rule, len(tables), left_out, len(found), int(found["exceeds"].sum()), share))
+            rows.append(
+                (
+                    rule,
+                    rule == job.mechanism.weights.rule,
+                    len(tables),
+                    left_out,
+                    len(found),
+                    int(found["exceeds"].sum()),
+                    share,
+                )
+            )
     return Confidential(pd.DataFrame(rows, columns=list(SUMMARY)))
 
 

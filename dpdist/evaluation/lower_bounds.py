@@ -4,12 +4,16 @@ What is drawn is all that a run takes from the records: the released parameters 
 The rest is made of them alone. An attacker who knows everything but which of the two files it was learns a rule on half of
 the draws: a score, a threshold and a direction. On the other half the rule's two frequencies have Clopper–Pearson limits,
 p and q. Differential privacy allows p ≤ e^ε q + δ for every rule, so ε ≥ log((p − δ)/q) but for a chance of ALARM. A bound
-below the claim proves nothing; one above it proves the claim wrong. Fresh noise is never published. Confidential.
+below the claim proves nothing; one above it proves the claim wrong. Neighbours differ in one record, so that the claim is
+what one record may lose: of the budget of a unit with several records, its part. Fresh noise is never published.
+Confidential.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from math import exp, expm1, floor, log, log1p
 from typing import Any
 
 import numpy as np
@@ -23,11 +27,12 @@ from dpdist.core.progress import Listener, stage
 from dpdist.core.records import Floats, Records
 from dpdist.engine.in_memory import Unwatched, run_rounds
 from dpdist.evaluation.audit import keep_audit
-from dpdist.job import Job
+from dpdist.job import Job, epsilon_of
 from dpdist.mechanisms.on_reference import Learned
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import Improper, StratumModel
-from dpdist.privacy.guarantees import NoGuarantee
+from dpdist.privacy.guarantees import Asymptotic, Concentrated, NoGuarantee, Strict
+from dpdist.privacy.units import record_epsilon, record_rho
 from dpdist.privacy.weight_search import NotReached
 from dpdist.runtime.fit_address import Fit, open_fit
 from dpdist.sampling.protocol import Sampler
@@ -40,6 +45,8 @@ CUTS = 200
 DIFFERING = 4.0
 """Standard errors by which a feature's means must differ between the files to be used."""
 MOST_STRATA = 3
+MOST_CLAIMED = 600.0
+"""ε over which nobody could draw often enough; e^ε is a number in floating point up to there."""
 
 
 def lower_bound(near: Floats, far: Floats, delta: float = 0.0) -> float:
@@ -53,6 +60,25 @@ def lower_bound(near: Floats, far: Floats, delta: float = 0.0) -> float:
     p = float(beta.ppf(ALARM / 2, high, len(one) - high + 1)) if high else 0.0
     q = float(beta.ppf(1 - ALARM / 2, low + 1, len(other) - low)) if low < len(other) else 1.0
     return max(0.0, float(np.log(max(p - delta, 1e-300) / q)))
+
+
+def most_shown(runs: int, delta: float = 0.0) -> float:
+    """The largest bound that `runs` draws of each file can give: that of a rule that is right every time."""
+    wrong = log(ALARM / 2) / (runs - runs // 2)
+    return max(0.0, log(max(exp(wrong) - delta, 1e-300) / -expm1(wrong)))
+
+
+def draws_to_exceed(claimed: float, delta: float = 0.0) -> int:
+    """The fewest draws of each file that can show more than what is claimed: p > e^ε q + δ at q = 1 − p."""
+    half = log(ALARM / 2) / log1p((delta - 1.0) / (1.0 + exp(min(claimed, MOST_CLAIMED))))
+    return 2 * floor(half) + 1
+
+
+def claim_of_record(job: Job, guarantee: Strict | Concentrated | Asymptotic) -> float:
+    """ε that one record may lose; the guarantee is a unit's."""
+    if isinstance(guarantee, Concentrated) and job.most_records > 1:
+        return float(epsilon_of(record_rho(job, guarantee.rho), guarantee.delta))
+    return float(record_epsilon(job, guarantee.epsilon))
 
 
 def _scores(near: Floats, far: Floats, half: int) -> list[Floats]:
@@ -108,7 +134,10 @@ def _numbers(described: Any) -> Iterator[float]:
 
 
 def neighbour(job: Job, records: Records, which: int) -> Records:
-    """The file without a record; under substitution the one in which it has the farthest weight and outcome instead."""
+    """The file without a record; under substitution the one in which it has the farthest weight and outcome instead.
+
+    Of several outcomes the first is exchanged.
+    """
     if job.budget.adjacency != "substitution":
         return records.take(np.arange(len(records)) != which)
     weight, outcome = records.weight.copy(), records.outcome.copy()
@@ -116,14 +145,16 @@ def neighbour(job: Job, records: Records, which: int) -> Records:
     outcome[which] = low if outcome[which] > (low + high) / 2 else high
     least = job.columns[job.survey.weight].bounds if job.survey.weight in job.columns else None
     weight[which] = least[0] if least is not None else weight.min()
-    return Records(records.record, records.frame, outcome, weight, records.psu)
+    return replace(records, outcome=outcome, weight=weight)
 
 
 def black_box(space: Workspace, runs: int, listener: Listener) -> Confidential[pd.DataFrame]:
     """A lower bound for the most exposed record of each of the smallest strata of a finished release.
 
-    Columns: stratum, record, runs (a file), claimed (ε; at δ where that is above 0), delta, at_least, exceeds. Writes
-    confidential/evaluation/audit-lower-bounds.parquet. Raises `WorkspaceError` where nothing is promised, or of Stan.
+    Columns: stratum, record, runs (a file), claimed (ε that one record may lose; at δ where that is above 0), delta,
+    most_that_can_be_shown (by so many runs), at_least, exceeds, left_out (the mechanism does not release the stratum with
+    or without the record: no bound). Writes confidential/evaluation/audit-lower-bounds.parquet. Raises `WorkspaceError`
+    where nothing is promised, of Stan, and where so many runs could not show more than is claimed.
     """
     strata = read_table(space.confidential / "strata.parquet").to_pandas()
     fits = {name: open_fit(space, Key.read(space.key), name) for name in strata["fit"].unique()}
@@ -133,6 +164,10 @@ def black_box(space: Workspace, runs: int, listener: Listener) -> Confidential[p
         why = "nothing is promised" if isinstance(guarantee, NoGuarantee) else "every draw would be a fit of Stan's"
         raise WorkspaceError(space.place, why, "audit a release with a guarantee, by another sampler")
     delta = float(getattr(guarantee, "delta", None) or 0)
+    claimed, most = claim_of_record(job, guarantee), most_shown(runs, delta)
+    if most <= claimed:
+        why = f"{runs} draws cannot show more than the claimed ε of {claimed:g}, whatever the mechanism does"
+        raise WorkspaceError(space.place, why, f"it takes {draws_to_exceed(claimed, delta)} draws at least; more show more")
     smallest = strata["rows"].to_numpy().argsort(kind="stable")[:MOST_STRATA]
     rows = list[tuple[Any, ...]]()
     with stage(listener, "audit", len(smallest)) as tick:
@@ -141,17 +176,16 @@ def black_box(space: Workspace, runs: int, listener: Listener) -> Confidential[p
             records = _records(fits[name], number)
             which = int(np.argmax(records.weight * np.abs(records.outcome - np.median(records.outcome))))
             try:
-                near, far = _both(fits[name], number, records, which, runs)
+                at_least = lower_bound(*_both(fits[name], number, records, which, runs), delta)
             except (Improper, NotReached):
-                continue
-            found = lower_bound(near, far, delta)
-            claimed = float(guarantee.epsilon)
-            rows.append((label, int(records.record[which]), runs, claimed, delta, found, found > claimed))
+                at_least = float("nan")
+            shown = (at_least, at_least > claimed, bool(np.isnan(at_least)))
+            rows.append((label, int(records.record[which]), runs, claimed, delta, most, *shown))
             tick(1)
-    names = ["stratum", "record", "runs", "claimed", "delta", "at_least", "exceeds"]
-    found_rows = Confidential(pd.DataFrame(rows, columns=names))
-    space.store.keep([keep_audit(space.evaluation, "lower-bounds", found_rows)])
-    return found_rows
+    names = ["stratum", "record", "runs", "claimed", "delta", "most_that_can_be_shown", "at_least", "exceeds", "left_out"]
+    bounds = Confidential(pd.DataFrame(rows, columns=names))
+    space.store.keep([keep_audit(space.evaluation, "lower-bounds", bounds)])
+    return bounds
 
 
 def _records(fit: Fit, stratum: int) -> Records:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,11 +22,18 @@ from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Frame, Records
 from dpdist.engine import in_memory
 from dpdist.engine.protocol import Noise
-from dpdist.evaluation.lower_bounds import draws, lower_bound
+from dpdist.evaluation import lower_bounds
+from dpdist.evaluation.auditing import bound_from_outside
+from dpdist.evaluation.lower_bounds import claim_of_record, draws, draws_to_exceed, lower_bound, most_shown
+from dpdist.job import Job, epsilon_of
 from dpdist.job.loading import parse_job
+from dpdist.mechanisms.laplace_cells import release as cell_sums
 from dpdist.mechanisms.laplace_cells.sensitivity import CellBounds
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.pseudo_posterior import presets
+from dpdist.models.protocol import Improper
+from dpdist.privacy.guarantees import Concentrated
+from dpdist.runtime.fit_address import Fit
 from dpdist.sampling import sampler_of
 
 RUNS = 1_000
@@ -208,3 +218,105 @@ def test_the_audit_of_a_finished_release_stays_in_its_confidential_folder(tmp_pa
     assert (rows["claimed"] == 3.0).all()
     assert not rows["exceeds"].any()
     assert (rows["at_least"] > 0.3).all(), "no power"
+    assert not rows["left_out"].any()
+    assert (rows["most_that_can_be_shown"] == most_shown(200)).all()
+
+
+UNIT, PART = "privacy_unit: {column: household, most: 4}\n", Fraction(3, 4)
+
+
+def households(folder: Path) -> Path:
+    """A small release of households of four, whose budget of 3 leaves each record 3/4, with an outlier in each stratum."""
+    frame = survey(120).assign(household=[f"h{row // 4}" for row in range(120)])
+    for field in ("arts", "law"):
+        frame.loc[frame.index[frame["field"] == field][0], ["salary", "weight"]] = [200000.0, 60.0]
+    dpdist.run(dpdist.parse_job(JOB + UNIT), folder / "ws", frame)
+    return folder / "ws"
+
+
+def of_unit(job: Job, epsilon: Fraction) -> Fraction:
+    """A fault: every record is given what its unit may lose."""
+    return epsilon
+
+
+def test_what_a_record_shows_is_compared_with_its_part_of_a_units_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control: records that are given the whole of it exceed their part, though not the unit's, and the command fails."""
+    space, command = households(tmp_path), CliRunner()
+    as_claimed = bound_from_outside(space, 200).disclose_to_custodian()
+    assert (as_claimed["claimed"] == float(PART)).all()
+    assert not as_claimed["exceeds"].any()
+    monkeypatch.setattr(cell_sums, "record_epsilon", of_unit)
+    failed = command.invoke(app, ["audit", str(space), "--draws", "600", "--quiet"])
+    assert failed.exit_code == 1
+    assert "records lose more than is claimed" in " ".join(failed.output.split())
+    assert not re.search(r"\d", "".join(failed.output.split()).replace(str(space), "")), "no figures"
+    rows = pd.read_parquet(space / "confidential" / "evaluation" / "audit-lower-bounds.parquet")
+    assert rows["exceeds"].any()
+    assert (rows["at_least"] < 3.0).all()
+
+
+def test_a_records_part_of_a_concentrated_budget_is_a_square() -> None:
+    """ρ/k², told at the same δ; a unit of one record loses what is stated."""
+    of_file = Concentrated("zero_out", epsilon_of(Fraction(1, 2), DELTA), Fraction(1, 2), DELTA)
+    for most, rho in ((1, Fraction(1, 2)), (4, Fraction(1, 32))):
+        job = parse_job(JOB + UNIT.replace("4", str(most)))
+        assert claim_of_record(job, of_file) == float(epsilon_of(rho, DELTA))
+
+
+DELTA = Fraction(1, 10**6)
+
+
+@pytest.mark.parametrize("delta", [0.0, 0.01])
+@pytest.mark.parametrize("claimed", [0.5, 3.0, 8.0])
+def test_so_few_draws_are_refused_as_cannot_exceed_the_claim(claimed: float, delta: float) -> None:
+    """The fewest that can, and no fewer. Oracle: the bound of two files that nobody could mistake."""
+    fewest = draws_to_exceed(claimed, delta)
+    assert most_shown(fewest, delta) > claimed >= most_shown(fewest - 1, delta)
+    if fewest > 10:
+        near, far = np.ones((fewest, 1)), np.zeros((fewest, 1))
+        assert lower_bound(near, far, delta) == pytest.approx(most_shown(fewest, delta), rel=1e-9)
+
+
+def test_the_command_says_how_many_draws_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused before anything is drawn."""
+    dpdist.run(dpdist.parse_job(JOB.replace('"3"', '"5"')), tmp_path / "ws", survey(120))
+    monkeypatch.setattr(lower_bounds, "draws", None)
+    refused = CliRunner().invoke(app, ["audit", f"{tmp_path}/ws", "--draws", "200"])
+    assert refused.exit_code == 1
+    assert f"takes {draws_to_exceed(5.0)} draws" in " ".join(refused.output.split())
+    assert not (tmp_path / "ws" / "confidential" / "evaluation" / "audit-lower-bounds.parquet").exists()
+
+
+def test_strata_that_are_left_out_are_counted_and_an_empty_audit_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dpdist.run(dpdist.parse_job(JOB), tmp_path / "ws", survey(120))
+    real, command = lower_bounds._both, ["audit", f"{tmp_path}/ws", "--draws", "200", "--confidential"]
+
+    def improper(fit: Fit, stratum: int, *given: Any) -> tuple[Floats, Floats]:
+        if stratum in missing:
+            raise Improper("no posterior", "none")
+        return real(fit, stratum, *given)
+
+    monkeypatch.setattr(lower_bounds, "_both", improper)
+    missing = {0}
+    some = CliRunner().invoke(app, command)
+    assert some.exit_code == 0
+    assert "left out: 1 of 2 strata" in " ".join(some.output.split())
+    missing = {0, 1}
+    none = CliRunner().invoke(app, command)
+    assert none.exit_code == 1
+    assert "nothing was audited" in " ".join(none.output.split())
+
+
+def test_the_file_with_another_record_in_place_keeps_the_other_outcomes() -> None:
+    job = parse_job(JOB.replace('{epsilon: "3"}', '{epsilon: "3", adjacency: substitution}'))
+    whole, three = np.full(3, -1, dtype=np.int32), np.arange(3)
+    others = np.array([[1.0], [2.0], [3.0]])
+    file = Records(three, np.zeros(3, dtype=np.int32), 1e4 * (1.0 + three), np.ones(3), whole, others)
+    other = lower_bounds.neighbour(job, file, 1)
+    assert other.others is not None
+    np.testing.assert_array_equal(other.others, others)
+    assert list(other.outcome != file.outcome) == [False, True, False]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 
@@ -9,12 +10,15 @@ import numpy as np
 import pandas as pd
 import pytest
 from threadpoolctl import threadpool_limits
+from typer.testing import CliRunner
 
 import dpdist
+from dpdist.cli.main import app
 from dpdist.core.confidential import Confidential
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.keys import Key
 from dpdist.core.records import Frame, Records
+from dpdist.evaluation import auditing
 from dpdist.evaluation.audit import keep_audit, leave_one_out, weighting
 from dpdist.evaluation.auditing import audit, search_for
 from dpdist.job import Job, Weights
@@ -164,6 +168,28 @@ def test_a_finished_release_is_audited_rule_by_rule(released):
     assert not list((released / "public").rglob("*audit*"))
 
 
+@pytest.mark.parametrize("rule", ["fixed_point", "linear"])
+def test_a_loss_over_the_bound_is_an_error_of_the_command_if_the_rule_is_the_releases(released, monkeypatch, rule):
+    """One message, without a figure. Control: a loss under a rule that the release did not use fails nothing."""
+    real, search_of_rule, tried = auditing.leave_one_out, auditing.search_for, []
+
+    def searched(fit, number, name):
+        tried.append(name)
+        return search_of_rule(fit, number, name)
+
+    def worse(*given):
+        kept = real(*given).disclose_to_custodian()
+        return Confidential(kept.assign(exceeds=tried[-1] == rule))
+
+    monkeypatch.setattr(auditing, "search_for", searched)
+    monkeypatch.setattr(auditing, "leave_one_out", worse)
+    command = ["audit", str(released), "--records", "2", "--all-rules", "--quiet"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == (1 if rule == "fixed_point" else 0)
+    assert ("records lose more than is claimed" in " ".join(done.output.split())) == (rule == "fixed_point")
+    assert not re.search(r"\d", "".join(done.output.split()).replace(str(released), ""))
+
+
 def survey(path, seed):
     """Two fields of 250 records, salaries and weights lognormal."""
     rng = np.random.default_rng(seed)
@@ -204,8 +230,12 @@ def test_what_has_no_closed_form_is_not_audited(released, tmp_path):
         audit(tmp_path / "alone")
     other = tmp_path / "other"
     shutil.copytree(released, other)
-    for name in ("job.json", "identity.json"):  # in both, so that it is the job that the run began with
-        path = other / "confidential" / name
-        path.write_text(re.sub(r',\s*"aim":\s*[0-9.]+', "", path.read_text()).replace('"weighted"', '"censor_uw"'))
+    edited, identity = (other / "confidential" / name for name in ("job.json", "identity.json"))
+    censored = json.loads(edited.read_text()) | {"mechanism": {"name": "censor_uw"}}
+    job = Job.model_validate(censored)
+    edited.write_text(job.model_dump_json())
+    began = json.loads(identity.read_text())
+    began["job"] = job.identity  # in both, so that it is the job that the run began with
+    identity.write_text(json.dumps(began))
     with pytest.raises(WorkspaceError, match="censor_uw"):
         audit(other)
