@@ -144,6 +144,7 @@ def rehearse(
 def public_source(job: Job, public: Path | None) -> Source:
     """The file that is named, the job's reference, or a simulated twin. Raises `JobError` where there is none."""
     given = job.reference
+    _refuse_the_input(job, public if public is not None else given.path if given is not None else None)
     if public is not None:
         return open_file(public, given if given is not None else job.input)
     if given is not None and given.path is not None:
@@ -155,6 +156,18 @@ def public_source(job: Job, public: Path | None) -> Source:
         remedy = "name a public file with the job's columns by --public"
         raise JobError(job.dataset, [Problem("reference", "no public file to rehearse on", "reference.path", remedy)])
     return simulated_source(simulated)
+
+
+def _refuse_the_input(job: Job, public: str | Path | None) -> None:
+    """A file is told by its place on the disk: nothing of it is read, so that a copy goes unseen."""
+    confidential = job.input.path
+    if public is None or confidential is None or not Path(public).exists() or not Path(confidential).exists():
+        return
+    if Path(public).samefile(confidential):
+        remedy = "name a file that is public: a rehearsal shows its errors, at no cost and without noise on them"
+        raise JobError(
+            job.dataset, [Problem("rehearsal", "the public file is the job's own input", "another file", remedy)]
+        )
 
 
 def halved(job: Job, source: Source, records: int | None) -> Halves:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from fractions import Fraction
 from typing import Any, NamedTuple, get_args
 
 from dpdist.core.errors import JobError
 from dpdist.job import SAMPLERS, Family, Job, budget_text
+from dpdist.job.earlier import HISTOGRAM_SHARE
 from dpdist.job.families import FAMILIES
 from dpdist.job.loading import job_of
 from dpdist.job.mechanisms import SPECS
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.privacy.guarantees import NoGuarantee
 
-HISTOGRAM_SHARE = Fraction(3, 10)
-"""Of ε, where a mechanism pays for histograms in place of a reference."""
 OF_THE_RUN = ("compare", "ledger", "runtime", "record", "approval", "accept", "correction")
 """Keys that belong to a run of the confidential file: the recommended job has them again."""
 NOT_ASKED = ("extends", "input", "reference", "calibration", "sampler", *OF_THE_RUN)

@@ -175,6 +175,19 @@ def test_a_job_without_a_public_file_names_the_option() -> None:
         public_source(job, None)
 
 
+def test_the_confidential_file_is_refused_as_the_public_one(tmp_path: Path) -> None:
+    """By either name, and by a link to it. Control: a file that only looks like it is taken."""
+    for name in ("now.csv", "alike.csv"):
+        (tmp_path / name).write_text("weight,pay,town\n1,2,a\n")
+    (tmp_path / "link.csv").symlink_to(tmp_path / "now.csv")
+    job = parse_job(JOB)
+    job = job.model_copy(update={"input": job.input.model_copy(update={"path": str(tmp_path / "now.csv")})})
+    for name in ("now.csv", "link.csv"):
+        with pytest.raises(JobError, match="the public file is the job's own input"):
+            public_source(job, tmp_path / name)
+    assert public_source(job, tmp_path / "alike.csv").columns == ["weight", "pay", "town"]
+
+
 def test_a_simulated_job_rehearses_on_a_twin() -> None:
     """Another draw of the same survey: the confidential one's seed gives the confidential file."""
     job = load_job("doctorates")
