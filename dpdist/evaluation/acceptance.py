@@ -117,9 +117,9 @@ def refuse_unmet(measured: Iterable[Measured]) -> None:
 IN_WORDS = (
     "before anything was published, these gates were measured under noise at a part of ε, and all of them were met. The "
     "gates' answer is inside ε; runs in other workspaces, and a later decision to withhold, are not. `measured` is the "
-    "noisy value: of the largest and the median the error as a share of the published figure, of coverage the distance, in half "
-    "widths of the published interval, that the wanted share of direct figures does not exceed. Gates were measured on "
-    "`tables`: any other table, also one added later, was not gated"
+    "noisy value: of the largest and the median the error as a share of the published figure, of coverage the distance, "
+    "in half widths of the published interval, that the wanted share of direct figures does not exceed. Gates were "
+    "measured on `tables`: any other table, also one added later, was not gated"
 )
 
 
