@@ -28,7 +28,7 @@ WITHHELD = (
 
 LOOKED = (
     "Whoever has read this and then decides whether to publish decides by the records, which is in no ε. Gates that are "
-    "chosen beforehand (job key accept) are measured under noise, and the decision is then inside ε."
+    "chosen beforehand (job key accept) are measured under noise, and their answer is inside ε."
 )
 
 

@@ -1,4 +1,4 @@
-"""Gates on a release, measured under noise before it is published, so that the decision is inside ε (docs/methods.md §7c).
+"""Gates on a release, measured under noise before it is published, so that their answer is inside ε (docs/methods.md §7c).
 
 A gate is a limit on an order statistic of errors: the largest, the median, or for coverage the quantile of the distance to
 an interval's middle, in half widths, at the wanted share (it is at most 1 where that share of intervals holds). Why one
@@ -115,10 +115,11 @@ def refuse_unmet(measured: Iterable[Measured]) -> None:
 
 
 IN_WORDS = (
-    "before anything was published, these gates were measured under noise at a part of ε, and all of them were met: that "
-    "this release exists is inside ε. `measured` is the noisy value: of the largest and the median the error as a share of "
-    "the published figure, of coverage the distance, in half widths of the published interval, that the wanted share of "
-    "direct figures does not exceed. Gates were measured on `tables`: any other table, also one added later, was not gated"
+    "before anything was published, these gates were measured under noise at a part of ε, and all of them were met. The "
+    "gates' answer is inside ε; runs in other workspaces, and a later decision to withhold, are not. `measured` is the "
+    "noisy value: of the largest and the median the error as a share of the published figure, of coverage the distance, "
+    "in half widths of the published interval, that the wanted share of direct figures does not exceed. Gates were "
+    "measured on `tables`: any other table, also one added later, was not gated"
 )
 
 

@@ -113,6 +113,8 @@ def test_a_release_that_meets_its_gates_says_so_and_costs_its_whole_budget(tmp_p
     said = made.statement
     assert (said["epsilon"], said["epsilon_per_set"], said["substitution_epsilon"]) == ("3", "2", "3")
     assert "ε = 1 of it for the gates" in said["composition"]
+    inside = "The gates' answer is inside ε; runs in other workspaces, and a later decision to withhold, are not."
+    assert inside in said["acceptance"]["in_words"]
     assert total(charges(Ledger(f"{tmp_path}/ledger.sqlite").entries(), "small")) == 3
     largest, median, coverage = said["acceptance"]["gates"]
     assert all(gate["accepted"] for gate in (largest, median, coverage))
