@@ -225,9 +225,7 @@ class Job(Frozen):
     @property
     def gated(self) -> bool:
         """True if gates may be measured beside the release: it is strict, by noise of pure ε on one set of statistics."""
-        return (
-            self.mechanism.statistics in GATED and self.mechanism.adds_noise and self.strict and self.budget.delta is None
-        )
+        return self.mechanism.statistics in GATED and self.strict and self.budget.delta is None
 
     @property
     def has_reference(self) -> bool:
