@@ -154,6 +154,9 @@ class WholeTables(Noisy):
     gives: ClassVar[frozenset[StatisticName]] = frozenset({"count", "mean", "total"})
     shape: ClassVar[bool] = False
 
+    def against_noisy_frame(self, job: Job) -> str:
+        return "local sensitivities promise nothing" if self.sensitivity == "local" else ""
+
     def guarantee(self, job: Job) -> Guarantee:
         return "none" if self.sensitivity == "local" else "strict"
 

@@ -51,6 +51,11 @@ class Modips(Noisy):
         """True if the law has levels."""
         return self.law in ("bernoulli", "multinomial")
 
+    def against_noisy_frame(self, job: Job) -> str:
+        if self.truncation != "bounded":
+            return ""
+        return "sums beyond their domain are drawn again (bounded), and noisy sizes do not give that domain"
+
     def clips(self, job: Job) -> bool:
         return True
 

@@ -39,8 +39,9 @@ class ReferenceTables:
 
     def promise(self, job: Job) -> Promise:
         several = len(job.outcomes) > 1
-        public = (CLIPPED, SEVERAL, MOVES_UNKNOWN) if several else (CLIPPED, MOVES_UNKNOWN)
-        clipped = (SEVERAL_SECRET if several else CLIPPED_SECRET,) if job.sizes_secret else public
+        moves = () if job.sizes_secret else (MOVES_UNKNOWN,)
+        public = (CLIPPED, *((SEVERAL,) if several else ()), *moves)
+        clipped = (SEVERAL_SECRET if several else CLIPPED_SECRET,) if job.sizes_in_sums else public
         tables = (ONE_BUDGET,) if len(job.tables) > 1 else ()
         guarantee = Strict(job.budget.adjacency, job.epsilon_per_set)
         promise = promise_of(job, guarantee, *clipped, *tables, FROM_REFERENCE, *referred(job))
