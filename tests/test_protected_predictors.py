@@ -20,6 +20,7 @@ import dpdist
 from dpdist.core.errors import JobError, WorkspaceError
 from dpdist.estimation.frame_table import frame_from_table
 from dpdist.job.loading import parse_job
+from dpdist.ledger.book import Ledger
 from dpdist.runtime.noisy_frame import store_noisy_frame
 from dpdist.storage.tables import read_table
 from dpdist.storage.workspace import Workspace
@@ -141,6 +142,7 @@ def test_publishing_again_gives_the_same_bytes(tmp_path: Path) -> None:
 
 def test_a_ledger_is_charged_for_the_counts_and_the_tables(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    Ledger(url).begin()
     dpdist.run(said(tmp_path, ledger={"url": url, "total": "2"}), tmp_path / "work")
     with create_engine(url).connect() as connection:
         entries = [json.loads(row[0]) for row in connection.execute(text("select entry from entries"))]
