@@ -29,7 +29,6 @@ from dpdist.mechanisms.modips.statement import (
     TRUNCATION,
 )
 from dpdist.mechanisms.modips.truncation import CANDIDATES, clamped, truncated
-from dpdist.mechanisms.on_reference import Learned
 from dpdist.mechanisms.promises import of_frame, parallel, promise_of, with_frame
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.guarantees import Promise, Strict
@@ -61,7 +60,7 @@ class Modips:
         )
         return replace(found, total=with_frame(job, total), per_set=once, composition=composition + of_frame(job))
 
-    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:
+    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: None = None) -> Rounds:
         assert isinstance(model, Sanitized)
         assert isinstance(job.mechanism, Settings)
         return modips(model, job.synthetic_sets, job.mechanism.nested, float(job.epsilon_of_tables), recorder)

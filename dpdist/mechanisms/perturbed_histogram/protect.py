@@ -12,7 +12,6 @@ from dpdist.core.digests import digest
 from dpdist.engine.protocol import Noise, Pass, Released, Rounds, StratumRecorder
 from dpdist.job import Job
 from dpdist.mechanisms.counting import Count
-from dpdist.mechanisms.on_reference import Learned
 from dpdist.mechanisms.perturbed_histogram.release import Histogram
 from dpdist.mechanisms.perturbed_histogram.statement import COUNTS
 from dpdist.mechanisms.promises import promise_of
@@ -31,7 +30,7 @@ class PerturbedHistogram:
         moves = () if job.sizes_secret else (MOVES_EXCHANGED,)
         return promise_of(job, Strict(job.budget.adjacency, job.epsilon_per_set), COUNTS, *moves)
 
-    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:
+    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: None = None) -> Rounds:
         assert isinstance(model, Histogram)
         return perturbed_histogram(model, float(job.epsilon_per_set), job.synthetic_sets, recorder)
 
