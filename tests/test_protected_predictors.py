@@ -14,12 +14,12 @@ import pandas as pd
 import pytest
 import yaml
 from named_draws import Drawn, named
-from sqlalchemy import create_engine, text
 
 import dpdist
 from dpdist.core.errors import JobError, WorkspaceError
 from dpdist.estimation.frame_table import frame_from_table
 from dpdist.job.loading import parse_job
+from dpdist.ledger.accounts import charges
 from dpdist.ledger.book import Ledger
 from dpdist.runtime.noisy_frame import store_noisy_frame
 from dpdist.storage.tables import read_table
@@ -144,9 +144,7 @@ def test_a_ledger_is_charged_for_the_counts_and_the_tables(tmp_path: Path) -> No
     url = f"sqlite:///{tmp_path / 'ledger.db'}"
     Ledger(url).begin()
     dpdist.run(said(tmp_path, ledger={"url": url, "total": "2"}), tmp_path / "work")
-    with create_engine(url).connect() as connection:
-        entries = [json.loads(row[0]) for row in connection.execute(text("select entry from entries"))]
-    assert {each["epsilon"] for each in entries if "epsilon" in each} == {"1"}
+    assert [str(charge.budget) for charge in charges(Ledger(url).entries(), "shielded")] == ["1"]
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
