@@ -71,7 +71,7 @@ def warned(plan: Plan) -> Iterator[str]:
     if noises is not None and noises.drowned:
         yield f"at ε = {epsilon:g} noise would drown {_drowned(noises)}; dpdist plan --for-error .5 tells what is needed"
     elif noises is None and plan.promise.total.name != "none" and epsilon < SMALL_EPSILON:
-        yield f"ε = {epsilon:g} is small, and noise is not known beforehand here: dpdist rehearse measures it on public data"
+        yield f"ε = {epsilon:g} is small, and noise is not known beforehand: dpdist rehearse measures it on public data"
 
 
 def _drowned(noises: Expected) -> str:

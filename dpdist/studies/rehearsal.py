@@ -25,7 +25,7 @@ from dpdist.studies.rehearsal_halves import Halves, halved, public_reference, pu
 from dpdist.studies.rehearsal_trials import COLUMNS, Confirmed, Trial, confirmed, trial
 
 
-class Found(NamedTuple):
+class Findings(NamedTuple):
     """Trials in the order of the rule, the first recommended, and whether it is good enough on both halves; trials on the
     other half by label; what could not be run."""
 
@@ -41,19 +41,19 @@ class Rehearsal(NamedTuple):
     job: Job
     source: str
     records: int
-    found: Found
+    findings: Findings
 
     @property
     def trials(self) -> list[Trial]:
-        return self.found.trials
+        return self.findings.trials
 
     @property
     def refused(self) -> list[Refused]:
-        return self.found.refused
+        return self.findings.refused
 
     @property
     def good(self) -> bool:
-        return self.found.good
+        return self.findings.good
 
     @property
     def best(self) -> Trial:
@@ -63,7 +63,7 @@ class Rehearsal(NamedTuple):
     @property
     def confirmed(self) -> Trial | None:
         """The recommended mechanism on the other half; None where it could not be run there."""
-        return self.found.confirmed[self.best.candidate.label]
+        return self.findings.confirmed[self.best.candidate.label]
 
 
 def rehearse(
@@ -86,11 +86,11 @@ def rehearse(
     source = public_source(job, public)
     halves = halved(job, source, records)
     with tempfile.TemporaryDirectory(prefix="dpdist-") as name:
-        found = tried(job, halves, public_reference(job, public), Path(name), listener, chains)
-    made = Rehearsal(job, source.name, halves.table.num_rows, found)
+        findings = tried(job, halves, public_reference(job, public), Path(name), listener, chains)
+    made = Rehearsal(job, source.name, halves.table.num_rows, findings)
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / "rehearsal.csv", _csv(made.trials))
-    write_text(out / "confirmation.csv", _csv([each for each in found.confirmed.values() if each is not None]))
+    write_text(out / "confirmation.csv", _csv([each for each in findings.confirmed.values() if each is not None]))
     write_text(out / "recommended.yaml", recommended(made, out))
     write_text(out / "index.html", page(made))
     return made
@@ -98,7 +98,7 @@ def rehearse(
 
 def tried(
     job: Job, halves: Halves, ground: dict[str, Any], folder: Path, listener: Listener, chains: bool = False
-) -> Found:
+) -> Findings:
     """Trials on one half, the best ones on the other half too. Raises `JobError` where nothing could be run."""
     current, earlier = halves.written(0, folder)
     wanted, refused = candidates(job, str(earlier), ground, chains)
@@ -126,7 +126,7 @@ def tried(
             finally:
                 tick(1)
 
-    return Found(*confirmed(trials, again), refused)
+    return Findings(*confirmed(trials, again), refused)
 
 
 def recommended(made: Rehearsal, out: Path) -> str:

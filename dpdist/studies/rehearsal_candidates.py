@@ -143,7 +143,7 @@ def _clipped(job: Job, terms: Terms) -> Terms:
     return terms | {"columns": columns}
 
 
-def _weight_unclipped(job: Job, terms: Terms) -> Terms:
+def _weight_as_it_came(job: Job, terms: Terms) -> Terms:
     columns = {name: dict(each) for name, each in terms["columns"].items()}
     if (weight := job.survey.weight) in columns:
         columns[str(weight)].pop("outside", None)
@@ -162,7 +162,7 @@ def _plain_model(job: Job, terms: Terms) -> Terms:
 
 CHANGES: tuple[Callable[[Job, Terms], Terms], ...] = (
     *(_without("sampler", "diagnostics"), _without("record"), _without("fit"), _without("synthetic_sets")),
-    *(_one_fit, _fit_by_cell, _without("microdata"), _clipped, _weight_unclipped, _plain_model, _proper_prior),
+    *(_one_fit, _fit_by_cell, _without("microdata"), _clipped, _weight_as_it_came, _plain_model, _proper_prior),
 )
 """What may be changed for a mechanism, in the order in which it is done."""
 
