@@ -11,7 +11,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
@@ -22,48 +22,7 @@ from dpdist.job import Job
 from dpdist.job.yaml_lines import written
 from dpdist.studies.rehearsal_candidates import Candidate, Refused, candidates
 from dpdist.studies.rehearsal_halves import Halves, halved, public_reference, public_source
-from dpdist.studies.rehearsal_trials import COLUMNS, Confirmed, Trial, confirmed, trial
-
-
-class Findings(NamedTuple):
-    """Trials in the order of the rule, the first recommended, and whether it is good enough on both halves; trials on the
-    other half by label; what could not be run."""
-
-    trials: list[Trial]
-    good: bool
-    confirmed: Confirmed
-    refused: list[Refused]
-
-
-class Rehearsal(NamedTuple):
-    """A job, the public file that it was rehearsed on, and what was found."""
-
-    job: Job
-    source: str
-    records: int
-    findings: Findings
-
-    @property
-    def trials(self) -> list[Trial]:
-        return self.findings.trials
-
-    @property
-    def refused(self) -> list[Refused]:
-        return self.findings.refused
-
-    @property
-    def good(self) -> bool:
-        return self.findings.good
-
-    @property
-    def best(self) -> Trial:
-        """What is recommended."""
-        return self.trials[0]
-
-    @property
-    def confirmed(self) -> Trial | None:
-        """The recommended mechanism on the other half; None where it could not be run there."""
-        return self.findings.confirmed[self.best.candidate.label]
+from dpdist.studies.rehearsal_trials import COLUMNS, Findings, Rehearsal, Trial, confirmed, trial
 
 
 def rehearse(

@@ -10,9 +10,8 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from dpdist.studies.rehearsal import Rehearsal
 from dpdist.studies.rehearsal_candidates import Refused
-from dpdist.studies.rehearsal_trials import RULE, Trial
+from dpdist.studies.rehearsal_trials import RULE, Rehearsal, Trial
 from dpdist.studies.svg import inline
 
 LEAST_DRAWN = 0.01

@@ -7,15 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from dpdist.evaluation.summary import by_statistic
 from dpdist.evaluation.verdict import holds_direct, labels_of
+from dpdist.job import Job
 from dpdist.job.loading import job_of
 from dpdist.release import run
-from dpdist.studies.rehearsal_candidates import Candidate
+from dpdist.studies.rehearsal_candidates import Candidate, Refused
 
 GOOD_COVERAGE, GOOD_ERROR = 0.85, 1.0
 RULE = (
@@ -122,3 +124,44 @@ def confirmed(trials: Sequence[Trial], again: Callable[[Candidate], Trial | None
         if first.candidate.label in other:
             return ordered, good(first), other
         other[first.candidate.label] = again(first.candidate)
+
+
+class Findings(NamedTuple):
+    """Trials in the order of the rule, the first recommended, and whether it is good enough on both halves; trials on the
+    other half by label; what could not be run."""
+
+    trials: list[Trial]
+    good: bool
+    confirmed: Confirmed
+    refused: list[Refused]
+
+
+class Rehearsal(NamedTuple):
+    """A job, the public file that it was rehearsed on, and what was found."""
+
+    job: Job
+    source: str
+    records: int
+    findings: Findings
+
+    @property
+    def trials(self) -> list[Trial]:
+        return self.findings.trials
+
+    @property
+    def refused(self) -> list[Refused]:
+        return self.findings.refused
+
+    @property
+    def good(self) -> bool:
+        return self.findings.good
+
+    @property
+    def best(self) -> Trial:
+        """What is recommended."""
+        return self.trials[0]
+
+    @property
+    def confirmed(self) -> Trial | None:
+        """The recommended mechanism on the other half; None where it could not be run there."""
+        return self.findings.confirmed[self.best.candidate.label]

@@ -14,10 +14,10 @@ from dpdist.cli.main import app
 from dpdist.core.errors import JobError
 from dpdist.job.loading import job_of, load_job, parse_job
 from dpdist.release import run
-from dpdist.studies.rehearsal import Rehearsal, rehearse
+from dpdist.studies.rehearsal import rehearse
 from dpdist.studies.rehearsal_candidates import Candidate, candidates
 from dpdist.studies.rehearsal_halves import halved, public_reference, public_source
-from dpdist.studies.rehearsal_trials import COLUMNS, RULE, Trial, cells_of, confirmed
+from dpdist.studies.rehearsal_trials import COLUMNS, RULE, Rehearsal, Trial, cells_of, confirmed
 
 JOB = """
 dataset: people
