@@ -54,6 +54,8 @@ def rehearse(
             out.print(f"On the other half: {errors}", markup=False)
         for each in made.best.candidate.changed:
             out.print(f"Changed: {each}", markup=False)
+        if made.caution:
+            out.print(f"caution: in the public file {made.caution}", markup=False)
         out.print(f"{to / 'index.html'}, {to / 'recommended.yaml'}", markup=False)
 
     guarded(act, show_values=True)

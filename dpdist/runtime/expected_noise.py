@@ -69,9 +69,14 @@ def warned(plan: Plan) -> Iterator[str]:
     """A line where noise drowns cells; one where ε is small and noise is not known beforehand."""
     noises, epsilon = expected_noise(plan), float(plan.job.budget.epsilon)
     if noises is not None and noises.drowned:
-        yield f"at ε = {epsilon:g} noise would drown {_drowned(noises)}; dpdist plan --for-error .5 tells what is needed"
+        cells = f"{_about(noises)}{_drowned(noises)}"
+        yield f"at ε = {epsilon:g} noise would drown {cells}; dpdist plan --for-error .5 tells what is needed"
     elif noises is None and plan.promise.total.name != "none" and epsilon < SMALL_EPSILON:
         yield f"ε = {epsilon:g} is small, and noise is not known beforehand: dpdist rehearse measures it on public data"
+
+
+def _about(noises: Expected) -> str:
+    return "at least " if noises.at_least else "about "
 
 
 def _drowned(noises: Expected) -> str:
@@ -81,7 +86,7 @@ def _drowned(noises: Expected) -> str:
 def in_words(noises: Expected) -> Iterator[str]:
     """Lines for people: over all cells, and the noisiest of every table."""
     known = noises.cells[noises.cells["noise"].notna()]
-    about = "at least " if noises.at_least else "about "
+    about = _about(noises)
     largest = known.iloc[int(np.argmax(known["noise"].to_numpy()))]
     yield (
         f"{about}{noises.median:.2g} of a direct standard error in the median of {len(known):,} cells, "

@@ -19,10 +19,14 @@ from dpdist.core.errors import DpdistError, JobError, Problem
 from dpdist.core.files import write_text
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.job import Job
+from dpdist.job.loading import job_of
 from dpdist.job.yaml_lines import written
+from dpdist.privacy import small_counts
 from dpdist.studies.rehearsal_candidates import Candidate, Refused, candidates
 from dpdist.studies.rehearsal_halves import Halves, halved, public_reference, public_source
 from dpdist.studies.rehearsal_trials import COLUMNS, Findings, Rehearsal, Trial, confirmed, trial
+from dpdist.survey.prepare import take_census
+from dpdist.survey.source import TableSource
 
 
 def rehearse(
@@ -46,7 +50,7 @@ def rehearse(
     halves = halved(job, source, records)
     with tempfile.TemporaryDirectory(prefix="dpdist-") as name:
         findings = tried(job, halves, public_reference(job, public), Path(name), listener, chains)
-    made = Rehearsal(job, source.name, halves.table.num_rows, findings)
+    made = Rehearsal(job, source.name, halves.table.num_rows, findings, small(findings.trials[0].candidate, halves))
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / "rehearsal.csv", _csv(made.trials))
     write_text(out / "confirmation.csv", _csv([each for each in findings.confirmed.values() if each is not None]))
@@ -88,6 +92,12 @@ def tried(
     return Findings(*confirmed(trials, again), refused)
 
 
+def small(best: Candidate, halves: Halves) -> str:
+    """What `validate` says of small sample counts, of the whole public file: a rehearsal runs all the same."""
+    whole = job_of(best.recommended).by_record
+    return small_counts.caution(whole, take_census(whole, TableSource(halves.table, text_only=halves.text_only)).frame)
+
+
 def recommended(made: Rehearsal, out: Path) -> str:
     """The job under the first mechanism, with the job's own input and reference, in a file of the folder `out`."""
     best, job = made.best, made.job
@@ -101,6 +111,7 @@ def recommended(made: Rehearsal, out: Path) -> str:
     head += [f"Median error of the worst statistic: {best.error:.2f} direct standard errors on a half of {made.source}."]
     if made.confirmed is not None:
         head += [f"On the other half: {made.confirmed.error:.2f}, and intervals hold {made.confirmed.coverage:.2f}."]
+    head += [f"Caution: in the public file {made.caution}"] if made.caution else []
     head += ["Changed from the job:" if best.candidate.changed else "Nothing is changed from the job."]
     head += [f"  {each}" for each in best.candidate.changed]
     return "".join(f"# {line}\n" for line in head) + written({key: each for key, each in terms.items() if each})

@@ -137,12 +137,13 @@ class Findings(NamedTuple):
 
 
 class Rehearsal(NamedTuple):
-    """A job, the public file that it was rehearsed on, and what was found."""
+    """A job, the public file that it was rehearsed on, what was found, and why a run on a file like it would refuse."""
 
     job: Job
     source: str
     records: int
     findings: Findings
+    caution: str = ""
 
     @property
     def trials(self) -> list[Trial]:

@@ -14,9 +14,10 @@ from dpdist.cli.main import app
 from dpdist.core.errors import JobError
 from dpdist.job.loading import job_of, load_job, parse_job
 from dpdist.release import run
-from dpdist.studies.rehearsal import rehearse
+from dpdist.studies.rehearsal import recommended, rehearse, small
 from dpdist.studies.rehearsal_candidates import Candidate, candidates
 from dpdist.studies.rehearsal_halves import halved, public_reference, public_source
+from dpdist.studies.rehearsal_page import page
 from dpdist.studies.rehearsal_trials import COLUMNS, RULE, Rehearsal, Trial, cells_of, confirmed
 
 JOB = """
@@ -37,7 +38,7 @@ tables: [{name: incomes, by: [region], statistics: [count, {mean: income}]}]
 PUBLIC = {"path": "earlier.parquet", "provenance": "the public file of 2022"}
 
 
-def people(seed: int, records: int = 1200) -> pd.DataFrame:
+def people(seed: int, records: int = 900) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
     region = rng.choice(["north", "south", "east"], records)
     income = np.exp(rng.normal(10.3, 0.5, records)).round()
@@ -127,6 +128,23 @@ def test_the_recommended_job_runs(rehearsed: tuple[Path, Rehearsal]) -> None:
     release = run(job, folder / "ws", counted=False)
     assert release.statement["epsilon"] == "2"
     (folder / "confidential.parquet").unlink()
+
+
+def test_small_counts_that_a_run_refuses_are_told(tmp_path: Path, rehearsed: tuple[Path, Rehearsal]) -> None:
+    """Of the whole public file, on page and job. Control: a file without any."""
+    rows = people(1, 300)
+    rows.loc[:1, "region"] = "west"
+    rows.to_parquet(tmp_path / "few.parquet")
+    job = parse_job(JOB.replace("south, east]", "south, east, west]").replace("earlier", f"{tmp_path}/few"))
+    best = candidates(job, "earlier.parquet", PUBLIC)[0][0]
+    told = small(best, halved(job, public_source(job, None), None))
+    assert told.startswith("1 of 4 published sample counts are below 3, 0 of them of one record")
+    made = rehearsed[1]
+    assert made.caution == ""
+    assert all("Caution" not in text for text in (page(made), recommended(made, tmp_path)))
+    assert all(
+        "1 of 4" in text for made in [made._replace(caution=told)] for text in (page(made), recommended(made, tmp_path))
+    )
 
 
 def test_the_page_states_the_rule_and_what_was_not_run(rehearsed: tuple[Path, Rehearsal]) -> None:
