@@ -63,19 +63,19 @@ def write_sdmx(folder: Path, job: Job, tables: Sequence[tuple[Printed, pa.Table]
 
     folder.mkdir()
     made: list[Any] = []
-    for said, (form, table) in zip(job.tables, tables, strict=True):
-        cube = Cube(job, job.presentation.sdmx, said, form)
+    for table, (form, published) in zip(job.tables, tables, strict=True):
+        cube = Cube(job, job.presentation.sdmx, table, form)
         made += [each for each in cube.structures(str(statement["guarantee_in_words"])) if each not in made]
-        data = PandasDataset(structure=cube.schema, data=cube.observations(table))
-        write_csv([data], output_path=folder / f"{said.name}.csv")
+        data = PandasDataset(structure=cube.schema, data=cube.observations(published))
+        write_csv([data], output_path=folder / f"{table.name}.csv")
     header = Header(
         id=identifier(job.dataset), prepared=CREATED, sender=Organisation(job.presentation.sdmx.agency.replace(".", "_"))
     )
-    said = json.loads(str(write_structure(made, header=header)))
-    for each in said["data"]["dataStructures"]:  # pysdmx writes an empty list, which SDMX's schema refuses
+    message = json.loads(str(write_structure(made, header=header)))
+    for each in message["data"]["dataStructures"]:  # pysdmx writes an empty list, which SDMX's schema refuses
         if not each["dataStructureComponents"].get("groups", True):
             del each["dataStructureComponents"]["groups"]
-    write_json(folder / "structure.json", said)
+    write_json(folder / "structure.json", message)
 
 
 def identifier(text: str, taken: Sequence[str] = ()) -> str:
@@ -109,14 +109,14 @@ class Part(NamedTuple):
 class Cube:
     """One table as a dataflow: its code lists, concepts, structure, and observations."""
 
-    def __init__(self, job: Job, sdmx: Sdmx, said: Table, form: Printed):
-        self.job, self.sdmx, self.said, self.form = job, sdmx, said, form
-        self.id = identifier(said.name)
+    def __init__(self, job: Job, sdmx: Sdmx, table: Table, form: Printed):
+        self.job, self.sdmx, self.table, self.form = job, sdmx, table, form
+        self.id = identifier(table.name)
         self.time = "TIME_PERIOD" if PERIOD.fullmatch(job.period) else "PERIOD"
         fixed = ("STATISTIC", "OBS_VALUE", self.time, *LIMITS, "OBS_STATUS", "CONF_STATUS")
-        self.columns = identifiers(said.by, *fixed)
-        self.levels = {name: identifiers(list(map(str, job.columns[name].levels or ()))) for name in said.by}
-        self.statistics = list(identifiers([" ".join(filter(None, (s.label, s.about))) for s in said.statistics]).values())
+        self.columns = identifiers(table.by, *fixed)
+        self.levels = {name: identifiers(list(map(str, job.columns[name].levels or ()))) for name in table.by}
+        self.statistics = list(identifiers([" ".join(filter(None, (s.label, s.about))) for s in table.statistics]).values())
         self.parts = [*self._dimensions(), Part("OBS_VALUE", "Observation value", "M", dtype="Double")]
         self.parts += [Part(name, head, "A", dtype="Double") for name, (_, head) in LIMITS.items()]
         self.parts += [Part("OBS_STATUS", "Observation status", "A", STATUS)]
@@ -124,10 +124,12 @@ class Cube:
 
     def _dimensions(self) -> Iterator[Part]:
         text = self.job.presentation
-        for name in self.said.by:
+        for name in self.table.by:
             labels = {code: text.level(name, level) for level, code in self.levels[name].items()}
-            yield Part(self.columns[name], text.label(name), "D", {**({ALL: TOTAL} if self.said.margins else {}), **labels})
-        heads = [head_of(text, statistic) for statistic in self.said.statistics]
+            yield Part(
+                self.columns[name], text.label(name), "D", {**({ALL: TOTAL} if self.table.margins else {}), **labels}
+            )
+        heads = [head_of(text, statistic) for statistic in self.table.statistics]
         yield Part("STATISTIC", "Statistic", "D", dict(zip(self.statistics, heads, strict=True)))
         kind = "ObservationalTimePeriod" if self.time == "TIME_PERIOD" else "String"
         yield Part(self.time, "Period", "D", dtype=kind)
@@ -183,11 +185,14 @@ class Cube:
         flow = Dataflow(id=self.id, name=title, description=guarantee, structure=definition, **own)
         return [*lists, ConceptScheme(id=f"CS_{self.id}", name=title, items=concepts, **own), definition, flow]
 
-    def observations(self, table: pa.Table) -> pd.DataFrame:
+    def observations(self, published: pa.Table) -> pd.DataFrame:
         """The printed estimator's figures, unrounded, one row a cell and statistic."""
-        rows = shown_rows(table, self.form.estimator).to_pandas()
+        rows = shown_rows(published, self.form.estimator).to_pandas()
         made = pd.DataFrame(
-            {self.columns[name]: [ALL if v == TOTAL else self.levels[name][v] for v in rows[name]] for name in self.said.by}
+            {
+                self.columns[name]: [ALL if v == TOTAL else self.levels[name][v] for v in rows[name]]
+                for name in self.table.by
+            }
         )
         made["STATISTIC"] = np.resize(np.array(self.statistics, dtype=object), len(rows))
         made[self.time] = self.job.period
@@ -197,7 +202,7 @@ class Cube:
         )
         with np.errstate(invalid="ignore"):
             margin = scipy.stats.t.ppf(0.95, df) * error
-        names = [statistic.name for statistic in self.said.statistics]
+        names = [statistic.name for statistic in self.table.statistics]
         quality = rated(self.job.presentation.quality, names, value, error, margin)
         shown = quality.printed.ravel()
         columns = {"OBS_VALUE": "estimate", **{name: column for name, (column, _) in LIMITS.items()}}
