@@ -48,7 +48,7 @@ def _rows(release: ReleasedObject, stratum: int) -> list[dict[str, Any]]:
     levels = {name: str(frame.levels[name][frame.codes[name][first]]) for name in frame.strata}
     theta = release.theta(model, stratum, 0)
     tree, found = model.tree(theta), []
-    for key in model.told(theta):
+    for key in model.keys_of(theta):
         noise = 2.0 * (float(model.scale_of(key)) * model.weights[1] / UNIT) ** 2
         name = " x ".join(model.columns[column] for column in key)
         for cell, value in zip(model.labelled(release.job, key), tree.table(key).ravel().tolist(), strict=True):

@@ -273,7 +273,7 @@ def _marginals(release: ReleasedObject, model: Marginals, stratum: int, theta: D
     """A table after another; cells are levels of its columns, beside those of the stratum."""
     whole = {name: level for name, level in _cells(release, model, stratum)[0].items() if name in release.frame.strata}
     cap = model.weights[1] if release.job.survey.weight is not None else None
-    keys = model.told(theta)
+    keys = model.keys_of(theta)
     for key, values in model.split(keys, theta["sums"]).items():
         cells = [whole | levels for levels in model.labelled(release.job, key)]
         number = sum(len(each) == len(key) for each in keys) if model.listed is None else len(keys)

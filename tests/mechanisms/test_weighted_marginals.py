@@ -236,7 +236,7 @@ def test_without_noise_the_tables_are_the_files() -> None:
 def test_without_noise_the_pairs_that_depend_are_chosen() -> None:
     """Sex and children depend only through the degree: the tree is the file's own."""
     model, theta = released(job(said=""), survey(2), quiet=True)
-    assert model.told(theta) == ((0,), (1,), (2,), (0, 1), (1, 2))
+    assert model.keys_of(theta) == ((0,), (1,), (2,), (0, 1), (1, 2))
 
 
 def test_a_choice_takes_the_largest_noisy_score_that_makes_no_loop() -> None:

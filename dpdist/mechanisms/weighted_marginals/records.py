@@ -29,7 +29,7 @@ def drawn(tree: Tree, number: int, rng: np.random.Generator) -> tuple[Ints, Floa
         for level in np.unique(codes[:, parent]):
             own = np.flatnonzero(codes[:, parent] == level)
             codes[own, column] = rng.permutation(laid_out(table[level], len(own), rng))
-    return codes, agreeing(tree, codes)
+    return codes, raked(tree, codes)
 
 
 def order(columns: int, pairs: Sequence[Marginal]) -> list[tuple[int, int | None]]:
@@ -60,7 +60,7 @@ def laid_out(counts: Floats, number: int, rng: np.random.Generator) -> Ints:
     return np.minimum(np.searchsorted(ends / ends[-1], points, side="right"), len(counts) - 1).astype(np.int64)
 
 
-def agreeing(tree: Tree, codes: Ints) -> Floats:
+def raked(tree: Tree, codes: Ints) -> Floats:
     """Weights of at least 0 under which the records' tables are the tree's; where a cell has no record, as near as scaling
     comes. They sum to the tree's total."""
     number = len(codes)

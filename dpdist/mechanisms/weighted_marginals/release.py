@@ -125,13 +125,13 @@ class Marginals(OutcomeModel):
         parts = np.split(sums, ends, axis=1)
         return {key: part.reshape(len(sums), *self.shape(key)) for key, part in zip(keys, parts, strict=True)}
 
-    def told(self, theta: Draws) -> tuple[Marginal, ...]:
+    def keys_of(self, theta: Draws) -> tuple[Marginal, ...]:
         """Which tables were released."""
         return tuple(tuple(int(c) for c in row if c >= 0) for row in theta["tables"][0])
 
     def tree(self, theta: Draws) -> Tree:
         """One distribution that agrees with all released tables, in weights."""
-        keys, unit = self.told(theta), self.weights[1] / UNIT
+        keys, unit = self.keys_of(theta), self.weights[1] / UNIT
         scales = tuple(float(self.scale_of(key)) * unit for key in keys)
         return _tree_of(self.sizes, keys, scales, self.ends, (theta["sums"][0] * unit).tobytes())
 
@@ -182,7 +182,7 @@ class Marginals(OutcomeModel):
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """Margins of the same tables under other noise: for standard errors, not for release."""
-        tree, keys = self.tree(theta), self.told(theta)
+        tree, keys = self.tree(theta), self.keys_of(theta)
         found = [np.empty((draws, size)) for size in self.sizes]
         scales = {key: float(self.scale_of(key)) * self.weights[1] / UNIT for key in keys}
         for draw in range(draws):
@@ -212,7 +212,7 @@ class Marginals(OutcomeModel):
         return Draws({"sums": sums[None], "tables": tables})
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
-        tables = self.split(self.told(theta), theta["sums"])
+        tables = self.split(self.keys_of(theta), theta["sums"])
         return {
             "prior": "proper",
             "noise": f"discrete Laplace, in units of 1/{UNIT} of the weight's upper bound",
