@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import ceil, floor, prod
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from dpdist.job.contradiction import Contradiction, declared, listed
+from dpdist.job.data import Column
 from dpdist.job.mechanism import Noisy
 from dpdist.job.names import Statistics
-
-if TYPE_CHECKING:
-    from dpdist.job.data import Column
-    from dpdist.job.whole import Job
+from dpdist.job.view import JobView
 
 MOST_LEVELS = 10_000
 MOST_CELLS = 1_000_000
@@ -35,10 +33,10 @@ class WeightedMarginals(Noisy):
     statistics: ClassVar[Statistics | None] = "marginals"
     several_outcomes: ClassVar[bool] = True
 
-    def clips(self, job: Job) -> bool:
+    def clips(self, job: JobView) -> bool:
         return True
 
-    def contradictions(self, job: Job) -> Iterator[Contradiction]:
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         if job.synthetic_sets != 1:
             found = "'weighted_marginals' releases one set of records, on which all of ε is best spent"
@@ -48,7 +46,7 @@ class WeightedMarginals(Noisy):
         if self.marginals is not None and len(declared(job)) == len(job.outcomes):
             yield from self._of_marginals(job, self.marginals)
 
-    def _of_marginals(self, job: Job, named: tuple[tuple[str, ...], ...]) -> Iterator[Contradiction]:
+    def _of_marginals(self, job: JobView, named: tuple[tuple[str, ...], ...]) -> Iterator[Contradiction]:
         """Marginals are of the job's columns, hold all of them, and make no loop."""
         together = {name: name for name in job.outcomes}
         for i, columns in enumerate(named):

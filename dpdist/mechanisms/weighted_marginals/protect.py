@@ -16,7 +16,6 @@ from dpdist.engine.protocol import Noise, Pass, Released, Rounds, StratumRecorde
 from dpdist.job import Job
 from dpdist.job.marginals import WeightedMarginals as Settings
 from dpdist.mechanisms.counting import Count
-from dpdist.mechanisms.on_reference import Learned
 from dpdist.mechanisms.promises import promise_of
 from dpdist.mechanisms.weighted_marginals.release import Marginals
 from dpdist.mechanisms.weighted_marginals.selection import candidates, chosen
@@ -39,7 +38,7 @@ class WeightedMarginals:
         how = CHOSEN if said.marginals is None and len(job.outcomes) > 1 else LISTED
         return promise_of(job, Strict(job.budget.adjacency, job.epsilon_per_set), ENTERED, how, MOVES_EXCHANGED)
 
-    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:
+    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: None = None) -> Rounds:
         assert isinstance(model, Marginals)
         return weighted_marginals(model, float(job.epsilon_per_set), recorder)
 
