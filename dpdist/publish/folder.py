@@ -34,6 +34,7 @@ from dpdist.publish.writers.codebook import write_codebook
 from dpdist.publish.writers.microdata import write_microdata
 from dpdist.publish.writers.page import write_page
 from dpdist.publish.writers.registry import write_registry
+from dpdist.publish.writers.sdmx import write_sdmx
 from dpdist.publish.writers.wide import write_wide
 from dpdist.publish.writers.workbook import write_workbook
 
@@ -62,6 +63,7 @@ def publish(release: ReleasedObject, public: Path, listener: Listener = silent, 
     write_workbook(building / "tables.xlsx", release.job, [form for form, _ in tables], said)
     write_codebook(building / "codebook.json", release.job, tables)
     write_registry(building / "registry.yaml", release.job, said)
+    write_sdmx(building / "sdmx", release.job, tables, said)
     write_page(building / "index.html", release.job, tables, said)
     made = manifest(building, release)
     (building / MANIFEST).write_bytes(made)
