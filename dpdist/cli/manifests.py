@@ -84,37 +84,37 @@ def objects_of(plan: Plan, layers: Layers, folder: Path, place: Place) -> Object
     replicas = pick(objects, "Deployment", "dpdist-worker")["spec"]["replicas"]
     pick(objects, "ResourceQuota", "dpdist")["spec"]["hard"]["pods"] = str(ceil(1.25 * replicas) + SPARE_PODS)
     for one in objects:
-        _settle(one, place)
+        _placed(one, place)
     return objects
 
 
 def inputs(layers: Layers) -> dict[str, str]:
     """Files that the job opens, as it names them, and where the driver finds each."""
-    found = {}
+    paths = {}
     for section, key in (("input", "path"), ("reference", "path"), ("reference", "release")):
         part = layers.said.get(section)
         if isinstance(part, dict) and isinstance(named := part.get(key), str) and "://" not in named:
             within = INPUT if section == "input" else f"{INPUT}/reference"
-            found[named] = f"{within}/{Path(named).name}"
-    return found
+            paths[named] = f"{within}/{Path(named).name}"
+    return paths
 
 
 def job_in_cluster(layers: Layers, folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """The job with all that it extends, its files where the driver mounts them; and the text of those beside it."""
-    said = {key: value for key, value in layers.said.items() if key != "extends"}
+    job = {key: value for key, value in layers.said.items() if key != "extends"}
     moved, files = inputs(layers), {}
     for section, key in (("input", "path"), ("reference", "path"), ("reference", "release")):
-        part = said.get(section)
+        part = job.get(section)
         if isinstance(part, dict) and part.get(key) in moved:
-            said[section] = part | {key: moved[part[key]]}
+            job[section] = part | {key: moved[part[key]]}
     for section, key in (("calibration", "path"), ("model", "program")):
-        part = said.get(section)
+        part = job.get(section)
         if isinstance(part, dict) and isinstance(named := part.get(key), str):
             files[Path(named).name] = (folder / named).read_text(encoding="utf-8")
-            said[section] = part | {key: Path(named).name}
-    kept = {key: value for key, value in said.get("runtime", {}).items() if key not in ("scheduler", "tls", "allow_plain")}
-    said["runtime"] = kept | {"executor": "dask"}
-    return said, files
+            job[section] = part | {key: Path(named).name}
+    kept = {key: value for key, value in job.get("runtime", {}).items() if key not in ("scheduler", "tls", "allow_plain")}
+    job["runtime"] = kept | {"executor": "dask"}
+    return job, files
 
 
 def _storage(objects: Objects, plan: Plan, place: Place, needs_input: bool) -> None:
@@ -133,8 +133,10 @@ def _storage(objects: Objects, plan: Plan, place: Place, needs_input: bool) -> N
     for role in ("driver", "worker"):
         spec = _pod(objects, role)
         one = spec["containers"][0]
-        said = {"AWS_REGION": place.region} | ({"AWS_ENDPOINT_URL": place.endpoint} if place.endpoint else {})
-        one["env"] = [e for e in one["env"] if e["name"] not in said] + [{"name": k, "value": v} for k, v in said.items()]
+        variables = {"AWS_REGION": place.region} | ({"AWS_ENDPOINT_URL": place.endpoint} if place.endpoint else {})
+        one["env"] = [e for e in one["env"] if e["name"] not in variables] + [
+            {"name": k, "value": v} for k, v in variables.items()
+        ]
         one["resources"]["requests"]["ephemeral-storage"] = f"{workspace_bytes(plan) // 2**30 + 1}Gi"
         (scratch,) = [volume for volume in spec["volumes"] if volume["name"] == "workspace"]
         scratch["emptyDir"] = {"sizeLimit": size}
@@ -179,7 +181,7 @@ def _unmount(spec: dict[str, Any], volume: str) -> None:
     one["volumeMounts"] = [mount for mount in one["volumeMounts"] if mount["name"] != volume]
 
 
-def _settle(one: dict[str, Any], place: Place) -> None:
+def _placed(one: dict[str, Any], place: Place) -> None:
     """In its namespace, with its image."""
     if one["kind"] == "Namespace":
         one["metadata"]["name"] = place.namespace
@@ -212,6 +214,6 @@ def _network(address: str) -> bool:
         return False
 
 
-def _ledger_of(said: str) -> bool:
-    address, _, port = said.rpartition(":")
+def _ledger_of(given: str) -> bool:
+    address, _, port = given.rpartition(":")
     return _network(address) and port.isdecimal() and 0 < int(port) < 65536
