@@ -26,7 +26,7 @@ ALLOWED = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:ListBucket"]
 
 
 class ObjectServer:
-    """The server, with one versioned bucket; scratch folders of its clients go to `folder`. A list has so many names a page."""
+    """The server, with one versioned bucket; scratch folders of its clients go to `folder`. `page`: names of a list."""
 
     def __init__(self, folder: Path, page: int = 1000) -> None:
         self.port, self.folder = free_port(), folder
