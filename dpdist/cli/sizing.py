@@ -30,7 +30,7 @@ def worker_memory(plan: Plan) -> int:
 
 def workers_of(plan: Plan, most: int) -> int:
     """Workers that have something to do, `most` of them where the number of tasks is confidential."""
-    return most if plan.job.sizes_secret else min(most, tasks(plan))
+    return most if plan.job.sizes_secret else min(most, tasks(plan, most))
 
 
 def workspace_bytes(plan: Plan) -> int:
@@ -44,10 +44,10 @@ def workspace_bytes(plan: Plan) -> int:
     return max(LEAST_WORKSPACE, ceil(needed / 2**30) * 2**30)
 
 
-def tasks(plan: Plan) -> int:
+def tasks(plan: Plan, workers: int) -> int:
     """Tasks that can run at once: bins of small strata, and the spans of the largest stratum."""
     layout = plan.layout
-    return max(1, len(layout.bins) + max((len(layout.spans(k)) for k in layout.giants), default=0))
+    return max(1, len(layout.bins(workers)) + max((len(layout.spans(k)) for k in layout.giants), default=0))
 
 
 def worker_patch(plan: Plan, workers: int) -> dict[str, Any]:

@@ -142,7 +142,7 @@ def test_workers_are_those_of_the_plan(with_files: Path) -> None:
     assert (
         worker["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"] == f"{worker_memory(plan) // 2**20}Mi"
     )
-    assert worker["replicas"] == tasks(plan)
+    assert worker["replicas"] == tasks(plan, 32)
 
 
 SECRET = """
@@ -178,7 +178,7 @@ def test_where_sizes_are_confidential_no_figure_of_the_set_follows_from_them(tmp
     text = asked(few, "--workers", "500")
     assert text == asked(many, "--workers", "500")
     objects, plan = objects_of(text), validate(load_job(many))
-    assert tasks(plan) > 1, "control: tasks are cut by records, and would tell"
+    assert tasks(plan, 500) > 1, "control: tasks are cut by records, and would tell"
     assert worker_patch(plan, 500)["spec"]["replicas"] == 500
     assert worker_memory(plan) == 8 * 2**30 + NANNY_BYTES, "what the job allows a worker"
     assert pick(objects, "Deployment", "dpdist-worker")["spec"]["replicas"] == 500
