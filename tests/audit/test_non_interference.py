@@ -39,7 +39,7 @@ budget: {{epsilon: "1", adjacency: {adjacency}{delta}}}
 synthetic_sets: {sets}
 {reference}
 tables:
-  - {{name: salaries, by: [field, sex], statistics: [count, {{mean: salary}}]}}
+  - {{name: salaries, by: [field, sex], statistics: [{statistics}]}}
 {rake}
 runtime: {{executor: serial}}
 """
@@ -58,6 +58,7 @@ PLAIN = {
     "reference": PUBLIC,
     "rake": "",
     "predictors": "",
+    "statistics": "count, {mean: salary}",
 }
 PROTECTED = {"adjacency": "add_remove", "predictors": 'predictors: {protect: {epsilon: "0.3"}}'}
 SANITIZED = {"model": "{family: lognormal}", "mechanism": "sanitized_statistics", "sets": "3"}
@@ -124,6 +125,14 @@ VARIANTS: dict[str, dict[str, str]] = {
         **SANITIZED,
         "mechanism": "sanitized_statistics, noise: gaussian",
         "delta": ', delta: "1e-6"',
+    },
+    "weighted marginals, protected": {
+        **PROTECTED,
+        "mechanism": "weighted_marginals",
+        "outcome": "paid",
+        "strata": "field, sex",
+        "reference": "",
+        "statistics": "count, {mean: paid}",
     },
     "modips, protected": {**PROTECTED, "mechanism": "modips, law: normal", "sets": "2", "reference": ""},
 }
