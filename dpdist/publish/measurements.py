@@ -35,7 +35,7 @@ from dpdist.publish.released import ReleasedObject
 
 FILE = "measurements.parquet"
 COLUMNS: dict[str, tuple[pa.DataType, str]] = {
-    "set": (pa.int32(), "number of the synthetic set; 0 where one measurement serves all sets"),
+    "set": (pa.int32(), "number of the synthetic set, the first of nested ones; 0 where one measurement serves all sets"),
     "table": (pa.string(), "the table that the figure is of; null where it serves all tables"),
     "statistic": (pa.string(), "the sum over the cell's records that was measured; its definition stands in the metadata"),
     "measurement": (pa.int64(), "number of the noisy figure; cells of one number were measured together, as one sum"),
@@ -45,7 +45,8 @@ COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "lattice": (pa.float64(), "the value is a multiple of it"),
     "sensitivity": (
         pa.float64(),
-        "what was divided by epsilon to give the scale, or, under Gaussian noise, the L2 distance",
+        "how far one unit moves the sums that share an epsilon, in L1; under Gaussian noise in L2. Over their epsilon it "
+        "is the Laplace scale; the law truncated to a domain has a larger scale, which pays for the truncation",
     ),
     "centre": (pa.float64(), "of the outcome's clipping interval"),
     "weight_cap": (pa.float64(), "the weight at which records were clipped"),
@@ -121,10 +122,12 @@ _BY_LENGTH = sorted(DEFINITIONS.items(), key=lambda each: -len(each[0]))
 
 
 def _rows(release: ReleasedObject) -> Iterator[dict[str, Any]]:
+    """Sets of one noise are told once, under the number of the first."""
     number, once = 0, isinstance(release.model(0), ReferenceCells | SanitizedLognormal | NoisyTables)
+    each = len(release.sets) // release.job.mechanism.noises(release.job)
     for stratum in range(len(release.frame.stratum_labels)):
         model = release.model(stratum)
-        for k in range(1 if once else len(release.sets)):
+        for k in range(0, 1 if once else len(release.sets), each):
             for figures in _figures_of(release, model, stratum, release.theta(model, stratum, k)):
                 own = list(_of(release, figures, 0 if once else k + 1, number))
                 yield from own
