@@ -55,6 +55,8 @@ class MechanismSpec(Frozen):
     """It releases noisy sums of the tables' base cells; weights are clipped at limits that a reference fixes."""
     sets_are_free: ClassVar[bool] = False
     """Synthetic sets are drawn from what was released: any number at one cost."""
+    several_outcomes: ClassVar[bool] = False
+    """It releases several outcomes together, where it fits no likelihood."""
     takes_reference: ClassVar[bool] = False
     """Something can be fixed on a reference."""
     needs_reference: ClassVar[str] = ""

@@ -15,6 +15,7 @@ from dpdist.job.mechanism import Clamped, FixedWeights, MechanismSpec, Noisy
 from dpdist.job.model import Prior
 from dpdist.job.modips import Modips
 from dpdist.job.names import LARGEST_DRIFT, Consistency, Guarantee, NoiseName, Sensitivity, StatisticName, Statistics
+from dpdist.job.partitions import FlatLaplace, Steps, UniversalHistogram
 from dpdist.job.running import Sampler
 from dpdist.job.weights import RuleOrName, Weights
 
@@ -217,6 +218,7 @@ class ReferenceTables(Noisy):
     takes_reference: ClassVar[bool] = True
     needs_reference: ClassVar[str] = "clips where the records tell"
     own_histograms: ClassVar[bool] = True
+    several_outcomes: ClassVar[bool] = True
 
     def contradictions(self, job: Job) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
@@ -283,7 +285,10 @@ Mechanism = Annotated[
     | LaplaceStrict
     | ReferenceTables
     | SanitizedStatistics
-    | Modips,
+    | Modips
+    | FlatLaplace
+    | UniversalHistogram
+    | Steps,
     Field(discriminator="name"),
     BeforeValidator(_without_others),
 ]

@@ -24,6 +24,7 @@ from dpdist.mechanisms.modips.levels import LevelCounts
 from dpdist.mechanisms.modips.moments import Moments
 from dpdist.mechanisms.modips.release import Sanitized
 from dpdist.mechanisms.modips.sensitivity import groups, together
+from dpdist.mechanisms.partitions.release import PartitionCounts
 from dpdist.mechanisms.perturbed_histogram.release import Histogram
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT
@@ -73,6 +74,7 @@ DEFINITIONS = {
     "to the nearest end of its domain (clamped), or drawn from the law truncated to it (bounded)",
     "v (u^2 - 1/2)": "over all cells of the stratum, in the notation of v u",
     "v 1[y = k]": "the sum of v over records of the level k; its law as of v u",
+    "v": "the sum of v over records with the levels that the row names; a layer's rows have one part of the budget",
     "count": "the table's own figure; its noise has the scale of confidential sensitivities",
     "mean": "as count",
     "total": "as count",
@@ -102,7 +104,9 @@ def write_measurements(path: Path, release: ReleasedObject) -> bool:
     if not isinstance(release.model(0), tuple(MEASURED)):
         return False
     rows = list(_rows(release))
-    columns = [name for name in release.job.categories if any(name in row["cell"] for row in rows)]
+    columns = [
+        name for name in (*release.job.categories, *release.job.outcomes) if any(name in row["cell"] for row in rows)
+    ]
     data = {CELL + name: pa.array([row["cell"].get(name) for row in rows], pa.string()) for name in columns}
     data |= {name: pa.array([row[name] for row in rows], kind) for name, (kind, _) in COLUMNS.items()}
     said = {"columns": {name: text for name, (_, text) in COLUMNS.items()}, "statistics": _defined(rows)}
@@ -261,6 +265,23 @@ def _sufficient(release: ReleasedObject, model: Sanitized, stratum: int, theta: 
         )
 
 
+def _partition(release: ReleasedObject, model: PartitionCounts, stratum: int, theta: Draws) -> Iterator[Figures]:
+    """With weights the sum of 1 − v, then the counts of every layer; a node's cell has the levels that all of it shares."""
+    whole, cap = _cells(release, model, stratum)[0], None if model.weights is None else model.weights[1]
+    tree, absent, counts = model.measured(theta)
+    moved = 2.0 if release.job.budget.adjacency == "substitution" else 1.0
+    first: list[dict[str, str]] = [{} for _ in absent]
+    for cells, values in zip((first, *model.named(tree)), (absent, *counts), strict=True):
+        yield Figures(
+            [{**whole, **cell} for cell in cells],
+            ["1 - v" if cells is first else "v"],
+            values[:, None],
+            [model.scale],
+            lambda *_: (None, cap, None),
+            sensitivity=moved,
+        )
+
+
 def _of_bounds(model: Sanitized) -> tuple[float | None, float | None, float | None]:
     """Centre and half width of the public bounds, of logarithms under a lognormal law; the weight's upper bound."""
     cap = None if model.weights is None else model.weights[1]
@@ -275,5 +296,6 @@ MEASURED: dict[type, Callable[[ReleasedObject, Any, int, Draws], Iterator[Figure
     SanitizedLognormal: _sanitized,
     Moments: _sufficient,
     LevelCounts: _sufficient,
+    PartitionCounts: _partition,
 }
 """Models whose released object is noisy figures, and how these are told."""
