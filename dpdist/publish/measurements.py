@@ -270,11 +270,12 @@ def _partition(release: ReleasedObject, model: PartitionCounts, stratum: int, th
     whole, cap = _cells(release, model, stratum)[0], None if model.weights is None else model.weights[1]
     tree, absent, counts = model.measured(theta)
     moved = 2.0 if release.job.budget.adjacency == "substitution" else 1.0
-    first: list[dict[str, str]] = [{} for _ in absent]
-    for cells, values in zip((first, *model.named(tree)), (absent, *counts), strict=True):
+    summed = [("1 - v", [dict[str, str]()], absent)] if len(absent) else []
+    layers = [("v", cells, values) for cells, values in zip(model.named(tree), counts, strict=True)]
+    for statistic, cells, values in (*summed, *layers):
         yield Figures(
             [{**whole, **cell} for cell in cells],
-            ["1 - v" if cells is first else "v"],
+            [statistic],
             values[:, None],
             [model.scale],
             lambda *_: (None, cap, None),
