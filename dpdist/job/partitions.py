@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 from math import prod
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -18,9 +18,7 @@ from dpdist.job.contradiction import Contradiction, declared
 from dpdist.job.mechanism import Noisy
 from dpdist.job.names import Statistics
 from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Budget, ColumnName
-
-if TYPE_CHECKING:
-    from dpdist.job.whole import Job
+from dpdist.job.view import JobView
 
 MOST_CELLS = 200_000
 """Of the cross of all outcomes, in every stratum."""
@@ -38,18 +36,18 @@ class Partitioned(Noisy):
     statistics: ClassVar[Statistics | None] = "partition"
     several_outcomes: ClassVar[bool] = True
 
-    def clips(self, job: Job) -> bool:
+    def clips(self, job: JobView) -> bool:
         return True
 
-    def levels(self, job: Job) -> tuple[int, ...]:
+    def levels(self, job: JobView) -> tuple[int, ...]:
         """Levels or bins of every outcome that is declared, public."""
         return tuple(self.bins.get(name) or levels_between(job.columns[name]) for name in declared(job))
 
-    def layers_of(self, job: Job) -> int:
+    def layers_of(self, job: JobView) -> int:
         """Layers with noisy counts; the last one has all cells."""
         return 1
 
-    def selections(self, job: Job) -> int:
+    def selections(self, job: JobView) -> int:
         """Layers whose nodes are split by an attribute that is selected under noise."""
         return 0
 
@@ -58,7 +56,7 @@ class Partitioned(Noisy):
         """Part of a set's ε that selections have."""
         return Fraction(0)
 
-    def contradictions(self, job: Job) -> Iterator[Contradiction]:
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         for name in self.bins:
             if name not in job.outcomes:
@@ -82,7 +80,7 @@ class Partitioned(Noisy):
             found = f"outcomes cross to {cells:,} cells, each with a noisy count"
             yield Contradiction(("outcome",), found, f"take at most {MOST_CELLS:,}: leave outcomes out, or merge levels")
 
-    def _of_parts(self, job: Job) -> Iterator[Contradiction]:
+    def _of_parts(self, job: JobView) -> Iterator[Contradiction]:
         """Every layer's counts and selections have a part of ε that noise can be drawn for."""
         if self.selecting >= 1:
             yield Contradiction(
@@ -105,7 +103,7 @@ class FlatLaplace(Partitioned):
 class Layered(Partitioned):
     """Noisy counts in several layers, each of which refines the one before."""
 
-    def _of_layers(self, job: Job, layers: int, path: str) -> Iterator[Contradiction]:
+    def _of_layers(self, job: JobView, layers: int, path: str) -> Iterator[Contradiction]:
         if not 2 <= layers <= len(job.outcomes):
             found = f"{layers} layers of {len(job.outcomes)} outcomes: every layer but the last splits by one or more"
             yield Contradiction(
@@ -122,10 +120,10 @@ class UniversalHistogram(Layered):
     layers: int = Field(default=2, description="how many; the last one has all outcomes that are left")
     order_seed: int = Field(default=0, ge=0, description="of the random order, which no record decides")
 
-    def layers_of(self, job: Job) -> int:
+    def layers_of(self, job: JobView) -> int:
         return self.layers
 
-    def contradictions(self, job: Job) -> Iterator[Contradiction]:
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         yield from self._of_layers(job, self.layers, "layers")
 
@@ -152,15 +150,15 @@ class Steps(Layered):
     def selecting(self) -> Fraction:
         return Fraction(0) if self.order is not None else self.selection or Fraction(1, 10)
 
-    def layers_of(self, job: Job) -> int:
+    def layers_of(self, job: JobView) -> int:
         if self.order is None:
             return self.layers or 1
         return len(self.order) + (len(set(job.outcomes)) > sum(map(len, self.order)))
 
-    def selections(self, job: Job) -> int:
+    def selections(self, job: JobView) -> int:
         return 0 if self.order is not None else max(0, self.layers_of(job) - 1)
 
-    def contradictions(self, job: Job) -> Iterator[Contradiction]:
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         if (self.order is None) == (self.layers is None):
             found = "the order of outcomes is named, or selected in a number of layers"
@@ -172,7 +170,7 @@ class Steps(Layered):
         if self.selection is not None and self.order is not None:
             yield Contradiction(("mechanism", "selection"), "a named order selects nothing", "leave it out")
 
-    def _of_order(self, job: Job, named: list[str]) -> Iterator[Contradiction]:
+    def _of_order(self, job: JobView, named: list[str]) -> Iterator[Contradiction]:
         for i, name in enumerate(named):
             if name not in job.outcomes:
                 yield Contradiction(("mechanism", "order"), f"'{name}' is no outcome", "name outcomes alone")

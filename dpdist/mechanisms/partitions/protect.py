@@ -14,7 +14,6 @@ from dpdist.engine.protocol import Noise, Pass, Released, Rounds, StratumRecorde
 from dpdist.job import Job
 from dpdist.job.partitions import Partitioned
 from dpdist.mechanisms.counting import Count
-from dpdist.mechanisms.on_reference import Learned
 from dpdist.mechanisms.partitions.release import PartitionCounts
 from dpdist.mechanisms.partitions.selection import least, scores
 from dpdist.mechanisms.partitions.statement import COUNTED, LAYERS, MOVES, SELECTED
@@ -37,7 +36,7 @@ class Partitions:
         chosen = (SELECTED.format(selections=selections, share=said.selecting),) if selections else ()
         return promise_of(job, Strict(job.budget.adjacency, job.epsilon_per_set), COUNTED, *shared, *chosen, MOVES)
 
-    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:
+    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: None = None) -> Rounds:
         assert isinstance(model, PartitionCounts)
         return partition_counts(model, float(job.epsilon_per_set), job.synthetic_sets, recorder)
 
