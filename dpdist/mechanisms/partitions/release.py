@@ -234,12 +234,12 @@ class PartitionCounts(OutcomeModel):
         return Extremes(np.full(len(records), np.inf), np.full(len(records), -np.inf))
 
 
-def _layers(said: Partitioned, job: Job) -> tuple[tuple[int, ...], ...] | None:
+def _layers(spec: Partitioned, job: Job) -> tuple[tuple[int, ...], ...] | None:
     """Attributes of every layer but the last, by number; None where they are selected."""
-    if isinstance(said, UniversalHistogram):
-        order = np.random.default_rng(said.order_seed).permutation(len(job.outcomes))
-        return tuple((int(each),) for each in order[: said.layers - 1])
-    if isinstance(said, Steps):
-        splitting = (said.order or ())[: said.layers_of(job) - 1]
-        return None if said.order is None else tuple(tuple(map(job.outcomes.index, each)) for each in splitting)
+    if isinstance(spec, UniversalHistogram):
+        order = np.random.default_rng(spec.order_seed).permutation(len(job.outcomes))
+        return tuple((int(each),) for each in order[: spec.layers - 1])
+    if isinstance(spec, Steps):
+        splitting = (spec.order or ())[: spec.layers_of(job) - 1]
+        return None if spec.order is None else tuple(tuple(map(job.outcomes.index, each)) for each in splitting)
     return ()
