@@ -154,6 +154,7 @@ WAYS: tuple[tuple[str, str, str, str, str, str], ...] = (
     ("steps", "layers: 2", "[1, 9]", WEIGHTED, "strata: [region]", ""),
     ("universal_histogram", "layers: 2", "[1, 9]", WEIGHTED, "strata: [region]", ""),
     ("flat_laplace", "", "[1, 9]", WEIGHTED, "strata: [region]", ""),
+    ("weighted_marginals", "", "[0, 1]", WEIGHTED, "strata: [region]", ""),
     ("perturbed_histogram", "", "[0, 1]", PLAIN, "strata: [region]", ""),
     ("laplace_composed", "sensitivity: public", "[1, 9]", WEIGHTED, "", ""),
     ("centred", "", "[1, 9]", WEIGHTED, PROPER, REFERENCE),
@@ -192,7 +193,9 @@ def _class(way: tuple[str, str, str, str, str, str], adjacency: str, exchange: s
     counts = STATISTICS.get(name) == "partition"
     constants += ", bins: {pay: 4}" if counts else ""
     delta = ', delta: "1e-6"' if how == "noise: gaussian" else ""
-    clipped = CLIPPED if name in ("reference_tables", "laplace_strict", "modips") or counts or "public" in how else ""
+    clips = counts or "public" in how or name in ("reference_tables", "laplace_strict", "modips", "weighted_marginals")
+    clipped = CLIPPED if clips else ""
+    bounds = bounds + ", whole: true" if name == "weighted_marginals" else bounds
     text = BASE % (bounds, clipped, survey, model, f"{{name: {name}{constants}}}", adjacency, exchange, delta, reference)
     text = text.replace("outcome: pay", "outcome: [pay, rooms]").replace("  pay: {", ROOMS + "  pay: {") if counts else text
     try:

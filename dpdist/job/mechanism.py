@@ -53,8 +53,6 @@ class MechanismSpec(Frozen):
     """It releases noisy sums of the tables' base cells; weights are clipped at limits that a reference fixes."""
     sets_are_free: ClassVar[bool] = False
     """Synthetic sets are drawn from what was released: any number at one cost."""
-    several_outcomes: ClassVar[bool] = False
-    """It releases several outcomes together, where it fits no likelihood."""
     takes_reference: ClassVar[bool] = False
     """Something can be fixed on a reference."""
     needs_reference: ClassVar[str] = ""
@@ -65,6 +63,8 @@ class MechanismSpec(Frozen):
     """It is centred at a fit of the reference, and plans a drift from it."""
     gives: ClassVar[frozenset[StatisticName]] = frozenset(get_args(StatisticName))
     """Statistics that tables may have."""
+    several_outcomes: ClassVar[bool] = False
+    """It adds noise to what it releases of several outcomes together."""
     shape: ClassVar[bool] = True
     """It releases how an outcome is distributed, or records that are."""
     scanned: ClassVar[dict[str, tuple[int, ...]]] = {}

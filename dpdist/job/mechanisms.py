@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 from pydantic import BeforeValidator, Field
 
 from dpdist.job.contradiction import Contradiction, declared
+from dpdist.job.marginals import WeightedMarginals
 from dpdist.job.mechanism import Clamped, FixedWeights, MechanismSpec, Noisy
 from dpdist.job.model import Prior
 from dpdist.job.modips import Modips
@@ -287,7 +288,8 @@ Mechanism = Annotated[
     | Modips
     | FlatLaplace
     | UniversalHistogram
-    | Steps,
+    | Steps
+    | WeightedMarginals,
     Field(discriminator="name"),
     BeforeValidator(_without_others),
 ]

@@ -12,6 +12,7 @@ from dpdist.mechanisms.partitions.release import PartitionCounts
 from dpdist.mechanisms.perturbed_histogram.release import Histogram
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
+from dpdist.mechanisms.weighted_marginals.release import Marginals
 from dpdist.models import LIKELIHOODS
 from dpdist.models.protocol import Builder
 
@@ -21,6 +22,7 @@ SUMMED: dict[Statistics, Builder] = {
     "noisy_tables": NoisyTables,
     "reference_cells": ReferenceCells,
     "partition": PartitionCounts,
+    "marginals": Marginals,
 }
 """Models of statistics that noise is added to, in place of a likelihood."""
 

@@ -12,6 +12,7 @@ from dpdist.mechanisms.perturbed_histogram.protect import PerturbedHistogram
 from dpdist.mechanisms.pseudo_posterior.presets import CensorUW, CensorW, Centred, Weighted, WeightedE
 from dpdist.mechanisms.reference_tables.protect import ReferenceTables
 from dpdist.mechanisms.sanitized_lognormal.protect import SanitizedStatistics
+from dpdist.mechanisms.weighted_marginals.protect import WeightedMarginals
 
 MECHANISMS: dict[str, Mechanism] = {
     "weighted": Weighted(),
@@ -30,6 +31,7 @@ MECHANISMS: dict[str, Mechanism] = {
     "flat_laplace": Partitions(),
     "universal_histogram": Partitions(),
     "steps": Partitions(),
+    "weighted_marginals": WeightedMarginals(),
 }
 
 

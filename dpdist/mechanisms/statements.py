@@ -8,6 +8,7 @@ from dpdist.mechanisms.partitions.statement import WORDS as PARTITIONS
 from dpdist.mechanisms.perturbed_histogram.statement import WORDS as HISTOGRAM
 from dpdist.mechanisms.reference_tables.statement import WORDS as REFERENCE
 from dpdist.mechanisms.sanitized_lognormal.statement import WORDS as SANITIZED
+from dpdist.mechanisms.weighted_marginals.statement import WORDS as MARGINALS
 from dpdist.mechanisms.words import Words
 
 WORDS: dict[str, Words] = {
@@ -21,6 +22,7 @@ WORDS: dict[str, Words] = {
     "flat_laplace": PARTITIONS,
     "universal_histogram": PARTITIONS,
     "steps": PARTITIONS,
+    "weighted_marginals": MARGINALS,
 }
 LIKELIHOOD = Words()
 """Of mechanisms that fit a likelihood."""

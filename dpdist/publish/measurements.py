@@ -30,6 +30,8 @@ from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT
 from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
 from dpdist.mechanisms.sanitized_lognormal.sensitivity import REACH, SENSITIVITY_2, SHARE
+from dpdist.mechanisms.weighted_marginals.release import Marginals
+from dpdist.mechanisms.weighted_marginals.sensitivity import moved
 from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws
 from dpdist.publish.released import ReleasedObject
@@ -74,7 +76,7 @@ DEFINITIONS = {
     "to the nearest end of its domain (clamped), or drawn from the law truncated to it (bounded)",
     "v (u^2 - 1/2)": "over all cells of the stratum, in the notation of v u",
     "v 1[y = k]": "the sum of v over records of the level k; its law as of v u",
-    "v": "the sum of v over records with the levels that the row names; a layer's rows have one part of the budget",
+    "v": "the sum of v, v = min(w, U) / U, with w the weight and U the weight_cap; 1 without weights",
     "count": "the table's own figure; its noise has the scale of confidential sensitivities",
     "mean": "as count",
     "total": "as count",
@@ -289,6 +291,25 @@ def _of_bounds(model: Sanitized) -> tuple[float | None, float | None, float | No
     return (model.middle[0], cap, model.middle[1]) if isinstance(model, Moments) else (None, cap, None)
 
 
+def _marginals(release: ReleasedObject, model: Marginals, stratum: int, theta: Draws) -> Iterator[Figures]:
+    """A table after another; cells are levels of its columns, beside those of the stratum."""
+    whole = {name: level for name, level in _cells(release, model, stratum)[0].items() if name in release.frame.strata}
+    cap = model.weights[1] if release.job.survey.weight is not None else None
+    keys = model.keys_of(theta)
+    for key, values in model.split(keys, theta["sums"]).items():
+        cells = [whole | levels for levels in model.labelled(release.job, key)]
+        number = sum(len(each) == len(key) for each in keys) if model.listed is None else len(keys)
+        yield Figures(
+            cells,
+            ["v"],
+            values[0].reshape(-1, 1),
+            [model.scale_of(key)],
+            lambda *_: (None, cap, None),
+            table=" x ".join(model.columns[column] for column in key),
+            sensitivity=float(moved(model.adjacency) * number),
+        )
+
+
 MEASURED: dict[type, Callable[[ReleasedObject, Any, int, Draws], Iterator[Figures]]] = {
     Histogram: _histogram,
     CellSums: _cell_sums,
@@ -298,5 +319,6 @@ MEASURED: dict[type, Callable[[ReleasedObject, Any, int, Draws], Iterator[Figure
     Moments: _sufficient,
     LevelCounts: _sufficient,
     PartitionCounts: _partition,
+    Marginals: _marginals,
 }
 """Models whose released object is noisy figures, and how these are told."""

@@ -38,6 +38,8 @@ NOISY = [
     "flat_laplace-substitution-partition",
     "universal_histogram-zero_out-partition",
     "steps-zero_out-partition",
+    "weighted_marginals-chosen",
+    "weighted_marginals-named",
 ]
 SILENT = ["weighted-zero_out-bernoulli", "censor_uw-zero_out-beta"]
 """Jobs that draw noise, and jobs that draw none."""
