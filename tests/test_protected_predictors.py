@@ -27,6 +27,13 @@ from dpdist.storage.workspace import Workspace
 
 Noise = Callable[[str], AbstractContextManager[None]]
 FIELDS, SEXES, REGIONS = ("arts", "law", "music"), ("f", "m"), ("n", "s")
+COLUMNS: dict[str, Any] = {
+    "field": {"levels": list(FIELDS)},
+    "sex": {"levels": list(SEXES)},
+    "region": {"levels": list(REGIONS)},
+    "salary": {"bounds": [0, 1000], "outside": "clip"},
+    "weight": {"bounds": [1, 5], "outside": "clip"},
+}
 EVERY = len(FIELDS) * len(SEXES) * len(REGIONS)
 
 
@@ -43,13 +50,7 @@ def said(folder: Path, **keys: Any) -> dict[str, Any]:
         "dataset": "shielded",
         "period": "2021",
         "input": {"path": str(folder / "now.parquet")},
-        "columns": {
-            "field": {"levels": list(FIELDS)},
-            "sex": {"levels": list(SEXES)},
-            "region": {"levels": list(REGIONS)},
-            "salary": {"bounds": [0, 1000], "outside": "clip"},
-            "weight": {"bounds": [1, 5], "outside": "clip"},
-        },
+        "columns": COLUMNS,
         "survey": {"weight": "weight", "design_strata": ["region"]},
         "outcome": "salary",
         "mechanism": {"name": "laplace_strict"},
@@ -175,6 +176,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "predictors",
         "'modips': sums beyond their domain",
     ),
+    "partitions": (
+        {
+            "mechanism": {"name": "flat_laplace"},
+            "columns": {**COLUMNS, "salary": {"bounds": [0, 9], "outside": "clip", "whole": True}},
+        },
+        "predictors",
+        "'flat_laplace': nothing is proven",
+    ),
     "local sensitivities": ({"mechanism": {"name": "laplace"}}, "predictors", "'laplace': local sensitivities"),
 }
 
@@ -186,7 +195,7 @@ def test_what_cannot_be_is_refused_by_name(case: str, tmp_path: Path) -> None:
         parse_job(yaml.safe_dump(said(tmp_path, **changed)))
     problems = {problem.where: problem for problem in refused.value.problems}
     assert found in problems[where].found
-    if case in ("a domain of public sizes", "local sensitivities"):
+    if case in ("a domain of public sizes", "local sensitivities", "partitions"):
         assert "laplace_strict" in problems[where].remedy
     parse_job(yaml.safe_dump(said(tmp_path)))
 
