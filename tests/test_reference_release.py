@@ -312,7 +312,7 @@ def test_a_spurious_mode_is_found_on_the_reference_before_anything_is_released(
     """Without κ (a = 1 under a narrow clamp) the check refuses; with the rule's a the same job has a release."""
     said = job(files, "centred", epsilon="1")
     with monkeypatch.context() as patch:
-        patch.setattr("dpdist.mechanisms.on_reference.power", lambda *_: 1.0)
+        patch.setattr("dpdist.mechanisms.pseudo_posterior.on_reference.power", lambda *_: 1.0)
         with pytest.raises(DataError, match="another mode than its own wins") as told:
             dpdist.run(said, tmp_path / "without")
     assert [problem.where for problem in told.value.problems] == ["stratum north", "stratum south"]

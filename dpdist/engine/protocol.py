@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from dpdist.core.confidential import Confidential
 from dpdist.core.records import Floats, Ints, Records
@@ -19,9 +19,8 @@ from dpdist.job import Job, NoiseName
 from dpdist.models.protocol import Clamped, Draws, StratumModel
 from dpdist.privacy.guarantees import Promise
 
-if TYPE_CHECKING:
-    from dpdist.mechanisms.on_reference import Learned
-
+Learned = Any
+"""What a reference fixed for a stratum before the current file was read: a type of the mechanism's own, or None."""
 Carry = dict[str, Floats]
 Columns = dict[str, Floats | Ints]
 """Per-record by-products by name, each (record,)."""
@@ -102,6 +101,4 @@ class Mechanism(Protocol):
 
     def promise(self, job: Job) -> Promise: ...
 
-    def protect(
-        self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None
-    ) -> Rounds: ...
+    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned = None) -> Rounds: ...

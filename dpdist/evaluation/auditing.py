@@ -21,6 +21,7 @@ from dpdist.evaluation.audit import keep_audit, leave_one_out
 from dpdist.evaluation.lower_bounds import black_box
 from dpdist.job import MechanismSpec, WeightRule, Weights, those
 from dpdist.mechanisms.promises import target_of
+from dpdist.mechanisms.pseudo_posterior.on_reference import RecordWeights
 from dpdist.mechanisms.pseudo_posterior.tilted import Weighings, fixed_on_reference
 from dpdist.models.lognormal.model import Lognormal
 from dpdist.models.protocol import Improper
@@ -97,6 +98,7 @@ def _audited(space: Workspace, records: int, all_rules: bool, listener: Listener
     if job.family != "lognormal" or not _audits(type(job.mechanism)):
         here = f"a release of {job.mechanism}" + (f" with the family {job.family}" if job.model is not None else "")
         raise WorkspaceError(str(workspace), here, f"audits know {' and '.join(those(_audits))} with the family lognormal")
+    space.store.take(bounds)
     rules: list[WeightRule] = [job.mechanism.weights.rule]
     if all_rules:
         rules = [rule for rule in get_args(WeightRule) if rule != "none"]
@@ -135,8 +137,8 @@ def search_for(fit: Fit, stratum: int, rule: WeightRule) -> Callable[[], Weighin
     """What weighted a stratum of the release (a search, or its reference); or another rule's search at the same target."""
     job = fit.job
     if rule == job.mechanism.weights.rule:
-        if (frozen := fit.learned(stratum).frozen if job.frozen else None) is not None:
-            return lambda: fixed_on_reference(frozen)
+        if isinstance(learned := fit.learned(stratum) if job.frozen else None, RecordWeights):
+            return lambda: fixed_on_reference(learned.frozen)
         return lambda: search_of(job.mechanism, target_of(job))
     return lambda: search(Weights(rule=rule), target_of(job))
 

@@ -26,9 +26,9 @@ from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, stage
 from dpdist.core.records import Floats, Records
 from dpdist.engine.in_memory import Unwatched, run_rounds
+from dpdist.engine.protocol import Learned
 from dpdist.evaluation.audit import keep_audit
 from dpdist.job import Job, epsilon_of
-from dpdist.mechanisms.on_reference import Learned
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import Improper, StratumModel
 from dpdist.privacy.guarantees import Asymptotic, Concentrated, NoGuarantee, Strict
@@ -110,7 +110,7 @@ def _rule(scores: list[Floats], delta: float) -> tuple[float, float, tuple[int, 
 
 
 def draws(
-    job: Job, model: StratumModel, learned: Learned | None, sampler: Sampler, records: Records, runs: int, key: Key
+    job: Job, model: StratumModel, learned: Learned, sampler: Sampler, records: Records, runs: int, key: Key
 ) -> Floats:
     """What `runs` runs of a stratum release, as numbers (run, feature): the mechanism itself, under fresh noise."""
     mechanism, rows = mechanism_of(job), []

@@ -7,7 +7,7 @@ from dpdist.job.acceptance import Gate
 from dpdist.job.budget import ReleaseBudget
 from dpdist.job.data import Column, Simulate, TextFile
 from dpdist.job.design import ReplicateWeights
-from dpdist.job.earlier import Calibration, Fit, Reference
+from dpdist.job.earlier import Calibration, Fit
 from dpdist.job.ledger import LedgerSettings, Limits, Window
 from dpdist.job.mechanism import MechanismSpec
 from dpdist.job.mechanisms import SPECS, STATISTICS, Mechanism, spec_of, those
@@ -33,6 +33,7 @@ from dpdist.job.names import (
     Truncation,
     WeightRule,
 )
+from dpdist.job.reference import Reference
 from dpdist.job.running import Diagnostics, Runtime, Sampler
 from dpdist.job.tables import Statistic, Table
 from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Budget, Frozen, Name, budget_text

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from dpdist.job.whole import Job
+from dpdist.job.view import JobView
 
 Path = tuple[str | int, ...]
 
@@ -21,7 +20,7 @@ class Contradiction(NamedTuple):
     """What may stand there, where the remedy does not say it already."""
 
 
-def declared(job: Job) -> tuple[str, ...]:
+def declared(job: JobView) -> tuple[str, ...]:
     """Outcomes that stand in columns."""
     return tuple(name for name in job.outcomes if name in job.columns)
 

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import inf
-from typing import TYPE_CHECKING, Any, ClassVar, get_args
+from typing import Any, ClassVar, get_args
 
 from pydantic import Field, model_validator
 
 from dpdist.job.contradiction import Contradiction, declared
 from dpdist.job.names import RULE_CONSTANTS, SAMPLERS, Fallback, Guarantee, StatisticName, Statistics
 from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Frozen
+from dpdist.job.view import JobView
 from dpdist.job.weights import RuleOrName, Weights, rule_of
-
-if TYPE_CHECKING:
-    from dpdist.job.whole import Job
 
 NO_WEIGHTS = Weights(rule="none")
 
@@ -74,15 +72,15 @@ class MechanismSpec(Frozen):
         """Its name, for messages."""
         return self.name
 
-    def guarantee(self, job: Job) -> Guarantee:
+    def guarantee(self, job: JobView) -> Guarantee:
         """The class of what is promised: every specification says it, and promises are held to it."""
         raise NotImplementedError(f"{type(self).__name__} does not say its guarantee")
 
-    def clips(self, job: Job) -> bool:
+    def clips(self, job: JobView) -> bool:
         """True if weights and outcomes are clipped to public bounds before they are added up."""
         return False
 
-    def noises(self, job: Job) -> int:
+    def noises(self, job: JobView) -> int:
         """How many times records were protected: sets of one noise differ by what is drawn after it."""
         return 1 if self.sets_are_free else job.synthetic_sets
 
@@ -95,17 +93,17 @@ class MechanismSpec(Frozen):
         """The bound that weights on a reference are made for, of files whose target is Δ*; infinite: any bound."""
         return inf
 
-    def published(self, job: Job) -> dict[str, Any]:
+    def published(self, job: JobView) -> dict[str, Any]:
         """What a statement says of it."""
         return self.model_dump(mode="json")
 
-    def contradictions(self, job: Job) -> Iterator[Contradiction]:
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         """What it refuses in a job."""
         yield from self.against_weights(job)
         if job.strict:
             yield from self._against_dependence(job)
 
-    def against_weights(self, job: Job) -> Iterator[Contradiction]:
+    def against_weights(self, job: JobView) -> Iterator[Contradiction]:
         """A mechanism is given a weight rule that it has, and the rule only the constants that it has."""
         weights, constants = self.weights, RULE_CONSTANTS[self.weights.rule]
         if not self.weighs and weights.rule != "none":
@@ -121,7 +119,7 @@ class MechanismSpec(Frozen):
             found = "'none' leaves every weight at 1"
             yield Contradiction(("mechanism", "weights"), found, "take no reweight, scale or shift")
 
-    def _against_dependence(self, job: Job) -> Iterator[Contradiction]:
+    def _against_dependence(self, job: JobView) -> Iterator[Contradiction]:
         """What would make a strict guarantee depend on the records."""
         if self.fallback != "refuse":
             found = f"'{self.name}' is strict, and whether a fallback is taken depends on the records"
@@ -154,7 +152,7 @@ class FixedWeights(MechanismSpec):
         given = {key: value for key, value in weights.items() if key != "c" or value is not None}
         return said | {"weights": cls.own_weights | given}
 
-    def against_weights(self, job: Job) -> Iterator[Contradiction]:
+    def against_weights(self, job: JobView) -> Iterator[Contradiction]:
         if "c" not in RULE_CONSTANTS[self.weights.rule]:
             found = f"'{self.name}' weights by a rule with a constant c"
             others = ", ".join(sorted(rule for rule, own in RULE_CONSTANTS.items() if "c" in own))
@@ -166,7 +164,7 @@ class Clamped(MechanismSpec):
 
     clamps: ClassVar[bool] = True
 
-    def contradictions(self, job: Job) -> Iterator[Contradiction]:
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         if job.family == "scores":
             found = f"'{self.name}' clamps the likelihood, and 'scores' has a closed form alone"
@@ -186,10 +184,10 @@ class Noisy(MechanismSpec):
 
     adds_noise: ClassVar[bool] = True
 
-    def guarantee(self, job: Job) -> Guarantee:
+    def guarantee(self, job: JobView) -> Guarantee:
         return "strict"
 
-    def contradictions(self, job: Job) -> Iterator[Contradiction]:
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         if job.strict:
             yield from self._against_bounds(job)
@@ -202,7 +200,7 @@ class Noisy(MechanismSpec):
             found = f"{job.most_records} records of a unit leave less than 1e-6 for each"
             yield Contradiction(("privacy_unit", "most"), f"{found}, and {TOO_LITTLE}", "take fewer, or a larger epsilon")
 
-    def _against_bounds(self, job: Job) -> Iterator[Contradiction]:
+    def _against_bounds(self, job: JobView) -> Iterator[Contradiction]:
         """Whether a value lies outside its bounds depends on the records: it is clipped."""
         weight = job.survey.weight
         column = job.columns.get(weight) if weight is not None else None

@@ -6,7 +6,7 @@ A new mechanism is a class here, a member of `Mechanism`, and a folder of its ow
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
@@ -16,10 +16,8 @@ from dpdist.job.model import Prior
 from dpdist.job.modips import Modips
 from dpdist.job.names import LARGEST_DRIFT, Consistency, Guarantee, NoiseName, Sensitivity, StatisticName, Statistics
 from dpdist.job.running import Sampler
+from dpdist.job.view import JobView
 from dpdist.job.weights import RuleOrName, Weights
-
-if TYPE_CHECKING:
-    from dpdist.job.whole import Job
 
 
 class Weighted(MechanismSpec):
@@ -36,16 +34,17 @@ class Weighted(MechanismSpec):
     tunes_weights: ClassVar[bool] = True
     takes_reference: ClassVar[bool] = True
 
-    def guarantee(self, job: Job) -> Guarantee:
+    def guarantee(self, job: JobView) -> Guarantee:
         return "none" if self.weights.rule == "none" else "asymptotic"
 
     def aim_on_reference(self, target: float) -> float:
         return self.aim * target
 
-    def published(self, job: Job) -> dict[str, Any]:
-        return self.model_dump(mode="json", exclude=set() if job.frozen else {"aim"})
+    def published(self, job: JobView) -> dict[str, Any]:
+        aimed = job.reference is not None and self.weights.rule != "none"
+        return self.model_dump(mode="json", exclude=set() if aimed else {"aim"})
 
-    def contradictions(self, job: Job) -> Iterator[Contradiction]:
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         if job.reference is not None and self.weights.rule == "none" and job.family != "scores":
             yield Contradiction(("reference",), "without privacy weights nothing is fixed on a reference", "leave it out")
@@ -59,7 +58,7 @@ class Unweighted(MechanismSpec):
 
     name: Literal["unweighted"] = Field(description="the posterior itself")
 
-    def guarantee(self, job: Job) -> Guarantee:
+    def guarantee(self, job: JobView) -> Guarantee:
         return "none"
 
 
@@ -69,13 +68,13 @@ class WeightedE(FixedWeights):
     name: Literal["weighted_e"] = Field(description="a posterior with fixed privacy weights, cut off at the bound")
     cuts_weights: ClassVar[bool] = True
 
-    def guarantee(self, job: Job) -> Guarantee:
+    def guarantee(self, job: JobView) -> Guarantee:
         return "asymptotic"
 
     def aim_on_reference(self, target: float) -> float:
         return target
 
-    def against_weights(self, job: Job) -> Iterator[Contradiction]:
+    def against_weights(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().against_weights(job)
         if self.weights.reweight is not None:
             found = "'weighted_e' cuts weights off before re-weighting"
@@ -95,7 +94,7 @@ class CensorW(FixedWeights, Clamped):
         description="privacy weights, by a rule with a constant c: its name, or the rule with its constants",
     )
 
-    def guarantee(self, job: Job) -> Guarantee:
+    def guarantee(self, job: JobView) -> Guarantee:
         return "strict" if job.reference is not None else "asymptotic"
 
 
@@ -104,7 +103,7 @@ class CensorUW(Clamped):
 
     name: Literal["censor_uw"] = Field(description="a clamped likelihood without privacy weights")
 
-    def guarantee(self, job: Job) -> Guarantee:
+    def guarantee(self, job: JobView) -> Guarantee:
         return "strict"
 
 
@@ -119,7 +118,7 @@ class Centred(Clamped):
     needs_reference: ClassVar[str] = "centres likelihoods at a fit"
     centres: ClassVar[bool] = True
 
-    def guarantee(self, job: Job) -> Guarantee:
+    def guarantee(self, job: JobView) -> Guarantee:
         return "strict"
 
 
@@ -133,7 +132,7 @@ class PerturbedHistogram(Noisy):
     statistics: ClassVar[Statistics | None] = "histogram"
     scanned: ClassVar[dict[str, tuple[int, ...]]] = {"bins": (2, 3, 5, 8, 13, 21, 34, 55, 89)}
 
-    def contradictions(self, job: Job) -> Iterator[Contradiction]:
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         for outcome in declared(job):
             if job.columns[outcome].whole:
@@ -154,13 +153,13 @@ class WholeTables(Noisy):
     gives: ClassVar[frozenset[StatisticName]] = frozenset({"count", "mean", "total"})
     shape: ClassVar[bool] = False
 
-    def guarantee(self, job: Job) -> Guarantee:
+    def guarantee(self, job: JobView) -> Guarantee:
         return "none" if self.sensitivity == "local" else "strict"
 
-    def clips(self, job: Job) -> bool:
+    def clips(self, job: JobView) -> bool:
         return self.sensitivity == "public"
 
-    def contradictions(self, job: Job) -> Iterator[Contradiction]:
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         if self.sensitivity == "local" and job.budget.adjacency == "substitution":
             found = f"'{self.name}' with local sensitivities promises nothing, under no adjacency"
@@ -181,7 +180,7 @@ class Laplace(WholeTables):
 
     name: Literal["laplace"] = Field(description="noisy tables; every figure has all of ε, which promises nothing")
 
-    def contradictions(self, job: Job) -> Iterator[Contradiction]:
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         if self.sensitivity == "public":
             found = "'laplace' spends all of ε in every figure, with sensitivities of the file itself, as in the literature"
@@ -202,7 +201,7 @@ class LaplaceStrict(Noisy):
     tabulates: ClassVar[bool] = True
     shape: ClassVar[bool] = False
 
-    def clips(self, job: Job) -> bool:
+    def clips(self, job: JobView) -> bool:
         return True
 
 
@@ -218,7 +217,7 @@ class ReferenceTables(Noisy):
     needs_reference: ClassVar[str] = "clips where the records tell"
     own_histograms: ClassVar[bool] = True
 
-    def contradictions(self, job: Job) -> Iterator[Contradiction]:
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         if job.synthetic_sets != 1:
             found = "'reference_tables' releases one table, on which the whole budget is best spent"
@@ -243,7 +242,7 @@ class SanitizedStatistics(Noisy):
     def gaussian(self) -> bool:
         return self.noise == "gaussian"
 
-    def contradictions(self, job: Job) -> Iterator[Contradiction]:
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         if job.likelihood.family != "lognormal":
             found = f"'{self.name}' releases statistics of the lognormal law"

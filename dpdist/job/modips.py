@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 from math import exp, floor, log
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from dpdist.job.contradiction import Contradiction, declared
+from dpdist.job.data import Column
 from dpdist.job.mechanism import Noisy
 from dpdist.job.names import Law, Sanitization, Statistics, Truncation
 from dpdist.job.values import budget_text
-
-if TYPE_CHECKING:
-    from dpdist.job.data import Column
-    from dpdist.job.whole import Job
+from dpdist.job.view import JobView
 
 MOST_LEVELS = 1_000
 
@@ -51,17 +49,17 @@ class Modips(Noisy):
         """True if the law has levels."""
         return self.law in ("bernoulli", "multinomial")
 
-    def clips(self, job: Job) -> bool:
+    def clips(self, job: JobView) -> bool:
         return True
 
-    def epsilon(self, job: Job) -> Fraction:
+    def epsilon(self, job: JobView) -> Fraction:
         """Of one sanitization."""
         return job.epsilon_per_set * self.nested
 
-    def noises(self, job: Job) -> int:
+    def noises(self, job: JobView) -> int:
         return job.synthetic_sets // self.nested
 
-    def contradictions(self, job: Job) -> Iterator[Contradiction]:
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         if self.truncation == "renormalised":
             yield Contradiction(("mechanism", "truncation"), self._cost(job), "take clamped, or bounded, whose scale pays")
@@ -96,7 +94,7 @@ class Modips(Noisy):
             found = f"{levels:,} levels, each with a noisy count in every cell"
             yield Contradiction(bounds, found, f"take at most {MOST_LEVELS:,}, or law: normal")
 
-    def _cost(self, job: Job) -> str:
+    def _cost(self, job: JobView) -> str:
         """The loss of a sum's renormalised noise at the scale Δ/ε, in a wide domain."""
         epsilon = float(self.epsilon(job))
         cost, shown = epsilon + log(2.0 - exp(-epsilon)), budget_text(self.epsilon(job))

@@ -15,7 +15,7 @@ from dpdist.job.budget import ReleaseBudget
 from dpdist.job.correction import Correction
 from dpdist.job.data import Column, Input, Keep
 from dpdist.job.design import Survey
-from dpdist.job.earlier import CALIBRATION_SCHEMA, HISTOGRAM_SHARE, Calibration, Fit, HistogramReference, Reference
+from dpdist.job.earlier import CALIBRATION_SCHEMA, Calibration, Fit
 from dpdist.job.ledger import LedgerSettings
 from dpdist.job.mechanisms import Mechanism
 from dpdist.job.model import Model, Outcome
@@ -27,6 +27,7 @@ from dpdist.job.names import (
 )
 from dpdist.job.presentation import Presentation
 from dpdist.job.public_frame import FRAME_MINIMUM, PublicFrame
+from dpdist.job.reference import HISTOGRAM_SHARE, HistogramReference, Reference
 from dpdist.job.running import Diagnostics, Record, Runtime, Sampler
 from dpdist.job.tables import Microdata, Rake, Table
 from dpdist.job.units import PrivacyUnit

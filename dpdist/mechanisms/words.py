@@ -4,10 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from dpdist.publish.released import ReleasedObject
+from dpdist.core.records import Frame
+from dpdist.job import Job
+from dpdist.models.protocol import Draws, StratumModel
+
+
+class ReleaseView(Protocol):
+    """What a mechanism's words may ask of a release: its job, public frame, described sets, models and parameters."""
+
+    @property
+    def job(self) -> Job: ...
+
+    @property
+    def frame(self) -> Frame: ...
+
+    @property
+    def sets(self) -> tuple[Mapping[str, Mapping[str, Any]], ...]: ...
+
+    @property
+    def donors(self) -> Mapping[str, object]:
+        """The reference's records by stratum, where synthetic records take their values."""
+        ...
+
+    def model(self, stratum: int) -> StratumModel: ...
+
+    def theta(self, model: StratumModel, stratum: int, set: int) -> Draws: ...
 
 
 @dataclass(frozen=True)
@@ -25,14 +48,14 @@ class Words:
     entries: Mapping[str, str] = field(default_factory=dict)
     """What entries of the statement that it alone can have say in words, by name."""
 
-    def density_of(self, release: ReleasedObject) -> str:
+    def density_of(self, release: ReleaseView) -> str:
         """What its parameters are, with {outcome} and {weight}."""
         return self.density
 
-    def post_processing(self, release: ReleasedObject) -> list[str]:
+    def post_processing(self, release: ReleaseView) -> list[str]:
         """What becomes of its statistics after their release."""
         return list(self.steps)
 
-    def errors_of(self, release: ReleasedObject) -> str:
+    def errors_of(self, release: ReleaseView) -> str:
         """What is in the standard errors of estimates from its parameters."""
         return self.errors

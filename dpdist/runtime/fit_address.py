@@ -15,11 +15,11 @@ import pyarrow as pa
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Frame, Ints, Records
 from dpdist.engine.in_memory import fresh_noise
-from dpdist.engine.protocol import Noise, Rounds
+from dpdist.engine.protocol import Learned, Noise, Rounds
 from dpdist.estimation.frame_table import frame_from_table
 from dpdist.job import Job
 from dpdist.mechanisms.models import builder_of
-from dpdist.mechanisms.on_reference import Learned, fixed_model
+from dpdist.mechanisms.pseudo_posterior.on_reference import fixed_model
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import StratumModel
 from dpdist.runtime.blocks import Layout
@@ -81,8 +81,7 @@ class Fit:
         """What the reference fixed for a stratum."""
         path = self.space.learned(self.address.name, stratum)
         self.space.store.take(path)
-        found: Learned = pickle.loads(path.read_bytes())
-        return found
+        return pickle.loads(path.read_bytes())
 
     @cached_property
     def reference_key(self) -> Key:

@@ -16,19 +16,21 @@ from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, stage
 from dpdist.core.records import Floats, Records
 from dpdist.engine.in_memory import run_rounds
+from dpdist.engine.protocol import Learned
 from dpdist.job import Job
-from dpdist.mechanisms.on_reference import (
+from dpdist.mechanisms.pseudo_posterior.on_reference import (
     CHECKED,
-    Learned,
+    Centre,
+    Distributions,
+    RecordWeights,
     Spurious,
     check_centre,
     evenly,
-    learn_cells,
     learn_centre,
     learn_weights,
-    learn_whitening,
 )
 from dpdist.mechanisms.reference_tables.donors import Donors
+from dpdist.mechanisms.reference_tables.reference_summary import summary_of
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
 from dpdist.models.copula.model import Scores
@@ -68,42 +70,55 @@ def learned_from(
     `Unconverged` or `Spurious`.
     """
     if isinstance(model, ReferenceCells):
-        cells = learn_cells(model, [records.about(k) for k in range(len(records.outcomes))])
+        cells = summary_of(model, [records.about(k) for k in range(len(records.outcomes))])
         return cells._replace(
             donors=Donors.of(model.pattern(records.frame), records.weight, np.column_stack(records.outcomes), copied)
         )
     if isinstance(model, SanitizedLognormal):
-        return learn_whitening(model, records)
-    facts = None
+        return model.learned(records)
     if isinstance(model, Scores):
         facts = model.within(model.summarise(records, key.child(f"places {stratum}"))).bias_corrected(records)
         if not job.frozen:
-            return Learned(Draws({}), 1.0, facts=facts)
+            return Distributions(facts)
         model = model.within(facts)
     if job.frozen:
-        records = evenly(records, current)
-    blocks = _blocks(records, job.sampler.total)
-    rounds = learn_weights(job, model) if job.frozen else learn_centre(job, model, current, len(records))
+        return _weights(job, model, sampler, key, stratum, evenly(records, current))
+    return _centre(job, model, sampler, key, stratum, records, current)
+
+
+def _weights(job: Job, model: StratumModel, sampler: Sampler, key: Key, stratum: str, records: Records) -> RecordWeights:
     try:
-        learned, draws = run_rounds(rounds, model, sampler, key, stratum, blocks)
+        learned, draws = run_rounds(learn_weights(job, model), model, sampler, key, stratum, _blocks(records, job))
     except Improper as failure:
         if reference_counts(job.mechanism) is not for_later_files:
             raise
         third = "a reference's record counts a third at most, as far as a current file's fit may lie from its own"
         raise Improper(f"{failure}; {third}") from None
-    if job.mechanism.clamps and isinstance(model, Generated):
-        check_clamp(model, learned.theta, draws, evenly(records, TRIED))
-    if isinstance(model, Scores) and learned.frozen is not None:
-        facts = model.weights_corrected(records, learned.frozen.weigh(model, records)[1])
-    if job.frozen:
-        return learned._replace(facts=facts)
+    _check_program(job, model, learned, draws, records)
+    if not isinstance(model, Scores):
+        return learned
+    return learned._replace(facts=model.weights_corrected(records, learned.frozen.weigh(model, records)[1]))
+
+
+def _centre(
+    job: Job, model: StratumModel, sampler: Sampler, key: Key, stratum: str, records: Records, current: int
+) -> Centre:
+    rounds = learn_centre(job, model, current, len(records))
+    learned, draws = run_rounds(rounds, model, sampler, key, stratum, _blocks(records, job))
+    _check_program(job, model, learned, draws, records)
     some = evenly(records, min(current, CHECKED))
     run_rounds(check_centre(job, model, learned), model, sampler, key, stratum, [some])
     return learned
 
 
-def _blocks(records: Records, draws: int) -> list[Records]:
-    size = block_rows(draws)
+def _check_program(job: Job, model: StratumModel, learned: Centre | RecordWeights, draws: Draws, records: Records) -> None:
+    """A user's program is tried on some records: it must clamp as the mechanism does."""
+    if job.mechanism.clamps and isinstance(model, Generated):
+        check_clamp(model, learned.theta, draws, evenly(records, TRIED))
+
+
+def _blocks(records: Records, job: Job) -> list[Records]:
+    size = block_rows(job.sampler.total)
     return [records.part(start, min(start + size, len(records))) for start in range(0, len(records), size)]
 
 
@@ -123,7 +138,7 @@ class LearnOne:
         current = int(fit.frame.stratum_count[stratum])
         try:
             if isinstance(model, ReferenceCells) and fit.job.carries:
-                learned = learn_cells(model, *earlier_points(fit, model, stratum))
+                learned: Learned = summary_of(model, *earlier_points(fit, model, stratum))
             else:
                 records = fit.reference_records(stratum)
                 copied = fit.copied(records)
@@ -183,7 +198,11 @@ def refused(fit: Fit, failures: Iterable[Outcome]) -> DataError:
 
 def powers(fit: Fit) -> dict[str, float]:
     """The power of a centred clamp by stratum: public, as it follows from the reference and public sizes."""
-    return {fit.frame.stratum_labels[k]: round(fit.learned(k).power, 12) for k in fit.strata}
+    return {
+        fit.frame.stratum_labels[k]: round(learned.power, 12)
+        for k in fit.strata
+        if isinstance(learned := fit.learned(k), Centre)
+    }
 
 
 def _unit(fit: Fit, stratum: int) -> str:

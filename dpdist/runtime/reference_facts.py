@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpdist.job import Job, budget_text
+from dpdist.mechanisms.pseudo_posterior.on_reference import facts_of
 from dpdist.mechanisms.reference_tables.donors import Donors
+from dpdist.mechanisms.reference_tables.reference_summary import ReferenceSummary
 from dpdist.models.copula.reference_summary import Facts
 from dpdist.privacy.guarantees import Strict
 from dpdist.runtime.fit_address import Fit
@@ -22,8 +24,10 @@ def summaries(job: Job, fits: Mapping[int, Fit]) -> tuple[dict[str, Facts], dict
     facts, donors = dict[str, Facts](), dict[str, Donors]()
     for stratum, fit in fits.items() if job.has_reference else ():
         learned, label = fit.learned(stratum), fit.frame.stratum_labels[stratum]
-        facts |= {label: learned.facts} if learned.facts is not None else {}
-        donors |= {label: learned.donors} if learned.donors is not None else {}
+        if (of_scores := facts_of(learned)) is not None:
+            facts[label] = of_scores
+        if isinstance(learned, ReferenceSummary) and learned.donors is not None:
+            donors[label] = learned.donors
     return facts, donors
 
 

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple, get_args
 
 from dpdist.core.errors import JobError
 from dpdist.job import SAMPLERS, Family, Job, budget_text
-from dpdist.job.earlier import HISTOGRAM_SHARE
 from dpdist.job.families import FAMILIES
 from dpdist.job.loading import job_of
 from dpdist.job.mechanisms import SPECS
+from dpdist.job.reference import HISTOGRAM_SHARE
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.privacy.guarantees import NoGuarantee
 

@@ -8,7 +8,7 @@ import jinja2
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from dpdist.studies.rehearsal import RULE, Rehearsal, Trial
+from dpdist.studies.rehearsal_trials import RULE, Rehearsal, Trial
 from dpdist.studies.svg import inline
 
 LEAST_DRAWN = 0.01

@@ -23,7 +23,7 @@ from dpdist.core.public_files import MANIFEST, Damaged, first_problem, printable
 from dpdist.estimation.frame_table import read_frame, read_job
 from dpdist.estimation.weighted_points import LARGEST, REFERENCE_FILE, read_points
 from dpdist.job import Adjacency, Job, budget_text
-from dpdist.job.earlier import HistogramReference
+from dpdist.job.reference import HistogramReference
 from dpdist.job.values import Budget, Name
 
 JOB, PROMISE, STATEMENT = "released/job.json", "released/promise.json", "statement.json"

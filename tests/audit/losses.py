@@ -24,13 +24,14 @@ from dpdist.engine.in_memory import run_rounds
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.models import builder_of
-from dpdist.mechanisms.on_reference import Learned, learn_cells, learn_whitening
 from dpdist.mechanisms.reference_tables.histograms import Histograms
+from dpdist.mechanisms.reference_tables.reference_summary import ReferenceSummary, summary_of
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.reference_tables.sensitivity import Limits
 from dpdist.mechanisms.reference_tables.update import Refresh
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
+from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import Whitened
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.guarantees import Concentrated, Strict
 
@@ -160,19 +161,21 @@ class Case:
         return records(cell, weight, np.column_stack([values[name] for name in self.outcomes]))
 
     @cached_property
-    def learned(self) -> Learned | None:
+    def learned(self) -> ReferenceSummary | Whitened | None:
         return self.learned_on(self.survey(7, self.records))
 
-    def learned_on(self, reference: Records) -> Learned | None:
+    def learned_on(self, reference: Records) -> ReferenceSummary | Whitened | None:
         """What the mechanism fixes on a file, by the functions of a run."""
         if isinstance(self.model, SanitizedLognormal):
-            return learn_whitening(self.model, reference)
+            return self.model.learned(reference)
         if isinstance(self.model, ReferenceCells) and (self.carried or not self.histogram):
             standing = np.full(CELLS, 5000.0) if self.carried else None
-            return learn_cells(self.model, [reference.about(k) for k in range(len(self.outcomes))], standing)
+            return summary_of(self.model, [reference.about(k) for k in range(len(self.outcomes))], standing)
         return None
 
-    def query(self, file: Records, learned: Learned | None = None, imposed: Imposed | None = None) -> Meter:
+    def query(
+        self, file: Records, learned: ReferenceSummary | Whitened | None = None, imposed: Imposed | None = None
+    ) -> Meter:
         """What the mechanism adds noise to, for this file."""
         meter = Meter(self.sums, imposed)
         rounds = MECHANISMS[self.job.mechanism.name].protect(self.job, self.model, Unheard(), learned or self.learned)
@@ -223,7 +226,7 @@ def records(cell: Any, weight: Any, outcomes: Floats) -> Records:
 
 def clipping(case: Case) -> Limits | None:
     """The limits that the mechanism clips at, where it has any that a reference fixed."""
-    return case.learned.limits if case.learned is not None else None
+    return case.learned.limits if isinstance(case.learned, ReferenceSummary) else None
 
 
 def _outcomes(case: Case, cell: int) -> list[tuple[float, ...]]:
@@ -262,9 +265,8 @@ def _whitened(case: Case, cell: int) -> Iterator[tuple[float, tuple[float, ...]]
     """At the reference, on the circle of winsorising and beyond it, in twelve directions and at Gaussian noise's worst."""
     from dpdist.mechanisms.sanitized_lognormal.sensitivity import REACH
 
-    assert case.learned is not None
-    assert case.learned.whitened is not None
-    whitening = case.learned.whitened.whitening
+    assert isinstance(case.learned, Whitened)
+    whitening = case.learned.whitening
     worst = float(np.arccos(-0.75))
     for length, angle in product((0.0, 0.4, 0.75, 1.0, 3.0), [*np.arange(12) * np.pi / 6.0, worst, 2.0 * worst]):
         direction = np.array([np.cos(angle), np.sin(angle)])

@@ -15,9 +15,9 @@ from dpdist.core.keys import Key
 from dpdist.core.records import Frame, Records
 from dpdist.engine.in_memory import run_rounds
 from dpdist.job import Job
-from dpdist.mechanisms.on_reference import Learned
 from dpdist.mechanisms.pseudo_posterior.centring import KAPPA, power
 from dpdist.mechanisms.pseudo_posterior.clamped import Censor
+from dpdist.mechanisms.pseudo_posterior.on_reference import Centre
 from dpdist.mechanisms.pseudo_posterior.presets import Centred, Weighted, WeightedE
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.beta import Beta
@@ -211,7 +211,7 @@ def centred(epsilon, kappa=KAPPA):
     """θ_ref: the posterior mean of another sample of the same law."""
     notes = run(job("unweighted"), shares(2000, seed=99))[1]
     reference = Draws({name: notes["final"][name].mean(keepdims=True) for name in ("mean", "precision")})
-    return Learned(reference, power(float(epsilon) / 2, 2, 2000, 2000, 0.1, kappa))
+    return Centre(reference, power(float(epsilon) / 2, 2, 2000, 2000, 0.1, kappa))
 
 
 def test_a_centred_clamp_at_a_small_budget_beats_censoring_at_a_large_one():

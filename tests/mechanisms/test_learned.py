@@ -11,9 +11,9 @@ from test_clamped import KEY, Notes, job, run, shares
 
 from dpdist.core.records import Frame, Records
 from dpdist.job import Job
-from dpdist.mechanisms.on_reference import Learned, Spurious, centre_of, dimensions, evenly
 from dpdist.mechanisms.pseudo_posterior.centring import KAPPA, kappa_of, spurious
 from dpdist.mechanisms.pseudo_posterior.clamped import Gather
+from dpdist.mechanisms.pseudo_posterior.on_reference import Centre, RecordWeights, Spurious, centre_of, dimensions, evenly
 from dpdist.models.beta import Beta
 from dpdist.models.lognormal.conjugate import of
 from dpdist.models.negative_binomial import NegativeBinomial
@@ -43,7 +43,7 @@ def model_of(said: Job, n: int) -> Beta:
     return Beta.build(said, Frame({}, {}, np.array([n]), (), ()), slice(0, 1))
 
 
-def learn(said: Job, y: np.ndarray, current: int = 2000) -> Learned:
+def learn(said: Job, y: np.ndarray, current: int = 2000) -> Centre | RecordWeights:
     sampler = reference_sampler(said, sampler_of(said, Path("unused")))
     return learned_from(said, model_of(said, current), sampler, KEY, "all", records_of(y), current)
 
@@ -52,23 +52,23 @@ REFERENCE = shares(1000, seed=50, law=(2, 3))
 
 
 @pytest.fixture(scope="module", params=["centred", "censor_w"])
-def fixed(request: pytest.FixtureRequest) -> tuple[str, dict[str, Learned]]:
+def fixed(request: pytest.FixtureRequest) -> tuple[str, dict[str, Centre | RecordWeights]]:
     """What the reference fixes under either adjacency."""
     return request.param, {a: learn(referring(request.param, adjacency=a), REFERENCE) for a in ("zero_out", "substitution")}
 
 
-def log_posterior(said: Job, learned: Learned, y: np.ndarray, clamp: float) -> np.ndarray:
+def log_posterior(said: Job, learned: Centre | RecordWeights, y: np.ndarray, clamp: float) -> np.ndarray:
     """On the grid, from the rows that the mechanism gathers from this file."""
     model = model_of(said, len(y))
-    step = Constant(learned.power) if learned.frozen is None else learned.frozen
-    theta = learned.theta if learned.frozen is None else None
+    centred = isinstance(learned, Centre)
+    step, theta = (Constant(learned.power), learned.theta) if centred else (learned.frozen, None)
     rows = Gather(model, step, theta)(records_of(y), {}, Notes())
     distinct, count = Clamped(rows, clamp).distinct()
     found = log_density(model, distinct, count, GRID)
     return found - logsumexp(found)
 
 
-def worst_loss(name: str, learned: Learned, adjacency: str, share: float = 1.0) -> float:
+def worst_loss(name: str, learned: Centre | RecordWeights, adjacency: str, share: float = 1.0) -> float:
     """Over files of like records and one that is unlike them, which is switched off or exchanged; in units of ε = 1."""
     said = referring(name, adjacency=adjacency)
     clamp, worst = share * bound_target(said.epsilon_per_set, adjacency), 0.0
@@ -87,7 +87,9 @@ def worst_loss(name: str, learned: Learned, adjacency: str, share: float = 1.0) 
 
 
 @pytest.mark.parametrize("adjacency", ["zero_out", "substitution"])
-def test_the_loss_is_at_most_epsilon_and_nearly_that(fixed: tuple[str, dict[str, Learned]], adjacency: str) -> None:
+def test_the_loss_is_at_most_epsilon_and_nearly_that(
+    fixed: tuple[str, dict[str, Centre | RecordWeights]], adjacency: str
+) -> None:
     """The clamp is ±ε/2, ±ε/4 under substitution. Controls: one that is a tenth too wide; the wrong adjacency's."""
     name, learned = fixed
     assert 0.95 < worst_loss(name, learned[adjacency], adjacency) <= 1.0 + 1e-9
@@ -105,7 +107,7 @@ def bounds(draws: Draws, y: np.ndarray) -> np.ndarray:
 def test_frozen_weights_are_linear_between_the_references_extremes_and_re_weighted() -> None:
     """By hand (METHODS §3, §4): F under fit 0 of the reference, LW with its min and max, then min(1, .95 α Δ/Δ_i)."""
     learned, y = learn(referring("censor_w", "4"), REFERENCE), shares(300, seed=51, law=(2, 3))
-    assert learned.frozen is not None
+    assert isinstance(learned, RecordWeights)
     first, (_, second) = learned.frozen.unweighted, learned.frozen.steps[1]
 
     def linear(f: np.ndarray, among: np.ndarray) -> np.ndarray:
@@ -142,7 +144,7 @@ def test_weights_foresee_a_current_files_fit_and_leave_it_a_smaller_bound(monkey
     said, found = referring("weighted", "6", weights="fixed_point"), []
     for patched in (False, True):
         if patched:
-            monkeypatch.setattr("dpdist.mechanisms.on_reference.reference_counts", lambda _: itself)
+            monkeypatch.setattr("dpdist.mechanisms.pseudo_posterior.on_reference.reference_counts", lambda _: itself)
         learned = learn(said, shares(400, seed=60, law=(2, 3)), current=400)
         files = (shares(400, seed=seed, law=(2, 3)) for seed in range(61, 69))
         found.append([run(said, y, learned=learned)[1]["summary"]["database_bound"] for y in files])
@@ -162,7 +164,7 @@ def test_without_kappa_the_check_refuses_and_with_it_the_power_passes(monkeypatc
     """From the reference alone, at ε = .25, 1, 3; drift up to .66 has the larger κ."""
     for epsilon in ("0.25", "1", "3"):
         assert learn(referring("centred", epsilon), REFERENCE).power <= float(epsilon) / 2 / KAPPA + 1e-12 or epsilon == "3"
-    monkeypatch.setattr("dpdist.mechanisms.on_reference.power", lambda *_: 1.0)
+    monkeypatch.setattr("dpdist.mechanisms.pseudo_posterior.on_reference.power", lambda *_: 1.0)
     for epsilon in ("0.25", "1"):
         with pytest.raises(Spurious):
             learn(referring("centred", epsilon), REFERENCE)
@@ -187,7 +189,7 @@ def test_records_are_thinned_evenly() -> None:
 
 
 @pytest.mark.parametrize("y", [[0.3], [0.25] * 50, [1e-300] * 5 + [0.5]], ids=["one record", "equal records", "extreme"])
-def test_extreme_current_files_have_a_release(y: list[float], fixed: tuple[str, dict[str, Learned]]) -> None:
+def test_extreme_current_files_have_a_release(y: list[float], fixed: tuple[str, dict[str, Centre | RecordWeights]]) -> None:
     name, learned = fixed
     (theta,), notes, _ = run(referring(name), y, learned=learned["zero_out"])
     assert 0 < theta["mean"][0] < 1

@@ -27,9 +27,9 @@ from dpdist.mechanisms.laplace_cells import protect as laplace_cells
 from dpdist.mechanisms.laplace_tables import protect as laplace_tables
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.modips import protect as modips
-from dpdist.mechanisms.on_reference import Learned, learn_cells, learn_whitening
 from dpdist.mechanisms.perturbed_histogram import protect as perturbed_histogram
 from dpdist.mechanisms.reference_tables import protect as reference_tables
+from dpdist.mechanisms.reference_tables.reference_summary import ReferenceSummary, summary_of
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.reference_tables.statement import (
     CLIPPED,
@@ -42,6 +42,7 @@ from dpdist.mechanisms.reference_tables.statement import (
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.mechanisms.sanitized_lognormal import protect as sanitized_lognormal
 from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
+from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import Whitened
 from dpdist.mechanisms.wording import NOT_REFUSED
 from dpdist.models.protocol import StratumModel
 from dpdist.sampling import facts
@@ -108,11 +109,11 @@ def driven(job: Job) -> tuple[list[Noise], list[Floats], StratumModel, Released]
     """What a mechanism asked for, the exact sums of its passes, and what it released under `known` noise."""
     model = builder_of(job).build(job, FRAME, slice(0, CELLS))
     now, before = (records(seed, len(job.outcomes)) for seed in (1, 2))
-    learned: Learned | None = None
+    learned: ReferenceSummary | Whitened | None = None
     if isinstance(model, ReferenceCells) and job.has_reference:
-        learned = learn_cells(model, [before.about(k) for k in range(len(job.outcomes))])
+        learned = summary_of(model, [before.about(k) for k in range(len(job.outcomes))])
     elif isinstance(model, SanitizedLognormal):
-        learned = learn_whitening(model, before)
+        learned = model.learned(before)
     asked: list[Noise] = []
     sums: list[Floats] = []
 

@@ -23,7 +23,7 @@ from dpdist.engine.rounds import drive
 from dpdist.evaluation.tuning import knobs_of
 from dpdist.job import RULE_CONSTANTS, WeightRule
 from dpdist.job.checks import contradictions
-from dpdist.mechanisms.on_reference import learn_weights
+from dpdist.mechanisms.pseudo_posterior.on_reference import learn_weights
 from dpdist.mechanisms.pseudo_posterior.statement import EXCEEDS, UNMEASURED
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.privacy import weight_search as searches

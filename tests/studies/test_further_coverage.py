@@ -19,6 +19,7 @@ from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
 from dpdist.estimation.linear import Units, asked
 from dpdist.job import Job
 from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.reference_tables.reference_summary import ReferenceSummary
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.privacy.claims import promised
 from dpdist.publish.further import Material, further
@@ -132,7 +133,7 @@ def released(job: Job, frame: Frame, records: Records, key: Key) -> ReleasedObje
         fit = run_rounds(rounds, model, sampler, key, POOLED, [records], noise=noise_of(key))
     sets = tuple({POOLED: model.describe(theta)} for theta in fit.parameters)
     left, points = without_points(job, frame, sets)
-    donors = {POOLED: learned.donors} if learned is not None and learned.donors is not None else {}
+    donors = {POOLED: learned.donors} if isinstance(learned, ReferenceSummary) and learned.donors is not None else {}
     return ReleasedObject(
         job, promised(mechanism.promise(job), facts(job)), frame, left, key.child("publish"), points, {}, donors
     )

@@ -13,8 +13,9 @@ from dpdist.cli.main import app
 from dpdist.core.errors import JobError
 from dpdist.job.loading import load_job, parse_job
 from dpdist.release import run
-from dpdist.studies.rehearsal import COLUMNS, RULE, Rehearsal, Trial, halved, public_source, rehearse
+from dpdist.studies.rehearsal import halved, public_source, rehearse
 from dpdist.studies.rehearsal_candidates import Candidate, candidates
+from dpdist.studies.rehearsal_trials import COLUMNS, RULE, Rehearsal, Trial
 
 JOB = """
 dataset: people

@@ -13,7 +13,6 @@ from dpdist.job import Job
 from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.laplace_cells.release import CellSums
 from dpdist.mechanisms.laplace_cells.statement import SUMS
-from dpdist.mechanisms.on_reference import Learned
 from dpdist.mechanisms.promises import promise_of
 from dpdist.mechanisms.wording import MOVES_TWICE
 from dpdist.models.protocol import Draws, StratumModel
@@ -30,7 +29,7 @@ class LaplaceStrict:
         same_x = Strict(job.budget.adjacency, job.epsilon_per_set, exchange=Fraction(1))
         return promise_of(job, same_x, SUMS, MOVES_TWICE)
 
-    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:
+    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: None = None) -> Rounds:
         assert isinstance(model, CellSums)
         return cell_sums(model, float(job.epsilon_per_set), job.synthetic_sets, recorder)
 

@@ -17,7 +17,6 @@ from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.laplace_tables.release import FINE_SCALE, FINER, NoisyTables
 from dpdist.mechanisms.laplace_tables.sensitivity import sensitivities
 from dpdist.mechanisms.laplace_tables.statement import COMPOSED, FULL, LOCAL, SHARED
-from dpdist.mechanisms.on_reference import Learned
 from dpdist.mechanisms.promises import promise_of
 from dpdist.mechanisms.wording import MOVES_TWICE
 from dpdist.models.protocol import StratumModel
@@ -43,7 +42,7 @@ class LaplaceTables:
         strict = promise_of(job, same_x, COMPOSED, MOVES_TWICE)
         return replace(strict, composition="sequential over the cells, of all tables and margins, that a record falls into")
 
-    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:
+    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: None = None) -> Rounds:
         assert isinstance(model, NoisyTables)
         return noisy_tables(model, recorder)
 

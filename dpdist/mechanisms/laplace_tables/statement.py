@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from dpdist.job.mechanisms import WholeTables
-from dpdist.mechanisms.words import Words
-
-if TYPE_CHECKING:
-    from dpdist.publish.released import ReleasedObject
-
+from dpdist.mechanisms.words import ReleaseView, Words
 
 LOCAL = (
     "noise has the scale Δ/ε of local sensitivities Δ, those of the file at hand: they are kept confidential, but the "
@@ -51,12 +46,12 @@ SUMS_NOISED_AGAIN = (
 class TableWords(Words):
     """Of tables that are consistent or not, under noise of public scale or not."""
 
-    def post_processing(self, release: ReleasedObject) -> list[str]:
+    def post_processing(self, release: ReleaseView) -> list[str]:
         assert isinstance(release.job.mechanism, WholeTables)
         agreed = release.job.mechanism.consistency == "least_squares"
         return [NO_RECORDS, LEAST_SQUARES if agreed else AS_NOISED, *([] if release.job.local else [RATIOS])]
 
-    def errors_of(self, release: ReleasedObject) -> str:
+    def errors_of(self, release: ReleaseView) -> str:
         return NO_ERRORS if release.job.local else self.errors
 
 

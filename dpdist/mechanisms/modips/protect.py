@@ -29,7 +29,6 @@ from dpdist.mechanisms.modips.statement import (
     TRUNCATION,
 )
 from dpdist.mechanisms.modips.truncation import CANDIDATES, clamped, truncated
-from dpdist.mechanisms.on_reference import Learned
 from dpdist.mechanisms.promises import parallel, promise_of
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.guarantees import Promise, Strict
@@ -60,7 +59,7 @@ class Modips:
         )
         return replace(found, total=total, per_set=once, composition=composition)
 
-    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:
+    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: None = None) -> Rounds:
         assert isinstance(model, Sanitized)
         assert isinstance(job.mechanism, Settings)
         return modips(model, job.synthetic_sets, job.mechanism.nested, float(job.budget.epsilon), recorder)

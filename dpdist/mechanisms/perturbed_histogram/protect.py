@@ -12,7 +12,6 @@ from dpdist.core.digests import digest
 from dpdist.engine.protocol import Noise, Pass, Released, Rounds, StratumRecorder
 from dpdist.job import Job
 from dpdist.mechanisms.counting import Count
-from dpdist.mechanisms.on_reference import Learned
 from dpdist.mechanisms.perturbed_histogram.release import Histogram
 from dpdist.mechanisms.perturbed_histogram.statement import COUNTS
 from dpdist.mechanisms.promises import promise_of
@@ -30,7 +29,7 @@ class PerturbedHistogram:
     def promise(self, job: Job) -> Promise:
         return promise_of(job, Strict(job.budget.adjacency, job.epsilon_per_set), COUNTS, MOVES_EXCHANGED)
 
-    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:
+    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: None = None) -> Rounds:
         assert isinstance(model, Histogram)
         return perturbed_histogram(model, float(job.epsilon_per_set), job.synthetic_sets, recorder)
 

@@ -7,9 +7,9 @@ from typing import Literal
 
 from dpdist.engine.protocol import Rounds, StratumRecorder
 from dpdist.job import Job
-from dpdist.mechanisms.on_reference import Learned
 from dpdist.mechanisms.promises import exactness, promise_of, referred, strict, target_of
 from dpdist.mechanisms.pseudo_posterior import clamped, tilted
+from dpdist.mechanisms.pseudo_posterior.on_reference import Centre, Distributions, RecordWeights
 from dpdist.mechanisms.pseudo_posterior.statement import (
     CENTRED,
     CLAMPED,
@@ -58,10 +58,12 @@ class Weighted:
         said.append(REFUSAL_SHOWS if job.mechanism.fallback == "refuse" else FALLBACK_SHOWS)
         return cautioned(job, promise_of(job, Asymptotic(job.budget.adjacency, job.epsilon_per_set), *said))
 
-    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:
+    def protect(
+        self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: RecordWeights | Distributions | None = None
+    ) -> Rounds:
         target = self.promise(job).target
         bound = float("inf") if target is None else target
-        frozen = learned.frozen if learned is not None else None
+        frozen = learned.frozen if isinstance(learned, RecordWeights) else None
         steps = self.search(job) if frozen is None else tilted.fixed_on_reference(frozen)
         return tilted.protect(model, steps, bound, job.synthetic_sets, recorder)
 
@@ -90,7 +92,7 @@ class CensorUW:
     def promise(self, job: Job) -> Promise:
         return promise_of(job, strict(job), CLAMPED, exactness(job))
 
-    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:
+    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: None = None) -> Rounds:
         return clamped.protect(model, target_of(job), job.synthetic_sets, recorder)
 
 
@@ -106,7 +108,7 @@ class Centred:
     def promise(self, job: Job) -> Promise:
         return promise_of(job, strict(job), CLAMPED, CENTRED, *referred(job), exactness(job))
 
-    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:
+    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Centre | None = None) -> Rounds:
         assert learned is not None
         constant, sets = Constant(learned.power), job.synthetic_sets
         return clamped.protect(model, target_of(job), sets, recorder, constant, reference=learned.theta)
@@ -128,7 +130,9 @@ class CensorW:
         said = (CLAMPED, WEIGHTS_MOVE, REFUSAL_SHOWS if job.mechanism.fallback == "refuse" else FALLBACK_SHOWS)
         return cautioned(job, promise_of(job, Asymptotic(job.budget.adjacency, job.epsilon_per_set), *said))
 
-    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:
+    def protect(
+        self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: RecordWeights | None = None
+    ) -> Rounds:
         weights, sets = job.mechanism.weights, job.synthetic_sets
         if learned is not None:
             return (yield from clamped.protect(model, target_of(job), sets, recorder, learned.frozen))

@@ -12,9 +12,9 @@ from dpdist.core.digests import digest
 from dpdist.engine.protocol import Noise, Pass, Released, Rounds, StratumRecorder
 from dpdist.job import Job, budget_text
 from dpdist.mechanisms.counting import Count
-from dpdist.mechanisms.on_reference import Learned
 from dpdist.mechanisms.promises import promise_of, referred
 from dpdist.mechanisms.reference_tables.histograms import Histograms
+from dpdist.mechanisms.reference_tables.reference_summary import ReferenceSummary
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.reference_tables.statement import (
     CLIPPED,
@@ -53,7 +53,9 @@ class ReferenceTables:
         first, rest = (budget_text(each) for each in (job.reference.histogram.epsilon, job.epsilon_of_tables))
         return replace(promise, composition=promise.composition + SPLIT.format(first, rest))
 
-    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:
+    def protect(
+        self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: ReferenceSummary | None = None
+    ) -> Rounds:
         assert isinstance(model, ReferenceCells)
         return reference_tables(model, _known(job, model, learned), float(job.epsilon_per_set), recorder)
 
@@ -65,18 +67,17 @@ def _clipped(job: Job) -> str:
     return CLIPPED_IN_STAGES if job.refreshes else CLIPPED
 
 
-def _known(job: Job, model: ReferenceCells, learned: Learned | None) -> Learned | Histograms | Refresh:
+def _known(job: Job, model: ReferenceCells, learned: ReferenceSummary | None) -> ReferenceSummary | Histograms | Refresh:
     """What fixes the table's limits: a reference, histograms, or an earlier release with histograms of its own bins."""
     if learned is None:
         return Histograms.build(job, model)
     if job.refreshes:
-        assert learned.told is not None
         return Refresh.build(job, model, learned.told)
     return learned
 
 
 def reference_tables(
-    model: ReferenceCells, known: Learned | Histograms | Refresh, epsilon: float, recorder: StratumRecorder
+    model: ReferenceCells, known: ReferenceSummary | Histograms | Refresh, epsilon: float, recorder: StratumRecorder
 ) -> Rounds:
     """Sums of every finest cell, clipped where the reference tells, under noise; the rest is post-processing (§7b).
 
@@ -88,8 +89,6 @@ def reference_tables(
         told = known.summarise(counts + noise.reshape(counts.shape))
         limits = model.limited(told)
     else:
-        assert known.told is not None
-        assert known.limits is not None
         told, limits = known.told, known.limits
     model = model.within(limits, model.units(told))
     sums = yield Pass(Count(model), "sum")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,11 +11,7 @@ from dpdist.estimation.weighted_points import REFERENCE_FILE
 from dpdist.job.mechanisms import ReferenceTables
 from dpdist.mechanisms.reference_tables.donors import DONORS, FEWEST
 from dpdist.mechanisms.reference_tables.saturation import ALARM
-from dpdist.mechanisms.words import Words
-
-if TYPE_CHECKING:
-    from dpdist.publish.released import ReleasedObject
-
+from dpdist.mechanisms.words import ReleaseView, Words
 
 CLIPPED = (
     "a record enters one finest cell by 1 − v and vc, v its weight and c its centred outcome, clipped at limits that the "
@@ -117,13 +112,13 @@ class ReferenceWords(Words):
         default_factory=lambda: {"microdata": MICRODATA, "not_identified": NOT_IDENTIFIED, "drift": DRIFT}
     )
 
-    def density_of(self, release: ReleasedObject) -> str:
+    def density_of(self, release: ReleaseView) -> str:
         return BY_HISTOGRAMS if looked_through(release) else self.density
 
-    def errors_of(self, release: ReleasedObject) -> str:
+    def errors_of(self, release: ReleaseView) -> str:
         return TAILS_OF_HISTOGRAMS if looked_through(release) else self.errors
 
-    def post_processing(self, release: ReleasedObject) -> list[str]:
+    def post_processing(self, release: ReleaseView) -> list[str]:
         assert isinstance(release.job.mechanism, ReferenceTables)
         moved = "are shrunk to the cells' common scale as far as noise moved them"
         how = moved if release.job.mechanism.shrinkage else "are not shrunk"
@@ -137,12 +132,12 @@ class ReferenceWords(Words):
         return [*steps, _donors(release), *DONATED]
 
 
-def looked_through(release: ReleasedObject) -> bool:
+def looked_through(release: ReleaseView) -> bool:
     """True if the noisy sums were looked through for cells that they do not identify."""
     return any("spans" in described for described in release.sets[0].values())
 
 
-def publicly_limited(release: ReleasedObject) -> tuple[int, int]:
+def publicly_limited(release: ReleaseView) -> tuple[int, int]:
     """Cells that public bounds alone limit, in the weight and in every outcome, and all cells."""
     bounds = [column.bounds or (0.0, 1.0) for column in release.job.outcome_columns.values()]
     width, weight = np.array([high - low for low, high in bounds]), release.job.survey.weight
@@ -155,7 +150,7 @@ def publicly_limited(release: ReleasedObject) -> tuple[int, int]:
     return wide, cells
 
 
-def _donors(release: ReleasedObject) -> str:
+def _donors(release: ReleaseView) -> str:
     """Where the values of synthetic records beside reference tables are from."""
     if release.donors:
         taken = f"a donor, which is a record of the reference (released/{DONORS})"

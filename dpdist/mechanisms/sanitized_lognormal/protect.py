@@ -10,11 +10,11 @@ from dpdist.core.digests import digest
 from dpdist.engine.protocol import Noise, Pass, Released, Rounds, Sample, StratumRecorder
 from dpdist.job import Job
 from dpdist.mechanisms.counting import Count
-from dpdist.mechanisms.on_reference import Learned
 from dpdist.mechanisms.promises import parallel, promise_of, referred
 from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
 from dpdist.mechanisms.sanitized_lognormal.sensitivity import EXCHANGE
 from dpdist.mechanisms.sanitized_lognormal.statement import LOGNORMAL_SHAPE, SANITIZED, SANITIZED_GAUSSIAN, SETS_ARE_FREE
+from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import Whitened
 from dpdist.mechanisms.wording import MOVES_EXCHANGED
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
@@ -39,18 +39,17 @@ class SanitizedStatistics:
         said = promise_of(job, once, shown, MOVES_EXCHANGED, LOGNORMAL_SHAPE, *referred(job))
         return replace(said, total=once, composition=SETS_ARE_FREE.format(job.synthetic_sets) + parallel(job))
 
-    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned | None = None) -> Rounds:
+    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Whitened | None = None) -> Rounds:
         assert isinstance(model, SanitizedLognormal)
         assert learned is not None
         return sanitized_statistics(model, learned, float(job.budget.epsilon), job.synthetic_sets, recorder)
 
 
 def sanitized_statistics(
-    model: SanitizedLognormal, learned: Learned, epsilon: float, sets: int, recorder: StratumRecorder
+    model: SanitizedLognormal, whitened: Whitened, epsilon: float, sets: int, recorder: StratumRecorder
 ) -> Rounds:
     """Whitened, winsorised sums under noise; fit and synthetic sets are post-processing (METHODS §8)."""
-    assert learned.whitened is not None
-    model = model.within(learned.whitened)
+    model = model.within(whitened)
     statistics = yield Pass(Count(model), "sum")
     sums = model.released(statistics)
     noise = yield Noise(model.scale, sums.size, 1, model.noise, digest(model), digest(sums))

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from dpdist.job.mechanisms import SanitizedStatistics
-from dpdist.mechanisms.words import Words
-
-if TYPE_CHECKING:
-    from dpdist.publish.released import ReleasedObject
-
+from dpdist.mechanisms.words import ReleaseView, Words
 
 SANITIZED = (
     "a record enters one finest cell by its logarithms' distance from the cell's reference mean, whitened and winsorised "
@@ -44,7 +39,7 @@ SETS_DRAWN = (
 class SanitizedWords(Words):
     """Of winsorising undone by the cells' shifts."""
 
-    def post_processing(self, release: ReleasedObject) -> list[str]:
+    def post_processing(self, release: ReleaseView) -> list[str]:
         assert isinstance(release.job.mechanism, SanitizedStatistics)
         moved = "are shrunk to their common shift as far as noise moved them"
         how = moved if release.job.mechanism.shrinkage else "are not shrunk"

@@ -20,7 +20,7 @@ from dpdist.estimation.estimators import STATISTICS as FIGURES
 from dpdist.evaluation.laplace import noised
 from dpdist.job import Job, StatisticName
 from dpdist.mechanisms.models import builder_of
-from dpdist.mechanisms.on_reference import Learned, learn_cells
+from dpdist.mechanisms.reference_tables.reference_summary import ReferenceSummary, summary_of
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.models.protocol import StratumModel
 from dpdist.publish.released import ReleasedObject
@@ -109,7 +109,7 @@ def _releases(
         yield _published(before, survey)
 
 
-def _learned_before(before: ReleasedObject, model: StratumModel) -> Learned:
+def _learned_before(before: ReleasedObject, model: StratumModel) -> ReferenceSummary:
     """What the release before carries on to cells of the same names."""
     assert isinstance(model, ReferenceCells)
     (own,) = (before.model(stratum) for stratum in range(len(before.frame.stratum_labels)))
@@ -121,7 +121,7 @@ def _learned_before(before: ReleasedObject, model: StratumModel) -> Learned:
         values, frame = np.concatenate([np.array(each) for each in points]), np.repeat(model.first, sizes).astype(np.int32)
         none = np.full(len(frame), -1, dtype=np.int32)
         reference.append(Records(np.arange(len(frame)), frame, values[:, 1].copy(), values[:, 0].copy(), none))
-    return learn_cells(model, reference, np.array(said["standing"]))
+    return summary_of(model, reference, np.array(said["standing"]))
 
 
 def _published(release: ReleasedObject, survey: Survey) -> Found:

@@ -20,12 +20,12 @@ from dpdist.core.confidential import Confidential
 from dpdist.core.keys import Key
 from dpdist.core.records import POOLED, Floats, Frame, Records
 from dpdist.engine.in_memory import noise_of, run_rounds
-from dpdist.engine.protocol import Columns, Mechanism, Rounds
+from dpdist.engine.protocol import Columns, Learned, Mechanism, Rounds
 from dpdist.evaluation.utility import distances, location
 from dpdist.job import Job, budget_text
 from dpdist.mechanisms.models import builder_of
-from dpdist.mechanisms.on_reference import Learned, Spurious
 from dpdist.mechanisms.pseudo_posterior import tilted
+from dpdist.mechanisms.pseudo_posterior.on_reference import Spurious
 from dpdist.mechanisms.pseudo_posterior.presets import Weighted, WeightedE
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.protocol import Draws, Improper, StratumModel, Synthesizer
@@ -128,9 +128,7 @@ def learned_by(case: Case, job: Job, model: StratumModel, sampler: Sampler, key:
     return learned_from(job, model, taught, key.child("reference"), POOLED, earlier, case.n)
 
 
-def rounds_of(
-    arm: Arm, job: Job, model: StratumModel, noted: Noted, bound: float | None, learned: Learned | None
-) -> Rounds:
+def rounds_of(arm: Arm, job: Job, model: StratumModel, noted: Noted, bound: float | None, learned: Learned) -> Rounds:
     """The preset's own rounds, or those of the tilted posterior under the bound to match."""
     if bound is not None:
         return tilted.protect(model, search(job.mechanism.weights, bound), bound, job.synthetic_sets, noted)

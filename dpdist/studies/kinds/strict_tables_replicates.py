@@ -18,13 +18,13 @@ from dpdist.core.errors import DataError
 from dpdist.core.keys import Key
 from dpdist.core.records import POOLED, Floats, Records
 from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
+from dpdist.engine.protocol import Learned
 from dpdist.estimation.direct import direct
 from dpdist.estimation.estimators import STATISTICS as FIGURES
 from dpdist.evaluation.laplace import noised
 from dpdist.evaluation.reference_baselines import reference_baselines
 from dpdist.job import Job, StatisticName
 from dpdist.mechanisms.models import builder_of
-from dpdist.mechanisms.on_reference import Learned
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.privacy.claims import promised
 from dpdist.publish.released import ReleasedObject

@@ -6,25 +6,20 @@ reference's own fits depends on no other record: clamped, the likelihood then ha
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpdist.core.records import Floats, Records
-from dpdist.engine.protocol import BlockRecorder, Carry, Pass, Sample
+from dpdist.engine.protocol import BlockRecorder, Carry, Learned, Pass, Sample
 from dpdist.job import Job
 from dpdist.job.mechanisms import Centred
 from dpdist.mechanisms.promises import target_of
 from dpdist.mechanisms.pseudo_posterior.centring import kappa_of, power, spurious
 from dpdist.mechanisms.pseudo_posterior.clamped import Gather
 from dpdist.mechanisms.pseudo_posterior.tilted import Frozen, Weigh, fits
-from dpdist.mechanisms.reference_tables.donors import Donors
-from dpdist.mechanisms.reference_tables.release import ReferenceCells, Told
-from dpdist.mechanisms.reference_tables.sensitivity import Limits
-from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
-from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import Whitened
 from dpdist.models.copula.model import Scores
 from dpdist.models.copula.reference_summary import Facts
 from dpdist.models.protocol import Clamped, Draws, StratumModel
@@ -35,34 +30,42 @@ from dpdist.privacy.weights import Constant, Ones, Reweight
 CHECKED = 4000
 """Reference records, of all strata alike, on which a spurious mode is looked for."""
 
-Learning = Generator[Pass | Sample, Any, "tuple[Learned, Draws]"]
-"""What was learned, and draws of the reference's fit with α = 1; tuned weights count `for_later_files`."""
-
 
 class Spurious(Exception):
     """Under the clamp another mode than the reference's own wins, on the reference's own records."""
 
 
-class Learned(NamedTuple):
-    """θ_ref (one draw) with the power a of the likelihood; or a record's privacy weight as a fixed function of it; or the
-    cells of a table with the limits that they are clipped at; or how records are whitened; or the distributions of a score
-    model; or the donors of records beside a table."""
+class Centre(NamedTuple):
+    """θ_ref, one draw, and the power a of the likelihood."""
 
     theta: Draws
     power: float
-    frozen: Frozen | None = None
-    told: Told | None = None
-    limits: Limits | None = None
-    whitened: Whitened | None = None
+
+
+class RecordWeights(NamedTuple):
+    """A record's privacy weight as a fixed function of the record; `theta` is the reference's fit with α = 1, one draw."""
+
+    theta: Draws
+    frozen: Frozen
     facts: Facts | None = None
-    donors: Donors | None = None
+    """Of a score model: its distributions."""
 
 
-def fixed_model(model: StratumModel, learned: Learned | None) -> StratumModel:
+class Distributions(NamedTuple):
+    """The reference's distributions alone, on which a score model stands."""
+
+    facts: Facts
+
+
+def facts_of(learned: Learned) -> Facts | None:
+    """A score model's distributions, where the reference fixed any."""
+    return learned.facts if isinstance(learned, RecordWeights | Distributions) else None
+
+
+def fixed_model(model: StratumModel, learned: Learned) -> StratumModel:
     """The model with what it takes from the reference."""
-    if isinstance(model, Scores) and learned is not None and learned.facts is not None:
-        return model.within(learned.facts)
-    return model
+    facts = facts_of(learned)
+    return model.within(facts) if isinstance(model, Scores) and facts is not None else model
 
 
 class Loss(NamedTuple):
@@ -77,29 +80,20 @@ class Loss(NamedTuple):
         return np.asarray(lost.sum(axis=1))
 
 
-def learn_centre(job: Job, model: StratumModel, records: int, reference: int) -> Learning:
-    """θ_ref and a for a centred clamp, from `reference` records, for a current stratum of `records`."""
+def learn_centre(
+    job: Job, model: StratumModel, records: int, reference: int
+) -> Generator[Pass | Sample, Any, tuple[Centre, Draws]]:
+    """θ_ref and a, from `reference` records, for a current stratum of `records`; and draws of the fit with α = 1."""
     statistics = yield Pass(Weigh(model, Ones()), model.combine)
     draws = yield Sample(statistics, "reference")
     theta = centre_of(model, draws)
     clamp = target_of(job)
     assert isinstance(job.mechanism, Centred)
     drift = job.mechanism.drift
-    return Learned(theta, power(clamp, dimensions(theta), records, reference, drift, kappa_of(drift))), draws
+    return Centre(theta, power(clamp, dimensions(theta), records, reference, drift, kappa_of(drift))), draws
 
 
-def learn_cells(model: ReferenceCells, reference: Sequence[Records], sizes: Floats | None = None) -> Learned:
-    """Cells and limits from the reference's records by outcome (`sizes`: how many they stand for) and public sizes."""
-    told = model.summarise(reference, sizes)
-    return Learned(Draws({}), 1.0, None, told, model.limited(told))
-
-
-def learn_whitening(model: SanitizedLognormal, records: Records) -> Learned:
-    """How records are whitened, from the reference's records. Raises `Improper`."""
-    return Learned(Draws({}), 1.0, whitened=model.learned(records))
-
-
-def check_centre(job: Job, model: StratumModel, learned: Learned) -> Generator[Pass | Sample, Any, None]:
+def check_centre(job: Job, model: StratumModel, learned: Centre) -> Generator[Pass | Sample, Any, None]:
     """The mechanism's own posterior on records of the reference: raises `Spurious` where it is not about θ_ref."""
     clamp = target_of(job)
     rows = yield Pass(Gather(model, Constant(learned.power), learned.theta), "concat")
@@ -109,8 +103,11 @@ def check_centre(job: Job, model: StratumModel, learned: Learned) -> Generator[P
         raise Spurious
 
 
-def learn_weights(job: Job, model: StratumModel) -> Learning:
-    """The weights that the job's rule ends with on the reference, as a function of a record. Raises `NotReached`."""
+def learn_weights(job: Job, model: StratumModel) -> Generator[Pass | Sample, Any, tuple[RecordWeights, Draws]]:
+    """The weights that the job's rule ends with on the reference, and draws of its fit with α = 1. Raises `NotReached`.
+
+    Tuned weights count `for_later_files`.
+    """
     mechanism, target = job.mechanism, target_of(job)
     kept, _ = yield from fits(model, reference_search(mechanism, target), reference_counts(mechanism))
     steps = [(fit.step, before.draws) for before, fit in pairwise(kept) if not isinstance(fit.step, Frozen)]
@@ -118,7 +115,7 @@ def learn_weights(job: Job, model: StratumModel) -> Learning:
     if mechanism.name == "censor_w" and mechanism.weights.reweight is not None:
         steps = [*steps, (Reweight(mechanism.weights.reweight, kept[-1].summary.database_bound), kept[-1].draws)]
     first = kept[0].draws
-    return Learned(centre_of(model, first), 1.0, Frozen(first, tuple(steps))), first
+    return RecordWeights(centre_of(model, first), Frozen(first, tuple(steps))), first
 
 
 def centre_of(model: StratumModel, draws: Draws) -> Draws:

@@ -1,0 +1,86 @@
+"""The package as its imports draw it: few rooms, few arrows between them, and no circle, not even of types alone."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import dpdist
+
+PACKAGE = Path(dpdist.__file__).parent
+MOST_ROOMS, MOST_ARROWS = 24, 130
+Graph = dict[str, set[str]]
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package by its name."""
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = [PACKAGE.name, *path.relative_to(PACKAGE).with_suffix("").parts]
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imported(tree: ast.AST, known: Mapping[str, object]) -> Iterable[str]:
+    """Modules of the package that a module imports: anywhere in its text, for types alone too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in known)
+        elif isinstance(node, ast.ImportFrom) and node.module in known:
+            inner = (f"{node.module}.{alias.name}" for alias in node.names)
+            yield from (name if name in known else node.module for name in inner)
+
+
+@cache
+def drawn() -> Graph:
+    """From every module to those that it imports."""
+    known = modules()
+    trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in known.items()}
+    return {name: set(imported(tree, known)) - {name} for name, tree in trees.items()}
+
+
+def rooms(graph: Graph) -> Graph:
+    """The same between folders and loose modules of the package's top level."""
+    found = Graph()
+    for name, others in graph.items():
+        found.setdefault(_room(name), set()).update(map(_room, others))
+    return {name: others - {name} for name, others in found.items()}
+
+
+def _room(name: str) -> str:
+    return ".".join(name.split(".")[:2])
+
+
+def circle(graph: Graph) -> list[str]:
+    """The names on circles, or that lead from one to another: empty where there is no circle."""
+    left = dict(graph)
+    while True:
+        ends = {name for name, others in left.items() if not others & left.keys()}
+        starts = left.keys() - {other for others in left.values() for other in others}
+        if not ends | starts:
+            return sorted(left)
+        left = {name: others for name, others in left.items() if name not in ends | starts}
+
+
+@pytest.mark.parametrize("level", [drawn, lambda: rooms(drawn())], ids=["modules", "rooms"])
+def test_no_imports_go_in_a_circle(level) -> None:
+    assert circle(level()) == []
+
+
+def test_rooms_and_arrows_are_few() -> None:
+    found = rooms(drawn())
+    assert len(found) <= MOST_ROOMS
+    assert sum(map(len, found.values())) <= MOST_ARROWS
+
+
+def test_a_circle_is_seen() -> None:
+    """Control: of two, of three, with what leads there and away; and a file that imports for types alone."""
+    assert circle({"a": {"b"}, "b": {"c"}, "c": set()}) == []
+    assert circle({"a": {"b"}, "b": {"a"}, "c": {"a"}, "d": set()}) == ["a", "b"]
+    assert circle({"a": {"b"}, "b": {"c", "d"}, "c": {"a"}, "d": set(), "e": {"a"}}) == ["a", "b", "c"]
+    text = "if TYPE_CHECKING:\n    from dpdist.job import whole\n"
+    assert list(imported(ast.parse(text), modules())) == ["dpdist.job.whole"]
