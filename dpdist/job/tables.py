@@ -153,7 +153,7 @@ class Table(Frozen):
     by: tuple[str, ...] = Field(default=(), description="columns whose levels are crossed to the table's cells")
     margins: bool = Field(default=True, description="whether sums over every column are published too, as level Total")
     statistics: tuple[Annotated[Statistic, BeforeValidator(statistic_of), PlainSerializer(statistic_text)], ...] = Field(
-        min_length=1, description="as many as wanted. " + " ".join(f"{each}." for each in WRITTEN.values())
+        min_length=1, description="as many as wanted: " + "; ".join(WRITTEN.values())
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from statistics import mean
 from typing import Any
@@ -27,11 +28,11 @@ def helps(command: click.Command, name: str = "dpdist") -> Iterator[tuple[str, s
 
 
 def descriptions() -> Iterator[tuple[str, str]]:
-    """Every description of the job's schema, by its key."""
+    """Every description of the job's schema, by its key; what a job writes in braces is one word."""
     schema: dict[str, Any] = Job.model_json_schema()
     for part, each in [("job", schema), *schema["$defs"].items()]:
         for key, field in each.get("properties", {}).items():
-            yield f"{part}.{key}", field.get("description", "")
+            yield f"{part}.{key}", re.sub(r"\{.*?\}+", "code", field.get("description", ""))
 
 
 def long(texts: Iterator[tuple[str, str]]) -> list[str]:
