@@ -31,11 +31,11 @@ def k_marginal_score(one: Coded, other: Coded, k: int = 3) -> float:
     return 1000.0 * (1.0 - float(total_variation(one, other, k).mean()))
 
 
-def subsample_scores(own: Coded, k: int, rng: np.random.Generator, ladder: Sequence[float] = LADDER) -> Floats:
+def subsample_scores(confidential: Coded, k: int, rng: np.random.Generator, ladder: Sequence[float] = LADDER) -> Floats:
     """The score of a simple random subsample without replacement, for each share of the ladder."""
-    number = len(own.weight)
+    number = len(confidential.weight)
     kept = (rng.permutation(number)[: max(1, round(share * number))] for share in ladder)
-    return np.array([k_marginal_score(own, own.take(each), k) for each in kept])
+    return np.array([k_marginal_score(confidential, confidential.take(each), k) for each in kept])
 
 
 def equivalent_share(score: float, scores: Floats, ladder: Sequence[float] = LADDER) -> float:

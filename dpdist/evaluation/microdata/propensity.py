@@ -27,12 +27,12 @@ class Propensity(NamedTuple):
     specks: float
 
 
-def propensity(own: Coded, synthetic: Coded, pairs: bool = False) -> Propensity:
+def propensity(confidential: Coded, synthetic: Coded, pairs: bool = False) -> Propensity:
     """Distances of two files by the probability of being synthetic."""
-    both = np.concatenate([own.codes, synthetic.codes])
-    x = indicators(Coded(both, own.sizes, np.ones(len(both))), pairs)
-    weight = np.concatenate([each.weight / (2.0 * each.weight.sum()) for each in (own, synthetic)])
-    number = len(own.weight)
+    both = np.concatenate([confidential.codes, synthetic.codes])
+    x = indicators(Coded(both, confidential.sizes, np.ones(len(both))), pairs)
+    weight = np.concatenate([each.weight / (2.0 * each.weight.sum()) for each in (confidential, synthetic)])
+    number = len(confidential.weight)
     y = (np.arange(len(both)) >= number).astype(float)
     score = expit(x @ logistic(x, y, weight))
     return Propensity(float(weight @ (score - 0.5) ** 2), _largest(score, weight * (2.0 * y - 1.0)))

@@ -16,17 +16,24 @@ MOST_LEVELS = 50
 """Of a column that regressions take."""
 
 
-def measured(own: Coded, synthetic: Coded, rng: np.random.Generator, outcome: int = 0) -> Mapping[str, float]:
+def measured(confidential: Coded, synthetic: Coded, rng: np.random.Generator, outcome: int = 0) -> Mapping[str, float]:
     """By measure, weighted and unweighted. `outcome`: the column whose second level a logistic regression explains."""
     found: dict[str, float] = {}
-    orders = [order for order in ORDERS if order <= len(own.sizes) and len(total_variation(own, own, order))]
-    for name, one, other in (("weighted", own, synthetic), ("unweighted", own.unweighted, synthetic.unweighted)):
+    orders = [
+        order
+        for order in ORDERS
+        if order <= len(confidential.sizes) and len(total_variation(confidential, confidential, order))
+    ]
+    for name, one, other in (
+        ("weighted", confidential, synthetic),
+        ("unweighted", confidential.unweighted, synthetic.unweighted),
+    ):
         for order in orders:
             found[f"{name} total_variation_{order}"] = float(total_variation(one, other, order).mean())
         score = k_marginal_score(one, other, orders[-1])
         found[f"{name} k_marginal_score"] = score
         found[f"{name} subsample_share"] = equivalent_share(score, subsample_scores(one, orders[-1], rng))
-        few = tuple(k for k, size in enumerate(own.sizes) if size <= MOST_LEVELS)
+        few = tuple(k for k, size in enumerate(confidential.sizes) if size <= MOST_LEVELS)
         found[f"{name} pmse"], found[f"{name} specks"] = propensity(one.about(few), other.about(few))
         predictors = tuple(k for k in few if k != outcome)
         fits = [fitted(each, outcome, 1, predictors) for each in (one, other)]
