@@ -37,7 +37,7 @@ columns:
   {bounded}
 {survey}
 {strata}
-outcome: salary
+outcome: {outcome}
 model: {model}
 mechanism: {{name: {mechanism}}}
 budget: {{epsilon: "1", adjacency: {adjacency}}}
@@ -52,8 +52,15 @@ PLAIN = {
     "survey": "survey: {weight: weight}",
     "strata": "",
     "model": "null",
+    "outcome": "salary",
     "more": "",
 }
+ROOMS = {
+    "bounded": "weight: {bounds: [0, 100], outside: clip}\n  rooms: {bounds: [1, 4], whole: true, outside: clip}",
+    "strata": "strata: [field]",
+    "outcome": "[salary, rooms]",
+}
+"""A second outcome, of mechanisms that split by several."""
 LOGNORMAL = "{family: lognormal}"
 SHARES = {
     "bounds": "[0, 1]",
@@ -79,6 +86,9 @@ SAID: dict[str, dict[str, str]] = {
     "reference_tables": {"more": REFERENCE},
     "sanitized_statistics": {"model": LOGNORMAL, "more": REFERENCE},
     "modips": {"mechanism": "modips, law: normal"},
+    "flat_laplace": {"mechanism": "flat_laplace, bins: {salary: 4}", "strata": "strata: [field]"},
+    "universal_histogram": ROOMS | {"mechanism": "universal_histogram, layers: 2, bins: {salary: 4}"},
+    "steps": ROOMS | {"mechanism": "steps, layers: 2, bins: {salary: 4}"},
     "weighted_marginals": {"bounds": "[0, 1]", "clip": ", whole: true, outside: clip", "strata": "strata: [field]"},
 }
 ADJACENCIES = ("zero_out", "substitution", "substitution, exchange: anywhere", "add_remove")
