@@ -11,7 +11,7 @@ from dpdist.job.names import StatisticName
 from dpdist.job.values import Frozen, Sentence
 
 Format = Literal["csv", "dta", "sav"]
-"""Of synthetic records, beside Parquet: text, Stata, SPSS."""
+"""Of synthetic records, beside Parquet: text, Stata, SPSS. Noisy measurements are written for Stata too."""
 NEEDS_AN_EXTRA: tuple[Format, ...] = ("sav",)
 """Formats whose library is not installed with dpdist itself."""
 FLAGS = ("reliable", "caution", "unreliable")
