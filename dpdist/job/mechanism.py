@@ -63,6 +63,8 @@ class MechanismSpec(Frozen):
     """It is centred at a fit of the reference, and plans a drift from it."""
     gives: ClassVar[frozenset[StatisticName]] = frozenset(get_args(StatisticName))
     """Statistics that tables may have."""
+    several_outcomes: ClassVar[bool] = False
+    """It adds noise to what it releases of several outcomes together."""
     shape: ClassVar[bool] = True
     """It releases how an outcome is distributed, or records that are."""
     scanned: ClassVar[dict[str, tuple[int, ...]]] = {}
@@ -75,6 +77,11 @@ class MechanismSpec(Frozen):
     def guarantee(self, job: JobView) -> Guarantee:
         """The class of what is promised: every specification says it, and promises are held to it."""
         raise NotImplementedError(f"{type(self).__name__} does not say its guarantee")
+
+    @classmethod
+    def rehearsed(cls, job: JobView) -> Iterator[tuple[str, dict[str, Any]]]:
+        """What a rehearsal tries of it where the job has another mechanism: a name for it, and its constants."""
+        yield "", {}
 
     def clips(self, job: JobView) -> bool:
         """True if weights and outcomes are clipped to public bounds before they are added up."""

@@ -20,6 +20,7 @@ from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT
 from dpdist.mechanisms.laplace_tables.release import NoisyTables
 from dpdist.publish.further import Material
 from dpdist.publish.manifest import manifest
+from dpdist.publish.marginals import write_marginals
 from dpdist.publish.measurements import FILE as MEASUREMENTS
 from dpdist.publish.measurements import write_measurements
 from dpdist.publish.printed import Printed, printed
@@ -59,6 +60,7 @@ def publish(release: ReleasedObject, public: Path, listener: Listener = silent, 
     said = json.loads((building / "statement.json").read_text(encoding="utf-8"))  # what is printed is what the file says
     write_measurements(building / MEASUREMENTS, release)
     write_measurements_stata(building / MEASUREMENTS, release.job)
+    write_marginals(building, release)
     write_workbook(building / "tables.xlsx", release.job, [form for form, _ in tables], said)
     write_codebook(building / "codebook.json", release.job, tables)
     write_registry(building / "registry.yaml", release.job, said)
