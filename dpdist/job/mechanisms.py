@@ -16,6 +16,7 @@ from dpdist.job.mechanism import Clamped, FixedWeights, MechanismSpec, Noisy
 from dpdist.job.model import Prior
 from dpdist.job.modips import Modips
 from dpdist.job.names import LARGEST_DRIFT, Consistency, Guarantee, NoiseName, Sensitivity, StatisticName, Statistics
+from dpdist.job.partitions import FlatLaplace, Steps, UniversalHistogram
 from dpdist.job.running import Sampler
 from dpdist.job.view import JobView
 from dpdist.job.weights import RuleOrName, Weights
@@ -221,6 +222,7 @@ class ReferenceTables(Noisy):
     takes_reference: ClassVar[bool] = True
     needs_reference: ClassVar[str] = "clips where the records tell"
     own_histograms: ClassVar[bool] = True
+    several_outcomes: ClassVar[bool] = True
 
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
@@ -288,6 +290,9 @@ Mechanism = Annotated[
     | ReferenceTables
     | SanitizedStatistics
     | Modips
+    | FlatLaplace
+    | UniversalHistogram
+    | Steps
     | WeightedMarginals,
     Field(discriminator="name"),
     BeforeValidator(_without_others),
