@@ -207,6 +207,7 @@ def test_a_table_of_a_hundred_thousand_cells_is_written_and_the_page_leaves_it_f
     assert "<svg" not in html
 
 
+@pytest.mark.slow
 def test_such_a_table_is_whole_in_the_workbook_and_in_print(tmp_path: Path) -> None:
     job, form, _ = table_of([f"level {i}" for i in range(320)])
     write_wide(tmp_path / "wide.csv", form)
