@@ -155,6 +155,9 @@ class WholeTables(Noisy):
     gives: ClassVar[frozenset[StatisticName]] = frozenset({"count", "mean", "total"})
     shape: ClassVar[bool] = False
 
+    def against_noisy_frame(self, job: JobView) -> str:
+        return "local sensitivities promise nothing" if self.sensitivity == "local" else ""
+
     @classmethod
     def rehearsed(cls, job: JobView) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "", {"sensitivity": "public"}  # the file's own promises nothing
@@ -272,8 +275,12 @@ def _without_others(given: Any) -> Any:
     spec = SPECS.get(name) if isinstance(given, dict) and isinstance(name := given.get("name"), str) else None
     if spec is None:
         return given
-    others = {key: field.default for each in SPECS.values() for key, field in each.model_fields.items()}
-    return {key: value for key, value in given.items() if key in spec.model_fields or others.get(key, ...) != value}
+    others = [each.model_fields for each in SPECS.values()]
+
+    def at_default(key: str, value: Any) -> bool:
+        return any(key in fields and fields[key].default == value for fields in others)
+
+    return {key: value for key, value in given.items() if key in spec.model_fields or not at_default(key, value)}
 
 
 Mechanism = Annotated[
