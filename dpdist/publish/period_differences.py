@@ -9,7 +9,7 @@ and are refused. Degrees of freedom are Welch's and Satterthwaite's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -78,10 +78,10 @@ def _of_table(before: Release, after: Release, name: str) -> pd.DataFrame:
     return both[keys].assign(**figures)
 
 
-def satterthwaite(error: tuple[Floats, Floats], df: tuple[Floats, Floats]) -> Floats:
+def satterthwaite(error: Sequence[Floats], df: Sequence[Floats]) -> Floats:
     """Degrees of freedom of a sum of two independent errors; infinite where both are, or where neither errs."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        parts = sum(np.where(np.isinf(own), 0.0, each**4 / own) for each, own in zip(error, df, strict=True))
+        parts = np.sum([np.where(np.isinf(own), 0.0, each**4 / own) for each, own in zip(error, df, strict=True)], axis=0)
         return np.asarray(np.where(parts > 0, (error[0] ** 2 + error[1] ** 2) ** 2 / parts, np.inf))
 
 
