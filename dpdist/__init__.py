@@ -17,6 +17,7 @@ from dpdist.evaluation.opening import open_evaluation, open_log_lik, open_poster
 from dpdist.job import Job
 from dpdist.job.loading import load_job, parse_job
 from dpdist.publish.opened import Release
+from dpdist.publish.period_differences import period_differences
 from dpdist.release import plan, publish, run, validate
 from dpdist.runtime.plan import Plan
 from dpdist.studies.file import load_study, parse_study
@@ -44,6 +45,7 @@ __all__ = [
     "open_release",
     "parse_job",
     "parse_study",
+    "period_differences",
     "plan",
     "publish",
     "report",

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.csv as pa_csv
 import typer
 
 from dpdist.cli.console import guarded, out
@@ -13,6 +17,8 @@ from dpdist.cli.table_text import table_text
 from dpdist.core.errors import DpdistError
 from dpdist.evaluation.opening import open_release
 from dpdist.publish.differences import BEYOND, Differences, differences
+from dpdist.publish.folder import for_spreadsheets
+from dpdist.publish.period_differences import period_differences
 
 TROUBLE = 2
 """Exit code where there is nothing to compare: 1 says that releases differ."""
@@ -26,6 +32,9 @@ def diff(
     beyond: Annotated[
         float, typer.Option("--beyond", min=0.0, help="Standard errors of a difference beyond which a figure has moved.")
     ] = BEYOND,
+    to: Annotated[
+        Path | None, typer.Option("--out", help="Folder for differences between two periods with standard errors, as CSV.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False,
 ) -> None:
     """Show what differs between two releases: guarantee, job, tables, versions, and figures that moved beyond their errors.
@@ -35,7 +44,10 @@ def diff(
 
     def act() -> None:
         try:
-            found = differences(open_release(a), open_release(b), beyond)
+            before, after = open_release(a), open_release(b)
+            found = differences(before, after, beyond)
+            if to is not None:
+                _write(period_differences(before, after), to)
         except DpdistError as error:
             error.exit_code = TROUBLE
             raise
@@ -47,6 +59,13 @@ def diff(
             raise typer.Exit(1)
 
     guarded(act)
+
+
+def _write(tables: Mapping[str, pd.DataFrame], folder: Path) -> None:
+    """A CSV file a table, safe in spreadsheets."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, rows in tables.items():
+        pa_csv.write_csv(for_spreadsheets(pa.Table.from_pandas(rows, preserve_index=False)), folder / f"{name}.csv")
 
 
 def _print(differing: Differences) -> None:

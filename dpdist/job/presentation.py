@@ -11,7 +11,7 @@ from dpdist.job.names import StatisticName
 from dpdist.job.values import Frozen, Sentence
 
 Format = Literal["csv", "dta", "sav"]
-"""Of synthetic records, beside Parquet: text, Stata, SPSS."""
+"""Of synthetic records, beside Parquet: text, Stata, SPSS. Noisy measurements are written for Stata too."""
 NEEDS_AN_EXTRA: tuple[Format, ...] = ("sav",)
 """Formats whose library is not installed with dpdist itself."""
 FLAGS = ("reliable", "caution", "unreliable")
@@ -73,6 +73,10 @@ class Registry(Frozen):
     """What an entry of the registry of deployments tells and dpdist cannot know."""
 
     intended_use: Sentence = Field(description="what the release is for")
+    region: Sentence = Field(description="that the data describe, or whose law applies")
+    sector: Literal["Technology", "Healthcare", "Education", "Government", "Energy", "Finance"] | None = Field(
+        default=None, description="that the release is about"
+    )
     publication_date: date = Field(description="the day of publication, as 2026-11-21")
     tuning: Sentence = Field(description="how constants and the budget were chosen, on which data")
     justification: Sentence = Field(description="why this budget and this unit of privacy")

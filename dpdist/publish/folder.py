@@ -31,7 +31,7 @@ from dpdist.publish.synthesis import synthesize
 from dpdist.publish.tables import Grounds, expectations, table
 from dpdist.publish.writers.cells import plain
 from dpdist.publish.writers.codebook import write_codebook
-from dpdist.publish.writers.microdata import write_microdata
+from dpdist.publish.writers.microdata import write_measurements_stata, write_microdata
 from dpdist.publish.writers.page import write_page
 from dpdist.publish.writers.registry import write_registry
 from dpdist.publish.writers.sdmx import write_sdmx
@@ -59,6 +59,7 @@ def publish(release: ReleasedObject, public: Path, listener: Listener = silent, 
     write_json(building / "statement.json", statement(release))
     said = json.loads((building / "statement.json").read_text(encoding="utf-8"))  # what is printed is what the file says
     write_measurements(building / MEASUREMENTS, release)
+    write_measurements_stata(building / MEASUREMENTS, release.job)
     write_marginals(building, release)
     write_workbook(building / "tables.xlsx", release.job, [form for form, _ in tables], said)
     write_codebook(building / "codebook.json", release.job, tables)

@@ -207,6 +207,11 @@ class Release(os.PathLike[str]):
         return read_job(self.folder, "released/job.json")
 
     @property
+    def mechanism(self) -> str:
+        """The name of the mechanism that made it."""
+        return self._job.mechanism.name
+
+    @property
     def held(self) -> bool:
         """True if it is not published: it waits for approval."""
         return unfit(self.folder) == HELD.splitlines()[0]

@@ -8,6 +8,7 @@ import io
 import itertools
 import json
 import re
+import zipfile
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -18,9 +19,12 @@ import pytest
 from small_release import JOB, survey
 
 import dpdist
+from dpdist.job import Job
 from dpdist.job.loading import parse_job
-from dpdist.publish.printed import printed
+from dpdist.publish.printed import Printed, printed
 from dpdist.publish.writers.page import write_page
+from dpdist.publish.writers.wide import write_wide
+from dpdist.publish.writers.workbook import write_workbook
 
 LEVELS = ["<script>alert(1)</script>", "قانون"]
 PRESENTATION = """
@@ -159,8 +163,8 @@ def test_the_python_example_gives_the_figure_that_the_page_names(
     assert f"{told!r} in tables/counts.csv" in text
 
 
-def page_of_a_table(tmp_path: Path, levels: list[str]) -> tuple[int, str]:
-    """Figures of a table of two columns of these levels with margins, and the page that it has."""
+def table_of(levels: list[str]) -> tuple[Job, Printed, pa.Table]:
+    """A table of two columns of these levels with margins, and its printed form."""
     text = JOB.replace("{levels: [arts, law]}", f"{{levels: {levels}}}").replace(
         "{levels: [f, m]}", f"{{levels: {levels}}}"
     )
@@ -179,7 +183,12 @@ def page_of_a_table(tmp_path: Path, levels: list[str]) -> tuple[int, str]:
             **numbers,
         }
     )
-    form = printed(job, said, table)
+    return job, printed(job, said, table), table
+
+
+def page_of_a_table(tmp_path: Path, levels: list[str]) -> tuple[int, str]:
+    """Figures of such a table, and the page that it has."""
+    job, form, table = table_of(levels)
     statement = {
         "guarantee_in_words": "words",
         "privacy_unit_in_words": "words",
@@ -187,7 +196,7 @@ def page_of_a_table(tmp_path: Path, levels: list[str]) -> tuple[int, str]:
         "trust_model": "words",
     }
     write_page(tmp_path / "index.html", job, [(form, table)], statement)
-    return size, (tmp_path / "index.html").read_text(encoding="utf-8")
+    return len(table), (tmp_path / "index.html").read_text(encoding="utf-8")
 
 
 def test_a_table_of_a_hundred_thousand_cells_is_written_and_the_page_leaves_it_for_download(tmp_path: Path) -> None:
@@ -196,6 +205,24 @@ def test_a_table_of_a_hundred_thousand_cells_is_written_and_the_page_leaves_it_f
     assert len(html) < 100_000
     assert "206,082 figures, more than a page can show" in html
     assert "<svg" not in html
+
+
+@pytest.mark.slow
+def test_such_a_table_is_whole_in_the_workbook_and_in_print(tmp_path: Path) -> None:
+    job, form, _ = table_of([f"level {i}" for i in range(320)])
+    write_wide(tmp_path / "wide.csv", form)
+    write_workbook(tmp_path / "tables.xlsx", job, [form], {"guarantee_in_words": "words"})
+    wide = pd.read_csv(tmp_path / "wide.csv")
+    assert wide.shape[0] * (321 * 2) >= 206_082
+    with zipfile.ZipFile(tmp_path / "tables.xlsx") as book:
+        sheet = book.read("xl/worksheets/sheet2.xml")
+    assert sheet.count(b"<v>") > 206_082
+    assert 'rightToLeft="1"' not in sheet[:2000].decode()
+
+
+def test_the_sheet_of_a_language_that_is_written_from_the_right_begins_there(public: Path) -> None:
+    with zipfile.ZipFile(public / "tables.xlsx") as book:
+        assert 'rightToLeft="1"' in book.read("xl/worksheets/sheet2.xml")[:2000].decode()
 
 
 def test_a_page_stays_light_where_labels_are_long(tmp_path: Path) -> None:

@@ -38,6 +38,23 @@ def write_microdata(folder: Path, job: Job) -> None:
                 _write_spss(frame, path.with_suffix(".sav"), job)
 
 
+def write_measurements_stata(path: Path, job: Job) -> None:
+    """measurements.dta beside the Parquet of the noisy measurements, where the job wants Stata files; texts stay texts."""
+    if "dta" not in job.presentation.formats or not path.is_file():
+        return
+    table = pq.read_table(path)
+    frame = table.to_pandas()
+    for field in table.schema:
+        if pa.types.is_string(field.type):
+            frame[field.name] = frame[field.name].fillna("").astype(object)
+        elif pa.types.is_int64(field.type):  # which Stata has not
+            frame[field.name] = frame[field.name].astype("float64")
+    names = variable_names(list(frame.columns))
+    frame.rename(columns=names).to_stata(
+        path.with_suffix(".dta"), write_index=False, version=118, byteorder="<", time_stamp=CREATED, convert_strl=[]
+    )
+
+
 def _write_csv(path: Path, to: Path) -> None:
     """Levels by their texts; read and written in parts."""
     with pq.ParquetFile(path) as file:

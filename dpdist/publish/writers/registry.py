@@ -5,6 +5,7 @@ What the statement says is taken from it; what dpdist cannot know is the job's `
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from importlib.metadata import version
@@ -24,68 +25,82 @@ def write_registry(path: Path, job: Job, statement: Mapping[str, Any]) -> None:
 
 
 def entry(job: Job, registry: Registry, statement: Mapping[str, Any]) -> dict[str, Any]:
+    """By the registry's schema, as of July 2026; a draft, which its board decides on."""
     text = job.presentation
+    name = text.title or f"{job.dataset}, {job.period}"
+    administrative: dict[str, Any] = {"registry_authors": [registry.author or text.responsible]}
     deployment = {
-        "short_name": text.title or f"{job.dataset}, {job.period}",
-        "data_curator": text.responsible,
-        "intended_use": registry.intended_use,
-        "data_product_type": "summary statistics" if _tables_alone(job) else "summary statistics and synthetic records",
-        "data_product_description": _described(job),
-        "publication_date": registry.publication_date.isoformat(),
-        **({"additional_information_url": registry.url} if registry.url else {}),
-        **_claimed(statement),
-        "model": {
-            "model_type": "Central",
-            "actors": statement["trust_model"],
-            "release_type": "Continual" if registry.continual else "One-shot",
-            "interactivity": "Non-interactive",
+        "basic": {
+            "name": name,
+            "data_curators": [text.responsible],
+            "description": _described(job),
+            "intended_use": registry.intended_use,
+            "data_product_type": "Summary statistics",
+            "data_product_region": registry.region,
+            "publication_date": registry.publication_date.isoformat(),
+            **({"data_product_sector": registry.sector} if registry.sector else {}),
         },
-        "additional_dp_information": {
+        **_claimed(statement),
+        "deployment_model": {
+            "model_name": "Central",
+            "actors": statement["trust_model"],
+            "release_type": "Many releases" if registry.continual else "One release",
+            "data_source_type": "Dynamic" if registry.continual else "Static",
+            "access_type": "Non-interactive",
+        },
+        "accounting": {
             "post_processing": _listed(statement["post_processing"]),
             "composition": statement["composition"],
         },
         "implementation": {
-            "pre_processing_eda_hyperparameter_tuning": registry.tuning,
+            "preprocessing_and_hyperparameter_tuning": registry.tuning,
             "mechanisms": _listed([_mechanism(job, statement), *statement["assumptions"]]),
             "justification": registry.justification,
         },
+        "administrative": administrative | ({"sources": registry.url} if registry.url else {}),
     }
-    return {"approved": False, "registry_author": registry.author or text.responsible, "deployment": deployment}
+    slug = _slug(name, text.responsible or "", *(() if job.period in name else (job.period,)))
+    return {"url_slug": slug, "status": "Draft", "tier": 3, "deployment": deployment}
+
+
+def _slug(*texts: str) -> str:
+    """Of an address: lower case, words joined by hyphens."""
+    return re.sub(r"[^a-z0-9]+", "-", "-".join(texts).lower()).strip("-")
 
 
 def _claimed(statement: Mapping[str, Any]) -> dict[str, Any]:
     parameters = {name: float(Fraction(statement[name])) for name in ("epsilon", "delta", "rho") if statement.get(name)}
     return {
-        "dp_flavor": {
-            "name": _flavor(statement),
+        "dp_variant": {
+            "variant_name": _variant(statement),
             "data_domain": _listed(statement["domain"]),
             "unprotected_quantities": _listed([*statement["not_protected"], *statement["public"]]),
         },
         "privacy_loss": {
             "privacy_unit": statement["privacy_unit"],
-            "privacy_unit_description": _listed([statement["privacy_unit_in_words"], statement["adjacency_in_words"]]),
+            "privacy_unit_details": _listed([statement["privacy_unit_in_words"], statement["adjacency_in_words"]]),
             "privacy_parameters": parameters,
-            "privacy_parameters_description": statement["guarantee_in_words"],
+            "privacy_parameters_details": statement["guarantee_in_words"],
         },
     }
-
-
-def _tables_alone(job: Job) -> bool:
-    return job.mechanism.whole_tables
 
 
 def _described(job: Job) -> str:
     text = job.presentation
     tables = [text.table(table.name).title or table.name for table in job.tables]
-    return _listed([*filter(None, (text.universe, text.source)), f"tables: {', '.join(tables)}"])
+    return _listed([*filter(None, (text.universe, text.source)), f"tables: {', '.join(tables)}", *_records(job)])
 
 
-def _flavor(statement: Mapping[str, Any]) -> str:
+def _records(job: Job) -> list[str]:
+    return [] if job.mechanism.whole_tables else [f"synthetic records: {job.synthetic_sets} set(s)"]
+
+
+def _variant(statement: Mapping[str, Any]) -> str:
     """As the registry names it; a guarantee that holds for exact draws only is none of its named ones."""
     if "rho" in statement:
-        return "Zero Concentrated DP"
+        return "Zero-concentrated DP"
     if statement["guarantee"] != "strict":
-        return "other"
+        return "Custom"
     return "Pure DP" if statement["delta"] == "0" else "Approximate DP"
 
 

@@ -24,6 +24,8 @@ WIDEST = 44
 """Characters of a column of labels."""
 FIGURE, TEXT = 13, 90
 """Characters of a column of figures, and of one of text."""
+RIGHT_TO_LEFT = frozenset(("ar", "ckb", "dv", "fa", "he", "ps", "sd", "ug", "ur", "yi"))
+"""Languages whose tables begin at the right."""
 LINE, ROW = 15, 17
 """Points of a line of text, and of a row of figures. Heights are stated: not every program finds them itself."""
 
@@ -121,6 +123,8 @@ def _sheet(sheet: Worksheet, styles: Styles, job: Job, number: int, table: Print
     universe = job.presentation.universe
     sheet.write_string(1, 0, ", ".join(filter(None, (job.dataset, job.period, universe))), styles.note)
     _for_print(sheet)
+    if job.presentation.language.split("-")[0].lower() in RIGHT_TO_LEFT:
+        sheet.right_to_left()
     each, stub = 1 + table.with_margins + table.with_flags, len(table.stub)
     if len(table.rows) > MOST_ROWS or stub + each * len(table.columns) > MOST_COLUMNS:
         sheet.write_string(3, 0, f"A sheet cannot hold this table: it is in tables/{table.name}.csv.")

@@ -1,0 +1,103 @@
+"""Differences of published figures between two periods, each with its standard error.
+
+The error is √(a² + b²) of the published ones: as of independent samples under noise that is drawn anew, which is what two
+releases are. What they may share makes figures err together, and the difference less: people in both samples, the same
+reference, or a chain, in which the later release takes shapes from the earlier one. None of it follows from what is
+released, so it is left in: the error is then too large, never too small. Two releases of one period share their records,
+and are refused. Degrees of freedom are Welch's and Satterthwaite's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+
+from dpdist.core.errors import AnalysisError
+from dpdist.core.records import Floats
+from dpdist.estimation.estimators import t_interval
+from dpdist.job.mechanisms import those
+from dpdist.publish.opened import Release
+
+OF_A_FIGURE = ("statistic", "variable", "estimator")
+USED = ("estimate", "standard_error", "df")
+
+
+def period_differences(before: Release, after: Release) -> dict[str, pd.DataFrame]:
+    """Later less earlier figures of every table that both releases have by the same columns, whatever else differs.
+
+    Returns
+    -------
+    A frame a table, a row a cell, statistic and estimator that both have: `before`, `after`, `difference`,
+    `standard_error`, `df`, and the limits `lower` and `upper` of a 90 % interval. Where one has no estimate it is NaN.
+
+    Raises
+    ------
+    AnalysisError : the releases are of one period, have no table in common, or one of them states no standard errors.
+    """
+    _refuse_one_period(before, after)
+    found = {name: _of_table(before, after, name) for name in before.tables if _comparable(before, after, name)}
+    if not found:
+        allowed = "a table of one name and the same columns in both"
+        raise AnalysisError("the releases have no table in common", allowed, "publish one again with the other's tables")
+    return found
+
+
+def _refuse_one_period(before: Release, after: Release) -> None:
+    periods = [f"{each.statement['dataset']} {each.statement['period']}" for each in (before, after)]
+    if periods[0] == periods[1]:
+        found = f"both releases are of {periods[0]}, so their figures are of the same records"
+        raise AnalysisError(found, "releases of two periods", "compare releases of one period by `dpdist diff`")
+
+
+def _comparable(before: Release, after: Release, name: str) -> bool:
+    return name in after.tables and _labels(before.tables[name]) == _labels(after.tables[name])
+
+
+def _labels(rows: pd.DataFrame) -> list[str]:
+    return [str(name) for name in rows.columns[: rows.columns.get_loc("statistic")]]
+
+
+def _of_table(before: Release, after: Release, name: str) -> pd.DataFrame:
+    first, second = before.tables[name], after.tables[name]
+    for release, rows in ((before, first), (after, second)):
+        _refuse_without_errors(release, name, rows)
+    keys = [*_labels(first), *OF_A_FIGURE]
+    both = first[[*keys, *USED]].merge(second[[*keys, *USED]], on=keys, suffixes=("_a", "_b"), sort=False)
+    value, error, df = (tuple(both[f"{used}_{end}"].to_numpy(dtype=float) for end in "ab") for used in USED)
+    variance = error[0] ** 2 + error[1] ** 2
+    interval = t_interval(value[1] - value[0], variance, satterthwaite(error, df))
+    figures = {"before": value[0], "after": value[1], "difference": interval.value}
+    figures |= {
+        "standard_error": interval.standard_error,
+        "df": interval.df,
+        "lower": interval.lower,
+        "upper": interval.upper,
+    }
+    return both[keys].assign(**figures)
+
+
+def satterthwaite(error: Sequence[Floats], df: Sequence[Floats]) -> Floats:
+    """Degrees of freedom of a sum of two independent errors; infinite where both are, or where neither errs."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        parts = np.sum([np.where(np.isinf(own), 0.0, each**4 / own) for each, own in zip(error, df, strict=True)], axis=0)
+        return np.asarray(np.where(parts > 0, (error[0] ** 2 + error[1] ** 2) ** 2 / parts, np.inf))
+
+
+def _refuse_without_errors(release: Release, name: str, rows: pd.DataFrame) -> None:
+    """Figures that are published without any standard error: their mechanism states none."""
+    missing = list(_without_errors(rows))
+    if missing:
+        mechanism = release.mechanism
+        where = f"table '{name}' of {release.statement['period']}"
+        found = f"{where} has no standard errors of {missing[0]}: '{mechanism}' gives none"
+        able = ", ".join(each for each in those(lambda spec: not spec.whole_tables) if each != mechanism)
+        raise AnalysisError(found, f"figures with standard errors, as of {able}", "take a mechanism that gives them")
+
+
+def _without_errors(rows: pd.DataFrame) -> Iterator[str]:
+    for (statistic, _), own in rows.groupby(["statistic", "variable"], dropna=False, sort=False):
+        known = own[own["estimate"].notna()]
+        if len(known) and known["standard_error"].isna().all():
+            yield str(statistic)
