@@ -9,6 +9,7 @@ import numpy as np
 
 from dpdist.core.records import Frame
 from dpdist.job import Job
+from dpdist.job.families import family_facts
 from dpdist.mechanisms.promises import target_of
 from dpdist.models.copula.model import Scores
 from dpdist.models.copula.shapes import LEAST
@@ -64,7 +65,7 @@ def _small_strata(job: Job, frame: Frame, model: StratumModel) -> Iterator[str]:
 def _small_cells(plan: Plan) -> Iterator[str]:
     """Cells of a score model with too few reference records for distributions of their own, by name."""
     job, frame, reference = plan.job, plan.frame, plan.reference
-    if job.family != "scores" or not isinstance(reference, ReferenceFile):
+    if not family_facts(job).on_reference or not isinstance(reference, ReferenceFile):
         return
     found, counts = [], reference.counts(frame)
     for stratum, label in enumerate(frame.stratum_labels):

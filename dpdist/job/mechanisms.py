@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from dpdist.job.contradiction import Contradiction, declared
 from dpdist.job.mechanism import Clamped, FixedWeights, MechanismSpec, Noisy
@@ -129,7 +129,11 @@ class PerturbedHistogram(Noisy):
         default=None, ge=1, le=10_000, description="how many; unset: ln n, rounded up, of the mean stratum"
     )
     statistics: ClassVar[Statistics | None] = "histogram"
+    gates: ClassVar[bool] = True
     scanned: ClassVar[dict[str, tuple[int, ...]]] = {"bins": (2, 3, 5, 8, 13, 21, 34, 55, 89)}
+
+    def clips(self, job: JobView) -> bool:
+        return False  # records are counted, without their weights
 
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
@@ -198,10 +202,8 @@ class LaplaceStrict(Noisy):
     name: Literal["laplace_strict"] = Field(description="noisy sums of every base cell, clipped at public bounds")
     statistics: ClassVar[Statistics | None] = "cell_sums"
     tabulates: ClassVar[bool] = True
+    gates: ClassVar[bool] = True
     shape: ClassVar[bool] = False
-
-    def clips(self, job: JobView) -> bool:
-        return True
 
 
 class ReferenceTables(Noisy):
@@ -215,6 +217,8 @@ class ReferenceTables(Noisy):
     takes_reference: ClassVar[bool] = True
     needs_reference: ClassVar[str] = "clips where the records tell"
     own_histograms: ClassVar[bool] = True
+    gates: ClassVar[bool] = True
+    donates: ClassVar[bool] = True
 
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
@@ -259,15 +263,6 @@ class SanitizedStatistics(Noisy):
                 yield Contradiction(("columns", outcome, "bounds"), found, remedy)
 
 
-def _without_others(given: Any) -> Any:
-    """Without constants of other mechanisms at their defaults, which jobs and calibrations were once written with."""
-    spec = SPECS.get(name) if isinstance(given, dict) and isinstance(name := given.get("name"), str) else None
-    if spec is None:
-        return given
-    others = {key: field.default for each in SPECS.values() for key, field in each.model_fields.items()}
-    return {key: value for key, value in given.items() if key in spec.model_fields or others.get(key, ...) != value}
-
-
 Mechanism = Annotated[
     Weighted
     | Unweighted
@@ -283,7 +278,6 @@ Mechanism = Annotated[
     | SanitizedStatistics
     | Modips,
     Field(discriminator="name"),
-    BeforeValidator(_without_others),
 ]
 """A job's mechanism."""
 SPECS: dict[str, type[MechanismSpec]] = {

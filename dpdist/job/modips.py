@@ -49,9 +49,6 @@ class Modips(Noisy):
         """True if the law has levels."""
         return self.law in ("bernoulli", "multinomial")
 
-    def clips(self, job: JobView) -> bool:
-        return True
-
     def epsilon(self, job: JobView) -> Fraction:
         """Of one sanitization."""
         return job.epsilon_per_set * self.nested

@@ -26,7 +26,7 @@ from dpdist.engine.protocol import Pass, Sample
 from dpdist.estimation.direct import Design, Replicated, direct, errors_given_sizes, totals
 from dpdist.estimation.estimators import STATISTICS
 from dpdist.job import Job
-from dpdist.job.families import FAMILIES
+from dpdist.job.families import family_facts
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.pseudo_posterior.tilted import Weigh
 from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
@@ -154,7 +154,7 @@ def compared(
                     for cell in np.flatnonzero(judged[k]):
                         where = f"{table.name}: {' / '.join(cells.labels[cell]) or TOTAL}"
                         sizes[statistic.text].append((abs(float(off[k, cell] / errors[k, cell])), where))
-    return GoodnessOfFit(FAMILIES[job.family].law, tuple(_misfit(name, each) for name, each in sizes.items()))
+    return GoodnessOfFit(family_facts(job).law, tuple(_misfit(name, each) for name, each in sizes.items()))
 
 
 def _expectations(cells: Cells, sums: Sequence[Floats]) -> Floats:

@@ -82,7 +82,7 @@ def _families(job: Job) -> list[Family]:
     return [
         name
         for name in get_args(Family)
-        if name != "user" and SAMPLERS[name][0] != "stan" and FAMILIES[name].weight in (None, weighted)
+        if not FAMILIES[name].program and SAMPLERS[name][0] != "stan" and FAMILIES[name].weight in (None, weighted)
     ]
 
 

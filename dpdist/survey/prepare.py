@@ -25,6 +25,7 @@ from dpdist.estimation.direct import Design, Replicated
 from dpdist.estimation.domains import replication
 from dpdist.estimation.variance import crossed_products, replicate_df
 from dpdist.job import Job
+from dpdist.job.families import family_facts
 from dpdist.survey.checks import Checked, check
 from dpdist.survey.findings import Findings
 from dpdist.survey.schema import check_replicates, check_schema, needed_columns
@@ -63,7 +64,7 @@ def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Cen
     columns = job.categories
     levels: dict[str, tuple[Level, ...]] = {name: job.columns[name].levels or () for name in columns}
     findings, psus, tallies, sizes = Findings(), list[pd.DataFrame](), list[pd.DataFrame](), list[pd.DataFrame]()
-    scale = np.log if job.family == "lognormal" else np.asarray
+    scale = np.log if family_facts(job).logs else np.asarray
     for checked in checked_batches(job, source, findings, tick):
         scaled = {f"y{j}": scale(outcome) for j, outcome in enumerate(checked.outcomes)} | {"w": scale(checked.weight)}
         key = _key(checked.codes, levels, len(checked.row))

@@ -185,7 +185,8 @@ def read_earlier(folder: Path) -> EarlierPoints:
         return _read(folder)
     except Damaged as error:
         remedy = "name the public folder of an earlier run of mechanism reference_tables, or restore it from a copy"
-        problem = Problem("reference.release", f"no complete release: {error}", error.allowed, remedy)
+        found = f"no release that can be read: {error}" if error.remedy else f"no complete release: {error}"
+        problem = Problem("reference.release", found, error.allowed, error.remedy or remedy)
         raise DataError(printable(folder, 400), [problem]) from None
 
 
