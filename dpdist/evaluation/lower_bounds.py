@@ -140,12 +140,13 @@ def neighbour(job: Job, records: Records, which: int) -> Records:
     """
     if job.budget.adjacency != "substitution":
         return records.take(np.arange(len(records)) != which)
-    weight, outcome = records.weight.copy(), records.outcome.copy()
+    weight, outcomes = records.weight.copy(), records.outcomes.copy()
+    outcome = outcomes[:, 0]
     low, high = job.outcome_column.bounds or (float(outcome.min()), float(outcome.max()))
     outcome[which] = low if outcome[which] > (low + high) / 2 else high
     least = job.columns[job.survey.weight].bounds if job.survey.weight in job.columns else None
     weight[which] = least[0] if least is not None else weight.min()
-    return replace(records, outcome=outcome, weight=weight)
+    return replace(records, outcomes=outcomes, weight=weight)
 
 
 def black_box(space: Workspace, runs: int, listener: Listener) -> Confidential[pd.DataFrame]:
@@ -174,7 +175,8 @@ def black_box(space: Workspace, runs: int, listener: Listener) -> Confidential[p
         for number in smallest.tolist():
             label, name = strata["stratum"][number], strata["fit"][number]
             records = _records(fits[name], number)
-            which = int(np.argmax(records.weight * np.abs(records.outcome - np.median(records.outcome))))
+            first = records.outcomes[:, 0]
+            which = int(np.argmax(records.weight * np.abs(first - np.median(first))))
             try:
                 at_least = lower_bound(*_both(fits[name], number, records, which, runs), delta)
             except (Improper, NotReached):

@@ -48,7 +48,7 @@ class Histograms:
         return cls(model, group, tuple(bins), scale)
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
-        values = (*((records.weight,) if self.model.weighted else ()), *records.outcomes)
+        values = (*((records.weight,) if self.model.weighted else ()), *records.outcomes.T)
         group, groups = self.group[self.model.pattern(records.frame)], int(self.group.max()) + 1
         found = []
         for bins, column in zip(self.bins, values, strict=True):

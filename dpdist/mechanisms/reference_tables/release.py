@@ -195,7 +195,7 @@ class ReferenceCells(OutcomeModel):
         assert self.unit is not None
         cell, units = self.pattern(records.frame), int(self.unit.max()) + 1
         body = self.limits.simplex if self.simplex else self.limits.cone
-        rows = alpha[:, None] * body(cell, records.weight, np.column_stack(records.outcomes))
+        rows = alpha[:, None] * body(cell, records.weight, records.outcomes)
         return np.column_stack([np.bincount(self.unit[cell], weights=column, minlength=units) for column in rows.T])
 
     def clipping_inverted(self, sums: Floats, summary: Told) -> Draws:

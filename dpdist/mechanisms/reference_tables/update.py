@@ -88,7 +88,7 @@ class Refresh:
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
         values = [records.weight] if self.model.weighted else []
-        values += [records.outcomes[k] for k in self.shaped]
+        values += [records.outcomes[:, k] for k in self.shaped]
         cell, groups = self.model.pattern(records.frame), int(self.group.max()) + 1
         found = []
         for orders, column in zip(self.orders, values, strict=True):
