@@ -99,6 +99,7 @@ def _audited(space: Workspace, records: int, all_rules: bool, listener: Listener
     if not family_facts(job).logs or not _audits(type(job.mechanism)):
         here = f"a release of {job.mechanism}" + (f" with the family {job.family}" if job.model is not None else "")
         raise WorkspaceError(str(workspace), here, f"audits know {' and '.join(those(_audits))} with the family lognormal")
+    space.store.take(bounds)
     rules: list[WeightRule] = [job.mechanism.weights.rule]
     if all_rules:
         rules = [rule for rule in get_args(WeightRule) if rule != "none"]

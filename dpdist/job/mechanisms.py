@@ -41,7 +41,8 @@ class Weighted(MechanismSpec):
         return self.aim * target
 
     def published(self, job: JobView) -> dict[str, Any]:
-        return self.model_dump(mode="json", exclude=set() if job.frozen else {"aim"})
+        aimed = job.reference is not None and self.weights.rule != "none"
+        return self.model_dump(mode="json", exclude=set() if aimed else {"aim"})
 
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)

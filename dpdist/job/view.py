@@ -71,11 +71,6 @@ class JobView(Protocol):
         ...
 
     @property
-    def frozen(self) -> bool:
-        """True if privacy weights are fixed on the reference."""
-        ...
-
-    @property
     def outcome_dependent_rules(self) -> tuple[str, ...]:
         """Rules that drop records by their outcome."""
         ...
