@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 from scipy.sparse import csr_array, diags_array
+from scipy.special import stdtrit
 
 from dpdist.core.records import TOTAL, Floats, Ints
 from dpdist.core.table_cells import Cells
@@ -173,7 +173,7 @@ def woodruff(quantile: Callable[[Floats], Floats], level: float, error: Floats, 
 
     NaN where that error is not known, or where the limits leave an outcome without bounds.
     """
-    critical = float(stats.t.ppf(NOMINAL, df))
+    critical = float(stdtrit(df, NOMINAL))
     lower, upper = (quantile(level + sign * critical * np.nan_to_num(error)) for sign in (-1.0, 1.0))
     known = np.isfinite(error) & np.isfinite(lower) & np.isfinite(upper)
     lower, upper = (np.where(known, each, np.nan) for each in (lower, upper))

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import beta
+from scipy.special import betaincinv
 
 from dpdist.core.confidential import Confidential
 from dpdist.core.errors import WorkspaceError
@@ -57,8 +57,8 @@ def lower_bound(near: Floats, far: Floats, delta: float = 0.0) -> float:
     cut, sign, order = _rule(first, delta)
     one, other = (second[k] for k in order)
     high, low = int((sign * one >= cut).sum()), int((sign * other >= cut).sum())
-    p = float(beta.ppf(ALARM / 2, high, len(one) - high + 1)) if high else 0.0
-    q = float(beta.ppf(1 - ALARM / 2, low + 1, len(other) - low)) if low < len(other) else 1.0
+    p = float(betaincinv(high, len(one) - high + 1, ALARM / 2)) if high else 0.0
+    q = float(betaincinv(low + 1, len(other) - low, 1 - ALARM / 2)) if low < len(other) else 1.0
     return max(0.0, float(np.log(max(p - delta, 1e-300) / q)))
 
 
