@@ -149,6 +149,7 @@ WAYS: tuple[tuple[str, str, str, str, str, str], ...] = (
     ("sanitized_statistics", "", "[1, 9]", WEIGHTED, "model: {family: lognormal}", REFERENCE),
     ("sanitized_statistics", "noise: gaussian", "[1, 9]", WEIGHTED, "model: {family: lognormal}", REFERENCE),
     ("modips", "law: lognormal", "[1, 9]", WEIGHTED, "", ""),
+    ("weighted_marginals", "", "[0, 1]", WEIGHTED, "strata: [region]", ""),
     ("perturbed_histogram", "", "[0, 1]", PLAIN, "strata: [region]", ""),
     ("laplace_composed", "sensitivity: public", "[1, 9]", WEIGHTED, "", ""),
     ("centred", "", "[1, 9]", WEIGHTED, PROPER, REFERENCE),
@@ -185,7 +186,10 @@ def _class(way: tuple[str, str, str, str, str, str], adjacency: str, exchange: s
     name, how, bounds, survey, model, reference = way
     constants = f", {how}" if ":" in how else ""
     delta = ', delta: "1e-6"' if how == "noise: gaussian" else ""
-    clipped = CLIPPED if name in ("reference_tables", "laplace_strict", "modips") or "public" in how else ""
+    clipped = (
+        CLIPPED if name in ("reference_tables", "laplace_strict", "modips", "weighted_marginals") or "public" in how else ""
+    )
+    bounds = bounds + ", whole: true" if name == "weighted_marginals" else bounds
     text = BASE % (bounds, clipped, survey, model, f"{{name: {name}{constants}}}", adjacency, exchange, delta, reference)
     try:
         job = parse_job(text)

@@ -15,7 +15,7 @@ from dpdist.estimation.estimators import stratum_sizes
 from dpdist.job import Job
 from dpdist.job.checks.models import likelihood
 from dpdist.job.families import family_facts, parametric
-from dpdist.job.presentation import EXTRA, NEEDS_AN_EXTRA
+from dpdist.job.presentation import EXTRA, NEEDS_AN_EXTRA, SDMX_EXTRA
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import StratumModel
@@ -70,7 +70,10 @@ def make_plan(job: Job, input: Input, listener: Listener) -> Plan:
 
 
 def refuse_formats(job: Job) -> None:
-    """Raises `JobError` where a format of synthetic records needs a library that is not installed here."""
+    """Raises `JobError` where a format of records or tables needs a library that is not installed here."""
+    if job.presentation.sdmx is not None and find_spec("pysdmx") is None:
+        found = "SDMX needs pysdmx, which is not installed"
+        raise JobError(job.dataset, [Problem("presentation.sdmx", found, "formats that can be written here", SDMX_EXTRA)])
     for i, name in enumerate(job.presentation.formats):
         if name in NEEDS_AN_EXTRA and find_spec("pyreadstat") is None:
             where, found = f"presentation.formats.{i}", f"{name} needs pyreadstat, which is not installed"

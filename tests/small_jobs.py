@@ -32,7 +32,7 @@ _OUTCOMES: dict[Family | Statistics, str] = {
     ),
     **dict.fromkeys(("beta", "beta_regression", "histogram"), "share"),
     **dict.fromkeys(("poisson", "negative_binomial", "poisson_regression"), "visits"),
-    "bernoulli": "voted",
+    **dict.fromkeys(("bernoulli", "marginals"), "voted"),
 }
 _COLUMNS: dict[str, Said] = {
     "field": {"levels": list(FIELDS)},
@@ -60,6 +60,7 @@ _MECHANISMS: dict[str, Said] = {
     "reference_tables": _TABLES | _REFERENCE | {"weight": _CLIPPED_WEIGHT},
     "sanitized_statistics": _REFERENCE | {"weight": _CLIPPED_WEIGHT, "strata": []},
     "modips": {"weight": _CLIPPED_WEIGHT, "constants": {"law": "lognormal"}},
+    "weighted_marginals": {"weight": _CLIPPED_WEIGHT, "synthetic_sets": 1},
 }
 """What a job under a mechanism says beside its name."""
 
@@ -161,6 +162,7 @@ def variants() -> Iterator[tuple[str, Said]]:
     yield "laplace_composed-consistent", _with(public, mechanism__consistency="least_squares")
     yield from _strict_variants()
     yield from _modips_variants()
+    yield from _marginals_variants()
 
 
 def _strict_variants() -> Iterator[tuple[str, Said]]:
@@ -199,6 +201,18 @@ def _modips_variants() -> Iterator[tuple[str, Said]]:
     yield "modips-multinomial", _with(modips, **visits, **unweighted, tables=tables)
     known = {"mechanism": {"name": "modips", "law": "normal", "variance": 1e9}, "survey": {}}
     yield "modips-known-variance", _with(modips, **known)
+
+
+def _marginals_variants() -> Iterator[tuple[str, Said]]:
+    """Three columns, with pairs that are chosen and pairs that are named."""
+    sex = {"bounds": [0, 1], "codes": {"f": 0, "m": 1}}
+    visits = {"bounds": [0, 12], "whole": True, "outside": "clip"}
+    more = {"columns__sex": sex, "columns__visits": visits, "outcome": ["sex", "visits", "voted"]}
+    tables = [{"name": "t", "by": ["field"], "statistics": ["count", {"mean": "visits"}, {"median": "visits"}]}]
+    chosen = _with(said("weighted_marginals", "substitution", "marginals"), **more, tables=tables)
+    yield "weighted_marginals-chosen", chosen
+    named = _with(chosen, mechanism__marginals=[["sex", "visits"], ["visits", "voted"]], budget__adjacency="zero_out")
+    yield "weighted_marginals-named", named
 
 
 @cache

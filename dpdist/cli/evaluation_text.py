@@ -10,8 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from dpdist.cli.table_text import paragraphs, table_text
-from dpdist.evaluation.summary import by_statistic, errors, missing, notes, worst
-from dpdist.evaluation.verdict import in_words, judge
+from dpdist.evaluation.summary import LOOKED, by_statistic, errors, missing, notes, overall, worst
 
 LEGEND = (
     "Errors are distances from the direct estimate, made from the whole file as it came, in its standard errors (SE) as "
@@ -19,16 +18,6 @@ LEGEND = (
     "Without design strata a count's SE holds the chance in the number of a cell's records, which is released. 'n given': "
     "median and largest error in the count's SE without that chance. "
     "'±': one standard error. 'held': whether the published 90 % interval holds the direct estimate."
-)
-NOTHING = "no standard errors are published, or none of the direct estimates has one: there is nothing to judge."
-WITHHELD = (
-    "Whether a release is withheld now depends on the records, which ε does not cover: decide by a rule stated beforehand."
-)
-
-
-LOOKED = (
-    "Whoever has read this and then decides whether to publish decides by the records, which is in no ε. Gates that are "
-    "chosen beforehand (job key accept) are measured under noise, and their answer is inside ε."
 )
 
 
@@ -53,17 +42,9 @@ def evaluation_text(tables: Mapping[str, pd.DataFrame], guarantee: str, gated: b
 
 def verdict_text(tables: Mapping[str, pd.DataFrame]) -> RenderableType:
     """Whether published intervals hold what they say, statistic by statistic (`evaluation.verdict`)."""
-    said, stops, fails = list[str](), False, False
-    for name, rows in tables.items():
-        for statistic, group in by_statistic(rows):
-            found = judge(group)
-            said.append(f"{name}, {statistic}: {NOTHING}" if found is None else in_words(f"{name}, {statistic}", found))
-            stops |= found is not None and found.stops
-            fails |= found is not None and found.fails
-    head = "do not publish" if stops else "intervals are too narrow" if fails else "no fault found in the intervals"
-    said += [WITHHELD] if fails else []
-    style = "bold red" if fails else "bold"
-    return Group(Text(f"\nCONFIDENTIAL VERDICT: {head}", style=style), paragraphs(said))
+    found = overall(tables)
+    style = "bold red" if found.fails else "bold"
+    return Group(Text(f"\nCONFIDENTIAL VERDICT: {found.head}", style=style), paragraphs(found.sentences))
 
 
 def _truth(rows: pd.DataFrame) -> Iterator[str]:

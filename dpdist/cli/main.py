@@ -173,6 +173,7 @@ def run(
         with listening(quiet, as_json) as shown, observed(workspace, log, metrics, shown) as listener:
             said: Job = cluster.placed(load_job(job, settings), scheduler, tls)
             public = run_job(said, workspace, input, replay, listener)
+        reporting.write_page(workspace)
         if as_json:
             print(json.dumps(_ended(public)))
         elif not quiet:
@@ -214,11 +215,23 @@ def _ended(made: Release) -> dict[str, str]:
 
 
 @app.command()
-def report(workspace: WorkspaceFolder, confidential: WithEvaluation = False) -> None:
-    """Show a release as text: guarantee, tables, and on request the confidential evaluation."""
+def report(
+    workspace: WorkspaceFolder,
+    confidential: WithEvaluation = False,
+    page: Annotated[
+        bool,
+        typer.Option("--open", help="Write confidential/report.html again, and open it, for the custodian's eyes only."),
+    ] = False,
+) -> None:
+    """Show a release as text: guarantee, tables, and on request the confidential evaluation, also as a page."""
 
     def act() -> None:
-        out.print(reporting.report_text(workspace, confidential))
+        if not page:
+            out.print(reporting.report_text(workspace, confidential))
+            return
+        path = reporting.page_to_open(workspace)
+        out.print(f"{path} (confidential)", markup=False)
+        typer.launch(path.as_uri())
 
     guarded(act)
 

@@ -23,9 +23,8 @@ from dpdist.core.errors import ClusterError, DpdistError, JobError, Problem, Tas
 from dpdist.core.files import write_json
 from dpdist.core.progress import Event, Listener
 from dpdist.storage.objects import Objects, is_url
+from dpdist.storage.paths import STATUS
 
-STATUS = "status.json"
-"""In the workspace, beside the public and the confidential folder; its owner's alone to read."""
 STATUS_INTERVAL = 2.0
 """Seconds between writes of the status within a stage."""
 CHECKING = frozenset({"check records", "check reference", "fit to reference", "plan"})

@@ -24,6 +24,7 @@ from dpdist.core.records import Frame
 from dpdist.core.table_cells import cross
 from dpdist.estimation.frame_table import frame_from_table
 from dpdist.evaluation.opening import EVALUATED, NO_EVALUATION, evaluations
+from dpdist.evaluation.report.page import write_report
 from dpdist.evaluation.verifying import refuse_unverified
 from dpdist.ledger.charging import terms
 from dpdist.privacy import adjacency, claims
@@ -33,6 +34,7 @@ from dpdist.publish.folder import recover
 from dpdist.runtime.expected_noise import expected_noise, in_words
 from dpdist.runtime.plan import SIZES_SECRET, Plan, first_stage, records, records_text, reference, sizes
 from dpdist.storage.bucket import MANIFEST
+from dpdist.storage.objects import is_url
 from dpdist.storage.workspace import Workspace
 
 ABREAST = 2
@@ -152,6 +154,25 @@ def verdict(workspace: str | Path) -> RenderableType:
     """What the evaluation says of the published intervals, for the custodian's screen alone."""
     with Workspace.opened(workspace, soon=True) as space:
         return verdict_text(_evaluations(space))
+
+
+def write_page(workspace: str | Path) -> None:
+    """Writes confidential/report.html, the evaluation as a page for the custodian alone; not in an object store."""
+    if is_url(workspace):
+        return
+    with Workspace.opened(workspace) as space:
+        recover(space.public)
+        recover(space.held)
+        write_report(space)
+
+
+def page_to_open(workspace: str | Path) -> Path:
+    """Writes the page again; where it stands. Raises `WorkspaceError` of an object store, where none is written."""
+    if is_url(workspace):
+        remedy = "copy the workspace to a folder, or take --confidential for the evaluation as text"
+        raise WorkspaceError(str(workspace), "no page is written in an object store", remedy, exit_code=2)
+    write_page(workspace)
+    return Workspace.at(workspace).report
 
 
 def _evaluations(space: Workspace) -> dict[str, pd.DataFrame]:

@@ -2,18 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from dpdist.evaluation.verdict import holds_direct, labels_of, place
+from dpdist.evaluation.verdict import holds_direct, in_words, judge, labels_of, place
 
 WORST = 5
 FAR = 2.0
 GIVEN = "n given"
 ROWS = {"synthetic": "published", "synthetic_records": "synthetic records", "clipping": "clipping alone"}
 """Names of what is no comparator."""
+NOTHING = "no standard errors are published, or none of the direct estimates has one: there is nothing to judge."
+WITHHELD = (
+    "Whether a release is withheld now depends on the records, which ε does not cover: decide by a rule stated beforehand."
+)
+LOOKED = (
+    "Whoever has read this and then decides whether to publish decides by the records, which is in no ε. Gates that are "
+    "chosen beforehand (job key accept) are measured under noise, and their answer is inside ε."
+)
+
+
+class Overall(NamedTuple):
+    """The verdicts on all statistics: a headline, a sentence each, and whether the intervals fail."""
+
+    head: str
+    sentences: list[str]
+    fails: bool
+
+
+def overall(tables: Mapping[str, pd.DataFrame]) -> Overall:
+    """Whether published intervals hold what they say, statistic by statistic (`evaluation.verdict`)."""
+    said, found = list[str](), []
+    for name, rows in tables.items():
+        for statistic, group in by_statistic(rows):
+            found.append(own := judge(group))
+            said.append(f"{name}, {statistic}: {NOTHING}" if own is None else in_words(f"{name}, {statistic}", own))
+    fails, stops = (
+        any(each is not None and each.fails for each in found),
+        any(each is not None and each.stops for each in found),
+    )
+    head = "do not publish" if stops else "intervals are too narrow" if fails else "no fault found in the intervals"
+    return Overall(head, [*said, WITHHELD] if fails else said, fails)
 
 
 def by_statistic(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -28,14 +60,10 @@ def errors(rows: pd.DataFrame, guarantee: str) -> pd.DataFrame:
     Of counts `n given` has the median and the largest error in standard errors given sizes, where there are any.
     """
     found, given = [], _given_sizes(rows)
-    for column in [str(name) for name in rows.columns if str(name).endswith("_error_in_se")]:
-        how, size = column.removesuffix("_error_in_se"), rows[column]
-        if how == "clipping" and not (rows["direct_clipped"] != rows["direct"]).where(rows["direct"].notna(), False).any():
-            continue
-        if how == "synthetic_records" and rows["synthetic_records"].equals(rows["synthetic"]):
-            continue
-        own = {"synthetic": guarantee, "synthetic_records": guarantee, "clipping": ""}.get(how)
-        said = [ROWS.get(how, how), _class_of(rows, how) if own is None else own]
+    for how in estimates_of(rows):
+        size = rows[f"{how}_error_in_se"]
+        own = guarantee if how in ("synthetic", "synthetic_records") else "" if how == "clipping" else None
+        said = [ROWS.get(how, how), class_of(rows, how) if own is None else own]
         if not size.notna().any():
             found.append([*said, *["missing"] * 4, ""])
             continue
@@ -48,6 +76,17 @@ def errors(rows: pd.DataFrame, guarantee: str) -> pd.DataFrame:
         found.append([*said, brief(middle), spread, far, largest, both])
     made = pd.DataFrame(found, columns=["estimate", "guarantee", "median", "quartiles", "over 2", "largest", GIVEN])
     return made if given.notna().any() else made.drop(columns=GIVEN)
+
+
+def estimates_of(rows: pd.DataFrame) -> Iterator[str]:
+    """What an evaluation compares with direct estimates, by the beginning of its columns: the release, then comparators."""
+    for column in [str(name) for name in rows.columns if str(name).endswith("_error_in_se")]:
+        how = column.removesuffix("_error_in_se")
+        if how == "clipping" and not (rows["direct_clipped"] != rows["direct"]).where(rows["direct"].notna(), False).any():
+            continue
+        if how == "synthetic_records" and rows["synthetic_records"].equals(rows["synthetic"]):
+            continue
+        yield how
 
 
 def _given_sizes(rows: pd.DataFrame) -> pd.Series[float]:
@@ -98,7 +137,7 @@ def brief(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def _class_of(rows: pd.DataFrame, how: str) -> str:
+def class_of(rows: pd.DataFrame, how: str) -> str:
     """The class that a comparator's notes begin with."""
     said = rows[f"{how.removesuffix('_records')}_note"]
     told = said[~said.str.startswith("missing")]

@@ -67,6 +67,8 @@ class MechanismSpec(Frozen):
     """It is centred at a fit of the reference, and plans a drift from it."""
     gives: ClassVar[frozenset[StatisticName]] = frozenset(get_args(StatisticName))
     """Statistics that tables may have."""
+    several_outcomes: ClassVar[bool] = False
+    """It adds noise to what it releases of several outcomes together."""
     shape: ClassVar[bool] = True
     """It releases how an outcome is distributed, or records that are."""
     scanned: ClassVar[dict[str, tuple[int, ...]]] = {}

@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 from pydantic import Field
 
 from dpdist.job.contradiction import Contradiction, declared
+from dpdist.job.marginals import WeightedMarginals
 from dpdist.job.mechanism import Clamped, FixedWeights, MechanismSpec, Noisy
 from dpdist.job.model import Prior
 from dpdist.job.modips import Modips
@@ -277,7 +278,8 @@ Mechanism = Annotated[
     | LaplaceStrict
     | ReferenceTables
     | SanitizedStatistics
-    | Modips,
+    | Modips
+    | WeightedMarginals,
     Field(discriminator="name"),
 ]
 """A job's mechanism."""

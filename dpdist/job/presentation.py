@@ -16,6 +16,7 @@ NEEDS_AN_EXTRA: tuple[Format, ...] = ("sav",)
 """Formats whose library is not installed with dpdist itself."""
 FLAGS = ("reliable", "caution", "unreliable")
 EXTRA = 'pip install "dpdist[formats]"'
+SDMX_EXTRA = 'pip install "dpdist[sdmx]"'
 
 
 def _named_by_text(value: Any) -> Any:
@@ -80,6 +81,16 @@ class Registry(Frozen):
     continual: bool = Field(default=False, description="the product is published every period")
 
 
+class Sdmx(Frozen):
+    """Under which names tables are SDMX dataflows."""
+
+    agency: str = Field(
+        pattern=r"^[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z][A-Za-z0-9_-]*)*$",
+        description="that maintains the structures, as ESTAT",
+    )
+    version: str = Field(default="1.0", pattern=r"^\d+\.\d+(\.\d+)?$", description="of the structures")
+
+
 class Presentation(Frozen):
     """Labels, notes and rules of print; all of it is public text, and nothing is inferred."""
 
@@ -104,6 +115,9 @@ class Presentation(Frozen):
     quality: Quality = Field(default=Quality(), description="flags and limits of printed figures")
     registry: Registry | None = Field(
         default=None, description="an entry of the registry of deployments, for registry.yaml"
+    )
+    sdmx: Sdmx | None = Field(
+        default=None, exclude_if=lambda said: said is None, description="tables as SDMX-CSV too, with their structures"
     )
     formats: tuple[Format, ...] = Field(default=("csv",), description="of synthetic records, beside Parquet")
 

@@ -11,6 +11,7 @@ from dpdist.mechanisms.modips.moments import Moments
 from dpdist.mechanisms.perturbed_histogram.release import Histogram
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
+from dpdist.mechanisms.weighted_marginals.release import Marginals
 from dpdist.models import LIKELIHOODS
 from dpdist.models.protocol import Builder
 
@@ -19,6 +20,7 @@ SUMMED: dict[Statistics, Builder] = {
     "cell_sums": CellSums,
     "noisy_tables": NoisyTables,
     "reference_cells": ReferenceCells,
+    "marginals": Marginals,
 }
 """Models of statistics that noise is added to, in place of a likelihood."""
 

@@ -11,6 +11,7 @@ from dpdist.mechanisms.perturbed_histogram.protect import PerturbedHistogram
 from dpdist.mechanisms.pseudo_posterior.presets import CensorUW, CensorW, Centred, Weighted, WeightedE
 from dpdist.mechanisms.reference_tables.protect import ReferenceTables
 from dpdist.mechanisms.sanitized_lognormal.protect import SanitizedStatistics
+from dpdist.mechanisms.weighted_marginals.protect import WeightedMarginals
 
 MECHANISMS: dict[str, Mechanism] = {
     "weighted": Weighted(),
@@ -26,6 +27,7 @@ MECHANISMS: dict[str, Mechanism] = {
     "reference_tables": ReferenceTables(),
     "sanitized_statistics": SanitizedStatistics(),
     "modips": Modips(),
+    "weighted_marginals": WeightedMarginals(),
 }
 
 

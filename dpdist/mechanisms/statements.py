@@ -7,6 +7,7 @@ from dpdist.mechanisms.modips.statement import WORDS as MODIPS
 from dpdist.mechanisms.perturbed_histogram.statement import WORDS as HISTOGRAM
 from dpdist.mechanisms.reference_tables.statement import WORDS as REFERENCE
 from dpdist.mechanisms.sanitized_lognormal.statement import WORDS as SANITIZED
+from dpdist.mechanisms.weighted_marginals.statement import WORDS as MARGINALS
 from dpdist.mechanisms.words import Words
 
 WORDS: dict[str, Words] = {
@@ -17,6 +18,7 @@ WORDS: dict[str, Words] = {
     "reference_tables": REFERENCE,
     "sanitized_statistics": SANITIZED,
     "modips": MODIPS,
+    "weighted_marginals": MARGINALS,
 }
 LIKELIHOOD = Words()
 """Of mechanisms that fit a likelihood."""

@@ -20,6 +20,7 @@ from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT
 from dpdist.mechanisms.laplace_tables.release import NoisyTables
 from dpdist.publish.further import Material
 from dpdist.publish.manifest import manifest
+from dpdist.publish.marginals import write_marginals
 from dpdist.publish.measurements import FILE as MEASUREMENTS
 from dpdist.publish.measurements import write_measurements
 from dpdist.publish.printed import Printed, printed
@@ -33,6 +34,7 @@ from dpdist.publish.writers.codebook import write_codebook
 from dpdist.publish.writers.microdata import write_microdata
 from dpdist.publish.writers.page import write_page
 from dpdist.publish.writers.registry import write_registry
+from dpdist.publish.writers.sdmx import write_sdmx
 from dpdist.publish.writers.wide import write_wide
 from dpdist.publish.writers.workbook import write_workbook
 
@@ -57,9 +59,11 @@ def publish(release: ReleasedObject, public: Path, listener: Listener = silent, 
     write_json(building / "statement.json", statement(release))
     said = json.loads((building / "statement.json").read_text(encoding="utf-8"))  # what is printed is what the file says
     write_measurements(building / MEASUREMENTS, release)
+    write_marginals(building, release)
     write_workbook(building / "tables.xlsx", release.job, [form for form, _ in tables], said)
     write_codebook(building / "codebook.json", release.job, tables)
     write_registry(building / "registry.yaml", release.job, said)
+    write_sdmx(building / "sdmx", release.job, tables, said)
     write_page(building / "index.html", release.job, tables, said)
     made = manifest(building, release)
     (building / MANIFEST).write_bytes(made)

@@ -29,6 +29,8 @@ from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT
 from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
 from dpdist.mechanisms.sanitized_lognormal.sensitivity import REACH, SENSITIVITY_2, SHARE
+from dpdist.mechanisms.weighted_marginals.release import Marginals
+from dpdist.mechanisms.weighted_marginals.sensitivity import moved
 from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws
 from dpdist.publish.released import ReleasedObject
@@ -72,6 +74,7 @@ DEFINITIONS = {
     "to the nearest end of its domain (clamped), or drawn from the law truncated to it (bounded)",
     "v (u^2 - 1/2)": "over all cells of the stratum, in the notation of v u",
     "v 1[y = k]": "the sum of v over records of the level k; its law as of v u",
+    "v": "the sum of v, v = min(w, U) / U, with w the weight and U the weight_cap; 1 without weights",
     "count": "the table's own figure; its noise has the scale of confidential sensitivities",
     "mean": "as count",
     "total": "as count",
@@ -101,7 +104,9 @@ def write_measurements(path: Path, release: ReleasedObject) -> bool:
     if not isinstance(release.model(0), tuple(MEASURED)):
         return False
     rows = list(_rows(release))
-    columns = [name for name in release.job.categories if any(name in row["cell"] for row in rows)]
+    columns = [
+        name for name in (*release.job.categories, *release.job.outcomes) if any(name in row["cell"] for row in rows)
+    ]
     data = {CELL + name: pa.array([row["cell"].get(name) for row in rows], pa.string()) for name in columns}
     data |= {name: pa.array([row[name] for row in rows], kind) for name, (kind, _) in COLUMNS.items()}
     said = {"columns": {name: text for name, (_, text) in COLUMNS.items()}, "statistics": _defined(rows)}
@@ -264,6 +269,25 @@ def _of_bounds(model: Sanitized) -> tuple[float | None, float | None, float | No
     return (model.middle[0], cap, model.middle[1]) if isinstance(model, Moments) else (None, cap, None)
 
 
+def _marginals(release: ReleasedObject, model: Marginals, stratum: int, theta: Draws) -> Iterator[Figures]:
+    """A table after another; cells are levels of its columns, beside those of the stratum."""
+    whole = {name: level for name, level in _cells(release, model, stratum)[0].items() if name in release.frame.strata}
+    cap = model.weights[1] if release.job.survey.weight is not None else None
+    keys = model.keys_of(theta)
+    for key, values in model.split(keys, theta["sums"]).items():
+        cells = [whole | levels for levels in model.labelled(release.job, key)]
+        number = sum(len(each) == len(key) for each in keys) if model.listed is None else len(keys)
+        yield Figures(
+            cells,
+            ["v"],
+            values[0].reshape(-1, 1),
+            [model.scale_of(key)],
+            lambda *_: (None, cap, None),
+            table=" x ".join(model.columns[column] for column in key),
+            sensitivity=float(moved(model.adjacency) * number),
+        )
+
+
 MEASURED: dict[type, Callable[[ReleasedObject, Any, int, Draws], Iterator[Figures]]] = {
     Histogram: _histogram,
     CellSums: _cell_sums,
@@ -272,5 +296,6 @@ MEASURED: dict[type, Callable[[ReleasedObject, Any, int, Draws], Iterator[Figure
     SanitizedLognormal: _sanitized,
     Moments: _sufficient,
     LevelCounts: _sufficient,
+    Marginals: _marginals,
 }
 """Models whose released object is noisy figures, and how these are told."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+STATUS = "status.json"
+"""In the workspace, beside the public and the confidential folder; its owner's alone to read."""
 HELD = "held"
 """Name of the folder of a release that waits for approval."""
 SCRATCH = "scratch-"
@@ -98,6 +100,16 @@ class WorkspacePaths:
     @property
     def evaluation(self) -> Path:
         return self.confidential / "evaluation"
+
+    @property
+    def report(self) -> Path:
+        """How good the release is, on one page for the custodian."""
+        return self.confidential / "report.html"
+
+    @property
+    def status(self) -> Path:
+        """What the command line tells of a run from outside."""
+        return self.root / STATUS
 
     def part(self, fit: str, stratum: int) -> Path:
         """Folder of one stratum's own by-products, before they are gathered."""

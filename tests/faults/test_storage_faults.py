@@ -56,10 +56,13 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Survey:
     return Survey(tmp_path_factory.mktemp("long"), (30_000,), draws=100, log_lik="never")
 
 
+UNLIKE = ("log", "lock", "replay", "report.html")
+
+
 def by_products(workspace: Path) -> dict[str, bytes]:
-    """Every confidential file of a workspace but the log, the lock and the mark of a replay."""
+    """Every confidential file of a workspace but the log, the lock, the mark of a replay, and the page that has times."""
     confidential = workspace / "confidential"
-    files = (path for path in confidential.rglob("*") if path.is_file() and path.name not in ("log", "lock", "replay"))
+    files = (path for path in confidential.rglob("*") if path.is_file() and path.name not in UNLIKE)
     return {path.relative_to(confidential).as_posix(): path.read_bytes() for path in files}
 
 

@@ -35,6 +35,8 @@ NOISY = [
     "modips-zero_out-sufficient",
     "modips-bounded",
     "modips-nested",
+    "weighted_marginals-chosen",
+    "weighted_marginals-named",
 ]
 SILENT = ["weighted-zero_out-bernoulli", "censor_uw-zero_out-beta"]
 """Jobs that draw noise, and jobs that draw none."""

@@ -79,6 +79,7 @@ SAID: dict[str, dict[str, str]] = {
     "reference_tables": {"more": REFERENCE},
     "sanitized_statistics": {"model": LOGNORMAL, "more": REFERENCE},
     "modips": {"mechanism": "modips, law: normal"},
+    "weighted_marginals": {"bounds": "[0, 1]", "clip": ", whole: true, outside: clip", "strata": "strata: [field]"},
 }
 ADJACENCIES = ("zero_out", "substitution", "substitution, exchange: anywhere", "add_remove")
 SECRET = ADJACENCIES[2:]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -44,21 +44,29 @@ def plots(table: Printed) -> Iterator[Plot]:
 
 def _svg(table: Printed, head: str, rows: Ints, columns: Ints) -> Markup:
     groups, decimals = [table.columns[j].group for j in columns], table.columns[columns[0]].decimals
+    labels = [" / ".join(table.rows[row]) or table.title for row in rows]
     values, lower, upper = (each[np.ix_(rows, columns)] for each in (table.values, table.lower, table.upper))
+    name = f"{table.title}: {head}, with 90 % intervals; the figures stand in the table"
+    return chart(name, labels, groups, values, lower, upper, decimals)
+
+
+def chart(
+    name: str, labels: Sequence[str], groups: Sequence[str], values: Floats, lower: Floats, upper: Floats, decimals: int
+) -> Markup:
+    """Dots (label, group) with bars from `lower` to `upper`, where there are any; `name` is for those who cannot see it."""
     ticks = _ticks(np.concatenate([values, lower, upper], axis=None))
     legend = _legend(groups)
     top, height = TOP + (20 if legend else 0), max(22, STEP * (len(groups) + 1))
-    bottom = top + height * len(rows)
+    bottom = top + height * len(labels)
     parts = [*legend, *_axis(ticks, top, bottom, decimals)]
-    for i, row in enumerate(rows):
+    for i, label in enumerate(labels):
         y = top + height * i
-        parts.append(_label(" / ".join(table.rows[row]) or table.title, y + height / 2))
+        parts.append(_label(label, y + height / 2))
         for j in range(len(groups)):
             at = y + height * (j + 1) / (len(groups) + 1)
             parts += _dot(values[i, j], lower[i, j], upper[i, j], ticks, at, j, decimals)
-    name = escape(f"{table.title}: {head}, with 90 % intervals; the figures stand in the table")
     return Markup(
-        f'<svg viewBox="0 0 {WIDTH} {bottom + 8}" role="img" aria-label="{name}" xmlns="http://www.w3.org/2000/svg">'
+        f'<svg viewBox="0 0 {WIDTH} {bottom + 8}" role="img" aria-label="{escape(name)}" xmlns="http://www.w3.org/2000/svg">'
         + "".join(parts)
         + "</svg>"
     )
@@ -103,7 +111,7 @@ def _dot(value: float, lower: float, upper: float, ticks: Floats, y: float, grou
         yield f'<circle class="dot g{group % 8}" cx="{_x(value, ticks):.1f}" cy="{y:.1f}" r="4">{said}</circle>'
 
 
-def _legend(groups: list[str]) -> list[str]:
+def _legend(groups: Sequence[str]) -> list[str]:
     if len(groups) < 2:
         return []
     parts, step = [], (WIDTH - 20) / len(groups)

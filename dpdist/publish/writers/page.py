@@ -131,6 +131,7 @@ ABOUT = {
     "tables.xlsx": "all tables as printed, with the privacy statement",
     "codebook.json": "columns, levels and labels, as CSV on the Web metadata",
     "measurements.parquet": "what was measured under noise: values, laws and scales, for inference of your own",
+    "sdmx/structure.json": "the structures of the tables as SDMX dataflows, whose observations lie beside it",
     "statement.json": "the privacy statement in full",
     "registry.yaml": "the release as an entry of the registry of differential-privacy deployments",
     "manifest.json": "checksums of all files, the job, versions",

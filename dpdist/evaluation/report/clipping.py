@@ -1,0 +1,99 @@
+"""How many records of a run were clipped, and where: at public bounds, and at the limits that measurements state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+
+from dpdist.core.records import Floats, Frame, Ints, Records
+from dpdist.estimation.weighted_points import CELL
+from dpdist.job import Job
+from dpdist.publish.measurements import FILE
+from dpdist.storage.tables import each_block
+from dpdist.storage.workspace import Workspace
+
+LIMITS = ["centre", "weight_cap", "half_width"]
+
+
+class Clipped(NamedTuple):
+    """Records that one rule clips, by row of the frame."""
+
+    rule: str
+    records: Ints
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Limits by row of the frame, (row, outcome), NaN where nothing is clipped; the weight's are (row,)."""
+
+    job: Job
+    low: Floats
+    high: Floats
+    cap: Floats
+    measured: bool
+    """True where they are the limits of measurements, false of public bounds."""
+
+
+def clipped(space: Workspace, job: Job, frame: Frame) -> list[Clipped]:
+    """Every rule with the number of records that it clips in each row of the frame; rules that clip nothing stay in."""
+    found = dict[str, Ints]()
+    rules = [_public(job, frame), *_measured(space, job, frame)]
+    for block in each_block(space.records):
+        for each in rules:
+            for name, beyond in _beyond(each, block):
+                own = found.setdefault(name, np.zeros(len(frame), dtype=np.int64))
+                own += np.bincount(block.frame[beyond], minlength=len(frame))
+    return [Clipped(name, records) for name, records in found.items()]
+
+
+def _beyond(rules: Rules, records: Records) -> Iterator[tuple[str, np.ndarray[tuple[int], np.dtype[np.bool_]]]]:
+    """Records at public bounds, as they were set to them when they were read; outside limits of a measurement."""
+    over = np.greater if rules.measured else np.greater_equal
+    where = "beyond the limits of its cell's measurement" if rules.measured else "at its public bounds or beyond"
+    for j, (name, values) in enumerate(zip(rules.job.outcomes, records.outcomes.T, strict=True)):
+        low, high = rules.low[records.frame, j], rules.high[records.frame, j]
+        if np.isfinite([low, high]).any():
+            yield f"{name} {where}", over(values, high) | over(-values, -low)
+    cap = rules.cap[records.frame]
+    if rules.job.survey.weight is not None and np.isfinite(cap).any():
+        yield f"{rules.job.survey.weight} {where}", over(records.weight, cap)
+
+
+def _public(job: Job, frame: Frame) -> Rules:
+    bounds = [(job.columns[name].bounds or (np.nan, np.nan)) if name in job.clipped_outcomes else (np.nan,) * 2
+              for name in job.outcomes]  # fmt: skip
+    weight = job.columns.get(job.survey.weight or "")
+    cap = weight.bounds[1] if weight is not None and weight.bounds and weight.outside == "clip" else np.nan
+    low, high = (np.tile([float(pair[end]) for pair in bounds], (len(frame), 1)) for end in (0, 1))
+    return Rules(job, low, high, np.full(len(frame), float(cap)), False)
+
+
+def _measured(space: Workspace, job: Job, frame: Frame) -> Iterator[Rules]:
+    """Of the release's measurements, where these state limits that depend on a cell."""
+    if not (space.newest / FILE).is_file():
+        return
+    rows = pq.read_table(space.newest / FILE).to_pandas()
+    rows = rows[rows["weight_cap"].notna() & rows["half_width"].notna() & rows["table"].isna()]
+    cells = [name for name in map(str, rows.columns) if name.startswith(CELL) and rows[name].notna().all()]
+    labels = {
+        name: np.array([str(level) for level in frame.levels[name.removeprefix(CELL)]], dtype=object)[
+            frame.codes[name.removeprefix(CELL)]
+        ]
+        for name in cells
+    }
+    limits = []
+    for name in job.outcomes:
+        own = rows if len(job.outcomes) == 1 else rows[rows["statistic"].str.endswith(f" {name}")]
+        own = own[[*cells, *LIMITS]].drop_duplicates(cells or None)
+        here = pd.DataFrame({"row": np.arange(len(frame)), **labels})
+        merged = here.merge(own, on=cells, how="left") if cells else here.merge(own.head(1), how="cross")
+        limits.append(merged.sort_values("row")[LIMITS].to_numpy(dtype=float))
+    if not all(len(each) == len(frame) for each in limits):
+        return
+    centre, cap, reach = (np.column_stack([each[:, k] for each in limits]) for k in range(3))
+    yield Rules(job, centre - reach, centre + reach, cap[:, 0], True)

@@ -1,0 +1,79 @@
+"""`confidential/report.html`: how good a release is, on one self-contained page for the custodian alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import jinja2
+
+from dpdist.core.errors import WorkspaceError
+from dpdist.core.files import private, write_text
+from dpdist.evaluation.opening import EVALUATED, NO_EVALUATION, evaluations
+from dpdist.evaluation.report.parts import Section
+from dpdist.evaluation.report.sections import Material, sections
+from dpdist.evaluation.summary import LOOKED, overall
+from dpdist.publish.released import read_release
+from dpdist.storage.workspace import Workspace
+
+MARKING = (
+    "CONFIDENTIAL: for the custodian alone. What is on this page depends on the records, and none of it may be published."
+)
+HEAVIEST = 1_000_000
+"""Bytes of the page: beyond it figures are left out, the last first."""
+
+
+def write_report(space: Workspace) -> Path:
+    """Writes the page from what the workspace holds, for its owner's eyes; the same workspace gives the same bytes.
+
+    Raises `WorkspaceError` where the run has no evaluation.
+    """
+    names, found = sorted(path.stem for path in (space.newest / "tables").glob("*.parquet")), evaluations(space)
+    if not set(names) <= set(found):
+        raise WorkspaceError(space.place, NO_EVALUATION, EVALUATED)
+    statement = json.loads((space.newest / "statement.json").read_text(encoding="utf-8"))
+    material = Material(space, read_release(space.newest / "released"), {name: found[name] for name in names}, statement)
+    made = list(sections(material))
+    if "acceptance" not in statement:
+        made[0].sentences.append(LOOKED)
+    html = _rendered(material, made)
+    while len(html.encode()) >= HEAVIEST and _lighter(made):
+        html = _rendered(material, made)
+    with private():
+        write_text(space.report, html)
+    return space.report
+
+
+def _lighter(made: list[Section]) -> bool:
+    """Leaves a figure out, and says so; False where none is left."""
+    for section in reversed(made):
+        if section.figures:
+            section.sentences.append(f"Left out, as the page would be too heavy: {section.figures.pop().caption}.")
+            return True
+    return False
+
+
+def _rendered(material: Material, made: list[Section]) -> str:
+    loader = jinja2.ChoiceLoader(
+        [jinja2.PackageLoader("dpdist.evaluation.report"), jinja2.PackageLoader("dpdist.publish.writers")]
+    )
+    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    job = material.job
+    return environment.get_template("report.html").render(
+        marking=MARKING,
+        title=job.presentation.title or f"{job.dataset}, {job.period}",
+        facts=list(_facts(material)),
+        overall=overall(material.tables),
+        sections=made,
+    )
+
+
+def _facts(material: Material) -> Iterator[tuple[str, str]]:
+    """Which release it is, and what it claims: the statement's words."""
+    said = material.statement
+    yield "Release", f"{said['dataset']}, {said['period']}"
+    yield "Mechanism", material.job.mechanism.name
+    yield "Guarantee", f"{said['guarantee']}, ε = {said['epsilon']}" if said["guarantee"] != "none" else "none"
+    strata = len(material.frame.stratum_labels)
+    yield "Records", f"{int(material.frame.count.sum()):,} in {strata:,} {'stratum' if strata == 1 else 'strata'}"

@@ -1,0 +1,80 @@
+"""What a section of the custodian's report is made of: sentences, tables and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+
+from dpdist.evaluation.summary import brief
+
+MOST_ROWS = 60
+"""Of a table on the page: the others stand in the files of the evaluation."""
+
+
+class Cell(NamedTuple):
+    text: str
+    value: str = ""
+    """For sorting; empty for a text."""
+
+
+class Grid(NamedTuple):
+    """A table: a caption, heads, rows whose first `stub` cells are labels, and notes."""
+
+    caption: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    stub: int = 1
+    notes: Sequence[str] = ()
+
+    def is_text(self, column: int) -> bool:
+        """True of a column of texts, which stand at the left."""
+        return not any(row[column].value for row in self.rows)
+
+
+class Figure(NamedTuple):
+    caption: str
+    svg: Markup
+
+
+@dataclass
+class Section:
+    """One part of the report; `name` is what links lead to."""
+
+    name: str
+    title: str
+    sentences: list[str] = field(default_factory=list)
+    grids: list[Grid] = field(default_factory=list)
+    figures: list[Figure] = field(default_factory=list)
+
+
+def cell(value: object) -> Cell:
+    """A text as it is, a truth as yes or no, a figure rounded for the eye; nothing where it is missing."""
+    if isinstance(value, bool | np.bool_):
+        return Cell("yes" if value else "no")
+    if isinstance(value, int | np.integer):
+        return Cell(f"{int(value):,}", str(int(value)))
+    if isinstance(value, float | np.floating):
+        return Cell("", "NaN") if np.isnan(value) else Cell(rounded(float(value)), f"{float(value):.10g}")
+    return Cell("" if value is None else str(value))
+
+
+def rounded(value: float) -> str:
+    """Four digits, or all before the point."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def error(value: float) -> Cell:
+    """A size in standard errors."""
+    return Cell("", "NaN") if np.isnan(value) else Cell(brief(value), f"{value:.6g}")
+
+
+def grid(caption: str, table: pd.DataFrame, stub: int = 1, notes: Iterable[str] = ()) -> Grid:
+    """A data frame as a table of the page: its first rows, and how many there are."""
+    shown = [[cell(value) for value in row] for row in table.head(MOST_ROWS).itertuples(index=False)]
+    more = [f"The first {MOST_ROWS} of {len(table):,} rows."] if len(table) > MOST_ROWS else []
+    return Grid(caption, [str(name) for name in table.columns], shown, stub, [*notes, *more])

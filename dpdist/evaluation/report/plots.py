@@ -1,0 +1,131 @@
+"""Drawings of the custodian's report as SVG: records as points, and distribution functions as steps. Confidential."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from markupsafe import Markup, escape
+
+from dpdist.core.records import Floats
+
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 320, 70, 20, 30, 44
+MOST_POINTS = 1500
+STEPS = 240
+"""Points at which a distribution function is drawn."""
+WIDE_RANGE = 30.0
+"""Largest over smallest value beyond which an axis of positive values is logarithmic."""
+
+
+class Axis(NamedTuple):
+    """Of values between `low` and `high`, in their logarithms where `log`."""
+
+    name: str
+    low: float
+    high: float
+    log: bool
+
+    def at(self, value: Floats) -> Floats:
+        """Share of the axis, 0 to 1."""
+        low, high = np.log10([self.low, self.high]) if self.log else (self.low, self.high)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            scaled = (np.log10(value) if self.log else value) - low
+        return np.asarray(scaled / (high - low or 1.0))
+
+    @property
+    def ticks(self) -> Floats:
+        """Round values within it."""
+        if self.log:
+            powers = 10.0 ** np.arange(np.floor(np.log10(self.low)), np.ceil(np.log10(self.high)) + 1)
+            every = np.outer(powers, [1.0, 2.0, 5.0] if len(powers) < 5 else [1.0]).ravel()
+            return np.asarray(every[(every >= self.low) & (every <= self.high)])
+        step = 10.0 ** np.floor(np.log10((self.high - self.low or 1.0) / 5.0))
+        step *= min((1.0, 2.0, 5.0, 10.0), key=lambda each: abs((self.high - self.low) / (each * step) - 5.0))
+        return np.asarray(np.arange(np.ceil(self.low / step), np.floor(self.high / step) + 1.0) * step)
+
+
+def axis(name: str, *values: Floats) -> Axis:
+    """Holds all values."""
+    every = np.concatenate(values)
+    every = every[np.isfinite(every)]
+    low, high = (float(every.min()), float(every.max())) if len(every) else (0.0, 1.0)
+    log = low > 0.0 and high > WIDE_RANGE * low
+    return Axis(name, low, high if high > low else low + 1.0, log)
+
+
+def thinned(number: int, most: int = MOST_POINTS) -> slice:
+    """Positions of at most so many of these things, evenly spread."""
+    return slice(0, None, max(1, -(-number // most)))
+
+
+def scatter(name: str, x: Axis, y: Axis, points: Mapping[str, tuple[Floats, Floats]]) -> Markup:
+    """Points by group, a panel a group where there are several: they would hide each other."""
+    width = (WIDTH - LEFT - RIGHT * len(points)) / len(points)
+    parts = list[str]()
+    for number, (group, (across, up)) in enumerate(points.items()):
+        left = LEFT + number * (width + RIGHT)
+        parts += _frame(x, y, left, width, number == 0)
+        parts.append(_text(left + width / 2, 14, group, "middle"))
+        known = np.isfinite(across) & np.isfinite(up)
+        which = thinned(int(known.sum()))
+        px, py = left + width * x.at(across[known][which]), _up(y.at(up[known][which]))
+        path = "".join(f"M{a:.0f} {b:.0f}h0" for a, b in zip(px.tolist(), py.tolist(), strict=True))
+        parts.append(f'<path class="points g{number}" d="{path}"/>')
+    return _drawing(name, parts)
+
+
+def steps(name: str, x: Axis, curves: Mapping[str, tuple[Floats, Floats | None]]) -> Markup:
+    """Distribution functions of samples, by group; with weights, where there are any."""
+    y = Axis("share of records, or of weight", 0.0, 1.0, False)
+    parts = list(_frame(x, y, LEFT, WIDTH - LEFT - RIGHT, True))
+    share = np.linspace(0.0, 1.0, STEPS)
+    at = 10.0 ** (np.log10(x.low) + share * np.log10(x.high / x.low)) if x.log else x.low + share * (x.high - x.low)
+    for number, (group, (values, weight)) in enumerate(curves.items()):
+        height = distribution(values, weight, at)
+        pairs = zip((LEFT + (WIDTH - LEFT - RIGHT) * share).tolist(), _up(height).tolist(), strict=True)
+        parts.append(f'<path class="curve g{number}" d="M{"L".join(f"{a:.1f} {b:.1f}" for a, b in pairs)}"/>')
+        parts.append(f'<circle class="dot g{number}" cx="{LEFT + 12 + 230 * number}" cy="10" r="4"/>')
+        parts.append(_text(LEFT + 22 + 230 * number, 14, group, "start"))
+    return _drawing(name, parts)
+
+
+def distribution(values: Floats, weight: Floats | None, at: Floats) -> Floats:
+    """Share of the weight, or of the records, at most t for every t of `at`."""
+    order = np.argsort(values, kind="stable")
+    summed = np.concatenate([[0.0], np.cumsum(np.ones(len(values)) if weight is None else weight[order])])
+    return np.asarray(summed[np.searchsorted(values[order], at, side="right")] / (summed[-1] or 1.0))
+
+
+def _up(share: Floats) -> Floats:
+    return np.asarray(HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share)
+
+
+def _frame(x: Axis, y: Axis, left: float, width: float, labelled: bool) -> Iterator[str]:
+    """Grid lines with figures below and, where asked for, beside; names of both axes."""
+    base, taken = HEIGHT - BOTTOM, -np.inf
+    for tick, share in zip(x.ticks.tolist(), x.at(x.ticks).tolist(), strict=True):
+        place = left + width * share
+        yield f'<line class="grid" x1="{place:.1f}" y1="{TOP}" x2="{place:.1f}" y2="{base}"/>'
+        if place - taken > 48:
+            yield _text(place, base + 16, f"{tick:,.10g}", "middle", "tick")
+            taken = place
+    for tick, up in zip(y.ticks.tolist(), _up(y.at(y.ticks)).tolist(), strict=True):
+        yield f'<line class="grid" x1="{left:.1f}" y1="{up:.1f}" x2="{left + width:.1f}" y2="{up:.1f}"/>'
+        if labelled:
+            yield _text(left - 6, up + 4, f"{tick:,.10g}", "end", "tick")
+    yield _text(left + width / 2, HEIGHT - 8, x.name + (" (log scale)" if x.log else ""), "middle")
+    if labelled:
+        middle = (TOP + base) / 2
+        said = escape(y.name + (" (log scale)" if y.log else ""))
+        yield f'<text x="14" y="{middle}" text-anchor="middle" transform="rotate(-90 14 {middle})">{said}</text>'
+
+
+def _text(x: float, y: float, text: str, anchor: str, kind: str = "") -> str:
+    own = f' class="{kind}"' if kind else ""
+    return f'<text{own} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _drawing(name: str, parts: list[str]) -> Markup:
+    head = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(name)}" xmlns="http://www.w3.org/2000/svg">'
+    return Markup(head + "".join(parts) + "</svg>")

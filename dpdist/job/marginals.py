@@ -1,0 +1,109 @@
+"""What a job may say of weighted marginals: which tables of its coded columns are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil, floor, prod
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from dpdist.job.contradiction import Contradiction, declared, listed
+from dpdist.job.data import Column
+from dpdist.job.mechanism import Noisy
+from dpdist.job.names import Statistics
+from dpdist.job.view import JobView
+
+MOST_LEVELS = 10_000
+MOST_CELLS = 1_000_000
+"""Of a measured table."""
+
+
+class WeightedMarginals(Noisy):
+    """Noisy weighted counts of tables of coded columns, and records of all columns that agree with them."""
+
+    name: Literal["weighted_marginals"] = Field(
+        description="noisy weighted counts of tables of coded columns, and records of all columns that agree with them"
+    )
+    marginals: tuple[tuple[str, ...], ...] | None = Field(
+        default=None,
+        description="columns and pairs of columns whose tables are measured, as in [[sex, race], [race, degree]]; "
+        "unset: each column alone, and pairs that are chosen under noise",
+    )
+    statistics: ClassVar[Statistics | None] = "marginals"
+    several_outcomes: ClassVar[bool] = True
+
+    def clips(self, job: JobView) -> bool:
+        return True
+
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
+        yield from super().contradictions(job)
+        if job.synthetic_sets != 1:
+            found = "'weighted_marginals' releases one set of records, on which all of ε is best spent"
+            yield Contradiction(("synthetic_sets",), found, "write 1")
+        for outcome in declared(job):
+            yield from _of_levels(outcome, job.columns[outcome])
+        if self.marginals is not None and len(declared(job)) == len(job.outcomes):
+            yield from self._of_marginals(job, self.marginals)
+
+    def _of_marginals(self, job: JobView, named: tuple[tuple[str, ...], ...]) -> Iterator[Contradiction]:
+        """Marginals are of the job's columns, hold all of them, and make no loop."""
+        together = {name: name for name in job.outcomes}
+        for i, columns in enumerate(named):
+            where = ("mechanism", "marginals", i)
+            if unknown := [name for name in columns if name not in job.outcomes]:
+                found = f"'{unknown[0]}' is not among the columns that are released"
+                yield Contradiction(where, found, "name it under outcome, or leave it out", listed(job.outcomes))
+                return
+            if len(columns) not in (1, 2) or len(set(columns)) < len(columns):
+                yield Contradiction(where, "not one column, or two different ones", "write [a] or [a, b]")
+                return
+            if (cells := prod(len(levels_of(job.columns[name])) for name in columns)) > MOST_CELLS:
+                found = f"{cells:,} cells, each with noise"
+                yield Contradiction(where, found, f"merge levels, at most {MOST_CELLS:,} cells", "")
+            if len(columns) == 2:
+                first, second = (_root(together, name) for name in columns)
+                if first == second:
+                    found = f"'{columns[0]}' and '{columns[1]}' are joined by other marginals already"
+                    yield Contradiction(where, found, "leave one pair of the loop out")
+                together[first] = second
+        if left := [name for name in job.outcomes if not any(name in columns for columns in named)]:
+            found = f"no marginal has column '{left[0]}'"
+            yield Contradiction(("mechanism", "marginals"), found, f"add [{left[0]}], or a pair with it")
+
+
+def levels_of(column: Column) -> tuple[float, ...]:
+    """Every value that a coded column may have: its codes, or the whole numbers within its bounds."""
+    if column.codes is not None:
+        return tuple(sorted(set(column.codes.values())))
+    low, high = column.bounds or (0.0, 0.0)
+    return tuple(float(value) for value in range(ceil(low), floor(high) + 1))
+
+
+def texts_of(column: Column, levels: tuple[float, ...]) -> tuple[str, ...]:
+    """Levels as they are printed: the file's texts, those of one code together."""
+    texts = column.codes or {}
+    named = [" or ".join(text for text, code in texts.items() if code == level) for level in levels]
+    return tuple(text or f"{level:.10g}" for text, level in zip(named, levels, strict=True))
+
+
+def _of_levels(name: str, column: Column) -> Iterator[Contradiction]:
+    """A column has a public list of levels, which is not too long."""
+    if column.codes is None and not column.whole:
+        found = f"'{name}' has no list of levels"
+        yield Contradiction(("columns", name, "whole"), found, "add codes for its texts, or whole: true for whole numbers")
+        return
+    low, high = column.bounds or (0.0, 0.0)
+    several = len(column.codes) if column.codes is not None else floor(high) - ceil(low) + 1
+    if several > MOST_LEVELS:
+        found = f"{several:,} levels, each with a noisy count"
+        yield Contradiction(("columns", name, "bounds"), found, f"take at most {MOST_LEVELS:,}: group the values")
+    elif several < 2:
+        yield Contradiction(("columns", name, "bounds"), f"{several} levels tell nothing", "leave the column out")
+
+
+def _root(together: dict[str, str], name: str) -> str:
+    """Which columns are joined by pairs, by one of them."""
+    while together[name] != name:
+        name = together[name]
+    return name

@@ -1,0 +1,1 @@
+"""Noisy weighted tables of coded columns, and records of all columns that agree with them."""

@@ -1,0 +1,241 @@
+"""What weighted marginals release: noisy tables; by post-processing one distribution, records and estimates.
+
+Weights enter as v = min(w, U)/U, so that Σv records are at most as many as the effective ones: (Σw)²/Σw² ≥ Σw/U. Errors
+of sampling are those of Σv records, which is no less than the sample's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from dpdist.core.records import Codes, Floats, Frame, Ints, Records
+from dpdist.job import Adjacency, Job
+from dpdist.job.marginals import WeightedMarginals, levels_of, texts_of
+from dpdist.mechanisms.weighted_marginals import records as microdata
+from dpdist.mechanisms.weighted_marginals.sensitivity import PAIRS, SINGLES, UNIT, table_scale
+from dpdist.mechanisms.weighted_marginals.tree import Marginal, Tree, agreed_margins, fit
+from dpdist.models.design import design
+from dpdist.models.outcome import OutcomeModel
+from dpdist.models.protocol import Draws, Extremes, Parameter
+from dpdist.privacy.units import record_epsilon
+
+
+@dataclass(frozen=True)
+class Marginals(OutcomeModel):
+    """Coded columns of one stratum; statistics are the cells of `measured` tables one after another, in whole units."""
+
+    columns: tuple[str, ...]
+    levels: tuple[tuple[float, ...], ...]
+    listed: tuple[Marginal, ...] | None
+    """Tables that the job names; None: pairs are chosen."""
+    measured: tuple[Marginal, ...]
+    """Tables that a pass over records adds up."""
+    weights: tuple[float, float]
+    """Public bounds of the weight; 1 and 1 without one."""
+    count: int
+    """Sample records of the stratum, public."""
+    epsilon: Fraction
+    """Of one record."""
+    adjacency: Adjacency
+
+    @classmethod
+    def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Marginals:
+        said = job.mechanism
+        assert isinstance(said, WeightedMarginals)
+        number = {name: k for k, name in enumerate(job.outcomes)}
+        listed = None if said.marginals is None else tuple(tuple(number[name] for name in key) for key in said.marginals)
+        if listed is None and len(number) == 1:
+            listed = ((0,),)
+        weight = job.columns[job.survey.weight].bounds if job.survey.weight is not None else None
+        return cls(
+            design(frame, (), rows),
+            job.outcome_column.bounds or (0.0, 1.0),
+            job.outcomes,
+            tuple(levels_of(job.columns[name]) for name in job.outcomes),
+            listed,
+            listed or (),
+            weight or (1.0, 1.0),
+            int(frame.count[rows].sum()),
+            record_epsilon(job, job.epsilon_per_set),
+            job.budget.adjacency,
+        )
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(map(len, self.levels))
+
+    @property
+    def singles(self) -> tuple[Marginal, ...]:
+        """Each column alone."""
+        return tuple((k,) for k in range(len(self.columns)))
+
+    def shape(self, key: Marginal) -> tuple[int, ...]:
+        return tuple(self.sizes[column] for column in key)
+
+    def scale_of(self, key: Marginal) -> Fraction:
+        """Of the noise on a table, in units: a function of the job alone."""
+        if self.listed is not None:
+            return table_scale(self.epsilon, len(self.listed), self.adjacency)
+        part, tables = (SINGLES, len(self.columns)) if len(key) == 1 else (PAIRS, len(self.columns) - 1)
+        return table_scale(self.epsilon * part, tables, self.adjacency)
+
+    @property
+    def scale(self) -> Fraction:
+        """The largest, of which sums must stay exact."""
+        return max(self.scale_of(key) for key in (*self.singles, (0, 1)))
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        return (Parameter("sums"),)
+
+    def measuring(self, keys: tuple[Marginal, ...]) -> Marginals:
+        """The same columns, of which a pass adds up these tables."""
+        return replace(self, measured=keys)
+
+    def statistics(self, records: Records, alpha: Floats) -> Floats:
+        """Σv of every cell of every measured table, (cell,), in whole units."""
+        v = np.rint(alpha * UNIT * np.minimum(records.weight, self.weights[1]) / self.weights[1])
+        codes = self.codes(records)
+        found = [np.bincount(self.cell(codes, key), weights=v, minlength=prod(self.shape(key))) for key in self.measured]
+        return np.concatenate(found) if found else np.empty(0)
+
+    def codes(self, records: Records) -> Ints:
+        """The level's number of every record and column, (record, column)."""
+        found = np.empty((len(records), len(self.columns)), dtype=np.int64)
+        for k, (levels, values) in enumerate(zip(self.levels, records.outcomes.T, strict=True)):
+            middle = (np.array(levels[1:]) + np.array(levels[:-1])) / 2.0
+            found[:, k] = np.searchsorted(middle, values, side="left")
+        return found
+
+    def cell(self, codes: Ints, key: Marginal) -> Ints:
+        """The cell's number in a table, (record,)."""
+        return np.ravel_multi_index(tuple(codes[:, column] for column in key), self.shape(key)).astype(np.int64)
+
+    def split(self, keys: tuple[Marginal, ...], sums: Floats) -> dict[Marginal, Floats]:
+        """Sums (draw, cell) by table, (draw, *cells)."""
+        ends = np.cumsum([prod(self.shape(key)) for key in keys])[:-1]
+        parts = np.split(sums, ends, axis=1)
+        return {key: part.reshape(len(sums), *self.shape(key)) for key, part in zip(keys, parts, strict=True)}
+
+    def keys_of(self, theta: Draws) -> tuple[Marginal, ...]:
+        """Which tables were released."""
+        return tuple(tuple(int(c) for c in row if c >= 0) for row in theta["tables"][0])
+
+    def tree(self, theta: Draws) -> Tree:
+        """One distribution that agrees with all released tables, in weights."""
+        keys, unit = self.keys_of(theta), self.weights[1] / UNIT
+        scales = tuple(float(self.scale_of(key)) * unit for key in keys)
+        return _tree_of(self.sizes, keys, scales, self.ends, (theta["sums"][0] * unit).tobytes())
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Between which the total of weights lies, as a file of this size may have it."""
+        return self.count * self.weights[0], self.count * self.weights[1]
+
+    def margins(self, theta: Draws) -> list[Floats]:
+        """Weighted counts of every column's levels, (draw, level)."""
+        if "margins" in theta.values:
+            return np.split(theta["margins"], np.cumsum(self.sizes)[:-1], axis=1)
+        return [each[None] for each in self.tree(theta).margins]
+
+    def expect(self, theta: Draws, outcome: int = 0) -> tuple[Floats, Floats]:
+        """E(w|x) and E(wy|x) of every frame row, (draw, row)."""
+        margin = self.margins(theta)[outcome]
+        rows = len(self.design.pattern)
+        weight, product = margin.sum(axis=1) / self.count, margin @ np.array(self.levels[outcome]) / self.count
+        return np.repeat(weight[:, None], rows, axis=1), np.repeat(product[:, None], rows, axis=1)
+
+    def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
+        """Share of the weight with an outcome of at most `value`, (draw, pair)."""
+        margin = self.margins(theta)[outcome]
+        total = margin.sum(axis=1, keepdims=True)
+        share = np.divide(margin, total, out=np.full_like(margin, 1.0 / margin.shape[1]), where=total > 0.0)
+        reached = np.concatenate([np.zeros((len(share), 1)), np.cumsum(share, axis=1)], axis=1)
+        return np.asarray(reached[:, np.searchsorted(np.array(self.levels[outcome]), value, side="right")])
+
+    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        """Every column of as many records, (record, column), and weights that agree with the tree's tables."""
+        tree, number = self.tree(theta), len(frame_row)
+        codes, weight = microdata.drawn(tree, number, rng)
+        values = np.column_stack([np.array(levels)[codes[:, k]] for k, levels in enumerate(self.levels)])
+        return values[:, 0] if len(self.columns) == 1 else values, weight * (number / self.count)
+
+    def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
+        """Margins of other samples of Σv records, without noise."""
+        margins = self.margins(theta)
+        total = margins[0].sum()
+        effective = max(1, round(total / self.weights[1]))
+        found = []
+        for margin in margins:
+            share = margin[0] / total if total > 0.0 else np.full(margin.shape[1], 1.0 / margin.shape[1])
+            found.append(rng.multinomial(effective, share / share.sum(), draws) / effective)
+        spread = np.maximum(total * (1.0 + rng.standard_normal(draws) / np.sqrt(effective)), 0.0)
+        return Draws({"margins": spread[:, None] * np.concatenate(found, axis=1)})
+
+    def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
+        """Margins of the same tables under other noise: for standard errors, not for release."""
+        tree, keys = self.tree(theta), self.keys_of(theta)
+        found = [np.empty((draws, size)) for size in self.sizes]
+        scales = {key: float(self.scale_of(key)) * self.weights[1] / UNIT for key in keys}
+        for draw in range(draws):
+            tables = {key: (tree.table(key) + rng.laplace(0.0, scales[key], self.shape(key)))[None] for key in keys}
+            for values, margin in zip(found, agreed_margins(self.sizes, tables, scales, self.ends), strict=True):
+                values[draw] = margin[0]
+        return Draws({"margins": np.concatenate(found, axis=1)})
+
+    def log_lik(self, draws: Draws, records: Records) -> Floats:
+        """Sums have no density of a record."""
+        return np.full((len(draws), len(records)), np.nan)
+
+    def extremes(self, draws: Draws, records: Records) -> Extremes:
+        return Extremes(np.full(len(records), np.inf), np.full(len(records), -np.inf))
+
+    def labelled(self, job: Job, key: Marginal) -> list[dict[str, str]]:
+        """Every cell of a table, as levels by column, in the order of its sums."""
+        names = [texts_of(job.columns[self.columns[column]], self.levels[column]) for column in key]
+        columns = [self.columns[column] for column in key]
+        return [dict(zip(columns, cell, strict=True)) for cell in product(*names)]
+
+    def released(self, keys: tuple[Marginal, ...], sums: Floats) -> Draws:
+        """Noisy tables (cell,) as they are released."""
+        tables = np.full((1, len(keys), 2), -1.0)
+        for row, key in enumerate(keys):
+            tables[0, row, : len(key)] = key
+        return Draws({"sums": sums[None], "tables": tables})
+
+    def describe(self, theta: Draws) -> Mapping[str, Any]:
+        tables = self.split(self.keys_of(theta), theta["sums"])
+        return {
+            "prior": "proper",
+            "noise": f"discrete Laplace, in units of 1/{UNIT} of the weight's upper bound",
+            "marginals": [
+                {
+                    "columns": [self.columns[column] for column in key],
+                    "scale": str(self.scale_of(key)),
+                    "sums": values[0].ravel().tolist(),
+                }
+                for key, values in tables.items()
+            ],
+        }
+
+    def recall(self, described: Mapping[str, Any]) -> Draws:
+        number = {name: k for k, name in enumerate(self.columns)}
+        keys = tuple(tuple(number[name] for name in each["columns"]) for each in described["marginals"])
+        return self.released(keys, np.concatenate([np.array(each["sums"], float) for each in described["marginals"]]))
+
+
+@lru_cache(maxsize=8)
+def _tree_of(
+    sizes: tuple[int, ...], keys: tuple[Marginal, ...], scales: tuple[float, ...], ends: tuple[float, float], sums: bytes
+) -> Tree:
+    parts = np.split(np.frombuffer(sums), np.cumsum([prod(sizes[c] for c in key) for key in keys])[:-1])
+    tables = {key: part.reshape([sizes[c] for c in key]) for key, part in zip(keys, parts, strict=True)}
+    return fit(sizes, tables, dict(zip(keys, scales, strict=True)), ends)

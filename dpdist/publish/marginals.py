@@ -1,0 +1,60 @@
+"""The fitted tables of weighted marginals, as a file: they follow from what was released, and cost nothing.
+
+An error is at most the measured table's own noise, and a sample's of Σw/U records: Var Σw ≤ U Σw (the mechanism's
+`release`). It bounds both from above; what clipping and setting counts to 0 bring is not in it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from dpdist.estimation.weighted_points import CELL
+from dpdist.mechanisms.weighted_marginals.release import Marginals
+from dpdist.mechanisms.weighted_marginals.sensitivity import UNIT
+from dpdist.publish.released import ReleasedObject
+
+FILE = "marginals"
+REACH = 1.6448536269514722
+"""Standard errors to the ends of a 90 % interval."""
+NUMBERS = ("count", "share", "standard_error", "lower", "upper")
+
+
+def write_marginals(folder: Path, release: ReleasedObject) -> bool:
+    """marginals.parquet and .csv; tells whether there are any: counts by stratum, table and cell."""
+    if not isinstance(release.model(0), Marginals):
+        return False
+    rows = [row for stratum in range(len(release.frame.stratum_labels)) for row in _rows(release, stratum)]
+    columns = [*release.frame.strata, *release.job.outcomes]
+    data = {"marginal": pa.array([row["marginal"] for row in rows], pa.string())}
+    data |= {CELL + name: pa.array([row["cell"].get(name) for row in rows], pa.string()) for name in columns}
+    data |= {name: pa.array([row[name] for row in rows], pa.float64()) for name in NUMBERS}
+    made = pa.table(data)
+    pq.write_table(made, folder / f"{FILE}.parquet")
+    pa_csv.write_csv(made, folder / f"{FILE}.csv")
+    return True
+
+
+def _rows(release: ReleasedObject, stratum: int) -> list[dict[str, Any]]:
+    """A stratum's cells, table after table."""
+    model, frame = release.model(stratum), release.frame
+    assert isinstance(model, Marginals)
+    first = frame.rows_of(stratum).start
+    levels = {name: str(frame.levels[name][frame.codes[name][first]]) for name in frame.strata}
+    theta = release.theta(model, stratum, 0)
+    tree, found = model.tree(theta), []
+    for key in model.keys_of(theta):
+        noise = 2.0 * (float(model.scale_of(key)) * model.weights[1] / UNIT) ** 2
+        name = " x ".join(model.columns[column] for column in key)
+        for cell, value in zip(model.labelled(release.job, key), tree.table(key).ravel().tolist(), strict=True):
+            error = float(np.sqrt(noise + model.weights[1] * value))
+            share = value / tree.total if tree.total > 0.0 else None
+            ends = max(0.0, value - REACH * error), value + REACH * error
+            figures = dict(zip(NUMBERS, (value, share, error, *ends), strict=True))
+            found.append({"marginal": name, "cell": levels | cell, **figures})
+    return found

@@ -1,0 +1,218 @@
+"""`sdmx/`: every table as an SDMX dataflow. One structure message, and observations in SDMX-CSV 2.0, a file a table.
+
+Observations are the printed ones' figures unrounded: of the default estimator, one a cell and statistic. OBS_STATUS is of
+SDMX's cross-domain list: A normal, U of low reliability, O missing, Q missing because a rule of print leaves it out.
+CONF_STATUS is F, free for publication, and N, not for publication, of the latter.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import scipy
+
+from dpdist.core.files import write_json
+from dpdist.core.records import TOTAL
+from dpdist.job import Job, Table
+from dpdist.job.presentation import FLAGS, Sdmx
+from dpdist.publish.printed import Printed, head_of, shown_rows
+from dpdist.publish.quality import rated
+
+if TYPE_CHECKING:
+    from pysdmx.model import Codelist, Components, Schema
+
+CREATED = datetime(2000, 1, 1, tzinfo=UTC)
+"""Stands in for the time of writing: the same release gives the same bytes."""
+ALL = "_T"
+"""SDMX's code of a total."""
+PERIOD = re.compile(r"\d{4}(-(0[1-9]|1[0-2])(-\d{2})?|-(A1|S[12]|T[1-3]|Q[1-4]|M\d{2}|W\d{2}|D\d{3}))?")
+"""What SDMX takes for a period of time."""
+STATUS = {
+    "A": "Normal value",
+    "U": "Low reliability",
+    "O": "Missing value",
+    "Q": "Missing value; suppressed",
+}
+CONFIDENTIALITY = {"F": "Free (free for publication)", "N": "Not for publication, restricted for internal use only"}
+LIMITS = {
+    "STD_ERROR": ("standard_error", "Standard error"),
+    "LOWER_LIMIT": ("lower", "Lower limit of the 90 % interval"),
+    "UPPER_LIMIT": ("upper", "Upper limit of the 90 % interval"),
+}
+"""Attributes: their columns in a published table, and what they are called."""
+
+
+def write_sdmx(folder: Path, job: Job, tables: Sequence[tuple[Printed, pa.Table]], statement: Mapping[str, Any]) -> None:
+    """Written where the job names an agency."""
+    if job.presentation.sdmx is None:
+        return
+    from pysdmx.io.csv.sdmx20.writer import write as write_csv
+    from pysdmx.io.json.sdmxjson2.writer.v2_0.structure import write as write_structure
+    from pysdmx.io.pd import PandasDataset
+    from pysdmx.model import Organisation
+    from pysdmx.model.message import Header
+
+    folder.mkdir()
+    made: list[Any] = []
+    for table, (form, published) in zip(job.tables, tables, strict=True):
+        cube = Cube(job, job.presentation.sdmx, table, form)
+        made += [each for each in cube.structures(str(statement["guarantee_in_words"])) if each not in made]
+        data = PandasDataset(structure=cube.schema, data=cube.observations(published))
+        write_csv([data], output_path=folder / f"{table.name}.csv")
+    header = Header(
+        id=identifier(job.dataset), prepared=CREATED, sender=Organisation(job.presentation.sdmx.agency.replace(".", "_"))
+    )
+    message = json.loads(str(write_structure(made, header=header)))
+    for each in message["data"]["dataStructures"]:  # pysdmx writes an empty list, which SDMX's schema refuses
+        if not each["dataStructureComponents"].get("groups", True):
+            del each["dataStructureComponents"]["groups"]
+    write_json(folder / "structure.json", message)
+
+
+def identifier(text: str, taken: Sequence[str] = ()) -> str:
+    """An id that SDMX takes: letters, digits and _ of ASCII, begun by a letter, none of those that are taken."""
+    base = re.sub(r"[^A-Za-z0-9_]+", "_", text).strip("_").upper()
+    base = base if base[:1].isalpha() else f"C{base}"
+    found, number = base, 2
+    while found in taken:
+        found, number = f"{base}_{number}", number + 1
+    return found
+
+
+def identifiers(texts: Sequence[str], *taken: str) -> dict[str, str]:
+    """Ids by text, all different."""
+    made: dict[str, str] = {}
+    for text in texts:
+        made[text] = identifier(text, [*taken, *made.values()])
+    return made
+
+
+class Part(NamedTuple):
+    """A component of a structure: what it is called, and its codes with their labels, or its type."""
+
+    id: str
+    name: str
+    role: str
+    codes: Mapping[str, str] | None = None
+    dtype: str | None = None
+
+
+class Cube:
+    """One table as a dataflow: its code lists, concepts, structure, and observations."""
+
+    def __init__(self, job: Job, sdmx: Sdmx, table: Table, form: Printed):
+        self.job, self.sdmx, self.table, self.form = job, sdmx, table, form
+        self.id = identifier(table.name)
+        self.time = "TIME_PERIOD" if PERIOD.fullmatch(job.period) else "PERIOD"
+        fixed = ("STATISTIC", "OBS_VALUE", self.time, *LIMITS, "OBS_STATUS", "CONF_STATUS")
+        self.columns = identifiers(table.by, *fixed)
+        self.levels = {name: identifiers(list(map(str, job.columns[name].levels or ()))) for name in table.by}
+        self.statistics = list(identifiers([" ".join(filter(None, (s.label, s.about))) for s in table.statistics]).values())
+        self.parts = [*self._dimensions(), Part("OBS_VALUE", "Observation value", "M", dtype="Double")]
+        self.parts += [Part(name, head, "A", dtype="Double") for name, (_, head) in LIMITS.items()]
+        self.parts += [Part("OBS_STATUS", "Observation status", "A", STATUS)]
+        self.parts += [Part("CONF_STATUS", "Confidentiality status", "A", CONFIDENTIALITY)]
+
+    def _dimensions(self) -> Iterator[Part]:
+        text = self.job.presentation
+        for name in self.table.by:
+            labels = {code: text.level(name, level) for level, code in self.levels[name].items()}
+            yield Part(
+                self.columns[name], text.label(name), "D", {**({ALL: TOTAL} if self.table.margins else {}), **labels}
+            )
+        heads = [head_of(text, statistic) for statistic in self.table.statistics]
+        yield Part("STATISTIC", "Statistic", "D", dict(zip(self.statistics, heads, strict=True)))
+        kind = "ObservationalTimePeriod" if self.time == "TIME_PERIOD" else "String"
+        yield Part(self.time, "Period", "D", dtype=kind)
+
+    @property
+    def _owner(self) -> dict[str, str]:
+        return {"agency": self.sdmx.agency, "version": self.sdmx.version}
+
+    def _codelist(self, part: Part) -> Codelist:
+        """Lists of SDMX's own codes are shared by all tables."""
+        from pysdmx.model import Code, Codelist
+
+        assert part.codes is not None
+        name = f"CL_{part.id}" if part.codes in (STATUS, CONFIDENTIALITY) else f"CL_{self.id}_{part.id}"
+        return Codelist(id=name, name=part.name, items=[Code(id=c, name=n) for c, n in part.codes.items()], **self._owner)
+
+    @cached_property
+    def components(self) -> Components:
+        from pysdmx.model import Component, Components, DataType, ItemReference, Role
+
+        made = []
+        for part in self.parts:
+            concept = ItemReference("Concept", self.sdmx.agency, f"CS_{self.id}", self.sdmx.version, part.id)
+            codes = self._codelist(part) if part.codes is not None else None
+            made.append(
+                Component(
+                    id=part.id,
+                    required=part.role == "D",
+                    role=Role(part.role),
+                    concept=concept,
+                    local_dtype=DataType(part.dtype) if part.dtype else DataType.STRING,
+                    local_codes=codes,
+                    local_enum_ref=f"urn:sdmx:org.sdmx.infomodel.codelist.{codes.short_urn}" if codes else None,
+                    attachment_level="O" if part.role == "A" else None,
+                )
+            )
+        return Components(made)
+
+    @property
+    def schema(self) -> Schema:
+        from pysdmx.model import Schema
+
+        return Schema(context="dataflow", id=self.id, components=self.components, generated=CREATED, **self._owner)
+
+    def structures(self, guarantee: str) -> list[Any]:
+        """Code lists, concepts, the structure and its dataflow, whose description is the guarantee in words."""
+        from pysdmx.model import Concept, ConceptScheme, Dataflow, DataStructureDefinition
+
+        title, own = self.form.title, self._owner
+        concepts = [Concept(id=part.id, name=part.name) for part in self.parts]
+        lists = [self._codelist(part) for part in self.parts if part.codes is not None]
+        definition = DataStructureDefinition(id=self.id, name=title, components=self.components, **own)
+        flow = Dataflow(id=self.id, name=title, description=guarantee, structure=definition, **own)
+        return [*lists, ConceptScheme(id=f"CS_{self.id}", name=title, items=concepts, **own), definition, flow]
+
+    def observations(self, published: pa.Table) -> pd.DataFrame:
+        """The printed estimator's figures, unrounded, one row a cell and statistic."""
+        rows = shown_rows(published, self.form.estimator).to_pandas()
+        made = pd.DataFrame(
+            {
+                self.columns[name]: [ALL if v == TOTAL else self.levels[name][v] for v in rows[name]]
+                for name in self.table.by
+            }
+        )
+        made["STATISTIC"] = np.resize(np.array(self.statistics, dtype=object), len(rows))
+        made[self.time] = self.job.period
+        shape = (-1, len(self.statistics))
+        value, error, df = (
+            rows[name].to_numpy(dtype=float).reshape(shape) for name in ("estimate", "standard_error", "df")
+        )
+        with np.errstate(invalid="ignore"):
+            margin = scipy.stats.t.ppf(0.95, df) * error
+        names = [statistic.name for statistic in self.table.statistics]
+        quality = rated(self.job.presentation.quality, names, value, error, margin)
+        shown = quality.printed.ravel()
+        columns = {"OBS_VALUE": "estimate", **{name: column for name, (column, _) in LIMITS.items()}}
+        for name, column in columns.items():
+            figures = rows[column].to_numpy(dtype=float)
+            made[name] = [
+                repr(v) if np.isfinite(v) and kept else None for v, kept in zip(figures.tolist(), shown, strict=True)
+            ]
+        low = np.isin(quality.flags.ravel(), FLAGS[1:])
+        missing = np.isnan(value.ravel())
+        made["OBS_STATUS"] = np.select([~shown, missing, low], ["Q", "O", "U"], "A")
+        made["CONF_STATUS"] = np.where(shown, "F", "N")
+        return made

@@ -1,0 +1,202 @@
+"""The custodian's page: the verdict first, figures by hand, marked as confidential, self-contained."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+from html import unescape
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from dpdist.cli.main import app
+from dpdist.evaluation.report.page import MARKING, write_report
+from dpdist.evaluation.report.parts import error
+from dpdist.evaluation.report.plots import axis, distribution
+from dpdist.storage.workspace import Workspace
+
+LEVELS = ["arts", "<b>law</b>", "قانون"]
+WEIGHTED = """
+dataset: small
+period: "2021"
+input: {path: survey.parquet}
+columns:
+  field: {levels: [arts, "<b>law</b>", "قانون"]}
+  sex: {levels: [f, m]}
+  salary: {bounds: [1000, 90000], outside: clip}
+survey: {weight: weight}
+outcome: salary
+model: {family: lognormal, predictors: [field, sex], synthesis: fbs}
+mechanism: {name: weighted}
+budget: {epsilon: "40"}
+public_frame: {accepted: simulated records}
+sampler: {name: exact, draws: 200}
+tables: [{name: pay, by: [field, sex], margins: true, statistics: [count, {mean: salary}]}]
+compare: [laplace, laplace_composed]
+runtime: {executor: serial}
+presentation: {quality: {cv: {caution: 0.05, unreliable: 0.5}}}
+"""
+STRICT = WEIGHTED.replace("model: {family: lognormal, predictors: [field, sex], synthesis: fbs}\n", "")
+STRICT = STRICT.replace("{name: weighted}", "{name: reference_tables}").replace("sampler: {name: exact, draws: 200}\n", "")
+STRICT += "reference: {path: before.parquet, provenance: public}\n"
+
+
+LONE = {1: 1, 2: 6}
+
+
+def survey(seed: int, n: int = 700) -> pd.DataFrame:
+    """One record of the third field, and in the earlier file three of either sex."""
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame(
+        {
+            "field": np.where(np.arange(n) < LONE[seed], LEVELS[2], rng.choice(LEVELS[:2], n)),
+            "sex": np.where(np.arange(n) % 2 == 0, "f", "m"),
+            "salary": np.exp(rng.normal(10.8, 0.5, n)),
+            "weight": np.exp(rng.normal(3.0, 0.4, n) + 3.0 * (np.arange(n) % 100 == 50)),
+        }
+    )
+
+
+@pytest.fixture(scope="module", params=[WEIGHTED, STRICT], ids=["weighted", "reference_tables"])
+def workspace(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("reported")
+    survey(1).to_parquet(folder / "survey.parquet")
+    survey(2).to_parquet(folder / "before.parquet")
+    (folder / "job.yaml").write_text(request.param, encoding="utf-8")
+    done = CliRunner().invoke(app, ["run", str(folder / "job.yaml"), "--workspace", str(folder / "ws"), "-q"])
+    assert done.exit_code == 0, done.output
+    return folder / "ws"
+
+
+@pytest.fixture(scope="module")
+def html(workspace: Path) -> str:
+    return (workspace / "confidential" / "report.html").read_text(encoding="utf-8")
+
+
+def table(html: str, caption: str) -> list[list[str]]:
+    """Texts of a table's rows below its head."""
+    part = html[html.index(f"<caption>{caption}</caption>") :]
+    body = part[part.index("<tbody>") : part.index("</tbody>")]
+    rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in body.split("<tr>")[1:]]
+    return [[unescape(re.sub(r"</?bdi>", "", each)) for each in row] for row in rows]
+
+
+def test_its_first_line_marks_it_and_so_does_what_is_seen_first(workspace: Path, html: str) -> None:
+    assert MARKING in html.splitlines()[0]
+    body = html[html.index("<body>") :]
+    assert body.index(MARKING) < body.index("<h1>")
+    assert stat.S_IMODE((workspace / "confidential" / "report.html").stat().st_mode) == 0o600
+    assert "report.html" not in (workspace / "public" / "manifest.json").read_text()
+
+
+def test_it_asks_for_nothing_from_a_network_and_is_light(html: str) -> None:
+    assert len(html.encode()) < 1_000_000
+    assert not re.search(r"(?:https?:)?//(?!www\.w3\.org/2000/svg)[a-z]", html)
+    assert not re.search(r"<(?:img|link|iframe|script [^>]*src)", html)
+    assert "default-src 'none'" in html
+    assert "<b>law" not in html
+
+
+def test_the_verdict_stands_first_and_the_worst_cells_are_those_furthest_off(workspace: Path, html: str) -> None:
+    sections = re.findall(r'<section id="([^"]+)"', html)
+    assert sections[0] == "verdict"
+    assert sections[-2:] == ["diagnostics", "timings"]
+    rows = pd.read_parquet(workspace / "confidential" / "evaluation" / "pay.parquet")
+    far = rows.nlargest(1, "synthetic_error_in_se").iloc[0]
+    (cell, figure, *_, off, _held) = table(html, "Worst cells")[0]
+    assert cell == f"{far['field']}, {far['sex']}"
+    assert figure == f"pay, {'count' if far['statistic'] == 'count' else 'mean of salary'}"
+    assert float(off) == pytest.approx(far["synthetic_error_in_se"], rel=1e-3)
+
+
+def test_errors_of_every_comparator_stand_by_cell_beside_their_guarantee(workspace: Path, html: str) -> None:
+    rows = pd.read_parquet(workspace / "confidential" / "evaluation" / "pay.parquet")
+    counts = rows[(rows["statistic"] == "count") & rows["synthetic_error_in_se"].notna()]
+    shown = {row[0]: row[1:] for row in table(html, "count: errors by cell, in SE")}
+    heads = html[html.index("count: errors by cell, in SE</caption>") :].split("</thead>")[0]
+    assert "published (asymptotic)" in heads or "published (strict)" in heads
+    assert "laplace (none)" in heads
+    assert "laplace_composed (none)" in heads
+    assert len(counts) > 6
+    for _, row in counts.iterrows():
+        name = f"{row['field']}, {row['sex']}"
+        said = [error(row[f"{how}_error_in_se"]).text for how in ("synthetic", "laplace", "laplace_composed")]
+        assert set(said) <= set(shown[name]), name
+
+
+def test_clipped_records_and_single_ones_are_counted(workspace: Path, html: str) -> None:
+    known = survey(1)
+    share = {row[0]: row[1:3] for row in table(html, "Records clipped or weighted down")}
+    number = int((known["salary"] >= 90000).sum())
+    assert number > 10, "the case does not clip: it shows nothing"
+    assert share["salary at its public bounds or beyond"][0] == str(number)
+    assert float(share["salary at its public bounds or beyond"][1]) == pytest.approx(number / 700, rel=1e-3)
+    assert table(html, "Single records in the frame") == [[f"{LEVELS[2]}, f"]]
+    if (workspace / "public" / "measurements.parquet").exists():
+        limits = pd.read_parquet(workspace / "public" / "measurements.parquet").query("statistic == 'vc'")
+        limits = limits.set_index(["cell field", "cell sex"])
+        y, own = known["salary"].clip(1000, 90000), limits.loc[list(zip(known["field"], known["sex"], strict=True))]
+        far = np.abs(y.to_numpy() - own["centre"].to_numpy()) > own["half_width"].to_numpy()
+        assert share["salary beyond the limits of its cell's measurement"][0] == str(int(far.sum()))
+        heavy = known["weight"].to_numpy() > own["weight_cap"].to_numpy()
+        assert share["weight beyond the limits of its cell's measurement"][0] == str(int(heavy.sum()))
+    else:
+        weights = pd.read_parquet(workspace / "confidential" / "bounds.parquet")["privacy_weight"]
+        assert share["privacy weight below 1"][0] == str(int((weights < 1).sum()))
+
+
+def test_thresholds_of_the_job_that_failed_stand_first(workspace: Path, html: str) -> None:
+    rows = table(html, "Thresholds")
+    verdicts = [row[-1] for row in rows]
+    assert verdicts == sorted(verdicts)
+    assert {row[0] for row in rows} >= {"pay: figures flagged caution", "pay: figures flagged unreliable"}
+    published = pd.read_parquet(workspace / "public" / "tables" / "pay.parquet").query("estimator == 'parameters'")
+    cv = (published["standard_error"] / published["estimate"]).abs()
+    flagged = {row[0]: row[2] for row in rows}
+    assert flagged["pay: figures flagged caution"] == str(int(((cv > 0.05) & (cv <= 0.5)).sum()))
+    assert flagged["pay: figures flagged unreliable"] == str(int((cv > 0.5).sum()))
+
+
+def test_times_are_the_finished_runs(workspace: Path, html: str) -> None:
+    said = json.loads((workspace / "status.json").read_text(encoding="utf-8"))["stages"]
+    assert [row[0] for row in table(html, "Stages of the run")] == list(said)
+    (workspace / "status.json").rename(workspace / "status.kept")
+    try:
+        write_report(Workspace.at(workspace))
+        again = (workspace / "confidential" / "report.html").read_text(encoding="utf-8")
+        assert "The status of a run has them once it has ended" in again
+    finally:
+        (workspace / "status.kept").rename(workspace / "status.json")
+        write_report(Workspace.at(workspace))
+    assert (workspace / "confidential" / "report.html").read_text(encoding="utf-8") == html
+
+
+def test_open_writes_the_page_again_and_opens_it(workspace: Path, html: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("typer.launch", lambda url: opened.append(url) or 0)
+    (workspace / "confidential" / "report.html").unlink()
+    done = CliRunner().invoke(app, ["report", str(workspace), "--open"])
+    assert done.exit_code == 0, done.output
+    path = workspace / "confidential" / "report.html"
+    assert opened == [path.as_uri()]
+    assert path.read_text(encoding="utf-8") == html
+    assert "(confidential)" in done.output
+
+
+def test_a_page_is_not_written_in_an_object_store() -> None:
+    done = CliRunner().invoke(app, ["report", "s3://bucket/prefix", "--open"])
+    assert done.exit_code == 2
+    assert "no page is written in an object store" in done.output
+
+
+def test_distributions_are_shares_of_weight_and_axes_hold_all_values() -> None:
+    values, weight = np.array([3.0, 1.0, 2.0]), np.array([5.0, 1.0, 4.0])
+    assert distribution(values, weight, np.array([0.0, 1.0, 2.5, 9.0])).tolist() == [0.0, 0.1, 0.5, 1.0]
+    assert distribution(values, None, np.array([2.0])) == pytest.approx(2 / 3)
+    assert axis("y", values).at(np.array([1.0, 2.0, 3.0])).tolist() == [0.0, 0.5, 1.0]
+    assert axis("y", np.array([1.0, 100.0])).at(np.array([10.0])).tolist() == pytest.approx([0.5])
+    assert not axis("y", np.array([0.0, 100.0])).log

@@ -1,0 +1,439 @@
+"""Weighted marginals: what a record moves, exactly; how pairs are chosen; tables that agree; records; refusals."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from itertools import count, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_clamped import KEY, Notes
+
+import dpdist
+from dpdist.core.errors import DataError, JobError
+from dpdist.core.records import Floats, Frame, Ints, Records
+from dpdist.engine.in_memory import noise_of, run_rounds
+from dpdist.estimation.weighted_points import CELL
+from dpdist.job import Adjacency, Job
+from dpdist.job.loading import parse_job
+from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.mechanisms.weighted_marginals.records import drawn
+from dpdist.mechanisms.weighted_marginals.release import Marginals
+from dpdist.mechanisms.weighted_marginals.selection import candidates, chosen, scores
+from dpdist.mechanisms.weighted_marginals.sensitivity import UNIT, choice_scale, moved, table_scale
+from dpdist.mechanisms.weighted_marginals.tree import fit, onto_simplex
+from dpdist.models.protocol import Draws
+from dpdist.sampling.exact import ExactSampler
+
+JOB = """
+dataset: marginals
+period: "2021"
+columns:
+  sex: {{bounds: [0, 1], codes: {{f: 0, m: 1}}}}
+  degree: {{bounds: [1, 3], whole: true, outside: clip}}
+  kids: {{bounds: [0, {kids}], whole: true, outside: clip}}
+  weight: {{bounds: [1, 50], outside: {outside}}}
+survey: {{{survey}}}
+outcome: [{outcome}]
+mechanism: {{name: weighted_marginals{said}}}
+budget: {{epsilon: "{epsilon}", adjacency: {adjacency}}}
+tables:
+  - {{name: one, by: [], statistics: [count, {{mean: degree}}, {{mean: kids}}]}}
+"""
+NAMED = ", marginals: [[sex, degree], [degree, kids]]"
+COLUMNS = ("sex", "degree", "kids")
+
+
+def text(said: str = NAMED, **other: object) -> str:
+    plain = {"kids": 3, "outside": "clip", "survey": "weight: weight", "outcome": ", ".join(COLUMNS)}
+    return JOB.format(said=said, **(plain | {"epsilon": "1", "adjacency": "zero_out"} | other))
+
+
+def job(said: str = NAMED, **other: object) -> Job:
+    return parse_job(text(said, **other))
+
+
+def modelled(said: Job, n: int = 200) -> Marginals:
+    frame = Frame({}, {}, np.array([n]), (), ())
+    model = builder_of(said).build(said, frame, slice(0, 1))
+    assert isinstance(model, Marginals)
+    return model
+
+
+def records(values: Any, w: Any) -> Records:
+    values = np.asarray(values, float)
+    n = len(values)
+    return Records(np.arange(n), np.zeros(n, np.int32), values, np.asarray(w, float), np.full(n, -1, np.int32))
+
+
+def survey(seed: int, n: int = 4000) -> Records:
+    """Degree goes with sex, children with degree; and sex and children only through it."""
+    rng = np.random.default_rng(seed)
+    sex = rng.integers(0, 2, n)
+    degree = 1 + rng.binomial(2, 0.3 + 0.4 * sex)
+    kids = rng.binomial(3, 0.9 - 0.25 * degree)
+    return records(np.column_stack([sex, degree, kids]), np.clip(rng.gamma(2.0, 8.0, n), 1, 50))
+
+
+# What a record moves
+
+
+ADJACENCIES: tuple[Adjacency, ...] = ("zero_out", "add_remove", "substitution")
+WEIGHTS = [0.0, 1e-300, 0.5, 49.999, 50.0, np.nextafter(50.0, np.inf), 1e9]
+
+
+def grid() -> tuple[Records, Floats]:
+    """Every cell of the three columns with adversarial weights; and what each record alone adds to the named tables."""
+    cells = list(product((0, 1), (1, 2, 3), (0, 1, 2, 3), WEIGHTS))
+    told = records([cell[:3] for cell in cells], [cell[3] for cell in cells])
+    model = modelled(job())
+    alone = [model.statistics(told.take(np.array([k])), np.ones(1)) for k in range(len(told))]
+    return told, np.array(alone)
+
+
+def largest(alone: Floats, adjacency: Adjacency) -> float:
+    """What a neighbouring file's tables can differ by, in L1, over all records and pairs of the grid."""
+    if adjacency != "substitution":
+        return float(np.abs(alone).sum(axis=1).max())
+    return float(np.abs(alone[:, None] - alone[None]).sum(axis=2).max())
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+def test_tables_move_by_exactly_what_the_noise_is_scaled_to(adjacency: Adjacency) -> None:
+    _, alone = grid()
+    assert largest(alone, adjacency) == moved(adjacency) * 2 * UNIT
+    assert table_scale(Fraction(1, 3), 2, adjacency) == 3 * Fraction(largest(alone, adjacency))
+
+
+def test_the_sensitivity_is_attained_by_full_weights_that_differ_in_every_column() -> None:
+    told, alone = grid()
+    off = np.abs(alone).sum(axis=1) == 2 * UNIT
+    assert np.array_equal(off, told.weight >= 50.0)
+    one, other = (
+        int(np.flatnonzero((told.outcomes[:, 0] == sex) & (told.outcomes[:, 1] == degree) & (told.weight == 50.0))[0])
+        for sex, degree in ((0, 1), (1, 2))
+    )
+    same = int(np.flatnonzero((told.outcomes[:, 0] == 0) & (told.weight == 0.0))[0])
+    assert np.abs(alone[one] - alone[other]).sum() == 4 * UNIT
+    assert np.abs(alone[one] - alone[same]).sum() == 2 * UNIT
+
+
+def test_weights_that_are_not_clipped_would_move_tables_by_more() -> None:
+    """Control: the bound of the tables is a bound because of the clip."""
+    model, told = modelled(job()), records([[0, 1, 0]], [1e9])
+    unclipped = model.statistics(told.take(np.array([0])), np.array([1e9 / 50.0]))
+    assert np.abs(unclipped).sum() > 4 * UNIT
+    assert np.abs(model.statistics(told, np.ones(1))).sum() == 2 * UNIT
+
+
+def test_a_substitution_at_half_its_scale_costs_twice_epsilon() -> None:
+    """Control: the scale of zero_out does not cover an exchange."""
+    _, alone = grid()
+    epsilon = largest(alone, "substitution") / float(table_scale(Fraction(1), 2, "zero_out"))
+    assert epsilon == 2.0
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+def test_scores_move_by_no_more_than_their_sensitivity_and_by_all_of_it(adjacency: Adjacency) -> None:
+    """Over neighbours of a file, given the same released tables. Attained where counts exceed the product of margins."""
+    model = modelled(job(said="", adjacency="substitution" if adjacency == "substitution" else "zero_out"), n=50)
+    told, _ = grid()
+    own = survey(3, 50)
+    margins = [np.array([10.0, 10.0]), np.array([5.0, 10.0, 5.0]), np.array([5.0, 5.0, 5.0, 5.0])]
+    asked = model.measuring(candidates(model))
+    base = asked.statistics(own, np.ones(50))
+    alone = [asked.statistics(told.take(np.array([k])), np.ones(1)) for k in range(0, len(told), 5)]
+    each = np.array([scores(model, margins, base + one) for one in alone])
+    if adjacency == "substitution":
+        apart = np.abs(each[:, None] - each[None]).max()
+    else:
+        apart = np.abs(each - scores(model, margins, base)).max()
+    assert apart <= moved(adjacency) * UNIT
+    if adjacency != "substitution":
+        assert apart == UNIT
+    assert choice_scale(Fraction(1), 2, adjacency) == 2 * 2 * moved(adjacency) * UNIT
+
+
+def law_of_choice(values: tuple[int, ...], b: float, reach: int = 60) -> Floats:
+    """Exact probabilities that each of the scores wins, discrete Laplace noise of scale b on every one."""
+    support = np.arange(-reach, reach + 1)
+    noise = np.exp(-np.abs(support) / b)
+    noise /= noise.sum()
+    won = np.zeros(len(values))
+    for k, value in enumerate(values):
+        others = np.ones(len(support))
+        for j, other in enumerate(values):
+            if j != k:
+                least = value + support - other - (j < k)
+                below = np.concatenate([[0.0], np.cumsum(noise)])
+                others *= below[np.clip(least + reach + 1, 0, len(support))]
+        won[k] = (noise * others).sum()
+    return won
+
+
+NEIGHBOURS = [((3, 3, 3), (2, 4, 2)), ((5, 0, 5), (4, 1, 4)), ((0, 1, 2), (1, 0, 1)), ((7, 7), (6, 8))]
+
+
+@pytest.mark.parametrize(("one", "other"), NEIGHBOURS)
+def test_a_choice_costs_no_more_than_its_epsilon(one: tuple[int, ...], other: tuple[int, ...]) -> None:
+    """All probabilities, for scores that move by 1. Control: noise of half the scale costs more."""
+    epsilon = 1.0
+    b = float(choice_scale(Fraction(1), 1, "zero_out")) / UNIT
+    loss = np.abs(np.log(law_of_choice(one, b) / law_of_choice(other, b))).max()
+    assert loss <= epsilon * (1 + 1e-6)
+
+
+def test_a_choice_under_half_the_noise_costs_more_than_its_epsilon() -> None:
+    half = float(choice_scale(Fraction(1), 1, "zero_out")) / UNIT / 2.0
+    one, other = (40, 0), (39, 1)
+    assert np.abs(np.log(law_of_choice(one, half) / law_of_choice(other, half)))[1] > 1.5
+
+
+def test_stages_cost_epsilon_together() -> None:
+    """Each stage's exact loss from its own scale, for records that attain it. Control: full ε for each would cost three."""
+    model = modelled(job(said=""))
+    singles = 3 * UNIT / model.scale_of((0,))
+    pairs = 2 * UNIT / model.scale_of((0, 1))
+    rounds = 2 * (2 * UNIT) / choice_scale(Fraction(1, 3), 2, "zero_out")
+    assert singles + pairs + rounds == 1
+    assert singles == Fraction(1, 3)
+
+
+# Choice, tables, records
+
+
+def released(said: Job, own: Records, quiet: bool = False) -> tuple[Marginals, Draws]:
+    """What a file's rounds release; without noise, for exact oracles."""
+    model = modelled(said, len(own))
+    rounds = MECHANISMS["weighted_marginals"].protect(said, model, Notes(), None)
+    noise = (lambda request: np.zeros(request.size)) if quiet else noise_of(KEY)
+    return model, run_rounds(rounds, model, ExactSampler(1), KEY, "all", [own], noise=noise).parameters[0]
+
+
+def weighted_table(codes: Ints, weight: Floats, columns: tuple[int, int], shape: tuple[int, int]) -> Floats:
+    cell = codes[:, columns[0]] * shape[1] + codes[:, columns[1]]
+    return np.bincount(cell, weights=weight, minlength=shape[0] * shape[1]).reshape(shape)
+
+
+def test_without_noise_the_tables_are_the_files() -> None:
+    own = survey(1)
+    model, theta = released(job(), own, quiet=True)
+    tree, codes = model.tree(theta), model.codes(own)
+    for key in ((0, 1), (1, 2)):
+        wanted = weighted_table(codes, own.weight, key, model.shape(key))  # type: ignore[arg-type]
+        np.testing.assert_allclose(tree.pairs[key], wanted, rtol=2e-5, atol=1e-4 * wanted.sum() * 1e-3)
+    assert tree.total == pytest.approx(own.weight.sum(), rel=1e-5)
+
+
+def test_without_noise_the_pairs_that_depend_are_chosen() -> None:
+    """Sex and children depend only through the degree: the tree is the file's own."""
+    model, theta = released(job(said=""), survey(2), quiet=True)
+    assert model.keys_of(theta) == ((0,), (1,), (2,), (0, 1), (1, 2))
+
+
+def test_a_choice_takes_the_largest_noisy_score_that_makes_no_loop() -> None:
+    """Control for the sort of the result: noise alone decides where it is large."""
+    own = survey(2)
+    model = modelled(job(said=""), len(own))
+    exact = model.measuring(candidates(model)).statistics(own, np.ones(len(own)))
+    margins = list(model.tree(released(job(said=""), own, quiet=True)[1]).margins)
+    lifted = np.array([0.0, 1e15, 0.0])
+    rounds = chosen(model, margins, exact, count(1))
+    first = next(rounds)
+    second = rounds.send(lifted)
+    assert (first.size, second.size) == (3, 2)
+    with pytest.raises(StopIteration) as done:
+        rounds.send(np.zeros(2))
+    assert (0, 2) in done.value.value
+
+
+def test_a_pair_whose_cells_noise_would_drown_scores_below_a_small_one() -> None:
+    """A column of 300 levels depends on sex; its 600 noisy cells are worth less than six of sex and degree."""
+    said = job(said="", kids=299, outcome="kids, sex, degree")
+    own = survey(2, 400)
+    model = modelled(said, 400)
+    shuffled = records(np.column_stack([own.outcomes[:, 2] * 60, own.outcomes[:, 0], own.outcomes[:, 1]]), own.weight)
+    exact = model.measuring(candidates(model)).statistics(shuffled, np.ones(400))
+    margins = [np.full(size, 400.0 / size) for size in model.sizes]
+    found = dict(zip(candidates(model), scores(model, margins, exact), strict=True))
+    assert found[1, 2] > found[0, 1]
+
+
+def test_tables_agree_with_each_other_whatever_the_noise() -> None:
+    rng = np.random.default_rng(0)
+    tables = {
+        (0, 1): rng.laplace(5.0, 30.0, (2, 3)),
+        (1, 2): rng.laplace(2.0, 30.0, (3, 4)),
+        (3,): rng.laplace(9.0, 30.0, 5),
+    }
+    tree = fit((2, 3, 4, 5), tables, dict.fromkeys(tables, 30.0), (1.0, 1e6))
+    assert min(table.min() for table in (*tree.pairs.values(), *tree.margins)) >= 0.0
+    for key, table in tree.pairs.items():
+        np.testing.assert_allclose(table.sum(axis=1), tree.margins[key[0]], atol=1e-9 * tree.total)
+        np.testing.assert_allclose(table.sum(axis=0), tree.margins[key[1]], atol=1e-9 * tree.total)
+    assert {round(float(margin.sum() / tree.total), 12) for margin in tree.margins} == {1.0}
+
+
+def test_the_simplex_is_met_at_its_nearest_point() -> None:
+    """By the conditions of Karush, Kuhn and Tucker: entries above 0 are shifted by one constant, others by no more."""
+    rng = np.random.default_rng(1)
+    values, total = rng.normal(0.0, 3.0, (50, 7)), rng.uniform(0.5, 20.0, 50)
+    found = onto_simplex(values, total)
+    np.testing.assert_allclose(found.sum(axis=1), total)
+    shift = values - found
+    for row, kept in zip(shift, found > 0.0, strict=True):
+        assert np.ptp(row[kept]) < 1e-9
+        assert (row[~kept] <= row[kept][0] + 1e-9).all()
+
+
+def test_the_same_noise_gives_the_same_bytes() -> None:
+    own = survey(4)
+    made = [released(job(said=""), own) for _ in range(2)]
+    one, other = (model.simulate(theta, np.zeros(500, np.int32), KEY.generator("x")) for model, theta in made)
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("n", [1, 2, 37, 1000])
+def test_records_have_the_total_of_the_tables_and_weights_of_at_least_0(n: int) -> None:
+    model, theta = released(job(said="", epsilon="1"), survey(5))
+    tree = model.tree(theta)
+    codes, weight = drawn(tree, n, np.random.default_rng(n))
+    assert codes.min() >= 0
+    assert (codes.max(axis=0) < model.sizes).all()
+    assert weight.min() >= 0.0
+    assert weight.sum() == pytest.approx(tree.total, rel=1e-12)
+
+
+def test_records_agree_with_the_tables() -> None:
+    """Every released table is the records' own, as far as its cells have a record. Control: equal weights are not."""
+    model, theta = released(job(said="", epsilon="4"), survey(6))
+    tree = model.tree(theta)
+    codes, weight = drawn(tree, 4000, np.random.default_rng(0))
+    for key, wanted in tree.pairs.items():
+        shape = model.shape(key)
+        found, equal = (weighted_table(codes, w, key, shape) for w in (weight, np.full(4000, tree.total / 4000)))  # type: ignore[arg-type]
+        assert np.abs(found - wanted).max() < 1e-6 * tree.total
+        assert np.abs(equal - wanted).max() > 1e-6 * tree.total
+
+
+def test_columns_that_no_pair_joins_are_independent_in_the_records() -> None:
+    said = job(said=", marginals: [[sex, degree], [kids]]")
+    model, theta = released(said, survey(7), quiet=True)
+    codes, weight = drawn(model.tree(theta), 4000, np.random.default_rng(1))
+    table = weighted_table(codes, weight, (1, 2), (3, 4)) / weight.sum()
+    apart = np.abs(table - np.outer(table.sum(axis=1), table.sum(axis=0))).sum()
+    own = survey(7)
+    held = weighted_table(model.codes(own), own.weight, (1, 2), (3, 4)) / own.weight.sum()
+    assert apart < 0.04 < np.abs(held - np.outer(held.sum(axis=1), held.sum(axis=0))).sum()
+
+
+def test_a_constant_column_and_one_record_are_released() -> None:
+    for own in (records(np.tile([1, 2, 0], (30, 1)), np.ones(30)), records([[0, 3, 3]], [50.0])):
+        model, theta = released(job(said="", adjacency="substitution"), own)
+        values, weight = model.simulate(theta, np.zeros(len(own), np.int32), KEY.generator("x"))
+        assert values.shape == (len(own), 3)
+        assert np.isfinite(weight).all()
+        low, high = len(own) * 1.0, len(own) * 50.0
+        assert low - 1e-9 <= weight.sum() <= high + 1e-9
+
+
+# A release
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("marginals")
+    own = survey(8)
+    frame = pd.DataFrame({"sex": np.array(["f", "m"])[own.outcomes[:, 0].astype(int)], "weight": own.weight})
+    frame["degree"], frame["kids"] = own.outcomes[:, 1:].T.astype(int)
+    frame.to_parquet(folder / "file.parquet")
+    dpdist.run(job(said="", epsilon="3"), folder / "work", input=folder / "file.parquet")
+    return folder / "work" / "public"
+
+
+def test_marginals_tables_and_records_say_the_same(release: Path) -> None:
+    told, held = pd.read_parquet(release / "marginals.parquet"), pd.read_parquet(release / "synthetic" / "set-1.parquet")
+    table = pd.read_parquet(release / "tables" / "one.parquet").set_index(["statistic", "variable", "estimator"])
+    degree = told[told["marginal"] == "degree"]
+    mean = float((degree[CELL + "degree"].astype(float) * degree["count"]).sum() / degree["count"].sum())
+    assert table.loc["mean", "degree", "parameters"]["estimate"].item() == pytest.approx(mean, rel=1e-9)
+    of_records = np.average(held["degree"], weights=held["weight"])
+    assert of_records == pytest.approx(mean, abs=1e-3)
+    assert set(held.columns) == {*COLUMNS, "weight"}
+    assert len(held) == 4000
+
+
+def test_measurements_are_the_released_sums(release: Path) -> None:
+    measured = pd.read_parquet(release / "measurements.parquet")
+    said = json.loads((release / "released" / "set-1.json").read_text())["strata"]["all"]["marginals"]
+    sums = np.concatenate([each["sums"] for each in said]) / UNIT
+    np.testing.assert_array_equal(measured["value"], sums)
+    singles, pairs = (measured[measured["table"].str.contains(" x ") == pair] for pair in (False, True))
+    assert set(singles["scale"]) == {3.0 / 1.0}
+    assert set(pairs["scale"]) == {2.0 / 1.0}
+    assert set(singles["sensitivity"]) == {3.0}
+    assert set(measured["law"]) == {"discrete_laplace"}
+
+
+def test_errors_cover_the_truth(release: Path) -> None:
+    """Errors are no less than the sample's and the noise's: most intervals hold the file's own counts."""
+    told, own = pd.read_parquet(release / "marginals.parquet"), survey(8)
+    degree = told[told["marginal"] == "degree"]
+    exact = np.bincount(own.outcomes[:, 1].astype(int) - 1, weights=own.weight)
+    assert ((degree["lower"].to_numpy() <= exact) & (exact <= degree["upper"].to_numpy())).sum() >= 2
+
+
+# Refusals
+
+
+WRONG: dict[str, tuple[str, str]] = {
+    "no marginal has column 'kids'": (", marginals: [[sex, degree]]", ""),
+    "'race' is not among the columns": (", marginals: [[sex, race], [kids, degree]]", ""),
+    "not one column, or two different ones": (", marginals: [[sex, degree, kids]]", ""),
+    "are joined by other marginals already": (", marginals: [[sex, degree], [degree, kids], [sex, kids]]", ""),
+}
+
+
+@pytest.mark.parametrize("found", WRONG)
+def test_marginals_that_make_no_tree_are_refused(found: str) -> None:
+    with pytest.raises(JobError, match=r"mechanism\.marginals") as told:
+        job(said=WRONG[found][0])
+    assert found in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("other", "found"),
+    [
+        ({"kids": 10_000}, "10,001 levels"),
+        ({"outside": "error"}, "whether a weight lies outside its bounds depends on the records"),
+        ({"adjacency": "add_remove"}, "publishes stratum sizes"),
+        ({"adjacency": "substitution, exchange: anywhere"}, "publishes exact sample counts"),
+    ],
+)
+def test_what_has_no_guarantee_or_no_list_of_levels_is_refused(other: dict[str, Any], found: str) -> None:
+    with pytest.raises(JobError) as told:
+        job(**other)
+    assert found in str(told.value)
+
+
+def test_ten_thousand_levels_are_measured_alone() -> None:
+    """A table of 30,000 cells is small enough, a pair of two such columns is never a candidate."""
+    model = modelled(job(said="", kids=9_999))
+    assert candidates(model) == ((0, 1), (0, 2), (1, 2))
+    said = text(said="").replace("bounds: [1, 3]", "bounds: [1, 100]")
+    assert candidates(modelled(parse_job(said.replace("bounds: [0, 3]", "bounds: [0, 9999]")))) == ((0, 1), (0, 2))
+
+
+def test_a_level_outside_the_public_list_is_refused_before_anything_is_spent(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"sex": ["f", "x"], "degree": [1, 2], "kids": [0, 1], "weight": [1.0, 2.0]})
+    frame.to_parquet(tmp_path / "file.parquet")
+    with pytest.raises(DataError) as told:
+        dpdist.run(job(), tmp_path / "work", input=tmp_path / "file.parquet")
+    assert "sex" in str(told.value)
+    assert "f, m" in str(told.value)
+    assert not (tmp_path / "work" / "public").exists()

@@ -1,0 +1,131 @@
+"""Tables as SDMX dataflows: pysdmx reads them back by SDMX's own schema, with the published figures and their status."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from public_files import public_files
+from pysdmx.errors import Invalid
+from pysdmx.io import get_datasets, read_sdmx
+from small_release import JOB, survey
+
+import dpdist
+from dpdist.core.errors import JobError
+from dpdist.job.loading import parse_job
+from dpdist.publish.writers.sdmx import identifier, identifiers
+
+LEVELS = ["=SUM(A1)", "قانون", "arts & letters"]
+PRESENTATION = """
+presentation:
+  sdmx: {agency: AGENCY.UNIT}
+  quality: {cv: {caution: 0.02, unreliable: 0.5}, minimum: 1500}
+  columns: {field: {label: Field of degree, levels: {"قانون": القانون}}}
+  tables: {counts: {title: Graduates and their pay}}
+"""
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    people = survey()
+    people["field"] = people["field"].map({"arts": LEVELS[0], "law": LEVELS[1]})
+    people.loc[:40, "field"] = LEVELS[2]
+    people.to_parquet(folder / "survey.parquet")
+    text = JOB.replace("[arts, law]", json.dumps(LEVELS, ensure_ascii=False))
+    dpdist.run(parse_job(text + PRESENTATION), folder / "ws", input=folder / "survey.parquet")
+    return folder / "ws"
+
+
+@pytest.fixture(scope="module")
+def observed(workspace: Path) -> pd.DataFrame:
+    """Observations as pysdmx reads them by the structure."""
+    folder = workspace / "public" / "sdmx"
+    (dataset,) = get_datasets(folder / "counts.csv", folder / "structure.json")
+    return pd.DataFrame(dataset.data)
+
+
+def published(workspace: Path) -> pd.DataFrame:
+    return pd.read_parquet(workspace / "public" / "tables" / "counts.parquet").query("estimator == 'parameters'")
+
+
+def test_the_structure_is_valid_by_sdmx_and_names_labels_and_the_guarantee(workspace: Path) -> None:
+    path = workspace / "public" / "sdmx" / "structure.json"
+    message = read_sdmx(path, validate=True)
+    (flow,) = message.get_dataflows()
+    assert (flow.name, flow.short_urn) == ("Graduates and their pay", "Dataflow=AGENCY.UNIT:COUNTS(1.0)")
+    statement = json.loads((workspace / "public" / "statement.json").read_text(encoding="utf-8"))
+    assert flow.description == statement["guarantee_in_words"]
+    lists = {each.id: {code.id: code.name for code in each} for each in message.get_codelists()}
+    assert lists["CL_COUNTS_FIELD"] == {
+        "_T": "Total",
+        "SUM_A1": "=SUM(A1)",
+        "C": "القانون",
+        "ARTS_LETTERS": "arts & letters",
+    }
+    assert lists["CL_COUNTS_STATISTIC"] == {"COUNT": "Count", "MEAN_SALARY": "Mean of salary"}
+    assert set(lists["CL_OBS_STATUS"]) == {"A", "U", "O", "Q"}
+    assert set(lists["CL_CONF_STATUS"]) == {"F", "N"}
+    broken = json.loads(path.read_text(encoding="utf-8"))
+    del broken["data"]["dataflows"][0]["name"]
+    (workspace / "broken.json").write_text(json.dumps(broken), encoding="utf-8")
+    with pytest.raises(Invalid, match="Validation"):
+        read_sdmx(workspace / "broken.json", validate=True)
+
+
+def test_observations_are_the_published_figures_whole(workspace: Path, observed: pd.DataFrame) -> None:
+    rows = published(workspace).reset_index(drop=True)
+    assert len(observed) == len(rows) == 4 * 3 * 2
+    field = {"Total": "_T", **identifiers(LEVELS)}
+    assert list(observed["FIELD"]) == [field[level] for level in rows["field"]]
+    assert list(observed["SEX"]) == [{"f": "F", "m": "M", "Total": "_T"}[level] for level in rows["sex"]]
+    assert list(observed["STATISTIC"]) == ["COUNT", "MEAN_SALARY"] * 12
+    assert set(observed["TIME_PERIOD"]) == {"2021"}
+    kept = (observed["OBS_STATUS"] != "Q").to_numpy()
+    names = {"OBS_VALUE": "estimate", "STD_ERROR": "standard_error", "LOWER_LIMIT": "lower", "UPPER_LIMIT": "upper"}
+    for name, column in names.items():
+        figures = pd.to_numeric(observed[name]).to_numpy(dtype=float, na_value=np.nan)
+        assert np.array_equal(figures[kept], rows[column].to_numpy()[kept])
+        assert np.isnan(figures[~kept]).all()
+
+
+def test_status_is_of_the_rules_of_print(workspace: Path, observed: pd.DataFrame) -> None:
+    rows = published(workspace)
+    count = np.repeat(rows.query("statistic == 'count'")["estimate"].to_numpy(), 2)
+    cv = (rows["standard_error"] / rows["estimate"]).to_numpy()
+    expected = np.where(count < 1500, "Q", np.where(cv > 0.02, "U", "A"))
+    assert set(expected) == {"A", "U", "Q"}, "the case has not every status: it shows less"
+    assert list(observed["OBS_STATUS"]) == list(expected)
+    assert list(observed["CONF_STATUS"]) == list(np.where(expected == "Q", "N", "F"))
+
+
+def test_publishing_again_gives_the_same_bytes_and_the_manifest_names_them(workspace: Path) -> None:
+    before = public_files(workspace)
+    assert {"sdmx/structure.json", "sdmx/counts.csv"} <= set(before)
+    dpdist.publish(workspace)
+    assert public_files(workspace) == before
+    files = json.loads((workspace / "public" / "manifest.json").read_text(encoding="utf-8"))["files"]
+    assert "sdmx/counts.csv" in json.dumps(files)
+
+
+def test_ids_are_such_that_sdmx_takes_them_and_all_different() -> None:
+    assert [identifier(text) for text in ("20-29", "a b", "_x", "…")] == ["C20_29", "A_B", "X", "C"]
+    assert list(identifiers(["a b", "a-b", "A.B"]).values()) == ["A_B", "A_B_2", "A_B_3"]
+    assert identifiers(["statistic"], "STATISTIC") == {"statistic": "STATISTIC_2"}
+
+
+def test_without_an_agency_nothing_is_written_and_without_pysdmx_the_job_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    survey().to_parquet(tmp_path / "survey.parquet")
+    public = Path(dpdist.run(parse_job(JOB), tmp_path / "ws", input=tmp_path / "survey.parquet"))
+    assert not (public / "sdmx").exists()
+    monkeypatch.setattr("dpdist.planning.find_spec", lambda name: None)
+    with pytest.raises(JobError, match="pysdmx, which is not installed") as refused:
+        dpdist.validate(parse_job(JOB + "presentation: {sdmx: {agency: A}}\n"), tmp_path / "survey.parquet")
+    assert 'pip install "dpdist[sdmx]"' in str(refused.value)
+    with pytest.raises(JobError, match=r"presentation\.sdmx\.agency"):
+        parse_job(JOB + "presentation: {sdmx: {agency: 1 agency}}\n")
