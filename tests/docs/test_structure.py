@@ -125,3 +125,21 @@ def test_a_question_for_a_name_is_seen(text: str) -> None:
 @pytest.mark.parametrize("text", ['job.sampler.name == "stan"', "job.family == family", 'column.name == "x"'])
 def test_other_questions_are_not(text: str) -> None:
     assert names_asked(ast.parse(text)) == []
+
+
+BARE = {"FARTHEST", "LEAST", "POINTS", "STEPS"}
+"""Names of constants that once meant another quantity in every module."""
+
+
+def test_a_constant_s_name_says_its_quantity() -> None:
+    """Control: a longer name that holds one of these is no such name."""
+    named = {
+        f"{name}: {target.id}"
+        for name, path in modules().items()
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Assign)
+        for target in ast.walk(ast.Tuple(node.targets))
+        if isinstance(target, ast.Name)
+    }
+    assert any(each.endswith(": LEAST_VARIANCE") for each in named)
+    assert [each for each in sorted(named) if each.rpartition(" ")[2] in BARE] == []

@@ -24,7 +24,7 @@ WIDTH = 10.0
 """Prior deviation of log p about its mean."""
 UNEXPLAINED = 6.0
 """Deviations between a noisy count and the fit that noise and sampling do not make: of Laplace noise, 2 in 10,000 bins."""
-STEPS = 60
+EM_STEPS = 60
 CLOSE = 1e-6
 
 
@@ -61,7 +61,7 @@ def _fit(noisy: Floats, total: float, variance: float, penalty: Floats) -> tuple
         misfit += np.abs(residual) / scale
         return float(misfit.sum() + 0.5 * theta @ penalty @ theta)
 
-    for _ in range(STEPS):
+    for _ in range(EM_STEPS):
         p = softmax(theta)
         rate, expected = np.diag(p) - np.outer(p, p), total * p
         slope = total * rate
