@@ -47,8 +47,8 @@ PUBLIC_KEY = Key(bytes(32)).child("goodness of fit")
 """Of draws from a public file's posterior, which need no secret: every plan and run has the same figures."""
 MEASURE = (
     f"share of the reference's table cells, of {FEWEST_JUDGED} records or more, whose expectation under the fitted law "
-    f"lies within {WITHIN:g} standard errors of the direct estimate, given the cells' sizes where the design has neither PSUs "
-    "nor replicate weights; the score is the smallest share of a statistic, and says nothing of the shape of records"
+    f"lies within {WITHIN:g} standard errors of the direct estimate, given the cells' sizes where the design has neither "
+    "PSUs nor replicate weights; the score is the smallest share of a statistic, and says nothing of the shape of records"
 )
 
 
