@@ -26,15 +26,16 @@ ALLOWED = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:ListBucket"]
 
 
 class ObjectServer:
-    """The server, with one versioned bucket; scratch folders of its clients go to `folder`."""
+    """The server, with one versioned bucket; scratch folders of its clients go to `folder`. `page`: names of a list."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, page: int = 1000) -> None:
         self.port, self.folder = free_port(), folder
         told = {
             **os.environ,
             "AWS_ACCESS_KEY_ID": KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET,
             "INITIAL_NO_AUTH_ACTION_COUNT": "inf",
+            "MOTO_S3_DEFAULT_MAX_KEYS": str(page),
         }
         command = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
         self.process = subprocess.Popen(command, env=told, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -113,10 +114,11 @@ def free_port() -> int:
 
 class Link:
     """A way to a server that can be cut, as by a firewall that resets, and mended. `spoil`: a word of requests that
-    does not arrive, as at a server that does not know it."""
+    does not arrive, as at a server that does not know it. `lists`: how often a list, or its next page, was asked for."""
 
     def __init__(self, port: int, spoil: bytes | None = None) -> None:
         self.port, self._to, self._open, self._spoil = free_port(), port, False, spoil
+        self.lists = 0
         self._pairs: list[socket.socket] = []
         self.mend()
 
@@ -144,16 +146,16 @@ class Link:
                 return
             self._pairs += [near, far]
             for a, b, spoil in ((near, far, self._spoil), (far, near, None)):
-                threading.Thread(target=_pump, args=(a, b, spoil), daemon=True).start()
+                threading.Thread(target=self._pump, args=(a, b, spoil), daemon=True).start()
 
-
-def _pump(source: socket.socket, sink: socket.socket, spoil: bytes | None) -> None:
-    try:
-        while data := source.recv(65536):
-            sink.sendall(data.replace(spoil, b"x" * len(spoil)) if spoil else data)
-        sink.shutdown(socket.SHUT_WR)
-    except OSError:
-        return
+    def _pump(self, source: socket.socket, sink: socket.socket, spoil: bytes | None) -> None:
+        try:
+            while data := source.recv(65536):
+                self.lists += data.count(b"list-type=2")
+                sink.sendall(data.replace(spoil, b"x" * len(spoil)) if spoil else data)
+            sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            return
 
 
 def without_credentials(environment: Mapping[str, str]) -> dict[str, str]:

@@ -252,7 +252,7 @@ def test_text_where_numbers_belong_is_refused_with_its_row_in_csv(tmp_path: Path
         return with_value("salary", text)(records.astype({"salary": object}))
 
     attempt = run_on(tmp_path, ".csv", spoil)
-    assert_refused(attempt, "salary: values that are not numbers (row 7)", "remedy:  correct the file")
+    assert_refused(attempt, "salary: values that are not numbers (row 7)", "numbers with a decimal point")
     assert_hidden(attempt, str(CANARY))
     assert_refused(run_on(tmp_path, ".csv", spoil, options=("--show-values",)), text)
 

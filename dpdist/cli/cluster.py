@@ -10,11 +10,13 @@ import typer
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from dpdist.cli.console import guarded, out
+from dpdist.cli.manifests import Place, head, objects_of, text
 from dpdist.cli.sizing import worker_patch
 from dpdist.core.errors import JobError, Problem
 from dpdist.job import Job
 from dpdist.job.checks import scheduler_contradictions
-from dpdist.job.loading import load_job
+from dpdist.job.loading import job_layers, load_job
+from dpdist.job.yaml_lines import flow
 from dpdist.release import validate
 from dpdist.runtime import services
 from dpdist.runtime.certificates import AUTHORITY, make_certificates
@@ -126,6 +128,45 @@ def size(
 ) -> None:
     """Print requests and limits of a job's workers, from its plan, as a patch for deploy/base (JSON is YAML)."""
     guarded(lambda: print(json.dumps(worker_patch(validate(load_job(job, settings), input), workers), indent=2)))
+
+
+@app.command()
+def manifests(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="A YAML job file, or the name of a shipped job.")],
+    namespace: Annotated[str, typer.Option("--namespace", help="Namespace of the release: one release, one namespace.")],
+    image: Annotated[str, typer.Option("--image", help="The image, by digest or by a tag of its own.")],
+    input: Annotated[Path | None, typer.Option("--input", help="File to plan for instead of the job's input.")] = None,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Workers at most; fewer where tasks are fewer.")] = 32,
+    workspace: Annotated[
+        str, typer.Option("--workspace", help="A folder below /workspace, or s3://BUCKET/PREFIX.")
+    ] = "/workspace/release",
+    storage_class: Annotated[
+        str | None, typer.Option("--storage-class", help="Class of the workspace's claim; it needs ReadWriteMany.")
+    ] = None,
+    store: Annotated[list[str] | None, typer.Option("--store", help="Addresses of the bucket's store (CIDR).")] = None,
+    region: Annotated[str | None, typer.Option("--region", help="Region of the bucket.")] = None,
+    endpoint: Annotated[str | None, typer.Option("--endpoint", help="URL of a store that is not Amazon's.")] = None,
+    ledger: Annotated[
+        str | None,
+        typer.Option("--ledger", help="CIDR:port of the ledger whose URL the secret dpdist-ledger holds."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A key of the job, dotted, and its value as YAML."),
+    ] = None,
+) -> None:
+    """Print everything that Kubernetes needs for one job, sized by its plan: for `kubectl apply -f`."""
+    place = Place(namespace, image, workers, workspace, storage_class, tuple(store or ()), region, endpoint, ledger)
+
+    def act() -> None:
+        layers, path = job_layers(job, settings)
+        if input is not None:
+            layers = layers.with_settings([f"input.path={flow(str(input))}", "input.simulate=null"], str(path))
+        plan = validate(load_job(job, settings), input)
+        objects = objects_of(plan, layers, path.parent, place)
+        print(text(objects, head(plan.job, layers, place)), end="")
+
+    guarded(act)
 
 
 def _bytes(size: str | None) -> int | None:

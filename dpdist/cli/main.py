@@ -32,7 +32,7 @@ from dpdist.publish.opened import Release
 from dpdist.release import publish as publish_workspace
 from dpdist.release import run as run_job
 from dpdist.release import validate as validate_job
-from dpdist.runtime.expected_noise import needed
+from dpdist.runtime.expected_noise import needed, warned
 from dpdist.studies.file import load_study
 from dpdist.studies.run import run as run_study
 
@@ -120,7 +120,7 @@ def validate(
             out.print(reporting.valid_text(plan))
             for name, said in terms(plan.job, plan.promise.total).items():
                 out.print(f"{name}: {said}", markup=False)
-            for caution in cautions(plan):
+            for caution in [*cautions(plan), *warned(plan)]:
                 out.print(f"caution: {caution}", markup=False)
 
     guarded(act, show_values)

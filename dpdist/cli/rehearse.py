@@ -21,6 +21,9 @@ def rehearse(
     records: Annotated[
         int | None, typer.Option("--records", min=4, help="At most so many records of it, taken at random.")
     ] = None,
+    chains: Annotated[
+        bool, typer.Option("--chains", help="Also try mechanisms that draw by Markov chains: a compiler, and time.")
+    ] = False,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -37,19 +40,22 @@ def rehearse(
         from dpdist.studies.rehearsal import rehearse as rehearse_job
 
         with listening(quiet, as_json=False) as listener:
-            made = rehearse_job(load_job(job, settings), to, public, records, listener)
+            made = rehearse_job(load_job(job, settings), to, public, records, listener, chains=chains)
         if quiet:
             return
         for trial in made.trials:
-            said = f"{trial.candidate.label} ({trial.candidate.guarantee}): median error {trial.error:.2f} direct SE, "
-            out.print(said + f"coverage {trial.coverage:.2f} (of the worst statistic), {trial.seconds:.0f} s", markup=False)
-        best = made.trials[0]
-        good = "good enough" if best.good else "not good enough"
-        out.print(f"Recommended, {good} by the rule of the page: {best.candidate.label}", markup=False)
-        if made.confirmed is not None:
-            again = made.confirmed
-            said = f"median error {again.error:.2f} direct SE, coverage {again.coverage:.2f}"
-            out.print(f"On the other half: {said}", markup=False)
+            errors = f"{trial.candidate.label} ({trial.candidate.guarantee}): median error {trial.error:.2f} direct SE, "
+            covered = f"coverage {trial.coverage:.2f} (of the worst statistic), {trial.seconds:.0f} s"
+            out.print(errors + covered, markup=False)
+        good = "good enough" if made.good else "not good enough"
+        out.print(f"Recommended, {good} by the rule of the page: {made.best.candidate.label}", markup=False)
+        if (again := made.confirmed) is not None:
+            errors = f"median error {again.error:.2f} direct SE, coverage {again.coverage:.2f}"
+            out.print(f"On the other half: {errors}", markup=False)
+        for each in made.best.candidate.changed:
+            out.print(f"Changed: {each}", markup=False)
+        if made.caution:
+            out.print(f"caution: in the public file {made.caution}", markup=False)
         out.print(f"{to / 'index.html'}, {to / 'recommended.yaml'}", markup=False)
 
     guarded(act, show_values=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
+from dpdist.runtime.blocks import BYTES_PER_RECORD, log_lik_bytes
 from dpdist.runtime.plan import Plan
 
 NANNY_BYTES = 256 * 2**20
@@ -12,17 +13,41 @@ NANNY_BYTES = 256 * 2**20
 HEADROOM = 1.25
 """A worker is ended at 95 % of the container's memory: what was projected stays well below that."""
 STEP = 256 * 2**20
+LEAST_WORKSPACE = 10 * 2**30
+SHIPPED_WORKSPACE = 50 * 2**30
+"""The claim in deploy/common/storage.yaml."""
 
 
 def worker_memory(plan: Plan) -> int:
-    """Bytes of a worker's container: the largest task, room above it, and the watching process."""
-    return ceil((plan.layout.largest_task_bytes * HEADROOM + NANNY_BYTES) / STEP) * STEP
+    """Bytes of a worker's container: the largest task, room above it, and the watching process.
+
+    Where the job keeps sizes confidential, what it allows a worker stands in for the largest task.
+    """
+    allowed = int(plan.job.runtime.memory_per_worker)
+    needed = allowed if plan.job.sizes_secret else plan.layout.largest_task_bytes * HEADROOM
+    return ceil((needed + NANNY_BYTES) / STEP) * STEP
 
 
-def tasks(plan: Plan) -> int:
+def workers_of(plan: Plan, most: int) -> int:
+    """Workers that have something to do, `most` of them where the number of tasks is confidential."""
+    return most if plan.job.sizes_secret else min(most, tasks(plan, most))
+
+
+def workspace_bytes(plan: Plan) -> int:
+    """What a workspace takes: tensors and draws once, the records twice. As shipped where sizes are confidential."""
+    if plan.job.sizes_secret:
+        return SHIPPED_WORKSPACE
+    frame, layout = plan.frame, plan.layout
+    tensors = log_lik_bytes(frame, layout.draws) if layout.log_lik else 0
+    draws = 8 * layout.draws * (layout.parameters + 1) * len(frame.stratum_labels)
+    needed = HEADROOM * (tensors + draws + 2 * BYTES_PER_RECORD * int(frame.count.sum()))
+    return max(LEAST_WORKSPACE, ceil(needed / 2**30) * 2**30)
+
+
+def tasks(plan: Plan, workers: int) -> int:
     """Tasks that can run at once: bins of small strata, and the spans of the largest stratum."""
     layout = plan.layout
-    return max(1, len(layout.bins) + max((len(layout.spans(k)) for k in layout.giants), default=0))
+    return max(1, len(layout.bins(workers)) + max((len(layout.spans(k)) for k in layout.giants), default=0))
 
 
 def worker_patch(plan: Plan, workers: int) -> dict[str, Any]:
@@ -34,7 +59,7 @@ def worker_patch(plan: Plan, workers: int) -> dict[str, Any]:
         "kind": "Deployment",
         "metadata": {"name": "dpdist-worker", "namespace": "dpdist"},
         "spec": {
-            "replicas": min(workers, tasks(plan)),
+            "replicas": workers_of(plan, workers),
             "template": {"spec": {"containers": [{"name": "worker", "resources": resources}]}},
         },
     }

@@ -44,7 +44,7 @@ class Layers:
     @property
     def differs(self) -> tuple[str, ...]:
         """Dotted keys whose values are not the base's; none without a base."""
-        return tuple(map(dotted, _differences(self.base[1], self.said, ()))) if self.base is not None else ()
+        return tuple(map(dotted, differences(self.base[1], self.said, ()))) if self.base is not None else ()
 
     def located(self, folder: Path) -> Layers:
         """Files that are opened later are named from the present folder, and no longer from the job file's."""
@@ -136,11 +136,12 @@ def _laid_over(base: Said, over: Said) -> Said:
     return made
 
 
-def _differences(base: Said, over: Said, where: Where) -> Iterator[Where]:
+def differences(base: Said, over: Said, where: Where) -> Iterator[Where]:
+    """Places where two jobs' keys differ, in the first one's order."""
     for key in dict.fromkeys([*base, *over]):
         old, new = base.get(key), over.get(key)
         if isinstance(old, dict) and isinstance(new, dict):
-            yield from _differences(old, new, (*where, key))
+            yield from differences(old, new, (*where, key))
         elif key not in base or key not in over or old != new:
             yield (*where, key)
 

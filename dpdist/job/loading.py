@@ -60,10 +60,16 @@ def load_job(name: str | Path, settings: Sequence[str] | None = None) -> Job:
     Paths in it are from the folder that it lies in; data of a shipped job, and paths of settings, from the present one.
     Raises `JobError` with line, path, what is allowed and the remedy.
     """
+    layers, path = job_layers(name, settings)
+    return _job(layers, str(path), path.parent)
+
+
+def job_layers(name: str | Path, settings: Sequence[str] | None = None) -> tuple[Layers, Path]:
+    """What a job says before it is validated, and its file, in whose folder calibration and Stan program lie."""
     path = find_job(name)
     layers = read_layers(read_yaml(path, JobError), str(path), path.parent)
     data = path.parent if path == Path(name) else Path()
-    return _job(layers.located(data).with_settings(settings or (), str(path)), str(path), path.parent)
+    return layers.located(data).with_settings(settings or (), str(path)), path
 
 
 def job_of(job: JobLike) -> Job:

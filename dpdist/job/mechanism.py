@@ -82,6 +82,11 @@ class MechanismSpec(Frozen):
         """The class of what is promised: every specification says it, and promises are held to it."""
         raise NotImplementedError(f"{type(self).__name__} does not say its guarantee")
 
+    @classmethod
+    def rehearsed(cls, job: JobView) -> Iterator[tuple[str, dict[str, Any]]]:
+        """What a rehearsal tries of it where the job has another mechanism: a name for it, and its constants."""
+        yield "", {}
+
     def clips(self, job: JobView) -> bool:
         """True if weights and outcomes are clipped to public bounds before they are added up."""
         return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 from math import exp, floor, log
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -43,6 +43,14 @@ class Modips(Noisy):
     )
     statistics: ClassVar[Statistics | None] = "sufficient"
     tabulates: ClassVar[bool] = True
+
+    @classmethod
+    def rehearsed(cls, job: JobView) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Every law that the outcomes' public bounds allow; a law that they do not is refused by the job's checks."""
+        columns = [job.columns[name] for name in declared(job)]
+        coded = all(each.codes is not None or each.whole for each in columns)
+        for law in ("bernoulli", "multinomial") if coded else ("normal", "lognormal"):
+            yield law, {"law": law}
 
     @property
     def counted(self) -> bool:

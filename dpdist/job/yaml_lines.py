@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +118,16 @@ def _loaded(text: str, source: str, refusal: type[ProblemsError]) -> tuple[Any, 
 def written(keys: Mapping[str, Any]) -> str:
     """As YAML, in the order given."""
     return yaml.safe_dump(keys, sort_keys=False, allow_unicode=True, width=120)
+
+
+def documents(text: str) -> list[Any]:
+    """Those of a file that comes with dpdist, empty ones left out."""
+    return [one for one in yaml.safe_load_all(text) if one]
+
+
+def written_documents(several: Iterable[Any]) -> str:
+    """As YAML, one after the other."""
+    return yaml.safe_dump_all(several, sort_keys=False, allow_unicode=True, width=120)
 
 
 def flow(value: Any) -> str:

@@ -1,8 +1,9 @@
-"""Record blocks, spans, bins and memory: functions of (n, p, S) only, never of workers.
+"""Record blocks, spans and memory: functions of (n, p, S) only, never of workers.
 
 A *block* is what a kernel sees at once. A *span* is a run of blocks of one stratum that one task visits. A stratum of one
-span is small: all its rounds run inside one task, and small strata share tasks in *bins* of about a second. A stratum of
-more spans is giant: each of its rounds is a task per span, and the partials are added up in order.
+span is small: all its rounds run inside one task. Small strata share tasks in *bins*, which may depend on workers, for what
+a stratum leaves does not depend on its bin. A stratum of more spans is giant: each of its rounds is a task per span, and
+the partials are added up in order.
 """
 
 from __future__ import annotations
@@ -16,16 +17,13 @@ from dpdist.core.records import Frame, Ints
 from dpdist.job import Job
 from dpdist.job.families import family_facts
 from dpdist.mechanisms.models import builder_of
+from dpdist.runtime.bins import MOST_STRATA, cut, seconds
 from dpdist.storage.record_axis import RaggedAxis
 
 TENSOR_BYTES = 2**26
 """A block's (draw, record) tensor in float64 stays under 64 MiB."""
 SPAN_VALUES = 2**28
 """Records × draws of a span: about a quarter of a second per bound pass."""
-BIN_VALUES = 2**24
-"""Records × draws of a bin of small strata: about half a second for all rounds, tensors included."""
-BIN_STRATA = 32
-"""Strata of a bin at most: each costs some 30 ms of files and rounds, however few its records."""
 LOG_LIK_LIMIT = 4 * 2**30
 """`record: {log_lik: auto}` keeps tensors up to this projected size."""
 PROCESS_BYTES = 420 * 2**20
@@ -88,7 +86,8 @@ class Layout:
     """A worker process before it sees a record, bytes."""
     gathered: int = 0
     """Bytes per record of a stratum that a fit gathers from all its blocks."""
-    bin_strata: int = BIN_STRATA
+    bin_strata: int = MOST_STRATA
+    """Strata of a task at most."""
     record_bytes: int = BYTES_PER_RECORD
     """A record in a kernel."""
 
@@ -102,7 +101,7 @@ class Layout:
         kept = wanted == "always" or (wanted == "auto" and small)
         first = model.build(job, frame, frame.rows_of(0))
         gathered = GATHERED_BYTES if first.combine == "concat" else 0
-        bin_strata = 1 if job.sampler.name == "stan" else BIN_STRATA
+        bin_strata = 1 if job.sampler.name == "stan" else MOST_STRATA
         further = len(job.outcomes) - 1
         largest = max(parameters) * (2 + further) // 2 + further
         record = BYTES_PER_RECORD * (3 + further) * (4 + further) // 12
@@ -133,21 +132,24 @@ class Layout:
         return tuple(k for k in range(len(self.frame.stratum_labels)) if len(self.spans(k)) > 1)
 
     @cached_property
-    def bins(self) -> tuple[tuple[int, ...], ...]:
-        """Small strata in tasks: consecutive, up to BIN_VALUES records × draws and `bin_strata`, the largest bins first."""
-        bins: list[list[int]] = [[]]
+    def _small(self) -> tuple[list[int], list[float]]:
+        """Small strata in order, and the time that each is projected to take."""
         giants = set(self.giants)
-        filled, limit = 0, BIN_VALUES // self.draws
-        for stratum, count in enumerate(self.frame.stratum_count.tolist()):
-            if stratum in giants:
-                continue
-            if len(bins[-1]) == self.bin_strata or (bins[-1] and filled + count > limit):
-                bins.append([])
-                filled = 0
-            bins[-1].append(stratum)
-            filled += count
-        records = self.frame.stratum_count
-        return tuple(sorted((tuple(b) for b in bins if b), key=lambda b: -int(records[list(b)].sum())))
+        small = [k for k in range(len(self.frame.stratum_labels)) if k not in giants]
+        return small, seconds(self.frame.stratum_count[small].tolist(), self.draws)
+
+    def bins(self, workers: int) -> tuple[tuple[int, ...], ...]:
+        """Small strata in tasks for so many workers, consecutive, the longest tasks first."""
+        if workers not in self._binned:
+            small, times = self._small
+            tasks = [(sum(times[k] for k in task), task) for task in cut(times, workers, self.bin_strata)]
+            ordered = sorted(tasks, key=lambda each: -each[0])
+            self._binned[workers] = tuple(tuple(small[k] for k in task) for _, task in ordered)
+        return self._binned[workers]
+
+    @cached_property
+    def _binned(self) -> dict[int, tuple[tuple[int, ...], ...]]:
+        return {}
 
     def task_bytes(self, stratum: int) -> int:
         """Projected peak memory of a task on this stratum, the worker process included."""

@@ -36,6 +36,11 @@ _PRELOAD = ["dpdist.runtime.worker"]
 
 
 class Executor(Protocol):
+    @property
+    def width(self) -> int:
+        """Workers that tasks are cut for."""
+        ...
+
     def map(self, task: Callable[[int], R], keys: Sequence[int]) -> Iterator[R]:
         """Results in any order. With `on_failure: stop` the first exception of a task ends the iteration; with `report`
         the other tasks finish first, and the exceptions are raised together at the end."""
@@ -48,6 +53,7 @@ class Serial:
 
     runtime: Runtime
     listener: Listener = silent
+    width = 1
 
     def map(self, task: Callable[[int], R], keys: Sequence[int]) -> Iterator[R]:
         failures: list[Exception] = []
@@ -78,6 +84,11 @@ class Dask:
     listener: Listener = silent
     _workers: tuple[float, int] = (-1e9, 1)
     """When the scheduler was last asked for its workers, and their number."""
+
+    @property
+    def width(self) -> int:
+        """Those asked for, or more where more are there: an autoscaler begins with few."""
+        return max(self.runtime.workers, self._width())
 
     def map(self, task: Callable[[int], R], keys: Sequence[int]) -> Iterator[R]:
         from distributed.scheduler import KilledWorker

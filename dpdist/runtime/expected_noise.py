@@ -22,6 +22,8 @@ from dpdist.runtime.plan import Plan
 
 DROWNED = 1.0
 """Direct standard errors of noise beyond which it says more than the sample does."""
+SMALL_EPSILON = 0.05
+"""Below it a release of a few thousand records is mostly noise."""
 SHOWN = 12
 """Cells of a table that a plan lists, the noisiest first."""
 KNOWN = "a strict mechanism whose noise follows from public sizes: reference_tables, laplace_strict, or laplace_composed"
@@ -63,16 +65,34 @@ def expected_noise(plan: Plan) -> Expected | None:
     return Expected(pd.concat(frames, ignore_index=True), bool(getattr(model, "noise_at_least", True)))
 
 
+def warned(plan: Plan) -> Iterator[str]:
+    """A line where noise drowns cells; one where ε is small and noise is not known beforehand."""
+    noises, epsilon = expected_noise(plan), float(plan.job.budget.epsilon)
+    if noises is not None and noises.drowned:
+        cells = f"{_about(noises)}{_drowned(noises)}"
+        yield f"at ε = {epsilon:g} noise would drown {cells}; dpdist plan --for-error .5 tells what is needed"
+    elif noises is None and plan.promise.total.name != "none" and epsilon < SMALL_EPSILON:
+        yield f"ε = {epsilon:g} is small, and noise is not known beforehand: dpdist rehearse measures it on public data"
+
+
+def _about(noises: Expected) -> str:
+    return "at least " if noises.at_least else "about "
+
+
+def _drowned(noises: Expected) -> str:
+    return f"{noises.drowned:,} of {int(noises.cells['noise'].notna().sum()):,} cells"
+
+
 def in_words(noises: Expected) -> Iterator[str]:
     """Lines for people: over all cells, and the noisiest of every table."""
     known = noises.cells[noises.cells["noise"].notna()]
-    about = "at least " if noises.at_least else "about "
+    about = _about(noises)
     largest = known.iloc[int(np.argmax(known["noise"].to_numpy()))]
     yield (
         f"{about}{noises.median:.2g} of a direct standard error in the median of {len(known):,} cells, "
         f"{largest['noise']:.2g} in the largest ({largest['cell']})"
     )
-    yield f"{noises.drowned:,} of {len(known):,} cells above {DROWNED:g}, which noise would drown"
+    yield f"{_drowned(noises)} above {DROWNED:g}, which noise would drown"
     for name, rows in known.groupby("table", sort=False):
         worst = rows.sort_values("noise", ascending=False, kind="stable")
         for cell, records, noise in worst[["cell", "records", "noise"]].head(SHOWN).itertuples(index=False):

@@ -43,7 +43,8 @@ def create_stores(fit: Fit) -> None:
 def protect_all(fit: Fit, workers: Executor, listener: Listener) -> list[Outcome]:
     """Every stratum that is not finished: giants first, then bins of small ones. Returns the failures, by stratum."""
     left = _unfinished(fit, fit.strata)
-    bins = [number for number, strata in enumerate(fit.layout.bins) if left & set(strata)]
+    width = workers.width
+    bins = [number for number, strata in enumerate(fit.layout.bins(width)) if not left.isdisjoint(strata)]
     outcomes: list[Outcome] = []
     with stage(listener, "protect", len(fit.strata)) as tick:
         tick(len(fit.strata) - len(left))
@@ -51,7 +52,7 @@ def protect_all(fit: Fit, workers: Executor, listener: Listener) -> list[Outcome
             if stratum in left:
                 outcomes.append(protect_giant(fit, stratum, workers, tick))
                 tick(1)
-        for found in workers.map(ProtectBin(fit.address), bins):
+        for found in workers.map(ProtectBin(fit.address, width), bins):
             outcomes += found
             tick(sum(outcome.stratum in left for outcome in found))
     return _failures(outcomes)

@@ -41,13 +41,15 @@ class ProtectBin:
     that was lost before it told."""
 
     address: Address
+    workers: int
+    """That the bins are cut for."""
 
     def __call__(self, number: int) -> list[Outcome]:
         fit = self.address.open()
-        return protect_unfinished(fit, fit.layout.bins[number])
+        return protect_unfinished(fit, fit.layout.bins(self.workers)[number])
 
     def unit(self, number: int) -> dict[str, int | str]:
-        strata = self.address.open().layout.bins[number]
+        strata = self.address.open().layout.bins(self.workers)[number]
         return {"fit": self.address.name, "stratum": strata[0], "strata": len(strata)}
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,6 +27,10 @@ R = TypeVar("R")
 AT_ONCE = 16
 """Requests under way at a time: a request takes long, and little of it is work."""
 MANIFEST = "manifest.json"
+PAGE = 1000
+"""Names in an answer to a list."""
+LISTED = 10
+"""Names of a list for each that is looked for: an answer of `PAGE` names takes as long as some ten other answers."""
 SETTLINGS = 6
 """Conditional puts that may be refused one after the other though nothing can be fetched."""
 
@@ -112,17 +117,28 @@ class Bucket:
         return all(_each(lambda name: self.objects.exists(self._name(root / name)), files))
 
     def finished(self, completions: Iterable[Path], root: Path) -> set[Path]:
-        """Content is compared when it is fetched; here an object counts that is there."""
-        asked = list(completions)
-        if len(asked) >= AT_ONCE:
-            there = self.names(asked[0].parent)
-            asked = [mark for mark in asked if mark.name in there]
+        """Content is compared when it is fetched; here an object counts that is there.
+
+        What is asked of the store grows with the units asked for, and not with all that lie there.
+        """
+        by_name = {self._name(mark): mark for mark in completions}
+        if len(by_name) >= AT_ONCE:
+            there = self.objects.between(min(by_name), max(by_name), min(len(by_name), PAGE))
+            by_name = {name: mark for name, mark in by_name.items() if name in there}
+        asked = list(by_name.values())
         standing = [mark for mark, here in zip(asked, _each(self._fresh, asked), strict=True) if here]
         said = {mark: files for mark in standing if (files := marked(mark)) is not None}
-        if len(said) < AT_ONCE:
-            return {mark for mark, files in said.items() if self.intact(files, root)}
-        kept = set(self.objects.below(self._name(root)))
+        kept = self._kept({self._name(root / name) for files in said.values() for name in files}, self._name(root))
         return {mark for mark, files in said.items() if all(self._name(root / name) in kept for name in files)}
+
+    def _kept(self, names: set[str], folder: str) -> set[str]:
+        """Those of these objects of a folder that are there: by a list of it, or where much else lies there, one by one."""
+        limit = LISTED * len(names) if len(names) >= AT_ONCE else 0
+        found = set(islice(self.objects.below(folder, min(limit, PAGE)), limit)) if limit else set[str]()
+        if 0 < len(found) < limit:
+            return names & found
+        left = sorted(names - found)
+        return names & found | {name for name, there in zip(left, _each(self.objects.exists, left), strict=True) if there}
 
     @contextmanager
     def alone(self, lock: Path) -> Iterator[None]:

@@ -161,11 +161,25 @@ class Objects:
                 return False
             return True
 
-    def below(self, folder: str) -> Iterator[str]:
-        """Names of all objects in a folder and its folders."""
+    def below(self, folder: str, at_once: int = 1000) -> Iterator[str]:
+        """Names of all objects in a folder and its folders, asked for as they are needed, so many `at_once`."""
         with self._errors_named():
-            for batch in self.store.list(folder, chunk_size=1000):
+            for batch in self.store.list(folder, chunk_size=at_once):
                 yield from (one["path"] for one in batch)
+
+    def between(self, first: str, last: str, at_most: int) -> set[str]:
+        """Those of a folder's objects whose names lie between two, in the order of their characters, both included.
+
+        `at_most`: so many are expected. The list is asked for from the first name on, and no further than the last.
+        """
+        found: set[str] = set()
+        with self._errors_named():
+            for batch in self.store.list(first.rpartition("/")[0], offset=first[:-1], chunk_size=at_most):
+                names = [one["path"] for one in batch]
+                found.update(name for name in names if first <= name <= last)
+                if names and names[-1] >= last:
+                    break
+        return found
 
     def inside(self, folder: str) -> set[str]:
         """First parts of names in a folder."""

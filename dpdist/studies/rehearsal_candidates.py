@@ -1,32 +1,49 @@
-"""The jobs of a rehearsal: the job under every registered mechanism that its columns allow, at its own ε."""
+"""The jobs of a rehearsal: the job under every registered mechanism that its columns allow, at its own ε.
+
+What a mechanism cannot have is changed: as few of `CHANGES` as there must be, and all of them are listed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, get_args
+from collections.abc import Callable, Iterator, Mapping
+from itertools import combinations
+from typing import Any, NamedTuple, TypeAlias, get_args
 
 from dpdist.core.errors import JobError
-from dpdist.job import SAMPLERS, Family, Job, budget_text
-from dpdist.job.families import FAMILIES
+from dpdist.job import Family, Job, budget_text
+from dpdist.job.families import COUNT, FAMILIES
+from dpdist.job.layering import differences
 from dpdist.job.loading import job_of
 from dpdist.job.mechanisms import SPECS
 from dpdist.job.reference import HISTOGRAM_SHARE
+from dpdist.job.yaml_lines import dotted, flow
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.privacy.guarantees import NoGuarantee
 
-OF_THE_RUN = ("compare", "ledger", "runtime", "record", "approval", "accept", "correction")
-"""Keys that belong to a run of the confidential file: the recommended job has them again."""
-NOT_ASKED = ("extends", "input", "reference", "calibration", "sampler", *OF_THE_RUN)
-"""Keys that a rehearsal sets itself or leaves out."""
+OF_THE_RUN = ("ledger", "runtime", "record", "approval", "accept", "correction")
+"""Keys that belong to a run of the confidential file: the recommended job has them, a rehearsal does not."""
+NOT_TRIED = ("calibration", "compare")
+"""Keys of the job's own mechanism: no recommended job has them."""
+MOST_CHANGES = 5
+LONGEST_SHOWN = 80
+"""Letters of a value that changed, beyond which it is not shown."""
+CHAINS = "it draws by Markov chains, which takes long: --chains tries it"
+Terms: TypeAlias = dict[str, Any]
+"""A job as its file has it."""
 
 
 class Candidate(NamedTuple):
-    """A job in a file's terms, without input, to be run on one half of a public file."""
+    """A job in a file's terms, without input, to be run on one half of a public file.
+
+    `recommended` is the job that would be written, without input; `changed` says which keys are not the job's.
+    """
 
     label: str
-    terms: Mapping[str, Any]
+    terms: Terms
     guarantee: str
     strict: bool
+    recommended: Terms
+    changed: tuple[str, ...]
 
 
 class Refused(NamedTuple):
@@ -36,73 +53,160 @@ class Refused(NamedTuple):
     reason: str
 
 
-def candidates(job: Job, reference: str) -> tuple[list[Candidate], list[Refused]]:
-    """Every mechanism of the registry as far as the job's columns allow it; `reference` is the path of a public file."""
+def candidates(job: Job, reference: str, ground: Terms, chains: bool = False) -> tuple[list[Candidate], list[Refused]]:
+    """Every mechanism of the registry as far as the job's columns allow it.
+
+    `reference` is the path of the reference in a rehearsal, `ground` the reference that a recommended job names. Those
+    that need Markov chains are tried only if `chains`; the job's own always.
+    """
     runs, refused = list[Candidate](), list[Refused]()
-    for label, variants in _wanted(job, reference):
-        causes = list[list[str]]()
-        for terms in variants:
-            try:
-                made = job_of(terms)
-            except JobError as error:
-                causes.append([f"{each.where}: {each.found}" for each in error.problems])
-                continue
-            promise = mechanism_of(made).promise(made)
-            if isinstance(promise.total, NoGuarantee):
-                refused.append(Refused(label, "it promises nothing"))
-            else:
-                runs.append(Candidate(label, terms, promise.total.name, made.strict))
-            break
+    for label, wanted in _wanted(job, ground):
+        made = _fewest_changes(job, wanted)
+        if isinstance(made, str):
+            refused.append(Refused(label, made))
+            continue
+        terms, loaded = made
+        promise = mechanism_of(loaded).promise(loaded)
+        if isinstance(promise.total, NoGuarantee):
+            refused.append(Refused(label, "it promises nothing"))
+        elif loaded.sampler.name == "stan" and not chains and not _of_the_job(job, loaded):
+            refused.append(Refused(label, CHAINS))
         else:
-            refused.append(Refused(label, "; ".join(min(causes, key=len)[:2])))
+            run = _of_a_half(terms, loaded, reference)
+            runs.append(Candidate(label, run, promise.total.name, loaded.strict, terms, tuple(_changed(job, terms))))
     return runs, refused
 
 
-def _wanted(job: Job, reference: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Label and variants, the nearest to the job first: columns as they are, then plain."""
-    base = job.model_dump(mode="json", exclude_unset=True, exclude=set(NOT_ASKED))
+def _of_the_job(job: Job, other: Job) -> bool:
+    """True if mechanism and family are the job's."""
+    return (other.mechanism.name, other.family) == (job.mechanism.name, job.family)
+
+
+def _wanted(job: Job, ground: Terms) -> Iterator[tuple[str, Terms]]:
+    """Label and terms, as near to the job as the mechanism alone makes them."""
+    base = job.model_dump(mode="json", exclude_unset=True, exclude={"extends", "input", "reference", *NOT_TRIED})
     share = budget_text(HISTOGRAM_SHARE * job.budget.epsilon)
-    given: dict[str, Any] = {"path": reference, "provenance": "a half of a public file"}
     for name, spec in SPECS.items():
-        mechanism = base["mechanism"] if name == job.mechanism.name else {"name": name}
-        if name != job.mechanism.name and "sensitivity" in spec.model_fields:  # the file's own promises nothing
-            mechanism |= {"sensitivity": "public"}
-        for family in [None] if spec.statistics is not None else _families(job):
+        given = [("", base["mechanism"])]
+        if name != job.mechanism.name:
+            given = [(variant, {"name": name} | constants) for variant, constants in spec.rehearsed(job)]
+        families: list[Family | None] = [None] if spec.statistics is not None else _families(job)
+        for (variant, mechanism), family in ((each, one) for each in given for one in families):
+            shown = ", ".join(filter(None, [variant, family]))
+            label = f"{name} ({shown})" if shown else name
             terms = base | {"mechanism": mechanism, "model": None if family is None else _model(job, family)}
-            label = name if family is None else f"{name} ({family})"
-            grounds = [given] if spec.takes_reference else [None]
-            for ground in [*grounds, *([{"histogram": {"epsilon": share}}] if spec.needs_reference else [])]:
-                shown = f"{label}, histograms" if ground is not None and "histogram" in ground else label
-                yield shown, _variants(job, terms | {"reference": ground}, family)
+            yield label, terms | {"reference": ground if spec.takes_reference else None}
+            if spec.takes_reference and not spec.needs_reference:
+                yield f"{label}, no reference", terms | {"reference": None}
+            if spec.own_histograms:
+                yield f"{label}, histograms", terms | {"reference": {"histogram": {"epsilon": share}}}
 
 
-def _families(job: Job) -> list[Family]:
-    """Families that need no compiler and model a weight as the job has one; users' programs are their own affair."""
-    weighted = job.survey.weight is not None
-    return [
-        name
-        for name in get_args(Family)
-        if not FAMILIES[name].program and SAMPLERS[name][0] != "stan" and FAMILIES[name].weight in (None, weighted)
-    ]
+def _families(job: Job) -> list[Family | None]:
+    """Families that model a weight as the job has one; of coded outcomes none of counts; no program of a user."""
+    weighted, coded = job.survey.weight is not None, job.outcome_column.codes is not None
+    known = [name for name in get_args(Family) if not FAMILIES[name].program and FAMILIES[name].weight in (None, weighted)]
+    return [name for name in known if not (coded and FAMILIES[name].support is COUNT)]
 
 
-def _model(job: Job, family: Family) -> dict[str, Any]:
+def _model(job: Job, family: Family) -> Terms:
     """The job's own model, or one of the family by the tables' columns."""
     if job.model is not None and job.model.family == family:
         return job.model.model_dump(mode="json", exclude_unset=True)
-    predictors = [name for name in job.cell_columns if name not in job.strata] if FAMILIES[family].predictors else []
-    return {"family": family, "predictors": predictors}
+    return {"family": family} | _predictors(job, family, job.strata)
 
 
-def _variants(job: Job, terms: dict[str, Any], family: Family | None) -> list[dict[str, Any]]:
-    """As it is; without what other mechanisms alone have; and with one fit of everything."""
+def _predictors(job: Job, family: Family, strata: tuple[str, ...]) -> Terms:
+    return {"predictors": [name for name in job.cell_columns if name not in strata]} if FAMILIES[family].predictors else {}
+
+
+def _one_fit(job: Job, terms: Terms) -> Terms:
+    model = terms["model"]
+    return terms | {"strata": [], "model": model and model | _predictors(job, model["family"], ())}
+
+
+def _fit_by_cell(job: Job, terms: Terms) -> Terms:
+    model = terms["model"]
+    return terms | ({"strata": list(job.cell_columns), "model": {"family": model["family"]}} if model else {})
+
+
+def _without(*keys: str) -> Callable[[Job, Terms], Terms]:
+    return lambda job, terms: {key: each for key, each in terms.items() if key not in keys}
+
+
+def _clipped(job: Job, terms: Terms) -> Terms:
+    """Outcomes and weight are clipped at the public bounds that they have."""
+    columns = {
+        name: each | {"outside": "clip"} if name in job.components and each.get("bounds") else each
+        for name, each in terms["columns"].items()
+    }
+    return terms | {"columns": columns}
+
+
+def _weight_as_it_came(job: Job, terms: Terms) -> Terms:
     columns = {name: dict(each) for name, each in terms["columns"].items()}
     if (weight := job.survey.weight) in columns:
         columns[str(weight)].pop("outside", None)
-    plain = {key: each for key, each in terms.items() if key != "microdata"} | {"columns": columns}
-    single = plain | {"strata": [], "synthetic_sets": 1}
-    if family is not None:
-        predictors = list(job.cell_columns) if FAMILIES[family].predictors else []
-        single |= {"model": {"family": family, "predictors": predictors}}
-    bare = single | {"model": {"family": family}} if family is not None else single
-    return [terms, plain, single, bare]
+    return terms | {"columns": columns}
+
+
+def _proper_prior(job: Job, terms: Terms) -> Terms:
+    model = terms["model"]
+    return terms | {"model": model and model | {"prior": {"name": "proper"}}}
+
+
+def _plain_model(job: Job, terms: Terms) -> Terms:
+    model = terms["model"]
+    return terms | {"model": model and {key: each for key, each in model.items() if key in ("family", "predictors")}}
+
+
+CHANGES: tuple[Callable[[Job, Terms], Terms], ...] = (
+    *(_without("sampler", "diagnostics"), _without("record"), _without("fit"), _without("synthetic_sets")),
+    *(_one_fit, _fit_by_cell, _without("microdata"), _clipped, _weight_as_it_came, _plain_model, _proper_prior),
+)
+"""What may be changed for a mechanism, in the order in which it is done."""
+
+
+def _fewest_changes(job: Job, terms: Terms) -> tuple[Terms, Job] | str:
+    """The terms under the fewest changes with which they are a job, and that job; or why there are none."""
+    effective = [change for change in CHANGES if change(job, terms) != terms]
+    causes = list[list[str]]()
+    for number in range(min(len(effective), MOST_CHANGES) + 1):
+        for chosen in combinations(effective, number):
+            tried = terms
+            for change in chosen:
+                tried = change(job, tried)
+            tried = {key: each for key, each in tried.items() if each is not None and each != []}
+            try:
+                return tried, job_of(tried)
+            except JobError as error:
+                causes.append([f"{each.where}: {each.found} ({each.remedy})" for each in error.problems])
+    return "; ".join(min(causes, key=len)[:2])
+
+
+def _of_a_half(terms: Terms, job: Job, reference: str) -> Terms:
+    """The terms on a half: without what belongs to a run, with the ε that gates leave, under the other half."""
+    run = {key: each for key, each in terms.items() if key not in OF_THE_RUN}
+    if job.accept is not None:
+        run["budget"] = run["budget"] | {"epsilon": budget_text(job.budget.epsilon - job.accept.epsilon)}
+    if job.has_reference:
+        run["reference"] = {"path": reference, "provenance": "a half of a public file"}
+    return run
+
+
+def _changed(job: Job, terms: Terms) -> Iterator[str]:
+    """A line a key whose value is not the job's."""
+    before = job.model_dump(mode="json", exclude_unset=True, exclude={"extends", "input"})
+    for where in differences(before, dict(terms), ()):
+        yield f"{dotted(where)}: {_shown(before, where) or 'not there'} → {_shown(terms, where) or 'left out'}"
+
+
+def _shown(terms: Terms, where: tuple[str | int, ...]) -> str:
+    """A value on one line; of a long one, that there is one."""
+    value: Any = terms
+    for key in where:
+        if not isinstance(value, Mapping) or key not in value:
+            return ""
+        value = value[key]
+    text = flow(value)
+    return text if len(text) <= LONGEST_SHOWN else "…"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 
 import jinja2
+import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from dpdist.studies.rehearsal_candidates import Refused
 from dpdist.studies.rehearsal_trials import RULE, Rehearsal, Trial
 from dpdist.studies.svg import inline
 
@@ -24,13 +27,22 @@ def page(made: Rehearsal) -> str:
     confirmed = [] if made.confirmed is None else made.confirmed.by_statistic.to_dict("records")
     drawn = Markup(inline(figure(made.trials), "errors", "Errors by mechanism"))
     return environment.get_template("rehearsal.html").render(
-        made=made, best=made.trials[0], rows=rows, confirmed=confirmed, rule=RULE, figure=drawn
+        made=made, best=made.best, rows=rows, confirmed=confirmed, rule=RULE, figure=drawn, refused=by_reason(made.refused)
     )
 
 
+def by_reason(refused: Sequence[Refused]) -> dict[str, str]:
+    """Labels of what was not run, by the reason that they share."""
+    reasons = dict[str, list[str]]()
+    for each in refused:
+        reasons.setdefault(each.reason.replace(f"'{each.label.partition(' ')[0]}'", "the mechanism"), []).append(each.label)
+    return {reason: ", ".join(labels) for reason, labels in reasons.items()}
+
+
 def figure(trials: list[Trial]) -> str:
-    """|error| of all cells by mechanism, as boxes, in direct standard errors."""
-    shown = [each.cells["error_in_direct_se"].dropna().clip(lower=LEAST_DRAWN) for each in trials]
+    """|error| of all cells that have one by mechanism, as boxes, in direct standard errors."""
+    sizes = [each.cells["error_in_direct_se"] for each in trials]
+    shown = [each[np.isfinite(each)].clip(lower=LEAST_DRAWN) for each in sizes]
     figure = Figure(figsize=(7.5, 0.8 + 0.4 * len(trials)), layout="constrained")
     axes = figure.subplots()
     axes.boxplot(shown, orientation="horizontal", tick_labels=[each.candidate.label for each in trials], whis=(0, 100))

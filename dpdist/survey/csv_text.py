@@ -88,7 +88,8 @@ def lines_of(path: Path, rows: set[int], written: Written = UTF8) -> Mapping[int
 def _add(path: Path, key: str, value: str) -> str:
     """What to write beside the path, in a job or for init."""
     shown = {"\t": '"\\t"', ",": '","', ";": '";"', "|": '"|"'}.get(value, value)
-    return f"add {key}: {shown} beside its path, as in {{path: {path.name:.60}, {key}: {shown}}}"
+    there = f"add {key}: {shown} beside its path, as in {{path: {path.name:.60}, {key}: {shown}}}"
+    return f"{there}; where --input names it: --set 'input.{key}={shown}'"
 
 
 class _Fault(NamedTuple):

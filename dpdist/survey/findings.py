@@ -88,7 +88,7 @@ class Batch:
                 np.asarray(pc.is_null(parsed)) & ~missing,
                 column,
                 "values that are not numbers",
-                "numbers",
+                "numbers with a decimal point, without separators of thousands",
                 "correct the file",
             )
             values = parsed

@@ -15,11 +15,16 @@ def roles_secrets(objects: Objects) -> Iterator[str]:
     for pod in pods(objects):
         store = {"dpdist-store"} if in_store(objects) and pod.component != "scheduler" else set()
         held = {v["secret"]["secretName"]: v["secret"] for v in pod.spec.get("volumes", []) if "secret" in v}
-        wanted = {f"dpdist-tls-{pod.component}"} | ({"dpdist-ledger"} if pod.component == "driver" else set()) | store
-        if held.keys() != wanted:
+        wanted = {f"dpdist-tls-{pod.component}"} | store
+        may = {"dpdist-ledger"} if pod.component == "driver" else set()
+        if held.keys() - may != wanted:
             yield f"{pod.owner}: holds {sorted(held)}"
         if any(secret.get("defaultMode", 0o644) & 0o007 for secret in held.values()):
             yield f"{pod.owner}: a secret that everybody may read"
+        if (pod.env("DPDIST_LEDGER") or "@/etc/dpdist/ledger/url") != "@/etc/dpdist/ledger/url" or (
+            pod.env("DPDIST_LEDGER") and "dpdist-ledger" not in held
+        ):
+            yield f"{pod.owner}: is told of a ledger that is not mounted"
         if pod.component != "driver" and "dpdist-input" in str(pod.spec.get("volumes")):
             yield f"{pod.owner}: sees the input"
 
@@ -81,7 +86,8 @@ def admission(objects: Objects) -> Iterator[str]:
     (hard,) = [o["spec"]["hard"] for o in objects if o["kind"] == "ResourceQuota"] or [{}]
     if {hard.get("services.loadbalancers"), hard.get("services.nodeports")} != {"0"}:
         yield "a service may be offered outside"
-    widest = [o["spec"]["maxReplicas"] for o in objects if o["kind"] == "HorizontalPodAutoscaler"] or [1]
+    widest = [o["spec"]["maxReplicas"] for o in objects if o["kind"] == "HorizontalPodAutoscaler"]
+    widest += [o["spec"].get("replicas", 1) for o in objects if o["kind"] == "Deployment"] or [1]
     if int(hard.get("pods", 0)) < max(widest) + 2:
         yield f"{hard.get('pods')} pods, and {max(widest)} workers are wanted beside scheduler and driver"
 

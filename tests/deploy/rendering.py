@@ -1,76 +1,12 @@
-"""What kustomize makes of an overlay, for as much of kustomize as deploy/ uses; anything else is refused."""
+"""Where the shipped manifests are, and what of them is rendered."""
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
-from typing import Any
 
-import yaml
+from dpdist.cli.kustomize import Objects, render
+
+__all__ = ["DEPLOY", "OVERLAYS", "Objects", "render"]
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 OVERLAYS = ("release", "bucket", "hpa", "periodic", "operator")
-KEYS = {"apiVersion", "kind", "namespace", "resources", "patches", "images", "configMapGenerator", "generatorOptions"}
-CLUSTERED = {"Namespace"}
-LISTS = {"containers": "name", "volumes": "name", "env": "name", "volumeMounts": "mountPath", "ports": "containerPort"}
-"""Lists that are merged by the key of their entries."""
-Objects = list[dict[str, Any]]
-
-
-def render(folder: Path) -> Objects:
-    said = yaml.safe_load((folder / "kustomization.yaml").read_text())
-    if unknown := said.keys() - KEYS:
-        raise ValueError(f"{folder}: this renderer does not know {sorted(unknown)}")
-    objects: Objects = []
-    for name in said.get("resources", []):
-        path = folder / name
-        objects += render(path) if path.is_dir() else [o for o in yaml.safe_load_all(path.read_text()) if o]
-    for one in said.get("configMapGenerator", []):
-        assert said["generatorOptions"] == {"disableNameSuffixHash": True}
-        data = {name: (folder / name).read_text() for name in one["files"]}
-        objects.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": one["name"]}, "data": data})
-    for one in said.get("patches", []):
-        _apply(yaml.safe_load((folder / one["path"]).read_text()), objects)
-    for image in said.get("images", []):
-        _name_images(objects, image)
-    for found in objects:
-        if "namespace" in said and found["kind"] not in CLUSTERED:
-            found["metadata"]["namespace"] = said["namespace"]
-    return objects
-
-
-def identity(found: dict[str, Any]) -> tuple[str, str, str]:
-    return found["apiVersion"], found["kind"], found["metadata"]["name"]
-
-
-def _apply(patch: dict[str, Any], objects: Objects) -> None:
-    (target,) = [k for k, found in enumerate(objects) if identity(found) == identity(patch)]
-    if patch.get("$patch") == "delete":
-        del objects[target]
-    else:
-        objects[target] = _merged(objects[target], patch)
-
-
-def _merged(old: Any, new: Any, name: str = "") -> Any:
-    """A strategic merge: mappings by key, null deletes, known lists by their entries' key."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        merged = {k: v for k, v in old.items() if k not in new}
-        merged |= {k: _merged(old.get(k), v, k) for k, v in new.items() if v is not None}
-        return merged
-    if isinstance(old, list) and isinstance(new, list) and name in LISTS:
-        key, left = LISTS[name], {entry[LISTS[name]]: entry for entry in old}
-        for entry in new:
-            left[entry[key]] = _merged(left.get(entry[key], {}), entry)
-        return list(left.values())
-    return copy.deepcopy(new)
-
-
-def _name_images(value: Any, image: dict[str, str]) -> None:
-    if isinstance(value, list):
-        for entry in value:
-            _name_images(entry, image)
-    elif isinstance(value, dict):
-        if isinstance(said := value.get("image"), str) and said.partition(":")[0] == image["name"]:
-            value["image"] = f"{image['newName']}:{image['newTag']}"
-        for entry in value.values():
-            _name_images(entry, image)

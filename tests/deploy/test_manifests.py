@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -14,11 +14,9 @@ from typing import Any
 import jsonschema
 import kubernetes_validate
 import manifest_checks as checks
-import manifest_security as security
 import pytest
 import yaml
-from manifest_network import network
-from manifest_store import storage
+from every_check import CHECKS, LEAST
 from rendering import DEPLOY, OVERLAYS, Objects, render
 from typer.main import get_command
 
@@ -27,26 +25,7 @@ from dpdist.cli.sizing import worker_memory, worker_patch
 from dpdist.job.loading import load_job
 from dpdist.release import validate
 
-CHECKS: dict[str, Callable[[Objects], Iterator[str]]] = {
-    check.__name__: check
-    for check in (
-        *(checks.restarts, checks.final_exits, checks.quantities, checks.selectors, checks.ports, checks.probes),
-        *(
-            checks.mounts,
-            security.roles_secrets,
-            security.no_secret_in_the_open,
-            security.hardened,
-            security.images,
-            security.rights,
-            security.admission,
-        ),
-        network,
-        storage,
-    )
-}
 CUSTOM = "kubernetes.dask.org/v1"
-LEAST = "1.31"
-"""The least version of Kubernetes that deploy/README.md names."""
 
 
 @cache

@@ -129,7 +129,7 @@ def worked(process: psutil.Process) -> float:
 
 def test_strata_too_small_to_matter_by_their_records_are_still_shared_among_workers(many: Survey) -> None:
     """A task ends in about a second, however little each of its strata has to do."""
-    bins = make_plan(load_job(many.job()), None, silent).layout.bins
+    bins = make_plan(load_job(many.job()), None, silent).layout.bins(2)
     assert sorted(stratum for strata in bins for stratum in strata) == list(range(STRATA))
     assert max(map(len, bins)) <= 50
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpdist.core.records import Frame
-from dpdist.runtime.blocks import BIN_STRATA, BIN_VALUES, TENSOR_BYTES, Blocks, Layout, block_rows
+from dpdist.runtime.bins import limits, seconds
+from dpdist.runtime.blocks import TENSOR_BYTES, Blocks, Layout, block_rows
 from dpdist.storage.record_axis import RaggedAxis
 
 counts = st.lists(st.integers(1, 40_000), min_size=1, max_size=20).map(lambda values: np.array(values, dtype=np.int64))
@@ -32,13 +33,14 @@ def test_block_borders_are_chunk_borders(count, draws):
     assert size * draws * 8 <= max(TENSOR_BYTES, 128 * draws * 8)
 
 
-@given(st.lists(st.integers(1, 400_000), min_size=1, max_size=120), st.sampled_from([100, 1000]))
-def test_every_stratum_is_in_one_bin_or_giant_and_no_bin_outgrows_a_task_of_about_a_second(count, draws):
+@given(st.lists(st.integers(1, 400_000), min_size=1, max_size=120), st.sampled_from([100, 1000]), st.integers(1, 3000))
+def test_every_stratum_is_in_one_bin_or_giant_and_no_bin_outgrows_its_task(count, draws, workers):
     codes = {"unit": np.arange(len(count), dtype=np.int32)}
     levels = {"unit": tuple(range(len(count)))}
     layout = Layout(Frame(codes, levels, np.array(count, dtype=np.int64), ("unit",), ()), draws, 1, False)
-    binned = [stratum for strata in layout.bins for stratum in strata]
-    assert sorted([*binned, *layout.giants]) == list(range(len(count)))
-    for strata in layout.bins:
-        assert len(strata) <= BIN_STRATA
-        assert len(strata) == 1 or sum(count[k] for k in strata) * draws <= BIN_VALUES
+    bins = layout.bins(workers)
+    assert sorted([*(stratum for strata in bins for stratum in strata), *layout.giants]) == list(range(len(count)))
+    times = [sum(seconds([count[k] for k in strata], draws)) for strata in bins]
+    assert times == sorted(times, reverse=True), "the longest first"
+    longest, _ = limits(workers)
+    assert all(len(strata) == 1 or time <= longest * (1 + 1e-9) for strata, time in zip(bins, times, strict=True))

@@ -64,6 +64,28 @@ def test_noise_of_every_cell_follows_from_public_sizes(job: Job) -> None:
     assert found.drowned == 1
 
 
+def validated(job: str) -> str:
+    Path("job.yaml").write_text(job, encoding="utf-8")
+    found = CliRunner().invoke(app, ["validate", "job.yaml"])
+    assert found.exit_code == 0, found.output
+    return " ".join(found.output.split())
+
+
+def test_validate_says_in_a_line_how_many_cells_noise_drowns(job: Job) -> None:
+    """Control: at an ε that drowns none it says nothing."""
+    assert "caution: at ε = 0.0001 noise would drown at least 4 of 4 cells" in validated(JOB.replace('"1"', '"0.0001"'))
+    assert "at ε = 1 noise would drown at least 1 of 4 cells" in validated(JOB)
+    assert "drown" not in validated(JOB.replace('"1"', '"8"'))
+
+
+def test_validate_names_the_rehearsal_where_noise_is_not_known(job: Job) -> None:
+    """Of sets drawn from noisy statistics; control: at a usual ε it says nothing."""
+    drawn = JOB.replace("laplace_strict}", "modips, law: normal}")
+    assert "ε = 0.0001 is small" in validated(drawn.replace('"1"', '"0.0001"'))
+    assert "dpdist rehearse" in validated(drawn.replace('"1"', '"0.0001"'))
+    assert "rehearse" not in validated(drawn)
+
+
 def test_noise_halves_when_epsilon_doubles(job: Job) -> None:
     one, two = (expected_noise(plan(parse_job(JOB.replace('"1"', f'"{e}"')))) for e in (1, 2))
     assert one is not None

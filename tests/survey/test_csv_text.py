@@ -68,7 +68,8 @@ def test_another_encoding_is_named_with_the_line_that_reads_the_file(
     path = written(tmp_path, text.encode(encoding))
     found = problem(job, path)
     assert (found.where, found.found, found.allowed) == ("file", "bytes that are not UTF-8", "text in UTF-8")
-    assert found.remedy == f"add encoding: {encoding} beside its path, as in {{path: survey.csv, encoding: {encoding}}}"
+    added = f"add encoding: {encoding} beside its path, as in {{path: survey.csv, encoding: {encoding}}}"
+    assert found.remedy == f"{added}; where --input names it: --set 'input.encoding={encoding}'"
     assert found.places[0].startswith("line ")
     said = parse_job(TEXT.replace("Brest]", "Brest, Brest \u2013]") + f"input: {{path: {path}, encoding: {encoding}}}")
     assert take_census(said, open_source(said)).frame.count.sum() == 2
@@ -100,7 +101,7 @@ def test_another_separator_is_named(mark: str, name: str, decimal: str, job: Job
     found = problem(job, written(tmp_path, text.encode()))
     assert (found.found, found.allowed) == (f"its fields are separated by {name}", "commas")
     shown = '"\\t"' if mark == "\t" else f'"{mark}"'
-    assert found.remedy.endswith(f"{{path: survey.csv, separator: {shown}}}")
+    assert f"{{path: survey.csv, separator: {shown}}}" in found.remedy
     if decimal == ".":
         own = parse_job(TEXT + f"input: {{path: {tmp_path / 'survey.csv'}, separator: {shown}}}")
         assert take_census(own, open_source(own)).frame.count.sum() == 2

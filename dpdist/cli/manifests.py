@@ -1,0 +1,219 @@
+"""Everything that a cluster needs for one job: the shipped manifests, sized by the job's plan, with the job filled in."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import ip_network
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from dpdist.cli.kustomize import Objects, apply, pick, render, shipped
+from dpdist.cli.sizing import worker_memory, worker_patch, workspace_bytes
+from dpdist.core.errors import JobError, Problem
+from dpdist.core.printable import escaped
+from dpdist.job import Job
+from dpdist.job.layering import Layers
+from dpdist.job.yaml_lines import written, written_documents
+from dpdist.runtime.plan import Plan
+
+INPUT, WORKSPACE, LEDGER, JOB = "/input", "/workspace", "/etc/dpdist/ledger", "job.yaml"
+"""Where the driver finds what it mounts."""
+DRIVER_MEMORY = 2 * 2**30
+SPARE_PODS = 8
+"""Beside the workers: scheduler, driver, and pods that are being replaced."""
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_VERSIONED = re.compile(r"[^\s@]+(@sha256:[0-9a-f]{64}|:(?!latest$)[\w][\w.-]*)")
+_BUCKET = re.compile(r"s3://[^/\s]+(/\S*)?")
+_FOLDER = re.compile(r"/workspace(/[\w.-]*\w)+")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a job is to run. `store`, `region`, `endpoint`: of a workspace in a bucket; `ledger`: its server, CIDR:port."""
+
+    namespace: str
+    image: str
+    workers: int = 32
+    workspace: str = "/workspace/release"
+    storage_class: str | None = None
+    store: tuple[str, ...] = ()
+    region: str | None = None
+    endpoint: str | None = None
+    ledger: str | None = None
+
+    @property
+    def in_bucket(self) -> bool:
+        return "://" in self.workspace
+
+    def problems(self) -> Iterator[Problem]:
+        """What of it a cluster would refuse, or would go wrong there."""
+        if not _LABEL.fullmatch(self.namespace):
+            allowed = "a name of small letters, digits and hyphens, 63 at most"
+            yield Problem("--namespace", f"'{self.namespace}'", allowed, "give another name")
+        if not _VERSIONED.fullmatch(self.image):
+            allowed = "an image with its digest, or with a tag other than latest"
+            yield Problem("--image", f"'{self.image}'", allowed, "name it as REGISTRY/dpdist@sha256:…")
+        if not (_BUCKET if self.in_bucket else _FOLDER).fullmatch(self.workspace):
+            allowed = f"a folder below {WORKSPACE}, or s3://BUCKET/PREFIX"
+            yield Problem("--workspace", f"'{self.workspace}'", allowed, "correct it")
+        if self.in_bucket and not (self.store and self.region):
+            missing = "--store" if not self.store else "--region"
+            yield Problem(missing, "not given", "addresses and region of the store", "a bucket needs both")
+        for address in self.store:
+            if not _network(address):
+                yield Problem("--store", f"'{address}'", "addresses as 192.0.2.0/24, no wider than /8", "correct it")
+        if self.ledger is not None and not _ledger_of(self.ledger):
+            allowed = "the addresses and the port of its server, as 192.0.2.7/32:5432"
+            yield Problem("--ledger", f"'{self.ledger}'", allowed, "correct it")
+
+
+def objects_of(plan: Plan, layers: Layers, folder: Path, place: Place) -> Objects:
+    """Every object of a release. `folder`: of the job file. Raises `JobError` for a place that is not possible."""
+    if problems := list(place.problems()):
+        raise JobError("cluster manifests", problems)
+    objects: Objects = json.loads(json.dumps(render(shipped() / "overlays" / ("bucket" if place.in_bucket else "release"))))
+    apply(worker_patch(plan, place.workers), objects)
+    job, files = job_in_cluster(layers, folder)
+    pick(objects, "ConfigMap", "dpdist-job")["data"] = files | {JOB: written(job)}
+    _storage(objects, plan, place, needs_input=bool(inputs(layers)))
+    _driver(objects, plan, place)
+    replicas = pick(objects, "Deployment", "dpdist-worker")["spec"]["replicas"]
+    pick(objects, "ResourceQuota", "dpdist")["spec"]["hard"]["pods"] = str(ceil(1.25 * replicas) + SPARE_PODS)
+    for one in objects:
+        _placed(one, place)
+    return objects
+
+
+def inputs(layers: Layers) -> dict[str, str]:
+    """Files that the job opens, as it names them, and where the driver finds each."""
+    paths = {}
+    for section, key in (("input", "path"), ("reference", "path"), ("reference", "release")):
+        part = layers.said.get(section)
+        if isinstance(part, dict) and isinstance(named := part.get(key), str) and "://" not in named:
+            within = INPUT if section == "input" else f"{INPUT}/reference"
+            paths[named] = f"{within}/{Path(named).name}"
+    return paths
+
+
+def job_in_cluster(layers: Layers, folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """The job with all that it extends, its files where the driver mounts them; and the text of those beside it."""
+    job = {key: value for key, value in layers.said.items() if key != "extends"}
+    moved, files = inputs(layers), {}
+    for section, key in (("input", "path"), ("reference", "path"), ("reference", "release")):
+        part = job.get(section)
+        if isinstance(part, dict) and part.get(key) in moved:
+            job[section] = part | {key: moved[part[key]]}
+    for section, key in (("calibration", "path"), ("model", "program")):
+        part = job.get(section)
+        if isinstance(part, dict) and isinstance(named := part.get(key), str):
+            files[Path(named).name] = (folder / named).read_text(encoding="utf-8")
+            job[section] = part | {key: Path(named).name}
+    kept = {key: value for key, value in job.get("runtime", {}).items() if key not in ("scheduler", "tls", "allow_plain")}
+    job["runtime"] = kept | {"executor": "dask"}
+    return job, files
+
+
+def _storage(objects: Objects, plan: Plan, place: Place, needs_input: bool) -> None:
+    """Claims as large as the plan says, or scratch volumes; nothing for an input that is simulated."""
+    size = f"{workspace_bytes(plan) // 2**30}Gi"
+    if not needs_input:
+        objects.remove(pick(objects, "PersistentVolumeClaim", "dpdist-input"))
+        _unmount(_pod(objects, "driver"), "input")
+    if not place.in_bucket:
+        claim = pick(objects, "PersistentVolumeClaim", "dpdist-workspace")["spec"]
+        claim["resources"]["requests"]["storage"] = size
+        if place.storage_class is not None:
+            claim["storageClassName"] = place.storage_class
+        return
+    pick(objects, "NetworkPolicy", "store")["spec"]["egress"][0]["to"] = [{"ipBlock": {"cidr": one}} for one in place.store]
+    for role in ("driver", "worker"):
+        spec = _pod(objects, role)
+        one = spec["containers"][0]
+        variables = {"AWS_REGION": place.region} | ({"AWS_ENDPOINT_URL": place.endpoint} if place.endpoint else {})
+        one["env"] = [e for e in one["env"] if e["name"] not in variables] + [
+            {"name": k, "value": v} for k, v in variables.items()
+        ]
+        one["resources"]["requests"]["ephemeral-storage"] = f"{workspace_bytes(plan) // 2**30 + 1}Gi"
+        (scratch,) = [volume for volume in spec["volumes"] if volume["name"] == "workspace"]
+        scratch["emptyDir"] = {"sizeLimit": size}
+
+
+def _driver(objects: Objects, plan: Plan, place: Place) -> None:
+    """Its workspace, its memory, and the ledger where there is one."""
+    spec = _pod(objects, "driver")
+    one = spec["containers"][0]
+    one["args"][one["args"].index("--workspace") + 1] = place.workspace
+    memory = f"{max(DRIVER_MEMORY, worker_memory(plan)) // 2**20}Mi"
+    for kind in ("requests", "limits"):
+        one["resources"][kind]["memory"] = memory
+    if place.ledger is None:
+        return _unmount(spec, "ledger")
+    one["env"].append({"name": "DPDIST_LEDGER", "value": f"@{LEDGER}/url"})
+    address, port = place.ledger.rsplit(":", 1)
+    return objects.append(
+        {
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": {"name": "ledger"},
+            "spec": {
+                "podSelector": {"matchLabels": {"app.kubernetes.io/component": "driver"}},
+                "policyTypes": ["Egress"],
+                "egress": [{"to": [{"ipBlock": {"cidr": address}}], "ports": [{"protocol": "TCP", "port": int(port)}]}],
+            },
+        }
+    )
+
+
+def _pod(objects: Objects, role: str) -> dict[str, Any]:
+    """The pod's spec of driver or worker."""
+    kind, name = {"driver": ("Job", "dpdist-release"), "worker": ("Deployment", "dpdist-worker")}[role]
+    spec: dict[str, Any] = pick(objects, kind, name)["spec"]["template"]["spec"]
+    return spec
+
+
+def _unmount(spec: dict[str, Any], volume: str) -> None:
+    spec["volumes"] = [one for one in spec["volumes"] if one["name"] != volume]
+    one = spec["containers"][0]
+    one["volumeMounts"] = [mount for mount in one["volumeMounts"] if mount["name"] != volume]
+
+
+def _placed(one: dict[str, Any], place: Place) -> None:
+    """In its namespace, with its image."""
+    if one["kind"] == "Namespace":
+        one["metadata"]["name"] = place.namespace
+    else:
+        one["metadata"]["namespace"] = place.namespace
+    for container in one.get("spec", {}).get("template", {}).get("spec", {}).get("containers", []):
+        container["image"] = place.image
+
+
+def head(job: Job, layers: Layers, place: Place) -> str:
+    """What has to be there before `kubectl apply`, as comments of YAML."""
+    secrets = [f"dpdist-tls-{role}" for role in ("scheduler", "worker", "driver")]
+    secrets += ["dpdist-ledger"] * (place.ledger is not None) + ["dpdist-store"] * place.in_bucket
+    lines = [f"Made by `dpdist cluster manifests` for {job.dataset} {job.period}. Before `kubectl apply -f`, have ready:"]
+    lines.append(f"- in the namespace {place.namespace}, the secrets {', '.join(secrets)} (deploy/README.md)")
+    lines += [f"- in the claim dpdist-input, {path.removeprefix(INPUT + '/')}" for path in inputs(layers).values()]
+    if not place.in_bucket:
+        lines.append("- for the claim dpdist-workspace, storage with ReadWriteMany, hard links and locks across nodes")
+    return "".join(f"# {escaped(line)}\n" for line in lines)
+
+
+def text(objects: Objects, heading: str) -> str:
+    return heading + written_documents(objects)
+
+
+def _network(address: str) -> bool:
+    try:
+        return "/" in address and ip_network(address).prefixlen >= 8
+    except ValueError:
+        return False
+
+
+def _ledger_of(given: str) -> bool:
+    address, _, port = given.rpartition(":")
+    return _network(address) and port.isdecimal() and 0 < int(port) < 65536

@@ -1,0 +1,106 @@
+"""The public file of a rehearsal: which one it is, and its two halves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from dpdist.core.errors import DataError, JobError, Problem
+from dpdist.core.keys import Key
+from dpdist.core.records import Ints
+from dpdist.job import Job, Simulate
+from dpdist.survey.schema import needed_columns
+from dpdist.survey.source import Source, open_file, open_source, simulated_source
+
+BY_CHANCE = Key(bytes(32)).child("rehearsal")
+"""A public key: the file is public, and anybody may make the same halves."""
+
+
+class Halves(NamedTuple):
+    """Two parts of a public file, and records that are alone in their cell, which serve as reference only."""
+
+    table: pa.Table
+    half: Ints
+    text_only: bool
+
+    def written(self, current: int, folder: Path) -> tuple[Path, Path]:
+        """Files of the current half and of its reference, for a run."""
+        suffix = "csv" if self.text_only else "parquet"
+        paths = folder / f"current.{suffix}", folder / f"earlier.{suffix}"
+        for path, kept in zip(paths, (self.half == current, self.half != current), strict=True):
+            part = self.table.filter(pa.array(kept))
+            pa_csv.write_csv(part, path) if self.text_only else pq.write_table(part, path)
+        return paths
+
+
+def public_source(job: Job, public: Path | None) -> Source:
+    """The file that is named, the job's reference, or a simulated twin. Raises `JobError` where there is none."""
+    given = job.reference
+    _refuse_the_input(job, public if public is not None else given.path if given is not None else None)
+    if public is not None:
+        return open_file(public, given if given is not None else job.input)
+    if given is not None and given.path is not None:
+        return open_source(job, given.path, given)
+    if (simulated := _twin(job)) is None:
+        remedy = "name a public file with the job's columns by --public"
+        raise JobError(job.dataset, [Problem("reference", "no public file to rehearse on", "reference.path", remedy)])
+    return simulated_source(simulated)
+
+
+def public_reference(job: Job, public: Path | None) -> dict[str, Any]:
+    """What a recommended job names as its reference: the job's own where that is records, else what was rehearsed on."""
+    if job.reference is not None and (job.reference.path is not None or job.reference.simulate is not None):
+        return job.reference.model_dump(mode="json", exclude_unset=True)
+    if public is not None:
+        return {"path": str(public), "provenance": "a public file"}
+    twin = _twin(job)
+    return {"simulate": twin.model_dump(mode="json")} if twin is not None else {}
+
+
+def _twin(job: Job) -> Simulate | None:
+    """The settings of a simulated survey: the reference's, or the input's with another seed."""
+    if job.reference is not None and job.reference.simulate is not None:
+        return job.reference.simulate
+    simulated = job.input.simulate
+    return simulated.model_copy(update={"seed": simulated.seed + 1}) if simulated is not None else None
+
+
+def _refuse_the_input(job: Job, public: str | Path | None) -> None:
+    """A file is known by its place on the disk: nothing of it is read, so that a copy goes unseen."""
+    confidential = job.input.path
+    if public is None or confidential is None or not Path(public).exists() or not Path(confidential).exists():
+        return
+    if Path(public).samefile(confidential):
+        remedy = "name a file that is public: a rehearsal shows its errors, at no cost and without noise on them"
+        raise JobError(
+            job.dataset, [Problem("rehearsal", "the public file is the job's own input", "another file", remedy)]
+        )
+
+
+def halved(job: Job, source: Source, records: int | None) -> Halves:
+    """The columns that the job reads, whole, and a random half of every combination of categories. Raises `DataError`."""
+    names = list(dict.fromkeys([*needed_columns(job), *job.microdata.columns]))
+    if missing := [name for name in names if name not in source.columns]:
+        shown = ", ".join(list(source.columns)[:20])
+        problems = [
+            Problem(name, "missing column", f"the public file has {shown}", "name another file") for name in missing
+        ]
+        raise DataError(source.name, problems)
+    table = pa.Table.from_batches(source.batches(names))
+    rng = BY_CHANCE.generator("split")
+    order = rng.permutation(table.num_rows)[:records]
+    table = table.take(pa.array(np.sort(order)))
+    combined = table.select(list(job.categories)).to_pandas().astype(str) if job.categories else None
+    cell = np.zeros(table.num_rows, int) if combined is None else combined.groupby(list(combined), sort=False).ngroup()
+    shuffled = rng.permutation(table.num_rows)
+    within = pd.Series(np.asarray(cell)[shuffled]).groupby(np.asarray(cell)[shuffled]).cumcount().to_numpy()
+    half = np.empty(table.num_rows, dtype=np.int64)
+    half[shuffled] = within % 2
+    half[np.bincount(cell)[cell] == 1] = 2
+    return Halves(table, half, source.text_only)
