@@ -16,5 +16,5 @@ class Receipt:
     sha256: str
 
     @property
-    def said(self) -> dict[str, Any]:
+    def line(self) -> dict[str, Any]:
         return {"ledger": self.ledger, "number": self.number, "sha256": self.sha256}

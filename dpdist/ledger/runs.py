@@ -58,7 +58,7 @@ class Meter:
             return read_receipt(self.space) is not None
         receipt = self.account.reserve(run_of(key))
         with private():
-            write_json(self.space.receipt, receipt.said)
+            write_json(self.space.receipt, receipt.line)
             self.space.store.put_if_absent(self.space.receipt)
         return True
 
