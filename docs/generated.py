@@ -138,6 +138,8 @@ tables:
 WEIGHTED, PLAIN = "weight: weight", ""
 CLIPPED = "  weight: {bounds: [1, 100], outside: clip}\n"
 """Public bounds of the weight, of mechanisms that clip it there."""
+ROOMS = "  rooms: {bounds: [1, 4], whole: true, outside: clip}\n"
+"""A second outcome, of mechanisms that count the cross of several."""
 LOGNORMAL = "model: {family: lognormal, predictors: [region]}"
 PROPER = "model: {family: lognormal, predictors: [region], prior: {name: proper}}\nsampler: {name: stan}"
 BETA = "strata: [region]\nmodel: {family: beta}"
@@ -149,6 +151,9 @@ WAYS: tuple[tuple[str, str, str, str, str, str], ...] = (
     ("sanitized_statistics", "", "[1, 9]", WEIGHTED, "model: {family: lognormal}", REFERENCE),
     ("sanitized_statistics", "noise: gaussian", "[1, 9]", WEIGHTED, "model: {family: lognormal}", REFERENCE),
     ("modips", "law: lognormal", "[1, 9]", WEIGHTED, "", ""),
+    ("steps", "layers: 2", "[1, 9]", WEIGHTED, "strata: [region]", ""),
+    ("universal_histogram", "layers: 2", "[1, 9]", WEIGHTED, "strata: [region]", ""),
+    ("flat_laplace", "", "[1, 9]", WEIGHTED, "strata: [region]", ""),
     ("weighted_marginals", "", "[0, 1]", WEIGHTED, "strata: [region]", ""),
     ("perturbed_histogram", "", "[0, 1]", PLAIN, "strata: [region]", ""),
     ("laplace_composed", "sensitivity: public", "[1, 9]", WEIGHTED, "", ""),
@@ -185,12 +190,14 @@ def mechanisms() -> Iterator[str]:
 def _class(way: tuple[str, str, str, str, str, str], adjacency: str, exchange: str) -> str:
     name, how, bounds, survey, model, reference = way
     constants = f", {how}" if ":" in how else ""
+    counts = STATISTICS.get(name) == "partition"
+    constants += ", bins: {pay: 4}" if counts else ""
     delta = ', delta: "1e-6"' if how == "noise: gaussian" else ""
-    clipped = (
-        CLIPPED if name in ("reference_tables", "laplace_strict", "modips", "weighted_marginals") or "public" in how else ""
-    )
+    clips = counts or "public" in how or name in ("reference_tables", "laplace_strict", "modips", "weighted_marginals")
+    clipped = CLIPPED if clips else ""
     bounds = bounds + ", whole: true" if name == "weighted_marginals" else bounds
     text = BASE % (bounds, clipped, survey, model, f"{{name: {name}{constants}}}", adjacency, exchange, delta, reference)
+    text = text.replace("outcome: pay", "outcome: [pay, rooms]").replace("  pay: {", ROOMS + "  pay: {") if counts else text
     try:
         job = parse_job(text)
     except JobError:

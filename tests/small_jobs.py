@@ -26,12 +26,13 @@ CURRENT, EARLIER, RELEASED = "current.parquet", "earlier.parquet", "earlier_rele
 EXACT = "exact or grid"
 """Of a job whose release needs no Markov chain: it is recorded."""
 
-_OUTCOMES: dict[Family | Statistics, str] = {
+_OUTCOMES: dict[Family | Statistics, str | list[str]] = {
     **dict.fromkeys(
         ("lognormal", "scores", "user", "cell_sums", "noisy_tables", "reference_cells", "sufficient"), "salary"
     ),
     **dict.fromkeys(("beta", "beta_regression", "histogram"), "share"),
     **dict.fromkeys(("poisson", "negative_binomial", "poisson_regression"), "visits"),
+    "partition": ["voted", "share"],
     **dict.fromkeys(("bernoulli", "marginals"), "voted"),
 }
 _COLUMNS: dict[str, Said] = {
@@ -45,6 +46,7 @@ _COLUMNS: dict[str, Said] = {
 _CLIPPED_WEIGHT = {"bounds": [1, 100], "outside": "clip"}
 _PROGRAM: Said = {"program": "partial_pooling.stan", "parameters": {"mu": [2]}, "data": {"typical": [11.5, 4.8]}}
 _REFERENCE = {"reference": {"path": EARLIER, "period": "2017", "provenance": "simulated"}}
+_BINS = {"bins": {"share": 4}}
 _TABLES = {"strata": [], "synthetic_sets": 1}
 _MECHANISMS: dict[str, Said] = {
     "weighted": {},
@@ -60,6 +62,9 @@ _MECHANISMS: dict[str, Said] = {
     "reference_tables": _TABLES | _REFERENCE | {"weight": _CLIPPED_WEIGHT},
     "sanitized_statistics": _REFERENCE | {"weight": _CLIPPED_WEIGHT, "strata": []},
     "modips": {"weight": _CLIPPED_WEIGHT, "constants": {"law": "lognormal"}},
+    "flat_laplace": {"weight": _CLIPPED_WEIGHT, "constants": _BINS},
+    "universal_histogram": {"weight": _CLIPPED_WEIGHT, "constants": _BINS | {"layers": 2}},
+    "steps": {"weight": _CLIPPED_WEIGHT, "constants": _BINS | {"layers": 2}},
     "weighted_marginals": {"weight": _CLIPPED_WEIGHT, "synthetic_sets": 1},
 }
 """What a job under a mechanism says beside its name."""
@@ -89,7 +94,8 @@ def said(mechanism: str, adjacency: Adjacency, family: Family | Statistics) -> S
     both = facts.predictors or family in ("cell_sums", "noisy_tables", "reference_cells", "sufficient")
     by = ["sex"] if family == "scores" else ["field", "sex"] if both else ["field"]
     outcome, weight = _OUTCOMES[family], facts.weight is not False
-    columns = {name: _COLUMNS[name] for name in (*by, outcome)}
+    outcomes = [outcome] if isinstance(outcome, str) else outcome
+    columns = {name: _COLUMNS[name] for name in (*by, *outcomes)}
     model: Said = {"family": family} | ({"predictors": ["sex"]} if facts.predictors else {})
     model |= _PROGRAM if family == "user" else {}
     if mechanism in ("censor_w", "censor_uw", "centred") and family == "lognormal":
@@ -110,7 +116,7 @@ def said(mechanism: str, adjacency: Adjacency, family: Family | Statistics) -> S
         "budget": {"epsilon": own.get("epsilon", "12"), "adjacency": adjacency},
         "synthetic_sets": own.get("synthetic_sets", 2),
         "reference": _REFERENCE["reference"] if family == "scores" else own.get("reference"),
-        "tables": [{"name": "t", "by": by, "margins": True, "statistics": ["count", {"mean": outcome}]}],
+        "tables": [{"name": "t", "by": by, "margins": True, "statistics": ["count", {"mean": outcomes[0]}]}],
         "record": {"log_lik": "never"},
         **({"sampler": {"draws": 100}} if family in SAMPLERS and mechanism != "sanitized_statistics" else {}),
     }
@@ -162,6 +168,12 @@ def variants() -> Iterator[tuple[str, Said]]:
     yield "laplace_composed-consistent", _with(public, mechanism__consistency="least_squares")
     yield from _strict_variants()
     yield from _modips_variants()
+    yield (
+        "steps-ordered",
+        _with(said("steps", "zero_out", "partition"), mechanism={"name": "steps", **_BINS, "order": ["share"]}),
+    )
+    flat = said("flat_laplace", "substitution", "partition")
+    yield "flat_laplace-unweighted", _with(flat, survey={}, outcome="voted", mechanism={"name": "flat_laplace"})
     yield from _marginals_variants()
 
 

@@ -270,6 +270,26 @@ def test_histograms_are_charged_to_the_release(binned: Path) -> None:
     assert kept == ["strata-000000-000.npz", "strata-000000-001.npz"]
 
 
+OF_A_FILE = (
+    "the reference and public sizes fixed",
+    "of that scale over ε;",
+    "come from the reference alone",
+    "reference's tails",
+)
+
+
+def test_the_statement_of_histograms_speaks_of_no_reference_file(binned: Path, chain: Path) -> None:
+    """Nor of the whole ε as the table's. Control: the statement of a release that is fixed on a file does."""
+    found, of_a_file = (json.dumps(statement(each), ensure_ascii=False) for each in (binned / "ws", chain / "ws2021"))
+    assert all(text in of_a_file for text in OF_A_FILE), "control"
+    assert not any(text in found for text in OF_A_FILE)
+    assert "over ε₁, what histograms leave of ε" in found
+    assert found.count("in no standard error") == 1
+    assert "the noisy counts themselves are not published" in found
+    measured = pd.read_parquet(binned / "ws" / "public" / "measurements.parquet")
+    assert set(measured["statistic"]) == {"1 - v", "vc"}
+
+
 def test_a_table_on_histograms_lies_near_the_direct_estimates(binned: Path) -> None:
     """Noise by name: of 200 fresh tables one has a median of 1.52, and one a cell that is off by 3.6."""
     found = errors(binned / "ws").groupby("statistic")["synthetic_error_in_se"]

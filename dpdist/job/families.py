@@ -89,6 +89,7 @@ FAMILIES: dict[Family | Statistics, FamilyFacts] = {
     "noisy_tables": FamilyFacts("", Support("numbers"), None, False),
     "reference_cells": FamilyFacts("", Support("numbers"), None, False),
     "sufficient": FamilyFacts("", Support("numbers"), None, False),
+    "partition": FamilyFacts("", Support("numbers"), None, False),
     "marginals": FamilyFacts("", Support("numbers"), None, False),
     "user": FamilyFacts("log_lik of the user's program", Support("numbers"), None, True, "user's", program=True),
 }

@@ -16,6 +16,7 @@ from dpdist.job.mechanism import Clamped, FixedWeights, MechanismSpec, Noisy
 from dpdist.job.model import Prior
 from dpdist.job.modips import Modips
 from dpdist.job.names import LARGEST_DRIFT, Consistency, Guarantee, NoiseName, Sensitivity, StatisticName, Statistics
+from dpdist.job.partitions import FlatLaplace, Steps, UniversalHistogram
 from dpdist.job.running import Sampler
 from dpdist.job.view import JobView
 from dpdist.job.weights import RuleOrName, Weights
@@ -225,6 +226,7 @@ class ReferenceTables(Noisy):
     own_histograms: ClassVar[bool] = True
     gates: ClassVar[bool] = True
     donates: ClassVar[bool] = True
+    several_outcomes: ClassVar[bool] = True
 
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
@@ -283,6 +285,9 @@ Mechanism = Annotated[
     | ReferenceTables
     | SanitizedStatistics
     | Modips
+    | FlatLaplace
+    | UniversalHistogram
+    | Steps
     | WeightedMarginals,
     Field(discriminator="name"),
 ]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
-from math import exp, floor, log
+from math import exp, log
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from dpdist.job.coded import against_levels, levels_between
 from dpdist.job.contradiction import Contradiction, declared
 from dpdist.job.data import Column
 from dpdist.job.mechanism import Noisy
@@ -17,6 +18,8 @@ from dpdist.job.values import budget_text
 from dpdist.job.view import JobView
 
 MOST_LEVELS = 1_000
+WIDEST = 1e30
+"""Size of the public bounds of a normal or lognormal law at most, and their ratio under the lognormal one."""
 
 
 class Modips(Noisy):
@@ -83,19 +86,21 @@ class Modips(Noisy):
     def _of_values(self, outcome: str, column: Column) -> Iterator[Contradiction]:
         """What the law asks of the outcome's values and public bounds."""
         bounds, whole = ("columns", outcome, "bounds"), ("columns", outcome, "whole")
-        if self.counted and column.codes is None and not column.whole:
-            yield Contradiction(whole, f"'{self.law}' has whole numbers, or coded levels", "add whole: true, or codes")
+        if self.counted:
+            yield from against_levels(outcome, column, f"'{self.law}'")
         if not self.counted and column.whole:
             yield Contradiction(whole, f"synthetic values of a {self.law} law are not whole", "leave whole out")
         low, high = column.bounds or (1.0, 1.0)
         if self.law == "lognormal" and low <= 0:
             remedy = "give bounds from above 0, to which lower values are clipped"
             yield Contradiction(bounds, "a lognormal law has values above 0 alone", remedy)
-        if not self.counted and column.bounds is not None and high <= low:
-            yield Contradiction(bounds, "noise has the width of the bounds as its unit, and they have none", "widen them")
+        wide = max(abs(low), abs(high)) > WIDEST or (self.law == "lognormal" and high > WIDEST * low > 0.0)
+        if not self.counted and wide:
+            found = f"between bounds so wide a {self.law} law has figures that no number can hold"
+            yield Contradiction(bounds, found, f"narrow them to within {WIDEST:g}, and a lognormal law's to such a ratio")
         if self.law == "bernoulli" and column.bounds is not None and (low, high) != (0.0, 1.0):
             yield Contradiction(bounds, "a Bernoulli law has the values 0 and 1", "write [0, 1], or take law: multinomial")
-        if self.law == "multinomial" and (levels := floor(high) - floor(low) + 1) > MOST_LEVELS:
+        if self.law == "multinomial" and (levels := levels_between(column)) > MOST_LEVELS:
             found = f"{levels:,} levels, each with a noisy count in every cell"
             yield Contradiction(bounds, found, f"take at most {MOST_LEVELS:,}, or law: normal")
 

@@ -235,6 +235,11 @@ class Job(Frozen):
         return self.carries and self.reference is not None and self.reference.histogram is not None
 
     @property
+    def on_histograms(self) -> bool:
+        """True if histograms of the current file alone stand in for a reference."""
+        return self.reference is not None and self.reference.histogram is not None and not self.carries
+
+    @property
     def sizes_secret(self) -> bool:
         """True if the number of records in a cell is not public: the reference's stand in, and noisy ones are told."""
         return self.budget.adjacency == "add_remove" or self.budget.exchange == "anywhere"

@@ -8,6 +8,7 @@ from dpdist.mechanisms.laplace_cells.release import CellSums
 from dpdist.mechanisms.laplace_tables.release import NoisyTables
 from dpdist.mechanisms.modips.levels import LevelCounts
 from dpdist.mechanisms.modips.moments import Moments
+from dpdist.mechanisms.partitions.release import PartitionCounts
 from dpdist.mechanisms.perturbed_histogram.release import Histogram
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
@@ -20,6 +21,7 @@ SUMMED: dict[Statistics, Builder] = {
     "cell_sums": CellSums,
     "noisy_tables": NoisyTables,
     "reference_cells": ReferenceCells,
+    "partition": PartitionCounts,
     "marginals": Marginals,
 }
 """Models of statistics that noise is added to, in place of a likelihood."""

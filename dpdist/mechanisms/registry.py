@@ -7,6 +7,7 @@ from dpdist.job import Job
 from dpdist.mechanisms.laplace_cells.protect import LaplaceStrict
 from dpdist.mechanisms.laplace_tables.protect import LaplaceTables
 from dpdist.mechanisms.modips.protect import Modips
+from dpdist.mechanisms.partitions.protect import Partitions
 from dpdist.mechanisms.perturbed_histogram.protect import PerturbedHistogram
 from dpdist.mechanisms.pseudo_posterior.presets import CensorUW, CensorW, Centred, Weighted, WeightedE
 from dpdist.mechanisms.reference_tables.protect import ReferenceTables
@@ -27,6 +28,9 @@ MECHANISMS: dict[str, Mechanism] = {
     "reference_tables": ReferenceTables(),
     "sanitized_statistics": SanitizedStatistics(),
     "modips": Modips(),
+    "flat_laplace": Partitions(),
+    "universal_histogram": Partitions(),
+    "steps": Partitions(),
     "weighted_marginals": WeightedMarginals(),
 }
 

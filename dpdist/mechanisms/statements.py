@@ -4,6 +4,7 @@ from dpdist.job import Job
 from dpdist.mechanisms.laplace_cells.statement import WORDS as CELLS
 from dpdist.mechanisms.laplace_tables.statement import WORDS as TABLES
 from dpdist.mechanisms.modips.statement import WORDS as MODIPS
+from dpdist.mechanisms.partitions.statement import WORDS as PARTITIONS
 from dpdist.mechanisms.perturbed_histogram.statement import WORDS as HISTOGRAM
 from dpdist.mechanisms.reference_tables.statement import WORDS as REFERENCE
 from dpdist.mechanisms.sanitized_lognormal.statement import WORDS as SANITIZED
@@ -18,6 +19,9 @@ WORDS: dict[str, Words] = {
     "reference_tables": REFERENCE,
     "sanitized_statistics": SANITIZED,
     "modips": MODIPS,
+    "flat_laplace": PARTITIONS,
+    "universal_histogram": PARTITIONS,
+    "steps": PARTITIONS,
     "weighted_marginals": MARGINALS,
 }
 LIKELIHOOD = Words()

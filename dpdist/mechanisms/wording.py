@@ -67,8 +67,7 @@ BINNED = (
     "so that both together cost ε₀ + ε₁ (adaptive composition). A cell's limits have the least predicted error, from the "
     "noisy histograms and the noise's law alone, and the public bounds are among those tried. A cell's count is its "
     "clipped sum, with half of what its group's histogram holds beyond the limit; its mean is that of the group's outcomes "
-    "at the scale that its sum tells. Half of what lies beyond the limits is in the standard errors, and no more of a bias "
-    "is: weights and outcomes are taken to be independent within a group"
+    "at the scale that its sum tells. Weights and outcomes are taken to be independent within a group"
 )
 REFRESHED = (
     "the earlier release's shapes are brought up to date by noisy histograms of the current file over bins at orders of "

@@ -48,6 +48,10 @@ class Words:
     entries: Mapping[str, str] = field(default_factory=dict)
     """What entries of the statement that it alone can have say in words, by name."""
 
+    def density_of(self, release: ReleaseView) -> str:
+        """What its parameters are, with {outcome} and {weight}."""
+        return self.density
+
     def post_processing(self, release: ReleaseView) -> list[str]:
         """What becomes of its statistics after their release."""
         return list(self.steps)

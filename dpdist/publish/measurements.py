@@ -24,6 +24,7 @@ from dpdist.mechanisms.modips.levels import LevelCounts
 from dpdist.mechanisms.modips.moments import Moments
 from dpdist.mechanisms.modips.release import Sanitized
 from dpdist.mechanisms.modips.sensitivity import groups, together
+from dpdist.mechanisms.partitions.release import PartitionCounts
 from dpdist.mechanisms.perturbed_histogram.release import Histogram
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT
@@ -37,7 +38,7 @@ from dpdist.publish.released import ReleasedObject
 
 FILE = "measurements.parquet"
 COLUMNS: dict[str, tuple[pa.DataType, str]] = {
-    "set": (pa.int32(), "number of the synthetic set; 0 where one measurement serves all sets"),
+    "set": (pa.int32(), "number of the synthetic set, the first of nested ones; 0 where one measurement serves all sets"),
     "table": (pa.string(), "the table that the figure is of; null where it serves all tables"),
     "statistic": (pa.string(), "the sum over the cell's records that was measured; its definition stands in the metadata"),
     "measurement": (pa.int64(), "number of the noisy figure; cells of one number were measured together, as one sum"),
@@ -47,7 +48,8 @@ COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "lattice": (pa.float64(), "the value is a multiple of it"),
     "sensitivity": (
         pa.float64(),
-        "what was divided by epsilon to give the scale, or, under Gaussian noise, the L2 distance",
+        "how far one unit moves the sums that share an epsilon, in L1; under Gaussian noise in L2. Over their epsilon it "
+        "is the Laplace scale; the law truncated to a domain has a larger scale, which pays for the truncation",
     ),
     "centre": (pa.float64(), "of the outcome's clipping interval"),
     "weight_cap": (pa.float64(), "the weight at which records were clipped"),
@@ -126,10 +128,12 @@ _BY_LENGTH = sorted(DEFINITIONS.items(), key=lambda each: -len(each[0]))
 
 
 def _rows(release: ReleasedObject) -> Iterator[dict[str, Any]]:
+    """Sets of one noise are told once, under the number of the first."""
     number, once = 0, isinstance(release.model(0), ReferenceCells | SanitizedLognormal | NoisyTables)
+    each = len(release.sets) // release.job.mechanism.noises(release.job)
     for stratum in range(len(release.frame.stratum_labels)):
         model = release.model(stratum)
-        for k in range(1 if once else len(release.sets)):
+        for k in range(0, 1 if once else len(release.sets), each):
             for figures in _figures_of(release, model, stratum, release.theta(model, stratum, k)):
                 own = list(_of(release, figures, 0 if once else k + 1, number))
                 yield from own
@@ -263,6 +267,24 @@ def _sufficient(release: ReleasedObject, model: Sanitized, stratum: int, theta: 
         )
 
 
+def _partition(release: ReleasedObject, model: PartitionCounts, stratum: int, theta: Draws) -> Iterator[Figures]:
+    """With weights the sum of 1 − v, then the counts of every layer; a node's cell has the levels that all of it shares."""
+    whole, cap = _cells(release, model, stratum)[0], None if model.weights is None else model.weights[1]
+    tree, absent, counts = model.measured(theta)
+    moved = 2.0 if release.job.budget.adjacency == "substitution" else 1.0
+    summed = [("1 - v", [dict[str, str]()], absent)] if len(absent) else []
+    layers = [("v", cells, values) for cells, values in zip(model.named(tree), counts, strict=True)]
+    for statistic, cells, values in (*summed, *layers):
+        yield Figures(
+            [{**whole, **cell} for cell in cells],
+            [statistic],
+            values[:, None],
+            [model.scale],
+            lambda *_: (None, cap, None),
+            sensitivity=moved,
+        )
+
+
 def _of_bounds(model: Sanitized) -> tuple[float | None, float | None, float | None]:
     """Centre and half width of the public bounds, of logarithms under a lognormal law; the weight's upper bound."""
     cap = None if model.weights is None else model.weights[1]
@@ -296,6 +318,7 @@ MEASURED: dict[type, Callable[[ReleasedObject, Any, int, Draws], Iterator[Figure
     SanitizedLognormal: _sanitized,
     Moments: _sufficient,
     LevelCounts: _sufficient,
+    PartitionCounts: _partition,
     Marginals: _marginals,
 }
 """Models whose released object is noisy figures, and how these are told."""

@@ -106,7 +106,7 @@ def _model(release: ReleasedObject) -> dict[str, Any]:
 def _density(release: ReleasedObject) -> str:
     job = release.job
     outcomes = (", log " if family_facts(job).logs else ", ").join(job.outcomes)
-    density = (words_of(job).density or FAMILIES[job.likelihood.family].density).format(
+    density = (words_of(job).density_of(release) or FAMILIES[job.likelihood.family].density).format(
         outcome=outcomes, weight=job.survey.weight
     )
     given = ", given the predictors" if job.predictors else ""
@@ -134,7 +134,7 @@ def _public(release: ReleasedObject) -> list[str]:
             also = ", and noisy histograms that are part of this one" if binned else ""
             what = f"an earlier release (its manifest's checksum stands under reference){also}"
         elif binned:
-            what = "noisy histograms that are part of this release"
+            what = "points made of noisy histograms; the noisy counts themselves are not published"
         facts.append(f"the reference, {what}")
     if release.facts:
         what = VERBATIM if _on_a_file(release) else "points of the earlier release, as they were"

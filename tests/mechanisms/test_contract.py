@@ -35,6 +35,9 @@ NOISY = [
     "modips-zero_out-sufficient",
     "modips-bounded",
     "modips-nested",
+    "flat_laplace-substitution-partition",
+    "universal_histogram-zero_out-partition",
+    "steps-zero_out-partition",
     "weighted_marginals-chosen",
     "weighted_marginals-named",
 ]

@@ -28,6 +28,7 @@ from dpdist.mechanisms.modips.release import Sanitized
 from dpdist.mechanisms.modips.sensitivity import UNIT, renormalised_loss, scale
 from dpdist.mechanisms.modips.truncation import clamped, truncated
 from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.models.protocol import Draws
 from dpdist.publish.standard_errors import normal_variance
 from dpdist.sampling.exact import ExactSampler
 
@@ -37,7 +38,7 @@ dataset: modips
 period: "2021"
 columns:
   field: {{levels: [arts, law, medicine]}}
-  y: {{bounds: {bounds}, outside: clip{column}}}
+  y: {{bounds: {bounds}{column}}}
   weight: {{bounds: [1, 50], outside: clip}}
 survey: {{{survey}}}
 outcome: y
@@ -48,11 +49,12 @@ tables:
   - {{name: one, by: [{by}], statistics: [count, {{mean: y}}]}}
 """
 WEIGHTED, PLAIN = "weight: weight", ""
-WHOLE = ", whole: true"
+CLIPPED = ", outside: clip"
+WHOLE = CLIPPED + ", whole: true"
 
 
 def text(said: str = ", law: normal", **other: object) -> str:
-    plain = {"bounds": "[-4, 4]", "column": "", "survey": WEIGHTED, "epsilon": "1", "sets": 1, "by": "field"}
+    plain = {"bounds": "[-4, 4]", "column": CLIPPED, "survey": WEIGHTED, "epsilon": "1", "sets": 1, "by": "field"}
     return JOB.format(said=said, **(plain | {"adjacency": "zero_out"} | other))
 
 
@@ -71,7 +73,7 @@ def modelled(said: Job, sizes: tuple[int, ...] = (200, 200, 200)) -> Sanitized:
 def records(cell: Any, y: Any, w: Any) -> Records:
     n = len(cell)
     return Records(
-        np.arange(n), np.asarray(cell, np.int32), np.asarray(y, float), np.asarray(w, float), np.full(n, -1, np.int32), None
+        np.arange(n), np.asarray(cell, np.int32), np.asarray(y, float), np.asarray(w, float), np.full(n, -1, np.int32)
     )
 
 
@@ -212,10 +214,9 @@ def test_a_record_that_is_switched_off_leaves_no_trace_and_sums_lie_in_their_dom
     model, file = modelled(job()), survey(1)
     off = np.where(np.arange(len(file)) < 5, 0.0, 1.0)
     kept = file.take(np.arange(5, len(file)))
-    cell = file.frame[:5]
-    sums = model.statistics(file, off)
-    assert sums[3:] == pytest.approx(model.statistics(kept, np.ones(len(kept)))[3:], abs=0.5)
-    assert (cell == 0).all()
+    assert (model.statistics(file, off) == model.statistics(kept, np.ones(len(kept)))).all()
+    none = model.statistics(file.part(0, 1), np.zeros(1))
+    assert (none == 0.0).all(), "1 − v too: its distance from any record is that record's norm"
     for extreme in (-4.0, 4.0):
         whole = model.statistics(records(file.frame, np.full(600, extreme), np.full(600, 1.0)), np.ones(600))
         assert (whole >= model.domain[0]).all()
@@ -326,10 +327,30 @@ def test_counts_of_levels_have_the_dirichlet_posterior() -> None:
     said = job(", law: multinomial", survey=PLAIN, **LEVELS)
     model, sums = modelled(said), UNIT * np.array([100, 50, 50, 0] * 3, dtype=float)
     theta = model.draw(sums, 4000, np.random.default_rng(1))
-    assert theta["probability"][:, 0].mean(axis=0) == pytest.approx(np.array([101, 51, 51, 1]) / 204, abs=0.003)
+    assert theta["probability"][:, 0].mean(axis=0) == pytest.approx(np.array([100.25, 50.25, 50.25, 0.25]) / 201, abs=0.003)
     y, w = model.simulate(theta, np.zeros(5000, np.int32), np.random.default_rng(2))  # type: ignore[attr-defined]
     assert set(y) <= {0.0, 1.0, 2.0, 3.0}
     assert (w == 1).all()
+
+
+def test_many_levels_weigh_no_more_than_one_record() -> None:
+    """50 records of a cell at the last of 100 levels: the mean stays there. A prior of one record a level halved it."""
+    model = modelled(job(", law: multinomial", bounds="[0, 99]", column=WHOLE, survey=PLAIN), (50,))
+    file = records(np.zeros(50), np.full(50, 99.0), np.ones(50))
+    theta = model.draw(model.statistics(file, np.ones(50)), 2000, np.random.default_rng(1))
+    assert model.expect(theta)[1].mean() == pytest.approx(99.0, rel=0.015)  # type: ignore[attr-defined]
+
+
+def test_noise_on_empty_levels_does_not_add_up() -> None:
+    """200 records at five of 100 levels, noise of scale 1. Cut off at 0, noise would be worth 50 records or so."""
+    model = modelled(job(", law: multinomial", bounds="[0, 99]", column=WHOLE, survey=PLAIN), (200,))
+    sums = np.zeros(100)
+    sums[90:95] = 40.0
+    rng = np.random.default_rng(2)
+    noisy = np.clip(sums + rng.laplace(size=(300, 100)), 0, 200)
+    found = model.expect(Draws({**model.laws(noisy * UNIT, rng)}))[1].mean()  # type: ignore[attr-defined]
+    assert found == pytest.approx(92.0, rel=0.03)
+    assert (noisy @ np.arange(100) / noisy.sum(axis=1)).mean() < 92.0 * 0.93
 
 
 @pytest.mark.parametrize("said", [", law: normal", ", law: normal, location: main_effects", ", law: multinomial"])
@@ -424,6 +445,16 @@ def test_a_release_is_near_the_direct_estimates_and_says_what_was_measured(tmp_p
     assert measured.scale.unique() == pytest.approx([0.15])
 
 
+def test_a_sum_that_nested_sets_share_is_listed_once(tmp_path: Path) -> None:
+    frame_of(survey(1, 60)).to_parquet(tmp_path / "file.parquet")
+    said = RUN.replace("law: normal", "law: normal, nested: 2").replace("sets: 3", "sets: 4")
+    nested = parse_job(said.format(levels=json.dumps(list(CELLS)), epsilon="30", strata=""))
+    dpdist.run(nested, tmp_path / "ws", input=tmp_path / "file.parquet")
+    measured = pd.read_parquet(tmp_path / "ws" / "public" / "measurements.parquet")
+    assert measured.groupby("set").size().to_dict() == {1: 7, 3: 7}
+    assert measured.measurement.is_unique
+
+
 @pytest.mark.parametrize("case", ["one record", "constant", "heavy"])
 def test_odd_files_have_a_release(tmp_path: Path, case: str) -> None:
     """One record a cell, a constant column, weights over the bound: sums are bounded whatever the records hold."""
@@ -488,6 +519,8 @@ def test_published_intervals_hold_the_mean_with_one_set_too(truncation: str) -> 
 
 # Jobs that are refused
 
+CODED = {"bounds": "[0, 3], codes: {a: 0, b: 1.4, c: 3}", "column": ""}
+
 
 @pytest.mark.parametrize(
     ("said", "other", "told"),
@@ -499,6 +532,10 @@ def test_published_intervals_hold_the_mean_with_one_set_too(truncation: str) -> 
         (", law: multinomial", {"bounds": "[0, 3]"}, "whole numbers, or coded levels"),
         (", law: multinomial", {"bounds": "[0, 9999]", "column": WHOLE}, "10,000 levels"),
         (", law: bernoulli", {"bounds": "[0, 2]", "column": WHOLE}, "the values 0 and 1"),
+        (", law: multinomial", {"bounds": "[0.5, 9]", "column": WHOLE}, "write whole bounds"),
+        (", law: multinomial", CODED, "'b' is coded 1.4"),
+        (", law: normal", {"bounds": "[-1e308, 1.7e308]"}, "no number can hold"),
+        (", law: lognormal", {"bounds": "[1, 1e300]"}, "no number can hold"),
         (", law: multinomial, location: main_effects", LEVELS, "probabilities for every cell"),
         (", law: multinomial, variance: 1", LEVELS, "only the normal law's variance"),
         (", law: normal", {"column": WHOLE}, "are not whole"),

@@ -11,7 +11,7 @@ from scipy.stats import norm, t
 from test_modips import Notes, records
 
 from dpdist.core.keys import Key
-from dpdist.core.records import Floats, Frame
+from dpdist.core.records import Floats, Frame, Records
 from dpdist.engine.in_memory import noise_of, run_rounds
 from dpdist.estimation.estimators import combine_sets
 from dpdist.job.loading import parse_job
@@ -58,6 +58,40 @@ def intervals(files: int, sets: int, truncation: str = "clamped", seed: int = 1)
         wide = t.ppf(0.975, total.df[0]) if np.isfinite(total.df[0]) else norm.ppf(0.975)
         found.append([total.value[0], total.standard_error[0], wide * total.standard_error[0]])
     return np.array(found)
+
+
+WEIGHTED = JOB.replace("outcome:", "  w: {{bounds: [1, 40], outside: clip}}\nsurvey: {{weight: w}}\noutcome:").replace(
+    "law: normal, variance: 1", "law: normal"
+)
+
+
+def weighted_intervals(files: int, factor: bool) -> Floats:
+    """As `intervals` of five sets at a large ε, from a sample whose weights vary within its cell; `factor`: W times the
+    weight's bound over the mean weight, as the statement says."""
+    job = parse_job(WEIGHTED.format(sets=5, truncation="clamped").replace('"1", adj', '"400", adj'))
+    model = builder_of(job).build(job, Frame({}, {}, np.array([N]), (), ()), slice(0, 1))
+    assert isinstance(model, Moments)
+    rows, found = np.zeros(N, np.int32), []
+    for number in range(files):
+        key = Key(bytes(31) + b"w").child(str(number))
+        rng = key.generator("file")
+        y, w = np.clip(rng.normal(size=N), -4.0, 4.0), np.where(rng.random(N) < 0.25, 40.0, 4.0)
+        file = Records(np.arange(N), rows, y, w, np.full(N, -1, np.int32))
+        rounds = MECHANISMS["modips"].protect(job, model, Notes(), None)
+        released = run_rounds(rounds, model, ExactSampler(1), key, "all", [file], noise=noise_of(key)).parameters
+        drawn = [model.simulate(theta, rows, key.generator("sets", set=k)) for k, theta in enumerate(released)]
+        means, variances = (np.array([[f(values)] for values, _ in drawn]) for f in (np.mean, np.var))
+        effect = 40.0 / drawn[0][1].mean() if factor else 1.0
+        total = combine_sets(means, variances * effect / N, float("inf"))
+        wide = t.ppf(0.975, total.df[0]) if np.isfinite(total.df[0]) else norm.ppf(0.975)
+        found.append([total.value[0], total.standard_error[0], wide * total.standard_error[0]])
+    return np.array(found)
+
+
+def test_sets_alone_cover_under_weights_with_the_factor_that_the_statement_names() -> None:
+    """Of 95 % intervals; without the factor W has no design effect, which is 1.8 here."""
+    assert covered(weighted_intervals(200, factor=True)) > 0.92
+    assert covered(weighted_intervals(200, factor=False)) < 0.92
 
 
 def covered(found: Floats) -> float:

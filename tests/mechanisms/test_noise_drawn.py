@@ -31,7 +31,14 @@ from dpdist.mechanisms.perturbed_histogram import protect as perturbed_histogram
 from dpdist.mechanisms.reference_tables import protect as reference_tables
 from dpdist.mechanisms.reference_tables.reference_summary import ReferenceSummary, summary_of
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
-from dpdist.mechanisms.reference_tables.statement import CLIPPED, CLIPPED_SECRET, SEVERAL, SEVERAL_SECRET
+from dpdist.mechanisms.reference_tables.statement import (
+    CLIPPED,
+    CLIPPED_BY_HISTOGRAMS,
+    CLIPPED_IN_STAGES,
+    CLIPPED_SECRET,
+    SEVERAL,
+    SEVERAL_SECRET,
+)
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.mechanisms.sanitized_lognormal import protect as sanitized_lognormal
 from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
@@ -237,12 +244,16 @@ def test_noise_a_fifth_too_small_is_caught(case: str, monkeypatch: pytest.Monkey
         ("secret", {CLIPPED_SECRET}),
         ("anywhere", {CLIPPED_SECRET}),
         ("secret, two", {SEVERAL_SECRET}),
+        ("binned", {CLIPPED_BY_HISTOGRAMS}),
+        ("refreshed", {CLIPPED_IN_STAGES}),
     ],
 )
 def test_the_statement_tells_of_the_scales_in_force(case: str, told: set[str]) -> None:
     job = CASES[case][0]
     assumptions = set(MECHANISMS[job.mechanism.name].promise(job).assumptions)
-    assert assumptions & {CLIPPED, SEVERAL, CLIPPED_SECRET, SEVERAL_SECRET} == told
+    scales = {CLIPPED, CLIPPED_BY_HISTOGRAMS, CLIPPED_IN_STAGES, SEVERAL, CLIPPED_SECRET, SEVERAL_SECRET}
+    assert assumptions & scales == told
+    assert len(set(map(len, scales))) == len(scales), "each is its own text"
 
 
 @pytest.mark.parametrize(

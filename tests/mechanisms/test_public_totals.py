@@ -115,6 +115,27 @@ def test_totals_that_contradict_each_other_are_refused(folder: Path, rakes: str,
         dpdist.validate(job(folder, f"rake: [{rakes}]\n"))
 
 
+def with_level(old: str, new: str, *said: str) -> Job:
+    return dpdist.parse_job((JOB + "".join(said)).replace(old, new))
+
+
+def test_levels_that_hold_a_slash_are_summed_as_levels() -> None:
+    """Totals by sex, and by sex and a field named "arts / music", agree. Control: with 1 more in the field they do not."""
+    cells = "f / arts / music: 4, f / law: 5, f / medicine: 6, m / arts / music: 7, m / law: 8, m / medicine: {}"
+    rake = "rake: [{{by: [sex], totals: {{f: 15, m: 24}}}}, {{by: [sex, field], totals: {{{}}}}}]\n"
+    with_level("levels: [arts, ", "levels: [arts / music, ", rake.format(cells.format(9)))
+    with pytest.raises(JobError, match="sum to 25 in m, those of sex to 24"):
+        with_level("levels: [arts, ", "levels: [arts / music, ", rake.format(cells.format(10)))
+
+
+def test_combinations_of_one_label_are_refused() -> None:
+    """Field "a / b" and sex "f" read as field "a" and sex "b / f" does."""
+    rake = "rake: [{by: [field, sex], totals: {a / b / f: 1}}]\n"
+    text = (JOB + rake).replace("[arts, law, medicine]", "[a, a / b]").replace("levels: [f, m]", "levels: [f, b / f]")
+    with pytest.raises(JobError, match="'a / b / f' is two combinations of levels"):
+        dpdist.parse_job(text)
+
+
 def test_totals_that_weights_within_their_bounds_cannot_have_are_refused(folder: Path) -> None:
     """3,000 records of weights up to 3,000. Control: one unit less is allowed."""
     too_many = "rake: [{by: [], totals: {Total: 9000001}}]\n"

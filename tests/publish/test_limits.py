@@ -93,7 +93,9 @@ def test_no_cell_with_an_estimate_is_off_by_over_four_of_its_errors(space: Path,
     known = found["estimate"].notna()
     away = (found["estimate"] - direct(rows).reindex(found.index)) / found["standard_error"]
     assert away[known].abs().max() < 4.0
-    assert 0 < (~known).sum() < 5
+    hidden = {kind for _, kind in found.index[~known]}
+    assert "van" in hidden
+    assert len(hidden) <= 2
 
 
 def test_a_cell_without_an_estimate_has_limits_that_hold_it_and_so_has_what_is_made_of_it(

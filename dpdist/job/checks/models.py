@@ -29,7 +29,7 @@ def outcomes(job: Job) -> Iterator[Contradiction]:
         return
     if len(set(names)) < len(names):
         yield Contradiction(("outcome",), "an outcome is named twice", "delete one")
-    if family == "reference_cells" or mechanism.several_outcomes:
+    if mechanism.several_outcomes:
         if set(job.compare) & {"laplace_finest", "reference_only"}:
             found = f"laplace_finest and reference_only compare one outcome, and {len(names)} are named"
             yield Contradiction(("compare",), found, "leave them out, or name one outcome")

@@ -187,11 +187,15 @@ def raked_totals(job: Job) -> Iterator[Contradiction]:
         )
     if job.rake and job.survey.weight is None:
         yield Contradiction(("rake",), "without a weight column there are no weights to rake", "leave rake out")
+    whole = list[Rake]()
     for i, rake in enumerate(job.rake):
         if any(name not in job.columns or job.columns[name].levels is None for name in rake.by):
             continue
-        combinations = list(product(*(job.columns[n].levels or () for n in rake.by)))
-        labels = [" / ".join(map(str, levels)) or TOTAL for levels in combinations]
+        labels = [_label(combination) for combination in _combinations(job, rake)]
+        if twice := [label for label in labels if labels.count(label) > 1]:
+            found = f"'{twice[0]}' is two combinations of levels, as a level holds ' / '"
+            yield Contradiction(("rake", i, "by"), found, "rename the level in columns and data")
+            continue
         for label in rake.totals:
             if label not in labels:
                 near = get_close_matches(label, labels, n=1)
@@ -203,18 +207,19 @@ def raked_totals(job: Job) -> Iterator[Contradiction]:
             found = f"{len(missing)} of {len(labels)} combinations have no total, the first '{missing[0]}'"
             yield Contradiction(("rake", i, "totals"), found, "give the public total of every combination")
             continue
-        for other in job.rake[:i]:
-            yield from _disagreeing(i, rake, other)
+        for other in whole:
+            yield from _disagreeing(job, i, rake, other)
+        whole.append(rake)
 
 
 def _columns(rake: Rake) -> str:
     return ", ".join(rake.by) or "all records"
 
 
-def _disagreeing(i: int, rake: Rake, other: Rake) -> Iterator[Contradiction]:
+def _disagreeing(job: Job, i: int, rake: Rake, other: Rake) -> Iterator[Contradiction]:
     """Totals of two margins have the same sums by the columns that they share, and over all records."""
     shared = [name for name in rake.by if name in other.by]
-    own, others = (_summed(each, shared) for each in (rake, other))
+    own, others = (_summed(job, each, shared) for each in (rake, other))
     for levels in sorted(own.keys() & others.keys()):
         if abs(own[levels] - others[levels]) > 1e-6 * others[levels]:
             where = f" in {' / '.join(levels)}" if levels else ""
@@ -223,11 +228,19 @@ def _disagreeing(i: int, rake: Rake, other: Rake) -> Iterator[Contradiction]:
             return
 
 
-def _summed(rake: Rake, columns: Sequence[str]) -> dict[tuple[str, ...], float]:
+def _summed(job: Job, rake: Rake, columns: Sequence[str]) -> dict[tuple[str, ...], float]:
     """Totals by the levels of some of its columns."""
     sums: dict[tuple[str, ...], float] = {}
-    for label, total in rake.totals.items():
-        known = dict(zip(rake.by, label.split(" / "), strict=False))
-        levels = tuple(known.get(name, "") for name in columns)
-        sums[levels] = sums.get(levels, 0.0) + total
+    for combination in _combinations(job, rake):
+        known = dict(zip(rake.by, map(str, combination), strict=True))
+        levels = tuple(known[name] for name in columns)
+        sums[levels] = sums.get(levels, 0.0) + rake.totals[_label(combination)]
     return sums
+
+
+def _combinations(job: Job, rake: Rake) -> list[tuple[object, ...]]:
+    return list(product(*(job.columns[name].levels or () for name in rake.by)))
+
+
+def _label(combination: Sequence[object]) -> str:
+    return " / ".join(map(str, combination)) or TOTAL

@@ -1,4 +1,9 @@
-"""An outcome with public levels, given sanitised counts: a Dirichlet posterior by cell under the uniform prior."""
+"""An outcome with public levels, given sanitised counts: a Dirichlet posterior by cell.
+
+The prior is worth one record: 1/K for each of K levels, so that many levels weigh no more than few. Noisy counts are set to
+the nearest ones that are not negative and have the cell's Σv as their sum. Cut off at 0 alone, noise on many empty levels
+would add up.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +14,13 @@ import numpy as np
 
 from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Codes, Floats, Records
+from dpdist.estimation.simplex import nearest_on_simplex
 from dpdist.mechanisms.modips.release import Sanitized
 from dpdist.mechanisms.modips.sensitivity import UNIT
 from dpdist.models.protocol import Draws, Parameter
+
+PRIOR = 1.0
+"""Records that the prior is worth, over all levels of a cell."""
 
 
 @dataclass(frozen=True)
@@ -44,16 +53,16 @@ class LevelCounts(Sanitized):
         levels, v, cell = len(self.levels), self.entered(records, alpha), self.pattern(records.frame)
         level = np.clip(np.rint(records.outcome - self.levels[0]), 0, levels - 1).astype(np.int64)
         counts = np.bincount(cell * levels + level, weights=v, minlength=levels * len(self.labels))
-        return np.concatenate([self.absent(cell, v), counts])
+        return np.concatenate([self.absent(cell, alpha, v), counts])
 
     def laws(self, sums: Floats, rng: np.random.Generator) -> Mapping[str, Floats]:
-        """Counts are scaled to the cell's Σv where they have a sum above 0; otherwise all levels are equally likely."""
+        """Probabilities of levels; where all gammas are too small for float64, the level with the most has all of it."""
         start, levels = (0 if self.weights is None else len(self.count)), len(self.levels)
-        counts = np.maximum(sums[:, start:].reshape(len(sums), -1, levels), 0.0)
-        total = counts.sum(axis=2, keepdims=True)
-        share = np.divide(counts, total, out=np.full_like(counts, 1.0 / levels), where=total > 0.0)
-        gammas = rng.standard_gamma(1.0 + self.held(sums)[..., None] * share)
-        return {"probability": gammas / gammas.sum(axis=2, keepdims=True)}
+        counts = nearest_on_simplex(sums[:, start:].reshape(len(sums), -1, levels) / UNIT, self.held(sums))
+        gammas = rng.standard_gamma(PRIOR / levels + counts)
+        total = gammas.sum(axis=2, keepdims=True)
+        most = np.eye(levels)[counts.argmax(axis=2)]
+        return {"probability": np.divide(gammas, total, out=most, where=total > 0.0)}
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         """E(w|x) and E(wy|x), (draw, row)."""

@@ -63,7 +63,7 @@ class Moments(Sanitized):
         v, cell, cells = self.entered(records, alpha), self.pattern(records.frame), len(self.labels)
         first = np.bincount(cell, weights=np.rint(v * u), minlength=cells)
         second = [] if self.variance is not None else [np.rint(v * (u**2 - 0.5)).sum()]
-        return np.concatenate([self.absent(cell, v), first, second])
+        return np.concatenate([self.absent(cell, alpha, v), first, second])
 
     def laws(self, sums: Floats, rng: np.random.Generator) -> Mapping[str, Floats]:
         held = self.held(sums)

@@ -110,11 +110,11 @@ class Sanitized(OutcomeModel):
         whole = alpha * UNIT
         return np.rint(whole if self.weights is None else whole * np.minimum(records.weight / self.weights[1], 1.0))
 
-    def absent(self, cell: Codes, entered: Floats) -> Floats:
-        """Sums of 1 − v by cell; none without weights."""
+    def absent(self, cell: Codes, alpha: Floats, entered: Floats) -> Floats:
+        """Sums of 1 − v by cell, to which a record that is switched off adds nothing; none without weights."""
         if self.weights is None:
             return np.empty(0)
-        return np.bincount(cell, weights=UNIT - entered, minlength=len(self.labels)).astype(np.float64)
+        return np.bincount(cell, weights=np.rint(alpha * UNIT) - entered, minlength=len(self.labels)).astype(np.float64)
 
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
         """Released parameters: the sums as they stand, and laws drawn given them."""

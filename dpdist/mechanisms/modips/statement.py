@@ -49,9 +49,13 @@ WORDS = Words(
     errors=LAW_AGAIN,
     steps=(
         "parameters are drawn from the posterior given the noisy sums, which are set into their public ranges and then "
-        "taken as exact; synthetic outcomes follow the law of these parameters, with their cell's mean weight",
+        "taken as exact; synthetic outcomes follow the law of these parameters, with their cell's mean weight; the prior "
+        "of an outcome with K levels is worth one record of a cell, 1/K a level",
         "who analyses the synthetic sets alone has T = B/m + W with (m − 1)(1 + mW/B)² degrees of freedom; with one set "
         "the noise is in no estimate of T; of nested sets B is between the means of every sanitization's sets, and m the "
         "number of sanitizations",
+        "weights of the sample vary within cells and those of synthetic records do not, so that W lacks a design effect; "
+        "multiplied by the weight's public upper bound over the records' mean weight, W is no smaller than the sample's "
+        "own variance of a mean (Σw² is at most the bound times Σw)",
     ),
 )

@@ -18,7 +18,10 @@ from dpdist.mechanisms.reference_tables.reference_summary import ReferenceSummar
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.reference_tables.statement import (
     CLIPPED,
+    CLIPPED_BY_HISTOGRAMS,
+    CLIPPED_IN_STAGES,
     CLIPPED_SECRET,
+    FROM_HISTOGRAMS,
     FROM_REFERENCE,
     ONE_BUDGET,
     SEVERAL,
@@ -39,11 +42,12 @@ class ReferenceTables:
 
     def promise(self, job: Job) -> Promise:
         several = len(job.outcomes) > 1
-        public = (CLIPPED, SEVERAL, MOVES_UNKNOWN) if several else (CLIPPED, MOVES_UNKNOWN)
+        public = (_clipped(job), SEVERAL, MOVES_UNKNOWN) if several else (_clipped(job), MOVES_UNKNOWN)
         clipped = (SEVERAL_SECRET if several else CLIPPED_SECRET,) if job.sizes_secret else public
         tables = (ONE_BUDGET,) if len(job.tables) > 1 else ()
         guarantee = Strict(job.budget.adjacency, job.epsilon_per_set)
-        promise = promise_of(job, guarantee, *clipped, *tables, FROM_REFERENCE, *referred(job))
+        source = FROM_HISTOGRAMS if job.on_histograms else FROM_REFERENCE
+        promise = promise_of(job, guarantee, *clipped, *tables, source, *referred(job))
         if job.reference is None or job.reference.histogram is None:
             return promise
         first, rest = (budget_text(each) for each in (job.reference.histogram.epsilon, job.epsilon_of_tables))
@@ -54,6 +58,13 @@ class ReferenceTables:
     ) -> Rounds:
         assert isinstance(model, ReferenceCells)
         return reference_tables(model, _known(job, model, learned), float(job.epsilon_per_set), recorder)
+
+
+def _clipped(job: Job) -> str:
+    """What bounds a record's part under public sizes, and the noise on it."""
+    if job.on_histograms:
+        return CLIPPED_BY_HISTOGRAMS
+    return CLIPPED_IN_STAGES if job.refreshes else CLIPPED
 
 
 def _known(job: Job, model: ReferenceCells, learned: ReferenceSummary | None) -> ReferenceSummary | Histograms | Refresh:

@@ -47,7 +47,7 @@ class Sums(NamedTuple):
 
 def weight_bounds(job: Job) -> Span | None:
     """Public bounds of the weight (1 without one) in a job that has histograms alone in place of a reference."""
-    if job.reference is None or job.reference.histogram is None or job.refreshes:
+    if not job.on_histograms:
         return None
     return (job.columns[job.survey.weight].bounds if job.survey.weight is not None else None) or (1.0, 1.0)
 

@@ -3,7 +3,10 @@
 Shares p = softmax(θ) are fitted to noisy counts, whose errors have variance s² + n p_b and are taken as logistic (Laplace's
 noise has tails too), under a prior in which third differences of log p over neighbouring bins are small; how small is
 what is likeliest under these counts: the more noise there is, the nearer the shape is to a lognormal law on log-spaced
-bins. Bins of a single value are left to themselves. The covariance of the shares is the Laplace approximation's.
+bins. Beyond the last count that noise alone does not make, log p is concave, as in all laws from the lognormal's to
+Pareto's: public bounds may lie far beyond all records, and a tail free to rise would take noise for the heaviest of them.
+A bin of a single value is held to its neighbour alone, and loosely. The covariance of the shares is the Laplace
+approximation's.
 
 The prior has no second mode, as strata with other weights make one. Where the fit leaves a noisy count by more than noise
 and sampling explain, that bin and its neighbours have their noisy counts instead.
@@ -13,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 from scipy.linalg import block_diag
-from scipy.special import softmax
+from scipy.special import ndtri, softmax
 
 from dpdist.core.records import Floats
 from dpdist.mechanisms.reference_tables.histogram_bins import Bins
@@ -22,23 +25,27 @@ ROUGHNESS = (0.002, 0.01)
 """Prior deviations of a third difference of log p that are tried."""
 WIDTH = 10.0
 """Prior deviation of log p about its mean."""
-UNEXPLAINED = 6.0
-"""Deviations between a noisy count and the fit that noise and sampling do not make: of Laplace noise, 2 in 10,000 bins."""
-EM_STEPS = 60
+JUMP = 1.5
+"""Prior deviation of the difference in log p between a bin of a single value and the one beside it."""
+BENT = 0.005
+"""Prior deviation of a second difference of log p that is above 0, in the tail."""
+ALARM = 1e-4
+"""Chance, of a whole histogram, that noise and sampling carry one of its counts so far from the fit."""
+FIT_STEPS = 60
 CLOSE = 1e-6
 
 
 def smoothed(noisy: Floats, total: float, variance: float, bins: Bins) -> tuple[Floats, Floats]:
     """Shares (bin,) and their covariance (bin, bin), from noisy counts of `total` records; `variance` is the noise's."""
-    tried = [_fit(noisy, total, variance, _penalty(bins, roughness)) for roughness in ROUGHNESS]
+    tail = _tail(noisy, variance, bins)
+    tried = [_fit(noisy, total, variance, _penalty(bins, roughness), tail) for roughness in ROUGHNESS]
     _, share, covariance = max(tried, key=lambda found: found[0])
     return _as_counted(noisy, total, variance, share, covariance)
 
 
 def _as_counted(noisy: Floats, total: float, variance: float, share: Floats, covariance: Floats) -> tuple[Floats, Floats]:
     """The fit, but for bins that it does not explain: they have their noisy counts, and those counts' variance."""
-    residual, spread = noisy - total * share, variance + total * share
-    missed = np.abs(residual) > UNEXPLAINED * np.sqrt(spread)
+    missed = np.abs(noisy - total * share) > _explained(share, total, variance)
     if not missed.any():
         return share, covariance
     counted = np.convolve(missed, np.ones(3), mode="same") > 0
@@ -50,8 +57,15 @@ def _as_counted(noisy: Floats, total: float, variance: float, share: Floats, cov
     return mended / scale, turned @ covariance @ turned.T
 
 
-def _fit(noisy: Floats, total: float, variance: float, penalty: Floats) -> tuple[float, Floats, Floats]:
-    """Log evidence (but for a constant), shares and covariance."""
+def _explained(share: Floats, total: float, variance: float) -> Floats:
+    """How far noise and sampling carry counts, (bin,): half of ALARM for the Laplace noise and half for the sampling, each
+    shared by the bins. Noise that is as heavy-tailed as Laplace's is often 6 of its deviations away somewhere."""
+    chance = 0.5 * ALARM / len(share)
+    return np.asarray(-np.sqrt(variance / 2.0) * np.log(chance) - ndtri(0.5 * chance) * np.sqrt(total * share))
+
+
+def _fit(noisy: Floats, total: float, variance: float, penalty: Floats, tail: Floats) -> tuple[float, Floats, Floats]:
+    """Log evidence (but for a constant), shares and covariance; `tail` θ is to be at most 0."""
     theta = np.log(np.maximum(noisy, 1.0 + np.sqrt(variance) / 10.0))
     theta, scale = theta - theta.mean(), _scale(variance, noisy)
 
@@ -59,15 +73,18 @@ def _fit(noisy: Floats, total: float, variance: float, penalty: Floats) -> tuple
         residual = noisy - total * softmax(theta)
         misfit = np.log(scale) + 2.0 * np.logaddexp(0.0, -np.abs(residual) / scale)
         misfit += np.abs(residual) / scale
-        return float(misfit.sum() + 0.5 * theta @ penalty @ theta)
+        bent = np.maximum(tail @ theta, 0.0) / BENT
+        return float(misfit.sum() + 0.5 * (theta @ penalty @ theta + bent @ bent))
 
-    for _ in range(EM_STEPS):
+    for _ in range(FIT_STEPS):
         p = softmax(theta)
         rate, expected = np.diag(p) - np.outer(p, p), total * p
         slope = total * rate
         pull = np.tanh((noisy - expected) / (2.0 * scale)) / scale
-        held = penalty + slope.T @ (slope / (3.0 * scale**2)[:, None])
-        step, length = np.linalg.solve(held, slope.T @ pull - penalty @ theta), 1.0
+        bent = tail[tail @ theta > 0.0] / BENT
+        prior = penalty + bent.T @ bent
+        held = prior + slope.T @ (slope / (3.0 * scale**2)[:, None])
+        step, length = np.linalg.solve(held, slope.T @ pull - prior @ theta), 1.0
         while loss(theta + length * step, scale) > loss(theta, scale) and length > CLOSE:
             length /= 2.0
         theta = theta + length * step
@@ -75,7 +92,20 @@ def _fit(noisy: Floats, total: float, variance: float, penalty: Floats) -> tuple
         if np.abs(step).max() < CLOSE**0.5:
             break
     evidence = 0.5 * np.linalg.slogdet(penalty)[1] - 0.5 * np.linalg.slogdet(held)[1] - loss(theta, scale)
-    return float(evidence), softmax(theta), rate @ np.linalg.inv(held) @ rate
+    # A wall is no knowledge: where the tail leans on it, errors are those without it.
+    return float(evidence), softmax(theta), rate @ np.linalg.inv(held - bent.T @ bent) @ rate
+
+
+def _tail(noisy: Floats, variance: float, bins: Bins) -> Floats:
+    """Second differences of log p, (difference, bin), in the upper tail: from the last count that noise alone does not
+    make; and in the lower tail where values may be negative."""
+    wide = np.flatnonzero(bins.left < bins.right)
+    sure = wide[noisy[wide] > _explained(np.zeros(len(noisy)), 0.0, variance)[wide]]
+    if not len(sure):
+        return np.zeros((0, len(noisy)))
+    middle = np.arange(wide[0] + 1, wide[-1])
+    middle = middle[(middle >= sure[-1]) | ((middle <= sure[0]) & (bins.left[0] < 0.0))]
+    return np.asarray(np.eye(len(noisy))[middle - 1] - 2.0 * np.eye(len(noisy))[middle] + np.eye(len(noisy))[middle + 1])
 
 
 def _scale(variance: float, count: Floats) -> Floats:
@@ -92,4 +122,5 @@ def _penalty(bins: Bins, roughness: float) -> Floats:
         size = len(own)
         rough = np.diff(np.eye(size), n=3, axis=0) if own.all() and size > 3 else np.zeros((1, size))
         blocks.append(rough.T @ rough / roughness**2)
-    return np.asarray(block_diag(*blocks)) + np.eye(len(wide)) / WIDTH**2
+    jumps = (np.eye(len(wide))[ends] - np.eye(len(wide))[ends - 1]) / JUMP
+    return np.asarray(block_diag(*blocks)) + jumps.T @ jumps + np.eye(len(wide)) / WIDTH**2

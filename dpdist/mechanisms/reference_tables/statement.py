@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from dpdist.estimation.weighted_points import REFERENCE_FILE
 from dpdist.job.mechanisms import ReferenceTables
 from dpdist.mechanisms.reference_tables.donors import DONORS, FEWEST
@@ -17,6 +19,8 @@ CLIPPED = (
     "and other values at the same x by at most 2; both have discrete Laplace noise of that scale over ε; margins are sums "
     "of cells"
 )
+CLIPPED_IN_STAGES = CLIPPED.replace("over ε;", "over ε₁, what histograms leave of ε;")
+CLIPPED_BY_HISTOGRAMS = CLIPPED_IN_STAGES.replace("the reference and", "noisy histograms and")
 CLIPPED_SECRET = (
     "a record enters one finest cell by 1 − v, v(1 + c)/2 and v(1 − c)/2, v its weight and c its centred outcome, clipped "
     "at limits that the reference alone fixed; they are at least 0 and sum to 1, so adding or removing a record moves the "
@@ -38,6 +42,11 @@ ONE_BUDGET = "all tables are sums of the same finest cells, so that one budget s
 FROM_REFERENCE = (
     "limits, units, clipping's inverse and the tails beyond the limits come from the reference alone; where the current "
     "file's shape is another, beyond a scale of weights and of outcomes, the estimates' bias is in no standard error"
+)
+FROM_HISTOGRAMS = (
+    "limits, and what estimates hold beyond them, come from the noisy histograms alone. Errors hold their noise and, as a "
+    "bias, half of what a group's histogram has beyond the limits. A cell's own tail may be farther from its group's, "
+    "and weights and outcomes may depend on each other there: that part of the bias is in no standard error"
 )
 SPLIT = "; sequential within a set: ε₀ = {} for the histograms that fix the limits, ε₁ = {} for the table"
 DONATED = (
@@ -82,6 +91,14 @@ TAILS_BORROWED = (
     "reference's tails that complete them, how unlike cells are that borrow a shape of each other, and noise; a change of "
     "shape since the reference is not in it"
 )
+BY_REFERENCE = (
+    "noisy sums of {weight} and of its product with {outcome}, clipped where a reference tells, in every finest cell"
+)
+BY_HISTOGRAMS = BY_REFERENCE.replace("a reference tells", "noisy histograms tell")
+TAILS_OF_HISTOGRAMS = (
+    "estimator `parameters`: composition of the sample over cells, sampling error, noise of sums and histograms, and "
+    "half of what the histograms have beyond the limits"
+)
 RECORDS_AGREE = (
     "estimator `records`: synthetic records agree with the table from parameters and have its error; synthesis adds none"
 )
@@ -94,6 +111,12 @@ class ReferenceWords(Words):
     entries: Mapping[str, str] = field(
         default_factory=lambda: {"microdata": MICRODATA, "not_identified": NOT_IDENTIFIED, "drift": DRIFT}
     )
+
+    def density_of(self, release: ReleaseView) -> str:
+        return BY_HISTOGRAMS if looked_through(release) else self.density
+
+    def errors_of(self, release: ReleaseView) -> str:
+        return TAILS_OF_HISTOGRAMS if looked_through(release) else self.errors
 
     def post_processing(self, release: ReleaseView) -> list[str]:
         assert isinstance(release.job.mechanism, ReferenceTables)
@@ -115,13 +138,14 @@ def looked_through(release: ReleaseView) -> bool:
 
 
 def publicly_limited(release: ReleaseView) -> tuple[int, int]:
-    """Cells that public bounds alone limit, and all cells."""
-    (low, high), weight = release.job.outcome_column.bounds or (0.0, 1.0), release.job.survey.weight
+    """Cells that public bounds alone limit, in the weight and in every outcome, and all cells."""
+    bounds = [column.bounds or (0.0, 1.0) for column in release.job.outcome_columns.values()]
+    width, weight = np.array([high - low for low, high in bounds]), release.job.survey.weight
     most = (release.job.columns[weight].bounds or (0.0, 1.0))[1] if weight is not None else 0.0
-    wide, cells, outcomes = 0, 0, len(release.job.outcomes)
+    wide, cells, outcomes = 0, 0, len(bounds)
     for stratum in range(len(release.frame.stratum_labels)):
         limits = release.theta(release.model(stratum), stratum, 0)["limits"][0]
-        whole = 2.0 * limits[:, outcomes + 1] >= high - low
+        whole = (2.0 * limits[:, outcomes + 1 :] >= width).all(axis=1)
         wide, cells = wide + int(((limits[:, outcomes] >= most) & whole).sum()), cells + len(limits)
     return wide, cells
 
@@ -139,9 +163,7 @@ def _donors(release: ReleaseView) -> str:
 
 
 WORDS = ReferenceWords(
-    density=(
-        "noisy sums of {weight} and of its product with {outcome}, clipped where a reference tells, in every finest cell"
-    ),
+    density=BY_REFERENCE,
     errors=TAILS_BORROWED,
     errors_of_records=RECORDS_AGREE,
 )

@@ -1,0 +1,26 @@
+"""What an outcome with levels must say: whole numbers between whole public bounds, or texts with whole codes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dpdist.job.contradiction import Contradiction
+from dpdist.job.data import Column
+
+
+def levels_between(column: Column) -> int:
+    """How many whole numbers lie between the public bounds; 0 without bounds."""
+    return int(column.bounds[1] - column.bounds[0]) + 1 if column.bounds is not None else 0
+
+
+def against_levels(outcome: str, column: Column, who: str) -> Iterator[Contradiction]:
+    """What makes levels of an outcome that are not told apart, or not met: `who` has them."""
+    path = ("columns", outcome)
+    if column.codes is None and not column.whole:
+        yield Contradiction((*path, "whole"), f"{who} has whole numbers, or coded levels", "add whole: true, or codes")
+    if column.bounds is not None and not all(float(end).is_integer() for end in column.bounds):
+        found = f"{who} has the whole numbers between the bounds, to which values beyond are set"
+        yield Contradiction((*path, "bounds"), found, "write whole bounds")
+    if wrong := [text for text, code in (column.codes or {}).items() if not float(code).is_integer()]:
+        found = f"'{wrong[0]}' is coded {(column.codes or {})[wrong[0]]:g}, and {who} has whole levels"
+        yield Contradiction((*path, "codes"), found, "code the texts 0, 1, 2, …")

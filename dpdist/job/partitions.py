@@ -1,0 +1,181 @@
+"""What a job may say of noisy counts over a partition: `flat_laplace`, `universal_histogram` and `steps`.
+
+Outcomes are attributes of a record. Their cross is a partition of the records into cells. A tree reaches it layer by layer,
+and every layer has noisy counts of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from math import prod
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+
+from dpdist.job.coded import against_levels, levels_between
+from dpdist.job.contradiction import Contradiction, declared
+from dpdist.job.mechanism import Noisy
+from dpdist.job.names import Statistics
+from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Budget, ColumnName
+from dpdist.job.view import JobView
+
+MOST_CELLS = 200_000
+"""Of the cross of all outcomes, in every stratum."""
+Bins = Annotated[int, Field(ge=2, le=1_000)]
+Group = Annotated[tuple[ColumnName, ...], BeforeValidator(lambda said: (said,) if isinstance(said, str) else said)]
+"""One outcome, or several that split a layer together."""
+
+
+class Partitioned(Noisy):
+    """Noisy counts over the cross of all outcomes, and records from them."""
+
+    bins: dict[ColumnName, Bins] = Field(
+        default={}, description="of outcomes without levels: into how many equal bins their public bounds are cut"
+    )
+    statistics: ClassVar[Statistics | None] = "partition"
+    several_outcomes: ClassVar[bool] = True
+
+    def clips(self, job: JobView) -> bool:
+        return True
+
+    def levels(self, job: JobView) -> tuple[int, ...]:
+        """Levels or bins of every outcome that is declared, public."""
+        return tuple(self.bins.get(name) or levels_between(job.columns[name]) for name in declared(job))
+
+    def layers_of(self, job: JobView) -> int:
+        """Layers with noisy counts; the last one has all cells."""
+        return 1
+
+    def selections(self, job: JobView) -> int:
+        """Layers whose nodes are split by an attribute that is selected under noise."""
+        return 0
+
+    @property
+    def selecting(self) -> Fraction:
+        """Part of a set's ε that selections have."""
+        return Fraction(0)
+
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
+        yield from super().contradictions(job)
+        for name in self.bins:
+            if name not in job.outcomes:
+                yield Contradiction(
+                    ("mechanism", "bins", name), f"'{name}' is no outcome", "name an outcome, or leave it out"
+                )
+            elif name in job.columns and (job.columns[name].whole or job.columns[name].codes is not None):
+                found = f"'{name}' has levels, and a bin is uniform within"
+                yield Contradiction(("mechanism", "bins", name), found, "leave it out")
+        whole = [name for name in declared(job) if name not in self.bins]
+        for name in whole:
+            column = job.columns[name]
+            if not column.whole and column.codes is None:
+                remedy = f"add whole: true or codes, or mechanism.bins: {{{name}: …}}"
+                found = f"'{self.name}' counts levels, and '{name}' has none"
+                yield Contradiction(("columns", name, "whole"), found, remedy)
+            else:
+                yield from against_levels(name, column, f"'{self.name}'")
+        yield from self._of_parts(job)
+        if len(declared(job)) == len(job.outcomes) and (cells := prod(self.levels(job))) > MOST_CELLS:
+            found = f"outcomes cross to {cells:,} cells, each with a noisy count"
+            yield Contradiction(("outcome",), found, f"take at most {MOST_CELLS:,}: leave outcomes out, or merge levels")
+
+    def _of_parts(self, job: JobView) -> Iterator[Contradiction]:
+        """Every layer's counts and selections have a part of ε that noise can be drawn for."""
+        if self.selecting >= 1:
+            yield Contradiction(
+                ("mechanism", "selection"), "nothing is left for counts", 'give a part below 1, as in "1/10"'
+            )
+            return
+        parts = [(1 - self.selecting) / self.layers_of(job)]
+        parts += [self.selecting / self.selections(job)] if self.selections(job) > 0 else []
+        if min(parts) * job.epsilon_per_set / job.most_records < LEAST_BUDGET <= job.epsilon_per_set / job.most_records:
+            found = f"a layer has less than 1e-6 of ε, and {TOO_LITTLE}"
+            yield Contradiction(("mechanism", "name"), found, "take fewer layers or sets, or a larger epsilon")
+
+
+class FlatLaplace(Partitioned):
+    """Every cell of the cross has one noisy count."""
+
+    name: Literal["flat_laplace"] = Field(description="a noisy count for every cell of the cross of all outcomes")
+
+
+class Layered(Partitioned):
+    """Noisy counts in several layers, each of which refines the one before."""
+
+    def _of_layers(self, job: JobView, layers: int, path: str) -> Iterator[Contradiction]:
+        if not 2 <= layers <= len(job.outcomes):
+            found = f"{layers} layers of {len(job.outcomes)} outcomes: every layer but the last splits by one or more"
+            yield Contradiction(
+                ("mechanism", path), found, "take at least 2 and at most as many as outcomes, or flat_laplace"
+            )
+
+
+class UniversalHistogram(Layered):
+    """The universal histogram, modified: outcomes split in a random order that is public, each in a layer of its own."""
+
+    name: Literal["universal_histogram"] = Field(
+        description="noisy counts layer by layer, outcomes in a random order that is public"
+    )
+    layers: int = Field(default=2, description="how many; the last one has all outcomes that are left")
+    order_seed: int = Field(default=0, ge=0, description="of the random order, which no record decides")
+
+    def layers_of(self, job: JobView) -> int:
+        return self.layers
+
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
+        yield from super().contradictions(job)
+        yield from self._of_layers(job, self.layers, "layers")
+
+
+class Steps(Layered):
+    """STEPS: outcomes split in the order of their importance, which the job names or AIC selects under noise."""
+
+    name: Literal["steps"] = Field(
+        description="noisy counts layer by layer, outcomes in the order that the job names, or that AIC selects under noise"
+    )
+    order: tuple[Group, ...] | None = Field(
+        default=None,
+        min_length=1,
+        description="outcomes by layer, the most important first, as in [voted, [age, sex]]; a last layer has the others",
+    )
+    layers: int | None = Field(
+        default=None, description="in place of an order: how many, splits being selected under noise"
+    )
+    selection: Budget | None = Field(
+        default=None, description='part of a set\'s ε for selections, as in "1/10" (the default); the rest is for counts'
+    )
+
+    @property
+    def selecting(self) -> Fraction:
+        return Fraction(0) if self.order is not None else self.selection or Fraction(1, 10)
+
+    def layers_of(self, job: JobView) -> int:
+        if self.order is None:
+            return self.layers or 1
+        return len(self.order) + (len(set(job.outcomes)) > sum(map(len, self.order)))
+
+    def selections(self, job: JobView) -> int:
+        return 0 if self.order is not None else max(0, self.layers_of(job) - 1)
+
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
+        yield from super().contradictions(job)
+        if (self.order is None) == (self.layers is None):
+            found = "the order of outcomes is named, or selected in a number of layers"
+            yield Contradiction(("mechanism", "order"), found, "give order or layers, one of them")
+        elif self.order is None:
+            yield from self._of_layers(job, self.layers or 1, "layers")
+        else:
+            yield from self._of_order(job, [name for group in self.order for name in group])
+        if self.selection is not None and self.order is not None:
+            yield Contradiction(("mechanism", "selection"), "a named order selects nothing", "leave it out")
+
+    def _of_order(self, job: JobView, named: list[str]) -> Iterator[Contradiction]:
+        for i, name in enumerate(named):
+            if name not in job.outcomes:
+                yield Contradiction(("mechanism", "order"), f"'{name}' is no outcome", "name outcomes alone")
+            if name in named[:i]:
+                yield Contradiction(("mechanism", "order"), f"'{name}' is named twice", "delete one")
+        if len(self.order or ()) == 1 and len(set(named)) == len(job.outcomes):
+            found = "the first layer has all outcomes, which is the flat Laplace"
+            yield Contradiction(("mechanism", "order"), found, "take flat_laplace, or put some outcomes behind others")

@@ -1,0 +1,38 @@
+"""Which attribute splits a node: the one with the least AIC under noise ([S], eq. 4 and lemma 1; METHODS §9)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.special import gammaln, xlogy
+
+from dpdist.core.records import Floats, Ints
+from dpdist.mechanisms.partitions.sensitivity import UNIT
+from dpdist.mechanisms.partitions.tree import codes_of, grown
+
+
+def aic(counts: Floats) -> Floats:
+    """2K − 2 log L of every row of counts (…, level), log L = g(n) − Σ g(c), g(c) = log Γ(c + 1) − c log c."""
+
+    def g(value: Floats) -> Floats:
+        return np.asarray(gammaln(value + 1.0) - xlogy(value, value))
+
+    return np.asarray(2.0 * counts.shape[-1] - 2.0 * (g(counts.sum(axis=-1)) - g(counts).sum(axis=-1)))
+
+
+def scores(cells: Floats, selected: Sequence[Ints], levels: Sequence[int]) -> Floats:
+    """AIC of every attribute in every node of the tree so far, (node, attribute), in whole units; infinite of attributes
+    that the node was split by. `cells` are in whole units."""
+    layers, used = grown(selected, levels)
+    nodes, codes = layers[-1], codes_of(levels)
+    found = np.empty(used.shape)
+    for each, number in enumerate(levels):
+        counts = np.bincount(nodes * number + codes[each], weights=cells, minlength=len(used) * number)
+        found[:, each] = np.rint(aic(counts.reshape(-1, number) / UNIT) * UNIT)
+    return np.where(used, np.inf, found)
+
+
+def least(known: Floats, noise: Floats) -> Ints:
+    """The attribute with the least noisy score in every node, (node,); of equal ones the first."""
+    return np.asarray((known + noise).argmin(axis=1))

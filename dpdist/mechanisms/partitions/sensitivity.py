@@ -1,0 +1,41 @@
+"""What one record moves in counts over a tree, in scores of attributes, and the noise for both ([S]; METHODS §9).
+
+Counts. A record has v = min(w, U)/U in [0, 1], 1 without weights, and lies in one node of every layer. It adds v to that
+node, and 1 − v to the sum that is measured with the first layer: an L1 norm of 1 in a layer at most. Switched off it adds
+nothing, so that a layer moves by 1. With other values at the same x it moves from one such point to another: by 2. Each of
+L layers has an equal part of ε, and discrete Laplace noise of scale 1 or 2 over that part.
+
+Scores. The AIC of an attribute with K levels in a node, whose counts are c_1..c_K with the sum n, is
+2K − 2 log L, log L = g(n) − Σ g(c_k), g(c) = log Γ(c + 1) − c log c: the multinomial likelihood at its maximum. K is the
+public number of levels. Let a record of weight v enter level j: log L changes by the integral of g'(n + t) − g'(c_j + t)
+over t from 0 to v. h(c) = g'(c) + 1 = ψ(c + 1) − log c falls from ∞ to 0, and its integral over [0, 1] is 1. As c_j ≤ n,
+the change lies between −1 and 0, and AIC rises by 0 to 2, for every attribute of that node.
+
+Selection. The attribute with the least noisy score is taken; noise is Laplace of scale b on every score. Whoever is taken
+stays so if the own noise is lower by the most that scores can move apart (report noisy max, Dwork & Roth 2014, claim 3.9).
+Switched off, a record lowers all scores of one node by 0 to 2: apart by 2, so b = 2/ε. Exchanged, it leaves one node and
+enters another, 2/b each, or moves scores of one node apart by 4: b = 4/ε. Nodes of a layer are disjoint, so that a layer
+has one cost. L layers need L − 1 selections, which share the selections' part of ε.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from dpdist.job import Adjacency
+
+UNIT = 2**20
+"""Counts and scores are whole multiples of 1/UNIT."""
+AIC_SENSITIVITY = Fraction(2)
+SLACK = Fraction(1, 2**10)
+"""What rounding errors of log Γ can add to a score's distance, in all files of up to 10⁹ records."""
+
+
+def count_scale(epsilon: Fraction, adjacency: Adjacency) -> Fraction:
+    """Scale of the noise on a layer's counts, in units, for the layer's ε."""
+    return (2 if adjacency == "substitution" else 1) * UNIT / epsilon
+
+
+def score_scale(epsilon: Fraction, adjacency: Adjacency) -> Fraction:
+    """Scale of the noise on scores, in units, for one layer's selections."""
+    return (2 if adjacency == "substitution" else 1) * (AIC_SENSITIVITY + SLACK) * UNIT / epsilon

@@ -1,0 +1,115 @@
+"""A tree over the cells of a cross, and counts that agree in all its layers ([S]; METHODS §9).
+
+A layer numbers its nodes, and says of every cell in which of them it lies. Every layer refines the one before, and the last
+has the cells themselves. Nodes may have different numbers of children, and branches other attributes, so that there is no
+need for the phantom categories of [S].
+
+Every node of every layer has a noisy count, all of one variance; the root's is noisy as well, or known. The least squares
+counts that agree (Hay et al. 2010) are found in two passes. From the cells up a node's own count y and the sum s of its
+children's estimates z are weighted by their precision, with V and V_s the variances in those of one noisy count:
+z = (V_s y + s)/(V_s + 1), V = V_s/(V_s + 1). From the root down a node is moved by its part of what its parent's children
+lack: z + (V/V_s)(parent − s). With b children each and L layers these are eq. (2) and (3) of [S].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdist.core.records import Floats, Ints
+from dpdist.estimation.simplex import nearest_on_simplices
+
+
+@dataclass(frozen=True)
+class Tree:
+    """`nodes` has for every layer the node of every cell, (cell,), from 0 in each layer."""
+
+    nodes: tuple[Ints, ...]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(int(layer.max()) + 1 for layer in self.nodes)
+
+    def sums(self, cells: Floats) -> tuple[Floats, ...]:
+        """Counts of every layer's nodes, from the cells'."""
+        return tuple(
+            np.bincount(layer, weights=cells, minlength=size).astype(np.float64)
+            for layer, size in zip(self.nodes, self.sizes, strict=True)
+        )
+
+    def parents(self) -> tuple[Ints, ...]:
+        """Of every layer's nodes, the node of the layer before; of the first layer the root."""
+        above = (np.zeros_like(self.nodes[0]), *self.nodes[:-1])
+        found = []
+        for layer, before, size in zip(self.nodes, above, self.sizes, strict=True):
+            parent = np.zeros(size, dtype=np.int64)
+            parent[layer] = before
+            found.append(parent)
+        return tuple(found)
+
+
+def codes_of(levels: Sequence[int]) -> Ints:
+    """Level of every attribute in every cell of the cross, (attribute, cell); the last one varies fastest."""
+    return np.indices(tuple(levels), dtype=np.int64).reshape(len(levels), -1)
+
+
+def split(nodes: Ints, by: Ints, codes: Ints) -> Ints:
+    """Nodes (cell,) split by an attribute of their own each, `by` (node,)."""
+    most = int(codes.max()) + 1
+    return np.asarray(np.unique(nodes * most + codes[by[nodes], np.arange(len(nodes))], return_inverse=True)[1])
+
+
+def ordered(layers: Sequence[Sequence[int]], levels: Sequence[int]) -> Tree:
+    """The tree whose layers split all nodes by the attributes that are named; the last one has all cells."""
+    codes, found = codes_of(levels), list[Ints]()
+    nodes = np.zeros(codes.shape[1], dtype=np.int64)
+    for names in layers:
+        for each in names:
+            nodes = split(nodes, np.full(nodes.max() + 1, each), codes)
+        found.append(nodes)
+    return Tree((*found, np.arange(codes.shape[1])))
+
+
+def grown(selected: Sequence[Ints], levels: Sequence[int]) -> tuple[tuple[Ints, ...], NDArray[np.bool_]]:
+    """Layers whose nodes were split by an attribute of their own each, from the root, which is the first; and which
+    attributes the last layer's nodes were split by, (node, attribute)."""
+    codes, used = codes_of(levels), np.zeros((1, len(levels)), dtype=np.bool_)
+    found = [np.zeros(codes.shape[1], dtype=np.int64)]
+    for by in selected:
+        nodes = split(found[-1], by, codes)
+        parent = np.zeros(nodes.max() + 1, dtype=np.int64)
+        parent[nodes] = found[-1]
+        used = used[parent]
+        used[np.arange(len(parent)), by[parent]] = True
+        found.append(nodes)
+    return tuple(found), used
+
+
+def chosen(selected: Sequence[Ints], levels: Sequence[int]) -> Tree:
+    """The tree of selected attributes; the last layer has all cells."""
+    layers = grown(selected, levels)[0]
+    return Tree((*layers[1:], np.arange(len(layers[0]))))
+
+
+def consistent(tree: Tree, noisy: Sequence[Floats], root: float, known: bool, ends: tuple[float, float] | None) -> Floats:
+    """Counts of the cells, (cell,), that agree with all layers; `known`: the root's count is exact.
+
+    With `ends` of the root's count none is negative: children are the nearest ones of which none is, and that have their
+    parent's count as their sum. Without, the counts are unbiased.
+    """
+    parents, first = tree.parents(), [np.asarray(noisy[-1])]
+    spread = [np.ones(len(noisy[-1]))]
+    for own, parent in zip(reversed([np.array([root]), *noisy[:-1]]), reversed(parents), strict=True):
+        total, variance = (np.bincount(parent, weights=each[-1], minlength=len(own)) for each in (first, spread))
+        first.append((variance * own + total) / (variance + 1.0))
+        spread.append(variance / (variance + 1.0))
+    above = np.array([root]) if known else first[-1]
+    above = above if ends is None else np.clip(above, *ends)
+    for z, v, parent in zip(reversed(first[:-1]), reversed(spread[:-1]), parents, strict=True):
+        children, variance = (np.bincount(parent, weights=each, minlength=len(above)) for each in (z, v))
+        level = z + (v / variance[parent]) * (above - children)[parent]
+        above = level if ends is None else nearest_on_simplices(level, parent, above)
+    return above

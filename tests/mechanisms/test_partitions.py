@@ -1,0 +1,465 @@
+"""Counts over a partition: layers that agree, what a record moves, what selections and counts cost ([S]; METHODS §9)."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_clamped import KEY, Notes
+
+import dpdist
+from dpdist.core.errors import DataError, JobError
+from dpdist.core.records import Floats, Frame, Records
+from dpdist.engine.in_memory import noise_of, run_rounds
+from dpdist.estimation.simplex import nearest_on_simplex, nearest_on_simplices
+from dpdist.job import Job
+from dpdist.job.loading import parse_job
+from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.partitions.release import PartitionCounts
+from dpdist.mechanisms.partitions.selection import aic, scores
+from dpdist.mechanisms.partitions.sensitivity import UNIT
+from dpdist.mechanisms.partitions.tree import Tree, chosen, consistent, ordered
+from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.sampling.exact import ExactSampler
+
+JOB = """
+dataset: votes
+period: "2020"
+columns:
+  voted: {{bounds: [0, 1], codes: {{"no": 0, "yes": 1}}}}
+  race: {{bounds: [0, 2], whole: true, outside: clip}}
+  age: {{bounds: [18, {oldest}], whole: true, outside: clip}}
+  pay: {{bounds: [0, 100], outside: clip}}
+  weight: {{bounds: [1, 50], outside: clip}}
+survey: {{{survey}}}
+outcome: {outcome}
+mechanism: {{{said}}}
+budget: {{epsilon: "{epsilon}", adjacency: {adjacency}}}
+synthetic_sets: {sets}
+tables:
+  - {{name: one, by: [], statistics: [count, {{mean: {first}}}]}}
+"""
+ALL, CODED = "[voted, race, age, pay]", "[voted, race, age]"
+BINS = ", bins: {pay: 5}"
+FLAT, UNIVERSAL = "name: flat_laplace", "name: universal_histogram, layers: 3, order_seed: 4"
+ORDERED, SELECTED = "name: steps, order: [voted, race]", "name: steps, layers: 3"
+
+
+def text(said: str = SELECTED, **other: object) -> str:
+    plain = {"survey": "weight: weight", "outcome": CODED, "epsilon": "1", "adjacency": "zero_out", "sets": 1, "oldest": 20}
+    both = plain | other
+    first = str(both["outcome"]).strip("[]").split(",")[0]
+    return JOB.format(said=said, first=first, **both)
+
+
+def job(said: str = SELECTED, **other: object) -> Job:
+    return parse_job(text(said, **other))
+
+
+def modelled(said: Job, n: int = 40) -> PartitionCounts:
+    model = builder_of(said).build(said, Frame({}, {}, np.array([n]), (), ()), slice(0, 1))
+    assert isinstance(model, PartitionCounts)
+    return model
+
+
+def records(outcomes: Any, weight: Any) -> Records:
+    values, n = np.asarray(outcomes, float).reshape(len(weight), -1), len(weight)
+    none = np.full(n, -1, np.int32)
+    return Records(np.arange(n), np.zeros(n, np.int32), values, np.asarray(weight, float), none)
+
+
+# Layers that agree
+
+
+def trees() -> list[Tree]:
+    """Unequal numbers of children, and branches that other attributes split."""
+    selected = (np.array([1]), np.array([0, 2, 2]))
+    return [ordered([], [6]), ordered([[2], [0]], [2, 3, 4]), ordered([[0, 1]], [2, 3, 4]), chosen(selected, [2, 3, 4])]
+
+
+@pytest.mark.parametrize("tree", trees())
+@pytest.mark.parametrize("known", [True, False])
+def test_counts_that_agree_are_the_least_squares_ones(tree: Tree, known: bool) -> None:
+    """Against a dense fit of all noisy counts, the known root with an enormous weight. Control: cells as noised."""
+    rng = np.random.default_rng(1)
+    noisy, root = [rng.normal(5.0, 3.0, size) for size in tree.sizes], 70.0
+    found = consistent(tree, noisy, root, known, None)
+    design = np.concatenate([np.eye(size)[layer].T for layer, size in zip(tree.nodes, tree.sizes, strict=True)])
+    heavy = 1e6 if known else 1.0
+    design, values = np.vstack([design, np.full(len(found), heavy)]), np.concatenate([*noisy, [heavy * root]])
+    assert found == pytest.approx(np.linalg.lstsq(design, values)[0], abs=1e-6)
+    assert np.abs(found - noisy[-1]).max() > 0.1
+    assert not known or found.sum() == pytest.approx(root, rel=1e-12)
+
+
+@pytest.mark.parametrize("tree", trees())
+def test_counts_that_agree_and_are_not_negative_sum_to_their_parents(tree: Tree) -> None:
+    rng = np.random.default_rng(2)
+    found = consistent(tree, [rng.normal(1.0, 4.0, size) for size in tree.sizes], 30.0, True, (30.0, 30.0))
+    assert (found >= 0).all()
+    assert (found == 0).any()
+    layers = tree.sums(found)
+    for parent, above, below in zip(tree.parents()[1:], layers, layers[1:], strict=False):
+        assert np.bincount(parent, weights=below) == pytest.approx(above, abs=1e-9)
+    assert layers[0].sum() == pytest.approx(30.0)
+
+
+def of_the_paper(noisy: list[Floats], b: int) -> list[Floats]:
+    """Eq. (2) and (3) of [S] on a tree with b children a node, layers from the root on."""
+    layers, z = len(noisy), [noisy[-1]]
+    for height in range(2, layers + 1):
+        whole, sums = b**height - 1, z[-1].reshape(-1, b).sum(axis=1)
+        own, below = (b**height - b ** (height - 1)) / whole, (b ** (height - 1) - 1) / whole
+        z.append(own * noisy[layers - height] + below * sums)
+    found = [z[-1]]
+    for each in z[-2::-1]:
+        lacking = found[-1] - each.reshape(-1, b).sum(axis=1)
+        found.append(each + np.repeat(lacking / b, b))
+    return found
+
+
+def test_equal_branches_have_the_paper_s_counts() -> None:
+    """Height counted from the leaves, as in Hay et al."""
+    rng = np.random.default_rng(3)
+    noisy = [rng.normal(10.0, 3.0, 3**k) for k in range(4)]
+    tree = ordered([[0], [1]], [3, 3, 3])
+    assert consistent(tree, noisy[1:], float(noisy[0][0]), False, None) == pytest.approx(of_the_paper(noisy, 3)[-1])
+
+
+def test_phantom_categories_that_stay_at_0_leave_the_paper_s_counts_in_disagreement() -> None:
+    """Two real children of three: eq. (3) gives each a third of what is missing. Ours give all of it."""
+    noisy = [np.array([100.0]), np.array([40.0, 50.0, 0.0])]
+    root, children = of_the_paper(noisy, 3)
+    children[2] = 0.0
+    assert abs(children.sum() - root[0]) > 1.0
+    ours = consistent(ordered([], [2]), [noisy[1][:2]], 100.0, True, None)
+    assert ours == pytest.approx([45.0, 55.0])
+
+
+def test_groups_are_projected_as_each_alone() -> None:
+    rng = np.random.default_rng(4)
+    values, group, total = rng.normal(0.0, 2.0, 60), np.sort(rng.integers(0, 6, 60)), rng.uniform(0.0, 5.0, 6)
+    total[2] = 0.0
+    found = nearest_on_simplices(values, group, total)
+    for each in range(6):
+        own = group == each
+        assert found[own] == pytest.approx(nearest_on_simplex(values[own], total[each]), abs=1e-12)
+        assert found[own].sum() == pytest.approx(total[each], abs=1e-9)
+
+
+# What a record moves
+
+
+def alone() -> Records:
+    """Records at corners, at values beyond the bounds, and weights beyond theirs."""
+    values = list(product([0, 1], [0, 2, 7], [18, 20], [1e-9, 1.0, 20.0, 50.0, 900.0]))
+    return records([each[:3] for each in values], [each[3] for each in values])
+
+
+@pytest.mark.parametrize("said", [FLAT, UNIVERSAL, ORDERED, SELECTED])
+@pytest.mark.parametrize("survey", ["weight: weight", ""])
+def test_a_layer_moves_by_what_its_noise_is_for(said: str, survey: str) -> None:
+    """In L1, 1 − v with the first layer; some record attains it. The scale is that over the layer's part of ε."""
+    tried = alone()
+    for adjacency, most in (("zero_out", 1.0), ("substitution", 2.0)):
+        made = job(said, survey=survey, adjacency=adjacency)
+        model = modelled(made)
+        tree = model.tree((np.array([1]), np.array([0, 2, 2])) if said == SELECTED else ())
+        each = [model.layered(tree, model.statistics(tried.part(k, k + 1), np.ones(1))) / UNIT for k in range(len(tried))]
+        none = model.layered(tree, model.statistics(tried.part(0, 1), np.zeros(1)))
+        assert (none == 0.0).all()
+        absent, layers = zip(*(model.parts(tree, one) for one in each), strict=True)
+        for number in range(len(tree.nodes)):
+            own = np.array([layer[number] for layer in layers])
+            points = np.hstack([np.array(absent), own]) if number == 0 else own
+            apart = np.abs(points[:, None] - points[None]).sum(axis=2).max()
+            found = np.abs(points).sum(axis=1).max() if adjacency == "zero_out" else apart
+            assert found == pytest.approx(most, abs=1e-6)
+        part = (1 - made.mechanism.selecting) / len(tree.nodes)  # type: ignore[union-attr]
+        assert model.scale == Fraction(int(most)) * UNIT / part
+
+
+def neighbours(rng: np.random.Generator, number: int, levels: int) -> tuple[Floats, Floats]:
+    """Counts by level and what one record adds: of weight up to 1, mostly in small files."""
+    counts = np.where(rng.random((number, levels)) < 0.4, 0.0, rng.gamma(0.5, 6.0, (number, levels)))
+    added = np.zeros_like(counts)
+    added[np.arange(number), rng.integers(0, levels, number)] = np.where(rng.random(number) < 0.5, 1.0, rng.random(number))
+    return counts, added
+
+
+@pytest.mark.parametrize("levels", [2, 3, 14])
+def test_a_record_raises_aic_by_0_to_2(levels: int) -> None:
+    counts, added = neighbours(np.random.default_rng(5), 20_000, levels)
+    rise = aic(counts + added) - aic(counts)
+    assert rise.min() >= -1e-9
+    assert rise.max() <= 2.0 + 1e-9
+    crowd = np.zeros((2, levels))
+    crowd[:, 0], crowd[1, 1] = 1e6, 1.0
+    assert np.diff(aic(crowd))[0] > 1.99
+
+
+def test_levels_that_are_counted_in_the_file_would_move_aic_by_more() -> None:
+    """Control: 2K of the levels that the file holds rises by 2 with the first record of a level."""
+    crowd = np.array([[1e6, 0.0], [1e6, 1.0]])
+    counted = aic(crowd) - 2.0 * 2 + 2.0 * (crowd > 0).sum(axis=1)
+    assert np.diff(counted)[0] > 3.9
+
+
+def law_of_least(known: Floats, scale: float, lattice: int = 32) -> Floats:
+    """Exact probabilities of every attribute under discrete Laplace noise on a lattice of 1/`lattice`."""
+    b, reach = scale * lattice, int(40 * scale * lattice)
+    noise = np.arange(-reach, reach + 1)
+    mass = np.exp(-np.abs(noise) / b)
+    mass /= mass.sum()
+    above = np.concatenate([np.cumsum(mass[::-1])[::-1], [0.0]])
+    ranks = np.rint(known * lattice).astype(int)
+    found = np.zeros(len(known))
+    for i, own in enumerate(ranks):
+        wins = mass.copy()
+        for k, other in enumerate(ranks):
+            if k != i:
+                # later attributes lose ties
+                wins *= above[np.clip(noise + own - other + (k < i) + reach, 0, len(noise))]
+        found[i] = wins.sum()
+    return found
+
+
+def files() -> list[tuple[Floats, Floats]]:
+    """Counts of the cells of 2 × 2 × 3, with and without a record: small, and of one crowded cell."""
+    rng, found = np.random.default_rng(6), []
+    for k in range(40):
+        cells = np.where(rng.random(12) < 0.5, 0.0, rng.gamma(0.5, 4.0, 12)) + (k % 2) * 500.0 * np.eye(12)[0]
+        found.append((cells, cells + np.eye(12)[rng.integers(0, 12)]))
+    return found
+
+
+def loss_of_selection(before: Floats, after: Floats, scale: float) -> float:
+    one, other = (law_of_least(scores(each * UNIT, (), (2, 2, 3))[0] / UNIT, scale) for each in (before, after))
+    return float(np.abs(np.log(one / other)).max())
+
+
+def test_a_selection_costs_no_more_than_its_part() -> None:
+    """Exact laws of the selected attribute. Control: noise of half the scale passes the part."""
+    losses = [loss_of_selection(*each, 2.0 / 0.5) for each in files()]
+    assert max(losses) <= 0.5
+    assert max(losses) > 0.2
+    assert max(loss_of_selection(*each, 0.25 * 2.0 / 0.5) for each in files()) > 0.5
+
+
+def test_an_exchange_within_a_node_costs_no_more_than_its_part_at_twice_the_scale() -> None:
+    rng = np.random.default_rng(8)
+    pairs = [(cells + np.eye(12)[rng.integers(0, 12)], after) for cells, after in files()]
+    assert max(loss_of_selection(*each, 4.0 / 0.5) for each in pairs) <= 0.5
+
+
+def spent(made: Job) -> float:
+    """The most that a record loses when it is switched off, over all files tried: the attribute that is selected, by its
+    exact law, and the counts of two layers, which it moves by 1 each."""
+    model = modelled(made)
+    assert model.score_scale is not None
+    scored = max(loss_of_selection(*each, float(model.score_scale) / UNIT) for each in files())
+    return scored + 2 * UNIT / float(model.scale)
+
+
+def test_selection_and_counts_together_cost_no_more_than_epsilon() -> None:
+    assert 0.7 < spent(job('name: steps, layers: 2, selection: "1/2"', oldest=20, epsilon="1")) <= 1.0
+
+
+@pytest.mark.parametrize(("fact", "wrong"), [("layers_of", 1), ("selecting", Fraction(1, 2))])
+def test_all_of_epsilon_in_every_layer_or_in_counts_beside_selections_is_found_out(
+    monkeypatch: pytest.MonkeyPatch, fact: str, wrong: Any
+) -> None:
+    """Controls: two layers of counts with all that counts have, and selections that counts do not leave room for."""
+    made = job('name: steps, layers: 2, selection: "1/2"')
+    if fact == "layers_of":
+        monkeypatch.setattr("dpdist.job.partitions.Steps.layers_of", lambda *_: wrong)
+        monkeypatch.setattr("dpdist.job.partitions.Steps.selections", lambda *_: 1)
+        assert spent(made) > 1.0
+    else:
+        model = modelled(made)
+        assert spent(made) - 2 * UNIT / float(model.scale) + 2 * UNIT / float(model.scale * (1 - wrong)) > 1.0
+
+
+# Rounds and what follows
+
+
+def survey(n: int = 2000, seed: int = 1) -> Records:
+    rng = np.random.default_rng(seed)
+    race = rng.choice(3, n, p=[0.7, 0.2, 0.1])
+    voted = rng.random(n) < 0.3 + 0.2 * race
+    return records(np.column_stack([voted, race, rng.integers(18, 21, n)]), np.clip(rng.gamma(2.0, 8.0, n), 1, 50))
+
+
+def released(said: Job, file: Records) -> tuple[PartitionCounts, Any]:
+    model = modelled(said, len(file))
+    rounds = MECHANISMS[said.mechanism.name].protect(said, model, Notes(), None)
+    return model, run_rounds(rounds, model, ExactSampler(1), KEY, "all", [file], noise=noise_of(KEY)).parameters
+
+
+@pytest.mark.parametrize("said", [FLAT, UNIVERSAL, ORDERED, SELECTED])
+@pytest.mark.parametrize("weight", ["weight: weight", ""])
+def test_with_little_noise_shares_and_weights_are_the_survey_s(said: str, weight: str) -> None:
+    file = survey()
+    model, (theta,) = released(job(said, epsilon="1000", survey=weight), file)
+    w = file.weight if weight else np.ones(len(file))
+    assert theta["weight"][0] == pytest.approx(w.mean(), rel=0.01)
+    for k, own in enumerate(file.outcomes.T):
+        assert model.expect(theta, k)[1][0, 0] == pytest.approx((w * own).mean(), rel=0.01)
+        assert model.until(theta, np.zeros(1, int), np.array([1.0]), k)[0, 0] == pytest.approx(
+            (w * (own <= 1)).sum() / w.sum(), abs=0.01
+        )
+    recalled = model.recall(json.loads(json.dumps(model.describe(theta))))
+    assert all((recalled[name] == theta[name]).all() for name in theta.values)
+
+
+def test_selection_prefers_the_least_aic_and_no_attribute_splits_a_branch_twice() -> None:
+    file = survey()
+    model, (theta,) = released(job(epsilon="5000"), file)
+    first, second = model._selected(theta)
+    cells = model.statistics(file, np.ones(len(file)))[1:]
+    assert first[0] == scores(cells, (), model.shape)[0].argmin()
+    assert (second != first[0]).all()
+    best = scores(cells, (first,), model.shape)
+    assert np.isinf(best[:, first[0]]).all()
+    assert (second == best.argmin(axis=1)).all()
+
+
+def test_the_order_of_outcomes_in_the_job_decides_nothing() -> None:
+    """Named layers have the same counts in whatever order the job names outcomes; the paper claims it of its tree."""
+    file = survey(300)
+    swapped = records(file.outcomes[:, [2, 0, 1]], file.weight)
+    one, other = job(ORDERED), job(ORDERED, outcome="[age, voted, race]")
+    sums = [
+        model.layered(model.tree(), model.statistics(own, np.ones(300)))
+        for model, own in ((modelled(one, 300), file), (modelled(other, 300), swapped))
+    ]
+    sizes = [1, *modelled(one).tree().sizes]
+    for a, b in zip(*(np.split(each, np.cumsum(sizes)[:-1]) for each in sums), strict=True):
+        assert sorted(a) == sorted(b)
+
+
+def test_values_of_a_bin_lie_within_it_and_cover_it() -> None:
+    said = job(FLAT + BINS, outcome="pay", survey="")
+    file = records(np.full(1000, 50.0), np.ones(1000))
+    model = modelled(said, 1000)
+    theta = model.recall({"selected": [], "sums": [0, 0, 1000 * UNIT, 0, 0]})
+    y, w = model.simulate(theta, np.zeros(1000, np.int32), np.random.default_rng(1))
+    assert (model.statistics(file, np.ones(1000)) == np.array([0, 0, 1000 * UNIT, 0, 0])).all()
+    assert (w == 1.0).all()
+    assert 40.0 <= y.min() < 42.0
+    assert 58.0 < y.max() <= 60.0
+
+
+# From the file to the tables
+
+
+def release(folder: Path, said: str, rows: pd.DataFrame, epsilon: str = "4", **other: Any) -> Path:
+    rows.to_parquet(folder / "file.parquet")
+    made = parse_job(text(said, outcome=ALL, epsilon=epsilon, **other) + "public_frame: {accepted: simulated records}\n")
+    dpdist.run(made, folder / "ws", input=folder / "file.parquet")
+    return folder / "ws" / "public"
+
+
+def people(n: int = 1500, seed: int = 2) -> pd.DataFrame:
+    file, rng = survey(n, seed), np.random.default_rng(seed)
+    voted, race, age = file.outcomes.T
+    answers = {"voted": np.where(voted > 0, "yes", "no"), "race": race.astype(int), "age": age.astype(int)}
+    return pd.DataFrame(answers | {"pay": rng.gamma(3.0, 10.0, n).clip(0, 100), "weight": file.weight})
+
+
+@pytest.mark.parametrize("said", [FLAT, UNIVERSAL, ORDERED, SELECTED])
+def test_a_release_has_microdata_of_all_outcomes_that_agree_with_its_table(said: str, tmp_path: Path) -> None:
+    rows = people()
+    folder = release(tmp_path, said + BINS, rows)
+    table = pd.read_parquet(folder / "tables" / "one.parquet").set_index(["statistic", "estimator"])
+    direct = np.average(rows.voted == "yes", weights=rows.weight)
+    for estimator in ("parameters", "records"):
+        assert table.estimate["count", estimator] == pytest.approx(rows.weight.sum(), rel=0.02)
+        assert abs(table.estimate["mean", estimator] - direct) < 4 * table.standard_error["mean", estimator]
+    made = pd.read_parquet(folder / "synthetic" / "set-1.parquet")
+    assert len(made) == len(rows)
+    assert set(made.race) <= {0.0, 1.0, 2.0}
+    assert made.pay.between(0, 100).all()
+    assert made.weight.sum() == pytest.approx(table.estimate["count", "records"])
+    measured = pd.read_parquet(folder / "measurements.parquet")
+    assert (measured.statistic == "1 - v").sum() == 1
+    assert measured.sensitivity.unique() == pytest.approx([1.0])
+    layers = {FLAT: 1, UNIVERSAL: 3, ORDERED: 3, SELECTED: 3}[said]
+    assert measured.scale.unique() == pytest.approx([layers / (4 * (0.9 if said == SELECTED else 1.0))])
+    told = json.loads((folder / "statement.json").read_text(encoding="utf-8"))
+    assert told["guarantee"] == "strict"
+    assert any("selected node by node" in each for each in told["assumptions"]) == (said == SELECTED)
+
+
+def test_a_file_of_one_record_is_refused_before_anything_is_spent(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="a single record"):
+        release(tmp_path, SELECTED + BINS, people(1), "1")
+
+
+@pytest.mark.parametrize("case", ["two records", "constant", "heavy"])
+def test_odd_files_have_a_release(tmp_path: Path, case: str) -> None:
+    rows = people(2 if case == "two records" else 60)
+    rows = rows.assign(voted="yes", race=2, age=18, pay=7.0) if case == "constant" else rows
+    rows = rows.assign(weight=1e6) if case == "heavy" else rows
+    table = pd.read_parquet(release(tmp_path, SELECTED + BINS, rows, "1") / "tables" / "one.parquet")
+    assert np.isfinite(table.estimate).all()
+    assert table[table.statistic == "mean"].estimate.between(0, 1).all()
+    assert table[table.statistic == "count"].estimate.max() <= 50.0 * len(rows) * (1.0 + 1e-9)
+
+
+def test_a_text_that_has_no_code_is_refused_before_anything_is_spent(tmp_path: Path) -> None:
+    rows = people(50)
+    rows.loc[3, "voted"] = "perhaps"
+    with pytest.raises(DataError, match="voted"):
+        release(tmp_path, SELECTED + BINS, rows)
+    assert not (tmp_path / "ws" / "public").exists()
+
+
+def test_ten_thousand_levels_are_no_trouble() -> None:
+    said = job(FLAT, outcome="age", oldest=10_017, survey="")
+    model, (theta,) = released(said, records(np.full(300, 5000.0), np.ones(300)))
+    assert model.cells == 10_000
+    assert model.expect(theta)[0] == pytest.approx(1.0)
+    assert np.isfinite(model.expect(theta)[1]).all()
+
+
+# Jobs that are refused
+
+
+@pytest.mark.parametrize(
+    ("said", "other", "told"),
+    [
+        ("name: steps", {}, "order or layers"),
+        ("name: steps, order: [voted], layers: 2", {}, "order or layers"),
+        ("name: steps, order: [sex]", {}, "'sex' is no outcome"),
+        ("name: steps, order: [voted, voted]", {}, "'voted' is named twice"),
+        ("name: steps, order: [[voted, race, age]]", {}, "take flat_laplace"),
+        ("name: steps, layers: 1", {}, "1 layers of 3"),
+        ("name: steps, layers: 4", {}, "4 layers of 3"),
+        ('name: steps, layers: 2, selection: "1"', {}, "nothing is left for counts"),
+        ('name: steps, order: [voted], selection: "1/2"', {}, "selects nothing"),
+        ("name: universal_histogram, layers: 1", {}, "1 layers of 3"),
+        (FLAT, {"outcome": "[voted, pay]"}, "'pay' has none"),
+        (FLAT + ", bins: {race: 3}", {}, "'race' has levels"),
+        (FLAT + ", bins: {pay: 3}", {}, "'pay' is no outcome"),
+        (FLAT, {"oldest": 500_000}, "cells, each with a noisy count"),
+        (FLAT, {"oldest": 20.5}, "write whole bounds"),
+        (FLAT, {"adjacency": "add_remove"}, "add_remove"),
+        ("name: steps, layers: 2", {"epsilon": "1.5e-6"}, "less than 1e-6"),
+        ("name: flat_laplace, layers: 2", {}, "layers"),
+    ],
+)
+def test_a_job_that_cannot_be_promised_is_refused_with_its_reason(said: str, other: dict[str, Any], told: str) -> None:
+    with pytest.raises(JobError, match=told):
+        job(said, **other)
+
+
+def test_weights_without_a_public_bound_are_refused() -> None:
+    with pytest.raises(JobError, match="needs public bounds of the weight"):
+        parse_job(text(FLAT).replace("  weight: {bounds: [1, 50], outside: clip}\n", ""))
