@@ -30,7 +30,7 @@ class OneDay(datetime):
 
     @classmethod
     def now(cls, tz: tzinfo | None = None) -> OneDay:
-        return cls(2026, 11, 21, 12, tzinfo=tz)
+        return cls(2026, 11, 22, 12, tzinfo=tz)
 
 
 @contextmanager
