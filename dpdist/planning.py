@@ -61,7 +61,7 @@ def make_plan(job: Job, input: Input, listener: Listener) -> Plan:
             reference = open_reference(job, source, census.frame, tick)
         _check_reference(job, layout, reference)
         goodness = _check_fit(job, reference, listener)
-    if note := large_delta(job, int(layout.frame.count.sum())):
+    if not job.sizes_secret and (note := large_delta(job, int(layout.frame.count.sum()))):
         listener(Event("note", "plan", note=note))
     plan = Plan(job, source, census, promise, layout, reference, goodness)
     _check_scale(job, plan.model)
@@ -224,7 +224,7 @@ def _fit_problems(job: Job, census: Census) -> list[Problem]:
             continue
         least = len(job.outcomes)
         if n <= p + least:
-            found = f"{n} records, too few for p = {p} predictors"
+            found = f"{'records' if job.sizes_secret else f'{n} records'}, too few for p = {p} predictors"
             problems.append(Problem(f"stratum {label}", found, f"n > p + {least} = {p + least}", remedy))
         elif label in census.constant:
             allowed = f"{' and '.join(job.components)} that vary"

@@ -36,6 +36,7 @@ from dpdist.publish.released import ReleasedObject, derived, of_run, public_fram
 from dpdist.runtime.executors import executor
 from dpdist.runtime.fallbacks import Means, fitted
 from dpdist.runtime.intake import store_records, store_reference
+from dpdist.runtime.noisy_frame import store_noisy_frame
 from dpdist.runtime.plan import Plan
 from dpdist.runtime.reference_facts import described, summaries
 from dpdist.runtime.strata import gather_strata
@@ -151,6 +152,7 @@ def _run(job: Job, space: Workspace, input: Input, replay: str | Path | None, li
                 store_records(space, plan, identity, listener)
                 store_reference(space, plan, listener)
                 metered = meter.reserve(key)
+                store_noisy_frame(space, job, plan.frame)
                 noise = gate_noise(space, job) if job.accept is not None else None
                 release = of_run(protect(space, plan, key, sampled_by, listener), space.date, metered)
                 meter.settle(key)

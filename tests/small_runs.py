@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import datetime, tzinfo
 from pathlib import Path
 
+import pytest
 from named_draws import Drawn, named
 from shipped_surveys import simulated_survey
 from small_jobs import CURRENT, EARLIER, RELEASED, Said, parsed, rooted, said, shipped, survey
 
 import dpdist
+
+
+class OneDay(datetime):
+    """The day of the earlier release, whose manifest's checksum stands in later ones."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> OneDay:
+        return cls(2026, 11, 21, tzinfo=tz)
 
 
 def write_inputs(folder: Path) -> None:
@@ -21,7 +31,8 @@ def write_inputs(folder: Path) -> None:
                 simulated_survey(job, seed).to_parquet(folder / path)
     first = said("reference_tables", "substitution", "reference_cells") | {"period": "2018", "input": {"path": EARLIER}}
     work = folder / "earlier_work"
-    with named(RELEASED):
+    with named(RELEASED), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpdist.storage.workspace.datetime", OneDay)
         dpdist.run(parsed(rooted(first | {"reference": {"histogram": {"epsilon": "3"}}}, folder)), work)
     (work / "public").rename(folder / RELEASED)
 

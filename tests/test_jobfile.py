@@ -580,9 +580,10 @@ def test_outcomes_and_their_order_change_the_identity() -> None:
     [
         ("accept", {"epsilon": "1", "gates": [{"measure": "largest", "of": "count", "limit": 0.5}]}),
         ("privacy_unit", {"column": "household", "most": 5}),
+        ("predictors", {"protect": {"epsilon": "1/4"}}),
     ],
 )
-def test_what_strict_mechanisms_alone_can_have_changes_the_identity(key: str, value: object) -> None:
+def test_what_not_every_job_can_have_changes_the_identity(key: str, value: object) -> None:
     said = yaml.safe_load(TEXT)
     assert Job.model_validate(said | {key: value}).identity != Job.model_validate(said).identity
 
@@ -590,7 +591,7 @@ def test_what_strict_mechanisms_alone_can_have_changes_the_identity(key: str, va
 def test_the_list_of_what_changes_the_identity_names_every_top_level_key_but_what_changes_no_figure() -> None:
     no_figure = {"runtime", "presentation", "ledger", "extends"}
     of_mechanisms, of_stan_alone = {"reference", "fit", "calibration", "microdata"}, {"diagnostics"}
-    listed = {path[0] for path, _ in OTHER_RESULT} | {"strata", "outcome", "accept", "privacy_unit"}
+    listed = {path[0] for path, _ in OTHER_RESULT} | {"strata", "outcome", "accept", "privacy_unit", "predictors"}
     assert listed == set(Job.model_fields) - no_figure - of_mechanisms - of_stan_alone
     stan = TEXT.replace("sampler:\n", "sampler:\n  name: stan\n")
     assert parse_job(stan + "diagnostics: {policy: fail}\n").identity != parse_job(stan).identity

@@ -28,13 +28,13 @@ WEIGHTED_BOUND = (20.0, 10.0)
 def cautions(plan: Plan) -> Iterator[str]:
     """Sentences; none of them refuses a job."""
     job = plan.job
-    yield from _small_strata(job, plan.frame, plan.model)
     yield from _small_cells(plan)
     if plan.promise.total.name != "none" and job.budget.epsilon > LARGE_EPSILON:
         yield f"ε = {float(job.budget.epsilon):g} is a weak guarantee: odds may change by a factor of e^ε"
     if plan.goodness is not None:
         yield from plan.goodness.cautions(job)
     if not job.sizes_secret:
+        yield from _small_strata(job, plan.frame, plan.model)
         yield from filter(None, [small_counts.caution(job, plan.frame)])
         yield from _empty_levels(plan.frame)
 

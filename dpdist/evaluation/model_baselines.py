@@ -120,7 +120,7 @@ class Visits:
 
 def comparator(job: Job, how: Comparator) -> Job:
     """The release that a comparator is of. Sizes, secret under add_remove, are public to it: then it is zero_out's."""
-    columns = dict.fromkeys([*job.predictors, *job.cell_columns])
+    columns = dict.fromkeys([*job.likelihood_predictors, *job.cell_columns])
     predictors = [name for name in columns if name not in job.strata]
     said: dict[str, Any] = job.model_dump(mode="json")
     adjacency = "zero_out" if job.sizes_secret else job.budget.adjacency

@@ -115,6 +115,10 @@ class MechanismSpec(Frozen):
         """The bound that weights on a reference are made for, of files whose target is Δ*; infinite: any bound."""
         return inf
 
+    def against_noisy_frame(self, job: JobView) -> str:
+        """Why noisy sample counts cannot take the place of public ones; empty where they can."""
+        return ""
+
     def published(self, job: JobView) -> dict[str, Any]:
         """What a statement says of it."""
         return self.model_dump(mode="json")

@@ -159,6 +159,9 @@ class WholeTables(Noisy):
     gives: ClassVar[frozenset[StatisticName]] = frozenset({"count", "mean", "total"})
     shape: ClassVar[bool] = False
 
+    def against_noisy_frame(self, job: JobView) -> str:
+        return "local sensitivities promise nothing" if self.sensitivity == "local" else ""
+
     @classmethod
     def rehearsed(cls, job: JobView) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "", {"sensitivity": "public"}  # the file's own promises nothing

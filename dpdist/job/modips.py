@@ -60,6 +60,11 @@ class Modips(Noisy):
         """True if the law has levels."""
         return self.law in ("bernoulli", "multinomial")
 
+    def against_noisy_frame(self, job: JobView) -> str:
+        if self.truncation != "bounded":
+            return ""
+        return "sums beyond their domain are drawn again (bounded), and noisy sizes do not give that domain"
+
     def epsilon(self, job: JobView) -> Fraction:
         """Of one sanitization."""
         return job.epsilon_per_set * self.nested

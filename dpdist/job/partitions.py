@@ -36,6 +36,9 @@ class Partitioned(Noisy):
     statistics: ClassVar[Statistics | None] = "partition"
     several_outcomes: ClassVar[bool] = True
 
+    def against_noisy_frame(self, job: JobView) -> str:
+        return "nothing is proven of a record that changes strata, in which counts and selections are made"
+
     def clips(self, job: JobView) -> bool:
         return True
 

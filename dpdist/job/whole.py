@@ -25,6 +25,7 @@ from dpdist.job.names import (
     Family,
     Statistics,
 )
+from dpdist.job.predictors import Predictors
 from dpdist.job.presentation import Presentation
 from dpdist.job.public_frame import FRAME_MINIMUM, PublicFrame
 from dpdist.job.reference import HISTOGRAM_SHARE, HistogramReference, Reference
@@ -32,6 +33,7 @@ from dpdist.job.running import Diagnostics, Record, Runtime, Sampler
 from dpdist.job.tables import Microdata, Rake, Table
 from dpdist.job.units import PrivacyUnit
 from dpdist.job.values import ColumnName, Frozen, Name, Period, Sentence, at_most
+from dpdist.job.zcdp import rho_of
 
 _UNSAID = Model(family="lognormal")
 
@@ -97,6 +99,11 @@ class Job(Frozen):
         exclude_if=_unsaid,
         description="that sample counts so small are published all the same",
     )
+    predictors: Predictors | None = Field(
+        default=None,
+        exclude_if=_unsaid,
+        description="protect: sample counts of the frame are published under noise; unset: as they are",
+    )
     ledger: LedgerSettings | None = Field(default=None, description="the account that the release's budget is charged to")
     accept: Acceptance | None = Field(
         default=None, exclude_if=_unsaid, description="gates that the release must meet under noise, or it is not published"
@@ -126,7 +133,7 @@ class Job(Frozen):
     @model_validator(mode="after")
     def _reference_resolved(self) -> Self:
         """Histograms of the current file take the place of a reference that is not named, where public sizes allow it."""
-        if self.reference is None and self.mechanism.own_histograms and not self.sizes_secret:
+        if self.reference is None and self.mechanism.own_histograms and not self.sizes_in_sums:
             own = HistogramReference(epsilon=self.budget.epsilon * HISTOGRAM_SHARE)
             object.__setattr__(self, "reference", Reference(histogram=own))
         return self
@@ -135,7 +142,7 @@ class Job(Frozen):
     def categories(self) -> tuple[str, ...]:
         """Columns of the public frame, each once: strata, predictors, design strata, columns of tables and rakes."""
         by = [name for table in self.tables for name in table.by] + [name for rake in self.rake for name in rake.by]
-        return tuple(dict.fromkeys([*self.strata, *self.predictors, *self.survey.design_strata, *by]))
+        return tuple(dict.fromkeys([*self.strata, *self.likelihood_predictors, *self.survey.design_strata, *by]))
 
     @property
     def cell_columns(self) -> tuple[str, ...]:
@@ -151,13 +158,13 @@ class Job(Frozen):
     def modelled_columns(self) -> tuple[str, ...]:
         """Categories that what is released distinguishes, in the frame's order: no other enters synthetic records."""
         cells = () if self.fits_likelihood else self.cell_columns
-        return tuple(name for name in self.categories if name in {*self.strata, *self.predictors, *cells})
+        return tuple(name for name in self.categories if name in {*self.strata, *self.likelihood_predictors, *cells})
 
     @property
     def reference_columns(self) -> tuple[str, ...]:
         """Columns whose combinations a reference must have records of."""
         cells = self.cell_columns if self.mechanism.by_cell else ()
-        return tuple(dict.fromkeys([*self.strata, *self.predictors, *cells]))
+        return tuple(dict.fromkeys([*self.strata, *self.likelihood_predictors, *cells]))
 
     @property
     def outcomes(self) -> tuple[str, ...]:
@@ -180,7 +187,7 @@ class Job(Frozen):
         return self.likelihood.family if self.mechanism.statistics is None else self.mechanism.name
 
     @property
-    def predictors(self) -> tuple[str, ...]:
+    def likelihood_predictors(self) -> tuple[str, ...]:
         """Columns that the likelihood is given."""
         return self.likelihood.predictors
 
@@ -216,8 +223,39 @@ class Job(Frozen):
 
     @property
     def _epsilon_of_release(self) -> Fraction:
-        """What the gates leave of the budget."""
-        return self.budget.epsilon - (self.accept.epsilon if self.accept is not None else 0)
+        """What the gates and the noisy frame leave of the budget."""
+        return self.budget.epsilon - (self.accept.epsilon if self.accept is not None else 0) - self.epsilon_of_frame
+
+    @property
+    def epsilon_of_frame(self) -> Fraction:
+        """What noisy sample counts take of the budget; 0 where counts are public."""
+        return self.predictors.protect.epsilon if self.predictors is not None else Fraction(0)
+
+    @property
+    def rho_of_frame(self) -> Fraction:
+        """The same in ρ, under Gaussian noise: what its ε alone would buy at the release's δ."""
+        if self.predictors is None:
+            return Fraction(0)
+        assert self.budget.delta is not None
+        return rho_of(self.epsilon_of_frame, self.budget.delta)
+
+    @property
+    def rho_of_tables(self) -> Fraction:
+        """What the noisy frame leaves of the release's ρ."""
+        return self.budget.concentrated - self.rho_of_frame
+
+    @property
+    def protected_columns(self) -> tuple[str, ...]:
+        """Columns of the frame whose sample counts are noisy."""
+        if self.predictors is None:
+            return ()
+        chosen = self.predictors.protect.columns
+        return tuple(name for name in self.categories if chosen is None or name in chosen)
+
+    @property
+    def counted_columns(self) -> tuple[str, ...]:
+        """The other columns of the frame, by which sample counts are exact and public."""
+        return tuple(name for name in self.categories if name not in self.protected_columns)
 
     @property
     def gated(self) -> bool:
@@ -243,6 +281,11 @@ class Job(Frozen):
     def sizes_secret(self) -> bool:
         """True if the number of records in a cell is not public: the reference's stand in, and noisy ones are told."""
         return self.budget.adjacency == "add_remove" or self.budget.exchange == "anywhere"
+
+    @property
+    def sizes_in_sums(self) -> bool:
+        """True if sizes are secret and the mechanism's own noisy sums tell of them: there is no noisy frame."""
+        return self.sizes_secret and self.predictors is None
 
     @property
     def most_records(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 from dpdist.job import Job, budget_text
@@ -14,7 +15,9 @@ from dpdist.mechanisms.wording import (
     GATES,
     MISFIT,
     NO_AMPLIFICATION,
+    NOISY_FRAME,
     NOT_REFUSED,
+    OF_FRAME,
     PARALLEL,
     PROVENANCE,
     PUBLIC_X,
@@ -29,7 +32,15 @@ from dpdist.mechanisms.wording import (
     WEIGHTS_ARE_ATTRIBUTES,
 )
 from dpdist.privacy.claims import delta_of_draws
-from dpdist.privacy.guarantees import Guarantee, NoGuarantee, Promise, Strict, bound_target
+from dpdist.privacy.guarantees import (
+    Asymptotic,
+    Concentrated,
+    Guarantee,
+    NoGuarantee,
+    Promise,
+    Strict,
+    bound_target,
+)
 from dpdist.privacy.units import record_epsilon
 from dpdist.sampling.clamped import VARIATION
 
@@ -42,16 +53,39 @@ def promise_of(job: Job, per_set: Guarantee, *assumptions: str) -> Promise:
     if job.accept is not None and isinstance(total, Strict):
         total += Strict(job.budget.adjacency, job.accept.epsilon, exchange=Fraction(1))
         composition += GATES.format(epsilon=budget_text(job.accept.epsilon))
+    total, composition = with_frame(job, total), composition + of_frame(job)
     target = None if isinstance(per_set, NoGuarantee) else target_of(job)
     weights = (WEIGHTS_ARE_ATTRIBUTES,) if job.survey.weight else ()
     clamps = (USERS_CLAMP,) if job.mechanism.clamps else ()
     users = (*USERS_PART, *clamps) if family_facts(job).program else ()
     tuned = (CALIBRATED.format(job.calibration.period),) if job.calibration is not None else ()
     known = SECRET_SIZES if job.sizes_secret else PUBLIC_X
+    if job.predictors is not None:
+        known = NOISY_FRAME.format(columns=", ".join(job.protected_columns) or "none")
     said = (known, *units(job), *public, *weights, *users, NO_AMPLIFICATION, *tuned, *assumptions)
     law = family_facts(job).law
     warned = (MISFIT.format(law),) if law else ()
     return Promise(total, per_set, composition, said, target, (*warned, *_truncated(job)))
+
+
+def with_frame(job: Job, total: Guarantee) -> Guarantee:
+    """What a release costs with the noisy sample counts that it is made from; both are of the release's class."""
+    adjacency, epsilon = job.budget.adjacency, job.epsilon_of_frame
+    if job.predictors is None or isinstance(total, NoGuarantee):
+        return total
+    if isinstance(total, Concentrated):
+        frame = Concentrated(adjacency, epsilon, job.rho_of_frame, total.delta, exchange=Fraction(2))
+        return replace(total + frame, epsilon=job.budget.epsilon)
+    return total + (Strict(adjacency, epsilon) if isinstance(total, Strict) else Asymptotic(adjacency, epsilon))
+
+
+def of_frame(job: Job) -> str:
+    """What the noisy sample counts take of the budget, in words."""
+    if job.predictors is None:
+        return ""
+    return OF_FRAME.format(
+        epsilon=budget_text(job.epsilon_of_frame), columns=", ".join(job.protected_columns) or "no column"
+    )
 
 
 def units(job: Job) -> tuple[str, ...]:

@@ -55,6 +55,12 @@ SECRET_SIZES = (
     "the columns of tables and their levels are public, and that the file holds a record; how many there are, and in which "
     "cells, is not, and the numbers told are the released sums'"
 )
+NOISY_FRAME = (
+    "the columns of the frame ({columns}) and their levels are public, and that the file holds a record; how many sample "
+    "records each combination has is not: the numbers published, in tables, synthetic records and errors alike, are noisy "
+    "ones, drawn once before anything else was computed (see protected_predictors)"
+)
+OF_FRAME = "; ε = {epsilon} of it for noisy sample counts by {columns}"
 CHAINED = (
     "the reference is an earlier release, and a public function of it: for every value of that release this one costs its "
     "own ε, so that a person in files of several periods loses at most the sum of theirs (adaptive composition; the chain "

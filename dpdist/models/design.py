@@ -61,6 +61,11 @@ def patterns(frame: Frame, columns: Sequence[str], rows: slice) -> Design:
     )
 
 
+def counted(frame: Frame, rows: slice, cells: Design) -> Floats:
+    """Sample records of every pattern as published, (pattern,); 1 where noise left none, which divides by it alone."""
+    return np.maximum(np.bincount(cells.pattern, weights=frame.count[rows]), 1.0)
+
+
 def frame_strata_as_predictors(job: Job, frame: Frame) -> tuple[str, ...]:
     """A pooled fit of a job with strata keeps the strata as main effects."""
     return () if frame.strata else job.strata

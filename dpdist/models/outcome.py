@@ -125,7 +125,7 @@ class RegressionModel(OutcomeModel):
 
     @staticmethod
     def predictors(job: Job, frame: Frame) -> tuple[str, ...]:
-        return (*frame_strata_as_predictors(job, frame), *job.predictors)
+        return (*frame_strata_as_predictors(job, frame), *job.likelihood_predictors)
 
     @property
     def coefficients(self) -> Parameter:

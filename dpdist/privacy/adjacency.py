@@ -35,6 +35,10 @@ IN_WORDS = {
         "two files are neighbours if one record of the one is exchanged for any other record: all its columns may change, "
         "its cell too; the number of records is the same in both; adding or removing a record costs half of ε"
     ),
+    "exchanged": (
+        "two files are neighbours if one record of the one is exchanged for any other record{same}: its other columns may "
+        "change, its cell too; the number of records is the same in both"
+    ),
     "add_remove": (
         "two files are neighbours if one has a record that the other has not, whatever its columns hold, and all else is "
         "the same"
@@ -55,6 +59,10 @@ OF_UNITS = {
         "all their columns may change, their cells too; the number of records is the same in both; adding or removing a "
         "{unit} costs half of ε"
     ),
+    "exchanged": (
+        "two files are neighbours if the records of one {unit}, at most {most}, are exchanged for as many other "
+        "records{same}: their other columns may change, their cells too; the number of records is the same in both"
+    ),
     "add_remove": (
         "two files are neighbours if one has the records of one {unit}, at most {most}, that the other has not, whatever "
         "their columns hold, and all else is the same"
@@ -74,10 +82,16 @@ def listed(names: Sequence[str]) -> str:
 
 def neighbours(job: Job) -> str:
     """Which files the job's ε compares."""
-    name = "anywhere" if job.budget.exchange == "anywhere" else job.budget.adjacency
-    if (said := job.privacy_unit) is not None:
-        return OF_UNITS[name].format(values=listed(job.components), unit=said.column, most=said.most)
-    return IN_WORDS[name].format(values=listed(job.components))
+    name: str = job.budget.adjacency
+    if job.budget.exchange == "anywhere":
+        name = "anywhere" if job.predictors is None else "exchanged"
+    said = {
+        "values": listed(job.components),
+        "same": f" of the same {listed(job.counted_columns)}" if job.counted_columns else "",
+    }
+    if (unit := job.privacy_unit) is not None:
+        return OF_UNITS[name].format(unit=unit.column, most=unit.most, **said)
+    return IN_WORDS[name].format(**said)
 
 
 def whom(job: Job) -> str:
@@ -89,13 +103,18 @@ def protected(job: Job) -> list[str]:
     """What neighbours may differ in: outcomes and weight by name; under secret sizes all of a record, and numbers."""
     if not job.sizes_secret:
         return list(job.components)
+    if job.predictors is not None and job.budget.adjacency == "substitution":
+        return [*job.components, *job.protected_columns, f"the number of records in every combination of {_frame(job)}"]
+    columns = job.cell_columns if job.predictors is None else job.protected_columns
     presence = f"whether {'a record is' if job.privacy_unit is None else whom(job) + ' are'} in the file"
-    return [*job.components, *job.cell_columns, presence, "the number of records, in all and in every cell"]
+    return [*job.components, *columns, presence, "the number of records, in all and in every cell"]
 
 
 def not_protected(job: Job, reference: bool) -> list[str]:
     """What is published as it is, or may show in the release; `reference`: something was fixed on a reference file."""
     people = [OF_THE_REFERENCE] if reference else []
+    if job.predictors is not None and job.budget.adjacency == "substitution":
+        return [*job.counted_columns, _public_counts(job), PRESENCE, RESPONSE, *people]
     if job.sizes_secret:
         return ["that the file holds a record at all", *people]
     columns = dict.fromkeys([*job.categories, *(keep.column for keep in job.universe)])
@@ -103,9 +122,22 @@ def not_protected(job: Job, reference: bool) -> list[str]:
     return [*columns, COUNTS, *units, PRESENCE, RESPONSE, *people]
 
 
+def _frame(job: Job) -> str:
+    """Columns of the frame that are protected, in words."""
+    return listed(job.protected_columns) or "no column"
+
+
+def _public_counts(job: Job) -> str:
+    """Sample counts that stay exact under an exchange of records."""
+    by = f" in every combination of {listed(job.counted_columns)}" if job.counted_columns else ""
+    return f"the number of sample records{by}"
+
+
 def headline(job: Job) -> str:
     """What is protected and what is not, in a line."""
     kept = listed(job.components)
+    if job.predictors is not None and job.budget.adjacency == "substitution":
+        return f"{kept} of {whom(job)}, and {_frame(job)}; {_public_counts(job)} is published as it is"
     if job.sizes_secret and job.privacy_unit is not None:
         return f"{kept} of {whom(job)}, their table columns, their presence and the sample counts"
     if job.sizes_secret:

@@ -9,8 +9,8 @@ from dpdist.core.records import Frame
 from dpdist.job import Job
 
 REMEDIES = (
-    "take coarser levels or fewer columns; protect the counts (reference_tables under adjacency: add_remove); or state "
-    'public_frame: {accepted: "why they may be published"}'
+    "take coarser levels or fewer columns; protect the counts (budget.adjacency: add_remove, with predictors: {protect: "
+    '{epsilon: "…"}} or reference_tables); or state public_frame: {accepted: "why they may be published"}'
 )
 
 

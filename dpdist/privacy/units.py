@@ -29,6 +29,12 @@ def record_epsilon(job: Job, epsilon: Fraction) -> Fraction:
     return epsilon / job.most_records
 
 
+def moves(job: Job) -> int:
+    """How often a neighbour changes the sums of a cell that a record is in: it leaves one and enters another if it is
+    exchanged for any other, and else it is in one, whatever its values."""
+    return 2 if job.budget.exchange == "anywhere" else 1
+
+
 def record_rho(job: Job, rho: Fraction) -> Fraction:
     """Of the release's ρ, which is a unit's, what one record may lose."""
     return rho / job.most_records**2

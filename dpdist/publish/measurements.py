@@ -169,7 +169,7 @@ def _sensitivity(release: ReleasedObject, figures: Figures, scale: Fraction) -> 
     if figures.law == GAUSSIAN:
         return float(job.most_records * SENSITIVITY_2[job.budget.adjacency] / UNIT)
     once = job.mechanism.sets_are_free or job.mechanism.whole_tables
-    epsilon = job.budget.epsilon if once else job.epsilon_of_tables / job.synthetic_sets
+    epsilon = job.epsilon_of_tables / (1 if once else job.synthetic_sets)
     return float(scale * epsilon / Fraction(figures.unit))
 
 

@@ -133,8 +133,8 @@ def of_run(release: ReleasedObject, date: str | None, metered: bool) -> Released
 
 
 def public_frame(job: Job, frame: Frame, sets: tuple[Mapping[str, Mapping[str, Any]], ...]) -> Frame:
-    """The frame as it is published: with the released noisy sizes of cells, where sizes are secret."""
-    if not job.sizes_secret:
+    """The frame as it is published: with the released noisy sizes of cells, where sums alone tell of sizes."""
+    if not job.sizes_in_sums:
         return frame
     model = ReferenceCells.build(job, frame, slice(0, len(frame)))
     size = np.array(sets[0][POOLED]["size"], dtype=np.int64)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from dpdist.job import Job, budget_text
 from dpdist.job.families import FAMILIES, family_facts
 from dpdist.mechanisms.reference_tables.donors import DONORS
 from dpdist.mechanisms.statements import words_of
 from dpdist.privacy.adjacency import TRUST_MODEL, headline, neighbours, not_protected, protected, unit
 from dpdist.privacy.claims import in_words
 from dpdist.privacy.domain import domain
+from dpdist.privacy.noisy_frame import levels, noise_name
 from dpdist.privacy.small_counts import accepted
 from dpdist.publish.accuracy import standard_errors
 from dpdist.publish.borrowing import borrowing
@@ -19,6 +21,11 @@ from dpdist.publish.released import DISTRIBUTIONS, ReleasedObject
 APPROVAL = (
     "this release was held, and published when somebody had approved it. Who approves may look at the confidential "
     "evaluation first: that choice depends on the records, and it is in no ε"
+)
+NOISY_COUNTS = (
+    "the numbers of sample records by {columns} were counted at the levels listed, with {law} of the scale that stands "
+    "there; levels were then made to agree, in whole numbers of at least 0; tables, synthetic records and errors are "
+    "made from these counts. A combination that holds few records may be published with none, and one without with some"
 )
 VERBATIM = (
     "most of the reference's weights and outcomes, cell by cell, as they stand in its records; publish this folder only if "
@@ -47,6 +54,7 @@ def statement(release: ReleasedObject) -> dict[str, Any]:
         "model": _model(release),
         "public": _public(release),
         **accepted(job, release.frame),
+        **_noisy_frame(job),
         **({"borrowing": said} if (said := borrowing(release)) else {}),
         "post_processing": _post_processing(release),
         **_microdata(release),
@@ -54,6 +62,19 @@ def statement(release: ReleasedObject) -> dict[str, Any]:
         **_not_identified(release),
         **_drift(release),
     }
+
+
+def _noisy_frame(job: Job) -> dict[str, Any]:
+    """How sample counts got their noise, where predictors are protected."""
+    if job.predictors is None:
+        return {}
+    law = "discrete Gaussian noise" if noise_name(job) == "gaussian" else "discrete Laplace noise"
+    measured = [
+        {"by": list(level.columns), "scale": "exact" if level.scale is None else budget_text(level.scale)}
+        for level in levels(job)
+    ]
+    words = NOISY_COUNTS.format(law=law, columns=", ".join(job.protected_columns) or "no column")
+    return {"protected_predictors": {"in_words": words, "epsilon": budget_text(job.epsilon_of_frame), "measured": measured}}
 
 
 def _microdata(release: ReleasedObject) -> dict[str, Any]:
@@ -109,7 +130,7 @@ def _density(release: ReleasedObject) -> str:
     density = (words_of(job).density_of(release) or FAMILIES[job.likelihood.family].density).format(
         outcome=outcomes, weight=job.survey.weight
     )
-    given = ", given the predictors" if job.predictors else ""
+    given = ", given the predictors" if job.likelihood_predictors else ""
     return f"{density}, natural logarithm{given}, in the observed sample"
 
 

@@ -50,7 +50,10 @@ def blocks_of_a_part(draws: int) -> int:
 
 @dataclass(frozen=True)
 class Blocks:
-    """The record blocks of all strata in order; `first[k]` is the first block of stratum k, (stratum + 1,)."""
+    """The record blocks of all strata in order; `first[k]` is the first block of stratum k, (stratum + 1,).
+
+    A stratum without a record has an empty block.
+    """
 
     edges: tuple[int, ...]
     first: tuple[int, ...]
@@ -61,7 +64,7 @@ class Blocks:
         edges, first = [0], [0]
         for count in stratum_count.tolist():
             start = edges[-1]
-            edges += [min(start + k, start + count) for k in range(size, count + size, size)]
+            edges += [min(start + k, start + count) for k in range(size, max(count, 1) + size, size)]
             first.append(len(edges) - 1)
         return cls(tuple(edges), tuple(first))
 

@@ -27,7 +27,7 @@ from dpdist.sampling import Sampler, completed, sampler_of
 from dpdist.storage.byproducts import StratumStore
 from dpdist.storage.noise_once import drawn_once
 from dpdist.storage.tables import each_block, read_rows, read_table, rows_at
-from dpdist.storage.workspace import REFERENCE, Workspace
+from dpdist.storage.workspace import NOISY_FRAME, REFERENCE, Workspace
 
 FitName = Literal["strata", "proper", "pooled"]
 
@@ -53,8 +53,10 @@ class Fit:
     space: Workspace
     job: Job
     frame: Frame
+    """As it is published: where predictors are protected its counts are noisy."""
     key: Key
     layout: Layout
+    """Of the records as they are stored."""
 
     @cached_property
     def strata(self) -> range:
@@ -169,11 +171,12 @@ def _job(space: Workspace) -> Job:
 @lru_cache(maxsize=3)
 def _open(address: Address) -> Fit:
     space = Workspace.of_run(address.place, address.run)
-    space.take_units(["records", "reference", stores(address.name)])
+    space.take_units(["records", "reference", NOISY_FRAME, stores(address.name)])
     space.store.take(space.key)
     job = _job(space)
     frame = frame_from_table(read_table(space.frame))
+    seen = frame if job.predictors is None else frame_from_table(read_table(space.noisy_frame))
     if address.name == "pooled":
-        frame = frame.pooled()
+        frame, seen = frame.pooled(), seen.pooled()
     key = Key.from_hex(space.key.read_text(encoding="ascii")).child(address.name)
-    return Fit(address, space, job, frame, key, Layout.of(job, frame))
+    return Fit(address, space, job, seen, key, Layout.of(job, frame))

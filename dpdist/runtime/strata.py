@@ -98,7 +98,7 @@ def gather_strata(fits: Mapping[int, Fit]) -> list[Sequence[Mapping[str, Any]]]:
         bounds, strata = space.confidential / "bounds.parquet", space.confidential / "strata.parquet"
         parts = [space.part(fits[k].address.name, k) for k in fit.strata]
         gather(bounds, (table for part, label in zip(parts, labels, strict=True) for table in _bounds(part, label)))
-        facts = {"stratum": labels, "offset": fit.layout.axis.offset, "rows": fit.frame.stratum_count}
+        facts = {"stratum": labels, "offset": fit.layout.axis.offset, "rows": fit.layout.frame.stratum_count}
         summary = {name: [one["summary"][name] for one in said] for name in said[0]["summary"]}
         write_table(strata, pa.table(facts | summary | {"fit": [fits[k].address.name for k in fit.strata]}))
         space.mark(GATHERED, [bounds, strata])

@@ -196,7 +196,7 @@ def _remedies(fit: Fit) -> str:
         ways.append(f"{calibrated}lower mechanism.aim")
     if fit.frame.strata:
         ways.append("pool strata (strata: []" + (")" if job.strict else " or mechanism.fallback: pool)"))
-    if job.predictors:
+    if job.likelihood_predictors:
         ways.append("drop predictors")
     if own != "proper_prior" and fit.model(0).improper:
         fallback = "" if job.strict else "mechanism.fallback: proper_prior or "

@@ -50,6 +50,11 @@ class WorkspacePaths:
         return self.confidential / "records" / "frame.parquet"
 
     @property
+    def noisy_frame(self) -> Path:
+        """The frame that is published, where predictors are protected: fits see no other."""
+        return self.confidential / "records" / "noisy_frame.parquet"
+
+    @property
     def reference(self) -> Path:
         """The reference's records under rows of the current frame."""
         return self.confidential / "records" / "reference.arrow"

@@ -25,6 +25,8 @@ from dpdist.storage.store import FOLDER, Store
 
 OTHERWISE = "undo the change, or use a new folder: its release spends a budget of its own beside this one's"
 """Remedy for a workspace of another job or input."""
+NOISY_FRAME = "noisy-frame"
+"""Unit that is finished when the noisy frame is kept, where predictors are protected."""
 REFERENCE = "reference.sha256"
 """What decides a result beside the job's own settings: the content of its reference."""
 

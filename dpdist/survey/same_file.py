@@ -85,7 +85,7 @@ def _size(parts: Sequence[Hashed]) -> int:
 
 def content(job: Job, source: Source) -> str:
     """SHA-256 of what a fit reads of the records, in any order and format of the file's."""
-    names = tuple(dict.fromkeys([*job.strata, *job.predictors]))
+    names = tuple(dict.fromkeys([*job.strata, *job.likelihood_predictors]))
     return hashlib.sha256(np.sort(hashed(job, source, names).record).astype("<u8").tobytes()).hexdigest()
 
 

@@ -55,6 +55,7 @@ model: {model}
 mechanism: {{name: {mechanism}}}
 synthetic_sets: {sets}
 budget: {{epsilon: "{epsilon}", adjacency: {adjacency}{delta}}}
+{predictors}
 {reference}
 {unit}
 tables:
@@ -96,6 +97,8 @@ class Case:
     """With a table of the finest cells beside that of fields."""
     unit: int | None = None
     """Records of one household at most, where the privacy unit is one."""
+    protect: str = ""
+    """ε of noisy sample counts, under add_remove or an exchange for any other record."""
 
     @property
     def name(self) -> str:
@@ -131,13 +134,18 @@ class Case:
                 mechanism=self.mechanism + noise + public + law + bins,
                 sets=self.sets,
                 epsilon=self.epsilon,
-                adjacency=self.adjacency,
+                adjacency=self.adjacency + (", exchange: anywhere" if self._anywhere else ""),
+                predictors=f'predictors: {{protect: {{epsilon: "{self.protect}"}}}}' if self.protect else "",
                 delta=', delta: "1e-6"' if self.gaussian else "",
                 reference=reference if self.mechanism in ("reference_tables", "sanitized_statistics") else "",
                 statistics=self.statistics.replace("salary", self.outcomes[0]),
                 unit=f"privacy_unit: {{column: household, most: {self.unit}}}" if self.unit is not None else "",
             )
         )
+
+    @property
+    def _anywhere(self) -> bool:
+        return bool(self.protect) and self.adjacency == "substitution"
 
     @cached_property
     def frame(self) -> Frame:

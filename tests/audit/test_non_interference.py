@@ -14,9 +14,11 @@ import pytest
 from metering import Meter
 
 import dpdist
-from dpdist.core.records import Floats
+from dpdist.core.records import Floats, Frame, Ints
+from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.runtime.fit_address import Fit
+from dpdist.storage.workspace import Workspace
 
 JOB = """
 dataset: blind
@@ -33,10 +35,11 @@ outcome: {outcome}
 model: {model}
 mechanism: {{name: {mechanism}}}
 budget: {{epsilon: "1", adjacency: {adjacency}{delta}}}
+{predictors}
 synthetic_sets: {sets}
 {reference}
 tables:
-  - {{name: salaries, by: [field, sex], statistics: [count, {{mean: salary}}]}}
+  - {{name: salaries, by: [field, sex], statistics: [{statistics}]}}
 {rake}
 runtime: {{executor: serial}}
 """
@@ -54,7 +57,10 @@ PLAIN = {
     "sets": "1",
     "reference": PUBLIC,
     "rake": "",
+    "predictors": "",
+    "statistics": "count, {mean: salary}",
 }
+PROTECTED = {"adjacency": "add_remove", "predictors": 'predictors: {protect: {epsilon: "0.3"}}'}
 SANITIZED = {"model": "{family: lognormal}", "mechanism": "sanitized_statistics", "sets": "3"}
 VARIANTS: dict[str, dict[str, str]] = {
     "reference tables": {},
@@ -97,6 +103,38 @@ VARIANTS: dict[str, dict[str, str]] = {
         "sets": "2",
         "reference": "",
     },
+    "laplace_strict, protected": {**PROTECTED, "mechanism": "laplace_strict", "sets": "2", "reference": ""},
+    "laplace_composed, protected, PSUs": {
+        **PROTECTED,
+        "mechanism": "laplace_composed, sensitivity: public, consistency: least_squares",
+        "survey": "weight: weight, design_strata: [sex], psu: psu, lonely_psu: centred",
+        "reference": "",
+    },
+    "perturbed_histogram, protected, strata": {
+        **PROTECTED,
+        "mechanism": "perturbed_histogram",
+        "strata": "field, sex",
+        "survey": "",
+        "reference": "",
+    },
+    "reference tables, protected, strata": {**PROTECTED, "strata": "field"},
+    "reference tables, protected, histograms": {**PROTECTED, "reference": 'reference: {{histogram: {{epsilon: "0.3"}}}}'},
+    "sanitized statistics, protected": {**PROTECTED, **SANITIZED},
+    "sanitized statistics, protected, Gaussian": {
+        **PROTECTED,
+        **SANITIZED,
+        "mechanism": "sanitized_statistics, noise: gaussian",
+        "delta": ', delta: "1e-6"',
+    },
+    "weighted marginals, protected": {
+        **PROTECTED,
+        "mechanism": "weighted_marginals",
+        "outcome": "paid",
+        "strata": "field, sex",
+        "reference": "",
+        "statistics": "count, {mean: paid}",
+    },
+    "modips, protected": {**PROTECTED, "mechanism": "modips, law: normal", "sets": "2", "reference": ""},
 }
 
 
@@ -122,8 +160,16 @@ class Noisy:
     """Noisy sums by stratum and number: kept from one run, imposed on the next."""
 
     kept: dict[tuple[int, int], Floats] = field(default_factory=dict)
+    counts: dict[int, Floats] = field(default_factory=dict)
+    """Of the frame, by level, where predictors are protected."""
     imposing: bool = False
     used: int = 0
+
+    def of_frame(self, space: Workspace, job: Job, number: int, frame: Frame, exact: Ints) -> Floats:
+        """A level's noise, under which its counts are those that are kept."""
+        if not self.imposing:
+            self.counts[number] = exact + np.rint(np.random.default_rng(number).laplace(0.0, 12.0, len(exact)))
+        return self.counts[number] - exact
 
     def of(self, stratum: int) -> Meter:
         """A stratum's noise: of a fixed seed, at its scale."""
@@ -164,6 +210,7 @@ def under(noisy: Noisy) -> Iterator[None]:
     """Runs get their noise from here: it is the instrument; all else is as in a release."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Fit, "noise", lambda fit, stratum, *_: noisy.of(stratum))
+        patch.setattr("dpdist.runtime.noisy_frame._noise", noisy.of_frame)
         yield
 
 

@@ -9,6 +9,7 @@ from dpdist.job.checks.comparators import comparators
 from dpdist.job.checks.earlier import calibration, fit, reference
 from dpdist.job.checks.mechanisms import noise_of_budget
 from dpdist.job.checks.models import family_keys, likelihood, outcomes, sampler_settings
+from dpdist.job.checks.predictors import predictors
 from dpdist.job.checks.presentation import presentation
 from dpdist.job.checks.running import scheduler_contradictions
 from dpdist.job.checks.tables import copied, modelled, promises, raked_totals, table_statistics
@@ -34,6 +35,7 @@ def contradictions(job: Job) -> list[Contradiction]:
         *modelled(job),
         *copied(job),
         *promises(job),
+        *predictors(job),
         *raked_totals(job),
         *job.mechanism.contradictions(job),
         *reference(job),

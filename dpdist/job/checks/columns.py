@@ -22,7 +22,7 @@ def categories(job: Job) -> Iterator[Contradiction]:
     """Columns used as categories are declared with levels, once in each list, under names of their own."""
     lists: list[tuple[Path, tuple[str, ...]]] = [
         (("strata",), job.strata),
-        (("model", "predictors"), job.predictors),
+        (("model", "predictors"), job.likelihood_predictors),
         (("survey", "design_strata"), job.survey.design_strata),
         *((("tables", i, "by"), table.by) for i, table in enumerate(job.tables)),
         *((("rake", i, "by"), rake.by) for i, rake in enumerate(job.rake)),
@@ -41,7 +41,7 @@ def categories(job: Job) -> Iterator[Contradiction]:
                 )
             if name in names[:i]:
                 yield Contradiction((*path, i), f"'{name}' is named twice", "delete one")
-    for i, name in enumerate(job.predictors):
+    for i, name in enumerate(job.likelihood_predictors):
         if name in job.strata:
             yield Contradiction(("model", "predictors", i), f"'{name}' is constant within a stratum", "leave it out")
     for name in job.categories:

@@ -12,6 +12,8 @@ from dpdist.job.contradiction import Contradiction, Path, listed
 from dpdist.job.families import FAMILIES
 from dpdist.job.tables import Rake
 
+PROTECT = 'protect them by predictors: {protect: {epsilon: "…"}}'
+
 
 def table_statistics(job: Job) -> Iterator[Contradiction]:
     names = [table.name for table in job.tables]
@@ -141,14 +143,14 @@ def promises(job: Job) -> Iterator[Contradiction]:
     if anywhere and job.budget.adjacency != "substitution":
         found = f"{job.budget.adjacency} exchanges no record"
         yield Contradiction(("budget", "exchange"), found, "leave it out, or take adjacency: substitution")
-    elif job.sizes_secret and job.mechanism.name == "reference_tables":
+    elif job.sizes_in_sums and job.mechanism.name == "reference_tables":
         yield from _secret_sizes(job)
-    elif anywhere:
+    elif anywhere and job.predictors is None:
         found = f"'{job.mechanism.name}' publishes exact sample counts, which show a record that moves whatever the noise"
-        yield Contradiction(("budget", "exchange"), found, "take reference_tables, or leave it out")
-    elif job.sizes_secret:
+        yield Contradiction(("budget", "exchange"), found, f"take reference_tables, {PROTECT}, or leave it out")
+    elif job.sizes_in_sums:
         found = f"'{job.mechanism.name}' publishes stratum sizes and predictors, so add_remove cannot be promised"
-        yield Contradiction(("budget", "adjacency"), found, "use zero_out or substitution")
+        yield Contradiction(("budget", "adjacency"), found, f"use zero_out or substitution, or {PROTECT}")
     if job.likelihood.population_weights == "proportional":
         if job.likelihood.synthesis != "fbp":
             yield Contradiction(

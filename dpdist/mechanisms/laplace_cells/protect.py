@@ -17,6 +17,7 @@ from dpdist.mechanisms.promises import promise_of
 from dpdist.mechanisms.wording import MOVES_TWICE
 from dpdist.models.protocol import Draws, StratumModel
 from dpdist.privacy.guarantees import Promise, Strict
+from dpdist.privacy.units import moves
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,10 @@ class LaplaceStrict:
     scope: Literal["stratum"] = "stratum"
 
     def promise(self, job: Job) -> Promise:
+        if job.sizes_secret:
+            return promise_of(job, Strict(job.budget.adjacency, job.epsilon_per_set), SUMS.format(2 * moves(job)))
         same_x = Strict(job.budget.adjacency, job.epsilon_per_set, exchange=Fraction(1))
-        return promise_of(job, same_x, SUMS, MOVES_TWICE)
+        return promise_of(job, same_x, SUMS.format(2), MOVES_TWICE)
 
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: None = None) -> Rounds:
         assert isinstance(model, CellSums)

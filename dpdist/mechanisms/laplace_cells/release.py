@@ -16,10 +16,10 @@ import numpy as np
 from dpdist.core.records import Codes, Floats, Frame, Records
 from dpdist.job import Job
 from dpdist.mechanisms.laplace_cells.sensitivity import UNIT, CellBounds, noise_scale
-from dpdist.models.design import design
+from dpdist.models.design import counted, design
 from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws, Extremes, Parameter
-from dpdist.privacy.units import record_epsilon
+from dpdist.privacy.units import moves, record_epsilon
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class CellSums(OutcomeModel):
         cells, (low, high) = design(frame, columns, rows), job.outcome_column.bounds or (0.0, 1.0)
         first = [int(np.flatnonzero(cells.pattern == cell)[0]) + rows.start for cell in range(len(cells.matrix))]
         labels = tuple(" / ".join(str(frame.levels[c][frame.codes[c][row]]) for c in columns) or "all" for row in first)
-        count = np.bincount(cells.pattern, weights=frame.count[rows]).astype(np.float64)
+        count = counted(frame, rows, cells)
         declared = job.columns[job.survey.weight].bounds if job.survey.weight else None
         least, most = declared or (1.0, 1.0)
         return cls(
@@ -50,7 +50,7 @@ class CellSums(OutcomeModel):
             count,
             CellBounds(most, low, high),
             least,
-            noise_scale(record_epsilon(job, job.epsilon_per_set)),
+            noise_scale(record_epsilon(job, job.epsilon_per_set) / moves(job)),
         )
 
     @property

@@ -7,7 +7,7 @@ from dpdist.mechanisms.words import Words
 SUMS = (
     "weights and outcomes are clipped to public bounds; a record enters one finest cell, by a weight and a centred product "
     "whose L1 distance from any other values' in the same cell, or from none, is at most 2 units of the bounds; both sums "
-    "have discrete Laplace noise of scale 2/ε of a set's ε in these units, and margins are sums of cells"
+    "have discrete Laplace noise of scale {}/ε of a set's ε in these units, and margins are sums of cells"
 )
 NOISED_AGAIN = (
     "estimator `parameters`: composition of the sample over cells, and other noise, simulated; how records vary within a "

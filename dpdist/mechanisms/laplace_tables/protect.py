@@ -16,8 +16,8 @@ from dpdist.job import Job, budget_text
 from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.laplace_tables.release import FINE_SCALE, FINER, NoisyTables
 from dpdist.mechanisms.laplace_tables.sensitivity import sensitivities
-from dpdist.mechanisms.laplace_tables.statement import COMPOSED, FULL, LOCAL, SHARED
-from dpdist.mechanisms.promises import promise_of
+from dpdist.mechanisms.laplace_tables.statement import ANYWHERE, COMPOSED, FULL, LOCAL, SHARED
+from dpdist.mechanisms.promises import of_frame, promise_of
 from dpdist.mechanisms.wording import MOVES_TWICE
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.guarantees import NoGuarantee, Promise, Strict
@@ -40,7 +40,11 @@ class LaplaceTables:
             return replace(none, composition="none: nothing is promised that could compose")
         same_x = Strict(job.budget.adjacency, job.epsilon_per_set, exchange=Fraction(1))
         strict = promise_of(job, same_x, COMPOSED, MOVES_TWICE)
-        return replace(strict, composition="sequential over the cells, of all tables and margins, that a record falls into")
+        if job.sizes_secret:
+            anywhere = (ANYWHERE,) if job.budget.exchange == "anywhere" else ()
+            strict = promise_of(job, Strict(job.budget.adjacency, job.epsilon_per_set), COMPOSED, *anywhere)
+        composition = "sequential over the cells, of all tables and margins, that a record falls into"
+        return replace(strict, composition=composition + of_frame(job))
 
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: None = None) -> Rounds:
         assert isinstance(model, NoisyTables)

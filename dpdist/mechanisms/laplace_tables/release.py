@@ -141,9 +141,10 @@ class NoisyTables(OutcomeModel):
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         """E(w|x) and E(wy|x) of every frame row after `finest`, (draw, row); 0 for an outcome that no table needs."""
-        weight = self.finest(theta, "count") / self.count
+        count = np.maximum(self.count, 1.0)
+        weight = self.finest(theta, "count") / count
         known = "total" in self.tables[0].statistics
-        return weight, self.finest(theta, "total") / self.count if known else np.zeros_like(weight)
+        return weight, self.finest(theta, "total") / count if known else np.zeros_like(weight)
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """The released sums with noise of the same law: for standard errors, not for release."""

@@ -21,7 +21,7 @@ from dpdist.core.records import Floats, Frame
 from dpdist.core.table_cells import Cells, cross
 from dpdist.job import Job, StatisticName, Table
 from dpdist.mechanisms.laplace_cells.sensitivity import SENSITIVITY, UNIT
-from dpdist.privacy.units import record_epsilon
+from dpdist.privacy.units import moves, record_epsilon
 
 OUT_OF_STEPS = 7
 """What `lsmr` says where it stops before it converged."""
@@ -54,14 +54,14 @@ def figures_met(frame: Frame, tables: Sequence[Table]) -> int:
 def local_scale(job: Job, frame: Frame) -> Fraction:
     """Scale of the noise on a figure, in 1/UNIT of its sensitivity: all of ε in every figure, or shared by those met."""
     share = figures_met(frame, job.tables) if job.mechanism.name == "laplace_composed" else 1
-    return Fraction(share * UNIT) / job.budget.epsilon
+    return Fraction(share * UNIT) / job.epsilon_of_tables
 
 
 def public_scale(job: Job, frame: Frame) -> Fraction:
     """Scale of the noise on a cell's sums of pairs, in their units."""
-    met = sum(cross(frame, table.by, table.margins).per_record for table in job.tables)
+    met = moves(job) * sum(cross(frame, table.by, table.margins).per_record for table in job.tables)
     moved = met * (SENSITIVITY if outcome_needed(job.tables) else 1) * UNIT
-    return moved / record_epsilon(job, job.budget.epsilon)
+    return moved / record_epsilon(job, job.epsilon_of_tables)
 
 
 def outcome_needed(tables: Sequence[Table]) -> bool:

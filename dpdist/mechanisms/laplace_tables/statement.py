@@ -20,6 +20,7 @@ COMPOSED = (
     "same cell, or from none, is at most 2 units of the bounds (1 for weights alone); all sums have discrete Laplace noise "
     "of that scale, times the number of these cells, over ε"
 )
+ANYWHERE = "a record that is exchanged leaves its cells and enters others: the noise has twice the scale that is said above"
 NO_RECORDS = (
     "there are no synthetic records: figures that were noised one by one, margins too, tell of no single file of records"
 )

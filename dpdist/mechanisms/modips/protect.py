@@ -29,7 +29,7 @@ from dpdist.mechanisms.modips.statement import (
     TRUNCATION,
 )
 from dpdist.mechanisms.modips.truncation import CANDIDATES, clamped, truncated
-from dpdist.mechanisms.promises import parallel, promise_of
+from dpdist.mechanisms.promises import of_frame, parallel, promise_of, with_frame
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.guarantees import Promise, Strict
 
@@ -46,10 +46,11 @@ class Modips:
         entered = LEVELS_SANITIZED if said.counted else MOMENTS_SANITIZED
         entered = LOCATION_SANITIZED if said.variance is not None else entered
         nested = (NESTED.format(said.nested),) if said.nested > 1 else ()
-        total = Strict(job.budget.adjacency, job.budget.epsilon, exchange=_exchange(job))
+        total = Strict(job.budget.adjacency, job.epsilon_of_tables, exchange=_exchange(job))
         per_set = replace(total, epsilon=job.epsilon_per_set)
+        moves = () if job.sizes_secret else (MOVES_UNCLAIMED,)
         found = promise_of(
-            job, per_set, entered, SANITIZATION[said.sanitization], TRUNCATION[said.truncation], *nested, MOVES_UNCLAIMED
+            job, per_set, entered, SANITIZATION[said.sanitization], TRUNCATION[said.truncation], *nested, *moves
         )
         if said.nested == 1:
             return found
@@ -57,19 +58,19 @@ class Modips:
         composition = (
             f"sequential over {said.noises(job)} sanitizations{parallel(job)}; their sets follow by post-processing"
         )
-        return replace(found, total=total, per_set=once, composition=composition)
+        return replace(found, total=with_frame(job, total), per_set=once, composition=composition + of_frame(job))
 
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: None = None) -> Rounds:
         assert isinstance(model, Sanitized)
         assert isinstance(job.mechanism, Settings)
-        return modips(model, job.synthetic_sets, job.mechanism.nested, float(job.budget.epsilon), recorder)
+        return modips(model, job.synthetic_sets, job.mechanism.nested, float(job.epsilon_of_tables), recorder)
 
 
 def _exchange(job: Job) -> Fraction:
     """ε against an exchange at the same x, over ε; two zero-outs but where one L1 sensitivity is all that counts."""
     said = job.mechanism
     assert isinstance(said, Settings)
-    if said.sanitization == "individual" or said.truncation == "bounded":
+    if job.sizes_secret or said.sanitization == "individual" or said.truncation == "bounded":
         return Fraction(2)
     known, weighted = said.variance is not None, job.survey.weight is not None
     off, exchanged = (together(said.law, weighted, known, each) for each in ("zero_out", "substitution"))

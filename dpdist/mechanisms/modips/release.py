@@ -19,10 +19,10 @@ import numpy as np
 from dpdist.core.records import Codes, Floats, Frame, Records
 from dpdist.job import Job, Law, Modips, Truncation
 from dpdist.mechanisms.modips.sensitivity import UNIT, groups, scales, together
-from dpdist.models.design import design, patterns
+from dpdist.models.design import counted, design, patterns
 from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws, Extremes, Parameter
-from dpdist.privacy.units import record_epsilon
+from dpdist.privacy.units import moves, record_epsilon
 
 LEAST_MEAN_WEIGHT = 1e-3
 """A cell's mean v is taken to be no smaller."""
@@ -54,10 +54,12 @@ class Sanitized(OutcomeModel):
         regressed = said.location == "main_effects"
         cells = design(frame, columns, rows) if regressed else patterns(frame, columns, rows)
         labels = cells.names if not regressed else patterns(frame, columns, rows).names
-        count = np.bincount(cells.pattern, weights=frame.count[rows]).astype(np.float64)
-        given = said.law, weight is not None, said.variance is not None, job.budget.adjacency
+        count = counted(frame, rows, cells)
+        # an exchange for any other record, in another cell too, is two moves of one record
+        adjacency = "zero_out" if job.sizes_secret else job.budget.adjacency
+        given = said.law, weight is not None, said.variance is not None, adjacency
         low, high = job.outcome_column.bounds or (0.0, 1.0)
-        of_record = record_epsilon(job, said.epsilon(job))
+        of_record = record_epsilon(job, said.epsilon(job)) / moves(job)
         return cls(
             cells,
             (low, high),

@@ -27,7 +27,8 @@ class PerturbedHistogram:
     scope: Literal["stratum"] = "stratum"
 
     def promise(self, job: Job) -> Promise:
-        return promise_of(job, Strict(job.budget.adjacency, job.epsilon_per_set), COUNTS, MOVES_EXCHANGED)
+        moves = () if job.sizes_secret else (MOVES_EXCHANGED,)
+        return promise_of(job, Strict(job.budget.adjacency, job.epsilon_per_set), COUNTS, *moves)
 
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: None = None) -> Rounds:
         assert isinstance(model, Histogram)

@@ -42,8 +42,9 @@ class ReferenceTables:
 
     def promise(self, job: Job) -> Promise:
         several = len(job.outcomes) > 1
-        public = (_clipped(job), SEVERAL, MOVES_UNKNOWN) if several else (_clipped(job), MOVES_UNKNOWN)
-        clipped = (SEVERAL_SECRET if several else CLIPPED_SECRET,) if job.sizes_secret else public
+        moves = () if job.sizes_secret else (MOVES_UNKNOWN,)
+        public = (_clipped(job), *((SEVERAL,) if several else ()), *moves)
+        clipped = (SEVERAL_SECRET if several else CLIPPED_SECRET,) if job.sizes_in_sums else public
         tables = (ONE_BUDGET,) if len(job.tables) > 1 else ()
         guarantee = Strict(job.budget.adjacency, job.epsilon_per_set)
         source = FROM_HISTOGRAMS if job.on_histograms else FROM_REFERENCE

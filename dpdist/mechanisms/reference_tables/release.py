@@ -27,7 +27,7 @@ from dpdist.mechanisms.reference_tables.collapsing import collapsed, fewest, poo
 from dpdist.mechanisms.reference_tables.saturation import set_into, spans, weight_bounds
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits, noise_scales
 from dpdist.models.described import recall_draws
-from dpdist.models.design import design
+from dpdist.models.design import counted, design
 from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws, Extremes, Parameter
 from dpdist.privacy.units import record_epsilon
@@ -76,14 +76,14 @@ class ReferenceCells(OutcomeModel):
         first = [int(np.flatnonzero(cells.pattern == cell)[0]) + rows.start for cell in range(len(cells.matrix))]
         labels = tuple(" / ".join(str(frame.levels[c][frame.codes[c][row]]) for c in columns) or "all" for row in first)
         codes = np.array([[frame.codes[c][row] for c in columns] for row in first], dtype=np.int32).reshape(len(first), -1)
-        count = np.bincount(cells.pattern, weights=frame.count[rows]).astype(np.float64)
+        count = counted(frame, rows, cells)
         bounds = tuple(column.bounds or (0.0, 1.0) for column in job.outcome_columns.values())
         scales = noise_scales(record_epsilon(job, job.epsilon_of_tables), job.budget.adjacency, len(bounds))
         weighted = job.survey.weight is not None
         assert isinstance(job.mechanism, ReferenceTables)
         return cls(
             *(cells, bounds[0], labels, job.outcomes, bounds, codes, count, scales, weighted),
-            *(job.mechanism.shrinkage, job.sizes_secret),
+            *(job.mechanism.shrinkage, job.sizes_in_sums),
             weight_bounds=weight_bounds(job),
         )
 

@@ -8,9 +8,9 @@ from typing import Literal
 from dpdist.core.confidential import Confidential
 from dpdist.core.digests import digest
 from dpdist.engine.protocol import Noise, Pass, Released, Rounds, Sample, StratumRecorder
-from dpdist.job import Job
+from dpdist.job import Job, epsilon_of
 from dpdist.mechanisms.counting import Count
-from dpdist.mechanisms.promises import parallel, promise_of, referred
+from dpdist.mechanisms.promises import of_frame, parallel, promise_of, referred, with_frame
 from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
 from dpdist.mechanisms.sanitized_lognormal.sensitivity import EXCHANGE
 from dpdist.mechanisms.sanitized_lognormal.statement import LOGNORMAL_SHAPE, SANITIZED, SANITIZED_GAUSSIAN, SETS_ARE_FREE
@@ -31,18 +31,21 @@ class SanitizedStatistics:
 
     def promise(self, job: Job) -> Promise:
         budget, gaussian = job.budget, job.mechanism.gaussian
-        once: Strict | Concentrated = Strict(budget.adjacency, budget.epsilon)
+        once: Strict | Concentrated = Strict(budget.adjacency, job.epsilon_of_tables)
         if gaussian:
             assert budget.delta is not None
-            once = Concentrated(budget.adjacency, budget.epsilon, budget.concentrated, budget.delta, EXCHANGE)
+            epsilon = budget.epsilon if job.predictors is None else epsilon_of(job.rho_of_tables, budget.delta)
+            once = Concentrated(budget.adjacency, epsilon, job.rho_of_tables, budget.delta, EXCHANGE)
         shown = SANITIZED_GAUSSIAN if gaussian else SANITIZED
-        said = promise_of(job, once, shown, MOVES_EXCHANGED, LOGNORMAL_SHAPE, *referred(job))
-        return replace(said, total=once, composition=SETS_ARE_FREE.format(job.synthetic_sets) + parallel(job))
+        moves = () if job.sizes_secret else (MOVES_EXCHANGED,)
+        said = promise_of(job, once, shown, *moves, LOGNORMAL_SHAPE, *referred(job))
+        composition = SETS_ARE_FREE.format(job.synthetic_sets) + parallel(job) + of_frame(job)
+        return replace(said, total=with_frame(job, once), composition=composition)
 
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Whitened | None = None) -> Rounds:
         assert isinstance(model, SanitizedLognormal)
         assert learned is not None
-        return sanitized_statistics(model, learned, float(job.budget.epsilon), job.synthetic_sets, recorder)
+        return sanitized_statistics(model, learned, float(job.epsilon_of_tables), job.synthetic_sets, recorder)
 
 
 def sanitized_statistics(

@@ -29,7 +29,7 @@ from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import (
     sampling_errors,
     whitening_of,
 )
-from dpdist.models.design import Design, design
+from dpdist.models.design import Design, counted, design
 from dpdist.models.lognormal.conjugate import of
 from dpdist.models.lognormal.model import Lognormal
 from dpdist.models.lognormal.prior import conjugate_prior
@@ -64,12 +64,12 @@ class SanitizedLognormal(OutcomeModel):
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> SanitizedLognormal:
-        named = dict.fromkeys([*(() if frame.strata else job.strata), *job.predictors, *job.cell_columns])
+        named = dict.fromkeys([*(() if frame.strata else job.strata), *job.likelihood_predictors, *job.cell_columns])
         columns = tuple(name for name in named if name not in frame.strata)
         cells = design(frame, columns, rows)
         first = [int(np.flatnonzero(cells.pattern == cell)[0]) + rows.start for cell in range(len(cells.matrix))]
         labels = tuple(" / ".join(str(frame.levels[c][frame.codes[c][row]]) for c in columns) or "all" for row in first)
-        count = np.bincount(cells.pattern, weights=frame.count[rows]).astype(np.float64)
+        count = counted(frame, rows, cells)
         plain = Lognormal.build(job, frame, rows)
         of_cells = Design(labels, tuple(range(len(labels))), np.empty((len(labels), 0)), cells.pattern, cells.first)
         law = CellLognormal(
@@ -79,9 +79,9 @@ class SanitizedLognormal(OutcomeModel):
         )
         assert isinstance(job.mechanism, SanitizedStatistics)
         said, noise = job.budget, job.mechanism.noise
-        scale = noise_scale(record_epsilon(job, said.epsilon), said.adjacency)
+        scale = noise_scale(record_epsilon(job, job.epsilon_of_tables), said.adjacency)
         if noise == "gaussian":
-            scale = gaussian_scale(record_rho(job, said.concentrated), said.adjacency)
+            scale = gaussian_scale(record_rho(job, job.rho_of_tables), said.adjacency)
         return cls(cells, plain.outcome_bounds, labels, count, scale, job.mechanism.shrinkage, law, noise)
 
     @property

@@ -41,7 +41,11 @@ REACH = 2.5
 SHARE = Fraction(3, 4)
 """Of the budget for the cells' location; the rest is for the pooled scatter, whose few sums need less."""
 ROOT_2 = float(np.sqrt(2.0))
-SENSITIVITY_2: dict[Adjacency, Fraction] = {"zero_out": Fraction(UNIT), "substitution": Fraction(7 * UNIT, 4) + 3}
+SENSITIVITY_2: dict[Adjacency, Fraction] = {
+    "zero_out": Fraction(UNIT),
+    "add_remove": Fraction(UNIT),
+    "substitution": Fraction(7 * UNIT, 4) + 3,
+}
 """L2 distance, in units, of neighbours' sums under Gaussian noise."""
 EXCHANGE = Fraction(30_626, 10_000)
 """ρ against exchanging a record, over ρ under zero_out: (7/4 + 3/UNIT)², rounded up, where two zero-outs would be 4."""

@@ -36,7 +36,8 @@ class WeightedMarginals:
         said = job.mechanism
         assert isinstance(said, Settings)
         how = CHOSEN if said.marginals is None and len(job.outcomes) > 1 else LISTED
-        return promise_of(job, Strict(job.budget.adjacency, job.epsilon_per_set), ENTERED, how, MOVES_EXCHANGED)
+        moves = () if job.sizes_secret else (MOVES_EXCHANGED,)
+        return promise_of(job, Strict(job.budget.adjacency, job.epsilon_per_set), ENTERED, how, *moves)
 
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: None = None) -> Rounds:
         assert isinstance(model, Marginals)

@@ -63,7 +63,7 @@ class Marginals(OutcomeModel):
             listed,
             listed or (),
             weight or (1.0, 1.0),
-            int(frame.count[rows].sum()),
+            max(1, int(frame.count[rows].sum())),
             record_epsilon(job, job.epsilon_per_set),
             job.budget.adjacency,
         )

@@ -57,7 +57,7 @@ class Scores:
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Scores:
         """The model of one stratum; its prior is proper whatever the job says."""
-        predictors = (*frame_strata_as_predictors(job, frame), *job.predictors)
+        predictors = (*frame_strata_as_predictors(job, frame), *job.likelihood_predictors)
         return cls(
             Cells.of(frame, predictors, rows), kind_of(job.outcome_column), job.outcome_column.bounds or (-np.inf, np.inf)
         )

@@ -52,7 +52,7 @@ class Lognormal(Conjugate):
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Lognormal:
         """The model of one stratum; `proper` asks for the weak proper prior whatever the job's prior is."""
-        predictors = (*frame_strata_as_predictors(job, frame), *job.predictors)
+        predictors = (*frame_strata_as_predictors(job, frame), *job.likelihood_predictors)
         matrix = design(frame, predictors, rows)
         survey = job.survey
         proportional = job.likelihood.population_weights == "proportional" and survey.population is not None

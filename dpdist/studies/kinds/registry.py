@@ -9,6 +9,7 @@ from dpdist.studies.kinds.chains import Chains
 from dpdist.studies.kinds.files import Files
 from dpdist.studies.kinds.guarantees import GuaranteesKind
 from dpdist.studies.kinds.modips import ModipsKind
+from dpdist.studies.kinds.partitions import PartitionsKind
 from dpdist.studies.kinds.protocol import StudyKind
 from dpdist.studies.kinds.simulation import SimulationKind
 from dpdist.studies.kinds.strict_tables import StrictTables
@@ -23,6 +24,7 @@ KINDS: Mapping[str, StudyKind[Any]] = {
     "files": Files(),
     "chain": Chains(),
     "modips": ModipsKind(),
+    "partitions": PartitionsKind(),
 }
 DEFAULT = "simulation"
 """The kind of a file that names none."""

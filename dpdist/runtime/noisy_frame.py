@@ -1,0 +1,46 @@
+"""The noisy frame of a job that protects its predictors: drawn once, before any fit, and kept like other noise."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+import numpy as np
+
+from dpdist.core.digests import digest
+from dpdist.core.records import Floats, Frame, Ints
+from dpdist.engine.in_memory import fresh_noise
+from dpdist.engine.protocol import Noise
+from dpdist.estimation.frame_table import frame_table
+from dpdist.job import Job
+from dpdist.privacy.noisy_frame import counts, levels, noise_name, noisy_frame
+from dpdist.storage.noise_once import drawn_once
+from dpdist.storage.tables import write_table
+from dpdist.storage.workspace import NOISY_FRAME, Workspace
+
+
+def store_noisy_frame(space: Workspace, job: Job, frame: Frame) -> None:
+    """The frame that fits and `publish` see, from kept noise; `frame` is the exact one, crossed.
+
+    Raises `WorkspaceError` where the noise was kept for other counts, other columns or another budget.
+    """
+    if job.predictors is None or space.finished(NOISY_FRAME):
+        return
+    measured = list[Floats]()
+    for number, (level, exact) in enumerate(zip(levels(job), counts(job, frame), strict=True)):
+        noise = np.zeros(len(exact)) if level.scale is None else _noise(space, job, number, frame, exact)
+        measured.append(exact + noise)
+    write_table(space.noisy_frame, frame_table(noisy_frame(job, frame, measured)))
+    space.mark(NOISY_FRAME, [space.noisy_frame])
+
+
+def _noise(space: Workspace, job: Job, number: int, frame: Frame, exact: Ints) -> Floats:
+    """A level's noise, bound to what is counted."""
+    level = levels(job)[number]
+    assert level.scale is not None
+    query = digest(
+        {"columns": level.columns, "levels": {name: list(map(str, frame.levels[name])) for name in level.columns}}
+    )
+    request = Noise(level.scale, len(exact), number, noise_name(job), query, digest(exact))
+    said = request._asdict() | {name: version(name) for name in ("dpdist", "opendp")}
+    facts = {name: str(value) for name, value in said.items()}
+    return drawn_once(space, space.noise("frame", 0, number), facts, lambda: fresh_noise(request))

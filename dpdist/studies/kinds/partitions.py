@@ -1,0 +1,194 @@
+"""Studies of noisy counts over a partition: how alike records are, and what a regression on them finds ([S], section 3).
+
+Four categories with 2, 3, 4 and 5 levels, and a number that has a normal law given them, cut into 15 bins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from dpdist.core.keys import Key
+from dpdist.core.records import Floats, Frame, Records
+from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
+from dpdist.evaluation.cross_utility import specks, total_variation
+from dpdist.job import Adjacency, Budget, Frozen, Job, Name
+from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.partitions.release import PartitionCounts
+from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.sampling.exact import ExactSampler
+from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness
+from dpdist.studies.settings import Study
+
+CATEGORIES = {"x1": 2, "x2": 3, "x3": 4, "x4": 5}
+NUMBER, BINS = "y", 15
+EFFECTS = ((0.5,), (0.5, -0.8), (1.0, 0.5, 0.5), (0.5, 0.7, 0.8, 0.5))
+"""Of every level but the first, [S] section 3.2; the intercept is 0."""
+BOUNDS = {"main_effects": (-4.0, 6.0), "saturated": (-6.0, 6.0)}
+FIRST = (0, 1, 3)
+"""Columns that [S] finds in the first layer: x1, x2 and x4."""
+SHAPE = (*CATEGORIES.values(), BINS)
+MEASURES = ("first_layer", "one_way", "two_way", "all_cells", "specks", "prediction_error")
+
+
+class LawCase(Frozen):
+    """Main effects alone, or a mean of its own for each of the 120 combinations, drawn from a standard normal law."""
+
+    name: Name
+    n: int = Field(ge=100, le=1_000_000)
+    law: Literal["main_effects", "saturated"]
+
+
+class PartitionArm(Frozen):
+    """A mechanism with its constants, but bins."""
+
+    label: Name
+    mechanism: dict[str, Any]
+
+
+class PartitionStudy(Study):
+    """Distances of synthetic records from those of the file, and errors of a regression's predictions."""
+
+    kind: Literal["partitions"]
+    cases: tuple[LawCase, ...] = Field(min_length=1)
+    mechanisms: tuple[PartitionArm, ...] = Field(min_length=1)
+    epsilons: tuple[Budget, ...] = Field(min_length=1)
+    adjacency: Adjacency = "zero_out"
+    sets: int = Field(default=4, ge=1, le=100, description="synthetic sets of a release, which share ε")
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(arm.label for arm in self.mechanisms)
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        return MEASURES
+
+
+class PartitionsKind(SimulatedKind):
+    settings = PartitionStudy
+    heads = ("Label", "Mechanism", "Constants")
+
+    @property
+    def captions(self) -> Mapping[str, Caption]:
+        apart = "Half the L1 distance between shares of synthetic records and of the file's, mean over marginals and sets."
+        return {
+            "first_layer": Caption("total variation of x1, x2 and x4 together", apart),
+            "one_way": Caption("total variation of single columns", apart),
+            "two_way": Caption("total variation of pairs of columns", apart),
+            "all_cells": Caption("total variation of all 1,800 cells", apart),
+            "specks": Caption(
+                "SPECKS",
+                "Kolmogorov–Smirnov distance of propensity scores between both files; the columns are predictors.",
+            ),
+            "prediction_error": Caption(
+                "root mean squared error of predictions",
+                "Of the mean given the categories, fitted to synthetic records; mean over sets.",
+            ),
+        }
+
+    def replicate(self, study: PartitionStudy, case: int, number: int) -> Replicate:
+        said = study.cases[case]
+        key = Key(study.seed.to_bytes(32, "big")).child(said.name).child(str(number))
+        means = _means(said, key)
+        file = _file(said, means, key)
+        return Replicate([each for arm in study.mechanisms for each in _measured(study, said, arm, means, file, key)], [])
+
+    def facts(self, study: PartitionStudy) -> list[Fact]:
+        cases = [f"{case.name}: {case.n:,} records, {case.law.replace('_', ' ')}" for case in study.cases]
+        return [
+            ("Data", ["simulated, 2 × 3 × 4 × 5 categories and 15 bins", *cases]),
+            ("Replicates", [f"R = {study.replicates}"]),
+            ("ε", [", ".join(study.grid) + f" of {study.sets} sets together, {study.adjacency}"]),
+            randomness(study),
+        ]
+
+    def arms(self, study: PartitionStudy) -> list[tuple[str, ...]]:
+        made = list[tuple[str, ...]]()
+        for arm in study.mechanisms:
+            said = dict(arm.mechanism)
+            made.append((arm.label, str(said.pop("name", "")), ", ".join(f"{k}: {v}" for k, v in said.items())))
+        return made
+
+
+def _measured(
+    study: PartitionStudy, case: LawCase, arm: PartitionArm, means: Floats, file: Records, key: Key
+) -> Iterator[Result]:
+    for epsilon in study.grid:
+        said = job_of(study, case, arm, epsilon)
+        model = builder_of(said).build(said, Frame({}, {}, np.array([case.n]), (), ()), slice(0, 1))
+        assert isinstance(model, PartitionCounts)
+        exact = model.statistics(file, np.ones(case.n)).reshape(SHAPE)
+        rounds, own = (
+            MECHANISMS[said.mechanism.name].protect(said, model, Unwatched(), None),
+            key.child(arm.label + epsilon),
+        )
+        released = run_rounds(rounds, model, ExactSampler(1), own, "all", [file], noise=noise_of(own)).parameters
+        rng = own.generator("synthesis")
+        sets = [rng.multinomial(case.n, theta["cells"][0]).reshape(SHAPE).astype(float) for theta in released]
+        for measure, value in _measures(case, means, exact, sets, model.attributes[-1].values).items():
+            yield Result(arm.label, epsilon, measure, value)
+
+
+def _measures(case: LawCase, means: Floats, exact: Floats, sets: list[Floats], values: Floats) -> dict[str, float]:
+    """Every measure, the mean over sets; predictions are of the mean over sets."""
+    predicted = np.mean([_fitted(case, each, values) for each in sets], axis=0)
+    return {
+        "first_layer": float(np.mean([total_variation(exact, each, 3, FIRST) for each in sets])),
+        "one_way": float(np.mean([total_variation(exact, each, 1) for each in sets])),
+        "two_way": float(np.mean([total_variation(exact, each, 2) for each in sets])),
+        "all_cells": float(np.mean([total_variation(exact, each, exact.ndim) for each in sets])),
+        "specks": float(np.mean([specks(exact, each) for each in sets])),
+        "prediction_error": float(np.sqrt(((predicted - means) ** 2).mean())),
+    }
+
+
+def _fitted(case: LawCase, counts: Floats, values: Floats) -> Floats:
+    """Means (combination,) given the categories: by least squares on main effects, or cell by cell with a ridge of 1."""
+    n, total = counts.reshape(-1, BINS).sum(axis=1), counts.reshape(-1, BINS) @ values
+    design = _design() if case.law == "main_effects" else np.eye(len(n))
+    gram = design.T @ (n[:, None] * design) + (1e-9 if case.law == "main_effects" else 1.0) * np.eye(design.shape[1])
+    return np.asarray(design @ np.linalg.solve(gram, design.T @ total))
+
+
+def _design() -> Floats:
+    """Intercept and an indicator of every level but the first, (combination, column)."""
+    codes = np.indices(tuple(CATEGORIES.values())).reshape(len(CATEGORIES), -1)
+    columns = [codes[k] == level for k, size in enumerate(CATEGORIES.values()) for level in range(1, size)]
+    return np.column_stack([np.ones(codes.shape[1]), *columns]).astype(float)
+
+
+def _means(case: LawCase, key: Key) -> Floats:
+    """Of the number, for every combination of categories."""
+    if case.law == "saturated":
+        return key.generator("effects").normal(size=len(_design()))
+    return np.asarray(_design() @ np.concatenate([[0.0], *EFFECTS]))
+
+
+def _file(case: LawCase, means: Floats, key: Key) -> Records:
+    rng, sizes = key.generator("file"), tuple(CATEGORIES.values())
+    which = rng.integers(0, len(means), case.n)
+    number = np.clip(rng.normal(means[which], 1.0), *BOUNDS[case.law])
+    columns = np.column_stack([*np.unravel_index(which, sizes), number]).astype(float)
+    none = np.full(case.n, -1, np.int32)
+    return Records(np.arange(case.n), np.zeros(case.n, np.int32), columns, np.ones(case.n), none)
+
+
+def job_of(study: PartitionStudy, case: LawCase, arm: PartitionArm, epsilon: str) -> Job:
+    """The job of a release of such a file."""
+    coded = {name: {"bounds": (0, size - 1), "whole": True, "outside": "clip"} for name, size in CATEGORIES.items()}
+    return Job.model_validate(
+        {
+            "dataset": "study",
+            "period": "1",
+            "columns": coded | {NUMBER: {"bounds": BOUNDS[case.law], "outside": "clip"}},
+            "outcome": [*CATEGORIES, NUMBER],
+            "mechanism": arm.mechanism | {"bins": {NUMBER: BINS}},
+            "budget": {"epsilon": epsilon, "adjacency": study.adjacency},
+            "synthetic_sets": study.sets,
+            "tables": [{"name": "t", "by": [], "statistics": [{"mean": NUMBER}]}],
+        }
+    )

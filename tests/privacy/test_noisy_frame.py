@@ -1,0 +1,140 @@
+"""Noisy sample counts: what follows from the measured levels, against a brute-force oracle, and what it keeps."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import product
+
+import numpy as np
+import pytest
+
+from dpdist.core.records import Floats, Frame
+from dpdist.job import Job
+from dpdist.job.loading import parse_job
+from dpdist.privacy.noisy_frame import counts, levels, noisy_frame, tree
+
+JOB = """
+dataset: counted
+period: "2021"
+columns:
+  region: {{levels: [n, s, e]}}
+  field: {{levels: [arts, law]}}
+  sex: {{levels: [f, m]}}
+  salary: {{bounds: [0, 1000], outside: clip}}
+outcome: salary
+mechanism: {{name: laplace_strict}}
+budget: {{epsilon: "1", adjacency: {adjacency}}}
+predictors: {{protect: {{{columns}epsilon: "1/2"}}}}
+survey: {{design_strata: [region]}}
+tables: [{{name: one, by: [sex, field], statistics: [count]}}]
+"""
+ANYWHERE = "substitution, exchange: anywhere"
+KINDS = {
+    "add_remove": ("add_remove", ""),
+    "exchange": (ANYWHERE, ""),
+    "exchange within a region": (ANYWHERE, "columns: [sex, field], "),
+    "exchange within a sex": (ANYWHERE, "columns: [region, field], "),
+}
+
+
+def job_of(kind: str) -> Job:
+    adjacency, columns = KINDS[kind]
+    return parse_job(JOB.format(adjacency=adjacency, columns=columns))
+
+
+def frame_of(job: Job, seed: int, mean: float) -> Frame:
+    known = {name: job.columns[name].levels or () for name in job.categories}
+    codes = np.indices([len(each) for each in known.values()]).reshape(len(known), -1).astype(np.int32)
+    count = np.random.default_rng(seed).poisson(mean, codes.shape[1])
+    count[0] += 1
+    return Frame(dict(zip(known, codes, strict=True)), known, count, job.strata, job.survey.design_strata)
+
+
+def measured(job: Job, frame: Frame, seed: int) -> list[Floats]:
+    """Counts of every level under Laplace noise of its scale."""
+    rng = np.random.default_rng(seed)
+    return [
+        exact + (0.0 if level.scale is None else np.rint(rng.laplace(0.0, float(level.scale), len(exact))))
+        for level, exact in zip(levels(job), counts(job, frame), strict=True)
+    ]
+
+
+def by(frame: Frame, names: tuple[str, ...], values: Floats) -> dict[tuple[object, ...], float]:
+    """Sums by the levels of some columns, added up one row at a time."""
+    found: dict[tuple[object, ...], float] = {}
+    for row in range(len(frame)):
+        label = tuple(frame.levels[name][frame.codes[name][row]] for name in names)
+        found[label] = found.get(label, 0) + float(values[row])
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_level_counts_the_cross_of_its_columns(kind: str) -> None:
+    job = job_of(kind)
+    frame = frame_of(job, 1, 4.0)
+    for level, exact in zip(levels(job), counts(job, frame), strict=True):
+        known = by(frame, level.columns, frame.count)
+        order = product(*(frame.levels[name] for name in level.columns))
+        assert exact.tolist() == [known[label] for label in order]
+    assert levels(job)[-1].columns == tree(job)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_noise_the_frame_is_the_exact_one(kind: str) -> None:
+    job = job_of(kind)
+    for seed in range(5):
+        frame = frame_of(job, seed, 3.0)
+        made = noisy_frame(job, frame, [exact.astype(float) for exact in counts(job, frame)])
+        assert made.count.tolist() == frame.count.tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_counts_are_whole_and_not_below_0_and_public_ones_are_kept(kind: str) -> None:
+    job = job_of(kind)
+    for seed in range(20):
+        frame = frame_of(job, seed, 2.0)
+        made = noisy_frame(job, frame, measured(job, frame, seed))
+        assert made.count.dtype == np.int64
+        assert made.count.min() >= 0
+        assert made.count.sum() >= 1
+        if kind != "add_remove":
+            names = job.counted_columns
+            assert by(frame, names, made.count) == by(frame, names, frame.count)
+    assert made.count.tolist() != frame.count.tolist(), "control: there is noise"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_large_counts_are_the_weighted_least_squares_of_all_levels(kind: str) -> None:
+    job = job_of(kind)
+    frame = frame_of(job, 3, 5000.0)
+    noisy, rows, wanted = measured(job, frame, 9), list[Floats](), list[float]()
+    for level, values in zip(levels(job), noisy, strict=True):
+        weight = 1e6 if level.scale is None else 1.0 / float(level.scale)
+        labels = list(product(*(frame.levels[name] for name in level.columns)))
+        own = [tuple(frame.levels[n][frame.codes[n][row]] for n in level.columns) for row in range(len(frame))]
+        for label, value in zip(labels, values, strict=True):
+            rows.append(weight * np.array([float(each == label) for each in own]))
+            wanted.append(weight * value)
+    oracle = np.linalg.lstsq(np.array(rows), np.array(wanted), rcond=None)[0]
+    made = noisy_frame(job, frame, noisy).count
+    assert np.abs(made - oracle).max() <= 1.01, "rounding by largest remainders moves a count by less than 1"
+    assert np.abs(noisy[-1].sum() - made.sum()) > 1 or kind != "add_remove", "control: the leaves alone say another total"
+
+
+def test_shares_of_the_budget_add_up_to_it() -> None:
+    for kind in KINDS:
+        job = job_of(kind)
+        moved = 1 if kind == "add_remove" else 2
+        spent = sum((moved / level.scale for level in levels(job) if level.scale is not None), Fraction(0))
+        assert spent == job.epsilon_of_frame == Fraction(1, 2)
+
+
+def test_small_counts_err_less_than_independent_noise_would_make_them() -> None:
+    job = job_of("add_remove")
+    frame = frame_of(job, 4, 0.3)
+    errors = np.array([noisy_frame(job, frame, measured(job, frame, s)).count - frame.count for s in range(200)])
+    plain = np.sqrt(2.0) / float(job.epsilon_of_frame)
+    leaf = levels(job)[-1].scale
+    assert leaf is not None
+    assert np.sqrt((errors**2).mean()) < plain
+    assert np.sqrt(2.0) * float(leaf) > plain, "control: a level's own noise is larger, for it has a part of the budget"
