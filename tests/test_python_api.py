@@ -393,3 +393,11 @@ def test_functions_say_what_they_take_and_give() -> None:
     asked += [dpdist.open_log_lik, dpdist.open_posterior, dpdist.Release.synthetic, dpdist.Release.combine]
     parts = ("Parameters\n", "Returns\n", "Raises\n", "Example\n")
     assert [each.__name__ for each in asked if any(part not in str(each.__doc__) for part in parts)] == []
+
+
+def test_an_input_that_is_no_file_and_no_table_is_named() -> None:
+    """Not by an error of Python's own. Control: a path that is not there has another cause."""
+    with pytest.raises(dpdist.JobError, match=r"input: a int\n *allowed: a path, a pandas data frame"):
+        dpdist.validate("nhanes_bmi", 5)  # type: ignore[arg-type]
+    with pytest.raises(dpdist.DataError, match="no such file"):
+        dpdist.validate("nhanes_bmi", "nowhere.parquet")

@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from simulate import Cluster, Outcome, Task, simulate
 
+from dpdist.runtime.bins import cut
+
 MEASURED = Path(__file__).with_name("measured.json")
 GROUPS = (1, 2, 4, 8, 16, 32, 64)
-"""Strata per task; the planner takes up to 32, or what makes half a second."""
+"""Strata per task; the planner cuts tasks by itself (`planned`)."""
 
 
 @dataclass(frozen=True)
@@ -76,10 +78,14 @@ def tasks_of(measured: Measured, strata: int, group: int, stratum_seconds: float
 
     Start-up is not drawn: the first task of the measured worker is left out.
     """
+    sizes = [group] * (strata // group) + ([strata % group] if strata % group else [])
+    return _drawn(measured, sizes, stratum_seconds)
+
+
+def _drawn(measured: Measured, sizes: list[int], stratum_seconds: float | None) -> list[Task]:
     scale = 1.0 if stratum_seconds is None else stratum_seconds / measured.stratum_seconds
     whole = [task for task in measured.alone.warm if task.strata == max(t.strata for t in measured.alone.warm)]
     rates = scale * np.array([task.seconds / task.strata for task in whole])
-    sizes = [group] * (strata // group) + ([strata % group] if strata % group else [])
     drawn = np.random.default_rng(1).choice(rates, len(sizes))
     return [Task(float(rate) * size, size) for rate, size in zip(drawn, sizes, strict=True)]
 
@@ -112,6 +118,14 @@ def project(
         tasks, cluster = tasks_of(measured, strata, group, stratum_seconds), measured.cluster(workers, **more)
         found.append(Projected(strata, group, len(tasks), cluster, simulate(tasks, cluster)))
     return found
+
+
+def planned(measured: Measured, strata: int, workers: int, stratum_seconds: float | None = None, **more: Any) -> Projected:
+    """The same with tasks as the planner cuts them for so many workers (`group` 0)."""
+    times = [stratum_seconds or measured.stratum_seconds] * strata
+    tasks = _drawn(measured, [len(task) for task in cut(times, workers)], stratum_seconds)
+    cluster = measured.cluster(workers, **more)
+    return Projected(strata, 0, len(tasks), cluster, simulate(tasks, cluster))
 
 
 class Validated(NamedTuple):

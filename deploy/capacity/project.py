@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from matplotlib.figure import Figure
-from measured import GROUPS, MEASURED, Measured, Projected, Validated, project, validation
+from measured import GROUPS, MEASURED, Measured, Projected, Validated, planned, project, validation
 from simulate import BUSY, EDGES, Outcome
 
 SWEPT = (10, 20, 50, 100, 200, 500, 1000, 2000)
@@ -46,8 +46,8 @@ ASSUMPTIONS = (
     f"their last task for {EDGES:.0%} of theirs (the column start and end). Several may hold.",
 )
 ADVICE = (
-    "Group strata until a task takes half a second or more; the planner does it by itself (up to 32 small strata a task). "
-    "Beyond the workers that one scheduler keeps busy, more workers do nothing.",
+    "The planner cuts tasks by itself: up to 20 s on many workers, shorter towards the end. State runtime.workers where an "
+    "autoscaler begins with few. Beyond the workers that one scheduler keeps busy, more workers do nothing.",
     "Where tasks stay shorter (very small strata on very many workers), use fewer workers: the release is short anyway.",
     "A second scheduler serves a second release, with a workspace and a driver of its own; a release has one of each.",
     "Groups that are too large leave workers idle at the start and the end: keep ten or more tasks per worker.",
@@ -64,7 +64,10 @@ class Table(NamedTuple):
 def tables(measured: Measured, strata: int, workers: int, stratum_seconds: float | None) -> Iterator[Table]:
     mean = stratum_seconds or measured.stratum_seconds
     yield from _measured(measured)
-    grouped = project(measured, strata, workers, GROUPS, stratum_seconds)
+    grouped = [
+        planned(measured, strata, workers, stratum_seconds),
+        *project(measured, strata, workers, GROUPS, stratum_seconds),
+    ]
     title = f"{strata:,} strata of {mean:.3g} s on {workers} workers"
     yield Table(title, HEADS, [_line(row, mean) for row in grouped])
     cost = max(measured.driver, measured.scheduler)
@@ -117,9 +120,10 @@ def _stored(measured: Measured, strata: int, workers: int, stratum_seconds: floa
 
 def _line(row: Projected, mean: float) -> list[str]:
     said, ideal = row.outcome, row.strata * mean / row.cluster.workers
+    group = row.strata / row.tasks
     return [
-        str(row.group),
-        f"{row.group * mean:.2f}",
+        str(row.group or f"planner's, {group:,.0f} in the mean"),
+        f"{group * mean:.2f}",
         f"{row.tasks:,}",
         f"{row.tasks / row.cluster.workers:,.1f}",
         f"{said.seconds:,.1f}",

@@ -88,7 +88,7 @@ def certs(
 def scheduler(
     tls: RoleFolder,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "0.0.0.0",
-    port: Annotated[int, typer.Option("--port", min=1, max=65535)] = services.PORT,
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port that it listens on.")] = services.PORT,
     http: Http = services.HTTP,
     as_json: JsonLogs = False,
 ) -> None:

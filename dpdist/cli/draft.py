@@ -72,7 +72,7 @@ class Draft:
             yield self._line(self.outcome, "bounds: […, …]", ", outside: clip" if self.spec.adds_noise else "")
         if self.weight is not None and self.clips_weights:
             yield self._line(self.weight, "bounds: […, …]", ", outside: clip")
-        used = {*self.by, self.outcome, self.weight}
+        used = {*self.by, self.outcome, *([self.weight] if self.clips_weights else [])}
         rest = [name for name in self.columns if name not in used]
         if rest:
             yield "  # Not used so far:"
@@ -89,6 +89,8 @@ class Draft:
         what = f"levels: {flow(_short(domain.levels))}" if domain.levels else f"bounds: {flow(list(_plain(domain)))}"
         more += ", missing: category" if domain.levels and domain.holes else ""
         whence = CONFIRM if name in self.seen else f"# {domain.origin}" + (", with missing values" if domain.holes else "")
+        if name in (self.outcome, self.weight) and name not in self.seen and "public file" in domain.origin:
+            whence += "; widen them if values have grown since"
         return f"  {flow(name)}: {{{what}{more}}}  {whence}"
 
     def _design(self) -> Iterator[str]:

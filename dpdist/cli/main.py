@@ -39,8 +39,8 @@ from dpdist.studies.run import run as run_study
 app = typer.Typer(
     help="Publish survey tables and synthetic records from confidential microdata, with the privacy spent stated.\n\n"
     "A job file names the data, the survey design, the model, the tables and the budget. [bold]validate[/] and "
-    "[bold]plan[/] spend nothing; [bold]run[/] spends the job's budget once and leaves WORKSPACE/public (to publish) and "
-    "WORKSPACE/confidential (to guard); [bold]publish[/] makes the public folder again at no cost.",
+    "[bold]plan[/] spend nothing. [bold]run[/] spends the job's budget once. It leaves WORKSPACE/public (to publish) and "
+    "WORKSPACE/confidential (to guard). [bold]publish[/] makes the public folder again at no cost.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",

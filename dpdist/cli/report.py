@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +65,20 @@ def plan_text(plan: Plan) -> RenderableType:
     return facts_text({**facts, **_promise(said), "composition": said["composition"], **counted, **_cautions(said)})
 
 
+def _drifted(drift: Mapping[str, Any]) -> Iterator[str]:
+    """How many cells have moved away from the reference, by column."""
+    moved = {name: len(cells) for name, cells in drift.items() if isinstance(cells, list) and cells}
+    if moved:
+        cells = ", ".join(f"{name} in {number:,}" for name, number in moved.items())
+        yield (
+            f"cells have moved away from the reference ({cells}; `drift` in statement.json names them). A change of shape "
+            "is in no standard error: next time take a newer reference, or pay histograms"
+        )
+
+
 def _cautions(statement: Mapping[str, Any]) -> dict[str, str]:
     """What is known to go wrong; releases of before have none."""
-    listed = "\n".join(f"- {each}" for each in statement.get("cautions", ()))
+    listed = "\n".join(f"- {each}" for each in [*statement.get("cautions", ()), *_drifted(statement.get("drift", {}))])
     return {"cautions": listed} if listed else {}
 
 
@@ -94,7 +105,8 @@ def valid_text(plan: Plan) -> str:
     """That the job is valid, and for how many records where that may be shown."""
     if plan.job.sizes_secret:
         return f"The job is valid. Records: {SIZES_SECRET}."
-    return f"The job is valid: {records(plan):,} records in {len(plan.frame.stratum_labels):,} strata."
+    strata = len(plan.frame.stratum_labels)
+    return f"The job is valid: {records(plan):,} records in {strata:,} {'stratum' if strata == 1 else 'strata'}."
 
 
 def run_text(workspace: str | Path) -> RenderableType:

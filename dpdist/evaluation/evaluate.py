@@ -16,6 +16,7 @@ from dpdist.estimation.direct import totals
 from dpdist.estimation.estimators import STATISTICS
 from dpdist.evaluation.compare import Yardstick, compare
 from dpdist.evaluation.further import Direct
+from dpdist.evaluation.microdata.published import evaluate_microdata
 from dpdist.evaluation.model_baselines import FITTED, Fitted, fitted
 from dpdist.evaluation.reference_baselines import REFERRED, reference_baselines
 from dpdist.job import Job
@@ -49,6 +50,7 @@ def evaluate(space: Workspace, plan: Plan, key: Key, listener: Listener) -> None
             compared = compare(job, said, frame, yardsticks, published, source.truth, key, others, fits, records)
             _keep(space, said.name, Confidential(compared))
             tick(1)
+        evaluate_microdata(space, plan, key.child("microdata"))
 
 
 def _further(job: Job) -> bool:

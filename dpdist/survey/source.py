@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -82,6 +83,9 @@ def open_source(job: Job, path: Input = None, written: TextFile | None = None) -
     if chosen is None:
         remedy = "give --input PATH, or input: {path: …} or {simulate: …} in the job"
         raise JobError(job.dataset, [Problem("input", "no input", f"{FORMATS}, or a simulated survey", remedy)])
+    if not isinstance(chosen, str | os.PathLike):
+        found, allowed = f"a {type(chosen).__name__}", "a path, a pandas data frame, or an Arrow table"
+        raise JobError(job.dataset, [Problem("input", found, allowed, "give one of these")])
     return open_file(Path(chosen), written or said)
 
 

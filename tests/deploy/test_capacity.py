@@ -15,7 +15,7 @@ from hypothesis import strategies as some
 from rendering import DEPLOY
 
 sys.path.insert(0, str(DEPLOY / "capacity"))
-from measured import MEASURED, Measured, project, tasks_of, validation
+from measured import MEASURED, Measured, planned, project, tasks_of, validation
 from project import page, plot, tables
 from simulate import Cluster, Task, simulate
 
@@ -110,6 +110,19 @@ def test_the_projection_from_the_figures_that_were_measured_saturates_where_its_
     assert rows[0].limit == pytest.approx(1 / max(measured.driver, measured.scheduler))
     for row in rows:
         assert row.tasks / row.outcome.seconds <= row.limit * (1 + 1e-9)
+
+
+def test_the_planner_s_tasks_keep_many_workers_busy_where_32_strata_a_task_saturate_the_scheduler() -> None:
+    measured = Measured.read(MEASURED)
+    own, (fixed,) = planned(measured, 1_000_000, 500).outcome, project(measured, 1_000_000, 500, groups=(32,))
+    assert own.efficiency > 0.95
+    assert own.scheduler_busy < 0.3
+    assert fixed.outcome.efficiency < 0.85
+    assert "scheduler" in fixed.outcome.limits
+    short = planned(measured, 100_000, 500)
+    assert short.outcome.efficiency > project(measured, 100_000, 500, groups=(32,))[0].outcome.efficiency + 0.1
+    (alone,) = project(measured, 2_000, 2, groups=(32,))
+    assert planned(measured, 2_000, 2).outcome.efficiency > alone.outcome.efficiency - 0.01, "no worse on one machine"
 
 
 def test_tasks_are_drawn_from_the_measured_ones_and_keep_their_mean() -> None:

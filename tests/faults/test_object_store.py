@@ -22,8 +22,8 @@ from dpdist.storage.lease import LEASE, leased
 from dpdist.storage.objects import Objects
 
 _numbers = count()
-CHANGES = {"confidential/log", "status.json", *OF_A_REPLAY}
-"""Objects that tell of the run, not of the release; every run here is a replay."""
+CHANGES = {"confidential/log", "confidential/report.html", "status.json", *OF_A_REPLAY}
+"""Objects that tell of the run, not of the release, and a page that no store has; every run here is a replay."""
 
 
 @pytest.fixture(scope="module")

@@ -388,6 +388,16 @@ def test_errors_cover_the_truth(release: Path) -> None:
     assert ((degree["lower"].to_numpy() <= exact) & (exact <= degree["upper"].to_numpy())).sum() >= 2
 
 
+def test_the_custodian_has_the_utility_of_the_records_and_the_public_has_not(release: Path) -> None:
+    """Control: every level's share as the other file has it is far off."""
+    found = json.loads((release.parent / "confidential" / "microdata.json").read_text())
+    assert 0.0 < found["weighted total_variation_1"] < found["weighted total_variation_3"] < 0.05
+    assert found["weighted k_marginal_score"] == pytest.approx(1000 * (1 - found["weighted total_variation_3"]))
+    assert 0.0 < found["weighted pmse"] < 0.005
+    assert 0.0 <= found["weighted regression_overlap"] <= 1.0
+    assert not list(release.rglob("microdata.json"))
+
+
 # Refusals
 
 

@@ -6,7 +6,7 @@ of sampling are those of Σv records, which is no less than the sample's own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -109,8 +109,12 @@ class Marginals(OutcomeModel):
 
     def codes(self, records: Records) -> Ints:
         """The level's number of every record and column, (record, column)."""
-        found = np.empty((len(records), len(self.columns)), dtype=np.int64)
-        for k, (levels, values) in enumerate(zip(self.levels, records.outcomes.T, strict=True)):
+        return self.coded(tuple(records.outcomes.T))
+
+    def coded(self, columns: Sequence[Floats]) -> Ints:
+        """The same of columns (record,): the nearest level."""
+        found = np.empty((len(columns[0]), len(self.columns)), dtype=np.int64)
+        for k, (levels, values) in enumerate(zip(self.levels, columns, strict=True)):
             middle = (np.array(levels[1:]) + np.array(levels[:-1])) / 2.0
             found[:, k] = np.searchsorted(middle, values, side="left")
         return found

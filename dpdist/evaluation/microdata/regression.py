@@ -1,0 +1,49 @@
+"""Interval overlap of a logistic regression fitted to two files (Karr et al. 2006).
+
+The overlap of intervals I and J is the mean of |I ∩ J|/|I| and |I ∩ J|/|J|; apart, it is 0. Standard errors are those of
+the weighted score equations with records as units (sandwich).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import expit
+
+from dpdist.core.records import Floats
+from dpdist.evaluation.microdata.coded import Coded
+from dpdist.evaluation.microdata.propensity import hessian, indicators, logistic
+
+REACH = 1.959963984540054
+"""Standard errors to the ends of a 95 % interval."""
+
+
+class Fitted(NamedTuple):
+    """Coefficients and their standard errors, (coefficient,)."""
+
+    beta: Floats
+    error: Floats
+
+
+def fitted(records: Coded, outcome: int, level: int, predictors: tuple[int, ...]) -> Fitted:
+    """A regression of having a level of one column on the levels of others."""
+    sizes = tuple(records.sizes[k] for k in predictors)
+    x = indicators(Coded(records.codes[:, list(predictors)], sizes, records.weight))
+    y = (records.codes[:, outcome] == level).astype(float)
+    weight = records.weight / records.weight.mean()
+    beta = logistic(x, y, weight, ridge=1e-6)
+    p = expit(x @ beta)
+    inverse = np.linalg.pinv(hessian(x, p, weight))
+    scores = x * (weight * (y - p))[:, None]
+    covariance = inverse @ (scores.T @ scores) @ inverse
+    return Fitted(beta, np.sqrt(np.maximum(np.diag(covariance), 0.0)))
+
+
+def overlap(one: Fitted, other: Fitted) -> Floats:
+    """Of the 95 % intervals of every coefficient."""
+    low = np.maximum(one.beta - REACH * one.error, other.beta - REACH * other.error)
+    high = np.minimum(one.beta + REACH * one.error, other.beta + REACH * other.error)
+    shared = np.maximum(high - low, 0.0)
+    widths = [np.maximum(2.0 * REACH * each.error, 1e-300) for each in (one, other)]
+    return np.asarray((shared / widths[0] + shared / widths[1]) / 2.0)

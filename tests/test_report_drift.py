@@ -1,0 +1,52 @@
+"""A release whose cells have moved away from their reference says so when it is made and when it is shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from dpdist.cli.main import app
+
+JOB = """
+dataset: people
+period: "2024"
+input: {path: now.parquet}
+columns:
+  region: {levels: [north, south]}
+  income: {bounds: [1, 1000000], outside: clip}
+survey: {weight: weight}
+outcome: income
+mechanism: {name: reference_tables}
+budget: {epsilon: "4", adjacency: zero_out}
+reference: {path: before.parquet}
+tables: [{name: incomes, by: [region], statistics: [count, {mean: income}]}]
+runtime: {executor: serial}
+"""
+
+
+def people(seed: int, spread: float) -> pd.DataFrame:
+    """Incomes whose logarithms have this standard deviation."""
+    rng = np.random.default_rng(seed)
+    income = np.exp(rng.normal(10.3, spread, 4000)).round(1)
+    return pd.DataFrame(
+        {"region": rng.choice(["north", "south"], 4000), "income": income, "weight": rng.uniform(5, 60, 4000)}
+    )
+
+
+@pytest.mark.parametrize(("spread", "told"), [(1.5, True), (0.5, False)])
+def test_drift_is_told_by_run_and_report(
+    spread: float, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Incomes that spread three times as wide in logarithms; control: another sample of the same law."""
+    monkeypatch.chdir(tmp_path)
+    people(1, 0.5).to_parquet("before.parquet")
+    people(2, spread).to_parquet("now.parquet")
+    Path("job.yaml").write_text(JOB, encoding="utf-8")
+    for command in (["run", "job.yaml", "--workspace", "ws"], ["report", "ws"]):
+        found = CliRunner().invoke(app, command)
+        assert found.exit_code == 0, found.output
+        assert ("moved away from the reference (" in " ".join(found.output.split())) is told
