@@ -1,27 +1,38 @@
-"""dpdist: synthetic microdata and survey-weighted tables from confidential surveys, with the privacy spent stated."""
+"""dpdist: synthetic microdata and survey-weighted tables from confidential surveys, with the privacy spent stated.
 
-from dpdist.cli.report import report
-from dpdist.core.errors import (
-    AnalysisError,
-    BudgetRefused,
-    DataError,
-    DpdistError,
-    FitError,
-    JobError,
-    NotAccepted,
-    StudyError,
-    WorkspaceError,
-)
-from dpdist.evaluation.calibrate import calibrate
-from dpdist.evaluation.opening import open_evaluation, open_log_lik, open_posterior, open_release
-from dpdist.job import Job
-from dpdist.job.loading import load_job, parse_job
-from dpdist.publish.opened import Release
-from dpdist.publish.period_differences import period_differences
-from dpdist.release import plan, publish, run, validate
-from dpdist.runtime.plan import Plan
-from dpdist.studies.file import load_study, parse_study
-from dpdist.studies.run import run as run_study
+A public name is imported when it is first asked for: a process pays for the parts that it uses.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dpdist.cli.report import report
+    from dpdist.core.errors import (
+        AnalysisError,
+        BudgetRefused,
+        DataError,
+        DpdistError,
+        FitError,
+        JobError,
+        NotAccepted,
+        StudyError,
+        WorkspaceError,
+    )
+    from dpdist.evaluation.calibrate import calibrate
+    from dpdist.evaluation.opening import open_evaluation, open_log_lik, open_posterior, open_release
+    from dpdist.job import Job
+    from dpdist.job.loading import load_job, parse_job
+    from dpdist.publish.opened import Release
+    from dpdist.publish.period_differences import period_differences
+    from dpdist.release import plan, publish, run, validate
+    from dpdist.runtime.plan import Plan
+    from dpdist.studies.file import load_study, parse_study
+    from dpdist.studies.run import run as run_study
 
 __all__ = [
     "AnalysisError",
@@ -54,7 +65,51 @@ __all__ = [
     "validate",
 ]
 
+_PLACES = {
+    "Job": "job:Job",
+    "Plan": "runtime.plan:Plan",
+    "Release": "publish.opened:Release",
+    "calibrate": "evaluation.calibrate:calibrate",
+    "load_job": "job.loading:load_job",
+    "load_study": "studies.file:load_study",
+    "open_evaluation": "evaluation.opening:open_evaluation",
+    "open_log_lik": "evaluation.opening:open_log_lik",
+    "open_posterior": "evaluation.opening:open_posterior",
+    "open_release": "evaluation.opening:open_release",
+    "parse_job": "job.loading:parse_job",
+    "parse_study": "studies.file:parse_study",
+    "period_differences": "publish.period_differences:period_differences",
+    "plan": "release:plan",
+    "report": "cli.report:report",
+    "run": "release:run",
+    "run_study": "studies.run:run",
+    "validate": "release:validate",
+}
+"""Where public names stand, and how they are called there; the others are errors."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'dpdist' has no attribute {name!r}")
+    place, _, there = _PLACES.get(name, f"core.errors:{name}").partition(":")
+    return getattr(import_module(f"dpdist.{place}"), there)
+
 
 def __dir__() -> list[str]:
     """Public names alone."""
     return __all__
+
+
+class _Package(ModuleType):
+    """The package, in which `publish` is the verb; the folder of that name is imported by its whole name."""
+
+    @property
+    def publish(self) -> Any:
+        return import_module("dpdist.release").publish
+
+    @publish.setter
+    def publish(self, folder: ModuleType) -> None:
+        """What an import of the folder sets is left aside."""
+
+
+sys.modules[__name__].__class__ = _Package

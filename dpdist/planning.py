@@ -14,7 +14,7 @@ from dpdist.core.records import POOLED, Floats, Frame
 from dpdist.estimation.estimators import stratum_sizes
 from dpdist.job import Job
 from dpdist.job.checks.models import likelihood
-from dpdist.job.families import parametric
+from dpdist.job.families import family_facts, parametric
 from dpdist.job.presentation import EXTRA, NEEDS_AN_EXTRA, SDMX_EXTRA
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.registry import mechanism_of
@@ -138,7 +138,7 @@ def _check_reference(job: Job, layout: Layout, reference: ReferenceFile) -> None
         elif job.mechanism.sets_are_free and label in reference.census.constant:
             found, allowed = "outcome or weight is the same for all records", f"{' and '.join(job.components)} that vary"
             problems.append(Problem(f"stratum {label}", found, allowed, "pool strata, or take another reference"))
-    if job.family == "scores":
+    if family_facts(job).on_reference:
         problems += [_constant(job, label) for label in frame.stratum_labels if label in reference.census.constant]
     if problems:
         raise DataError(reference.source.name, problems)
@@ -218,7 +218,7 @@ def _fit_problems(job: Job, census: Census) -> list[Problem]:
         n = int(frame.stratum_count[stratum])
         model = builder_of(job).build(job, frame, frame.rows_of(stratum))
         p = model.identified
-        if job.family == "scores" and label in census.constant:
+        if family_facts(job).on_reference and label in census.constant:
             problems.append(_constant(job, label))
         if not model.improper:
             continue

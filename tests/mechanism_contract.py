@@ -105,7 +105,11 @@ def record_dependent(job: Job) -> dict[str, Job]:
         for rule in ("missing", "zeros")
     }
     fallback = job.mechanism.model_copy(update={"fallback": "pool"})
-    return made | {"fallback: pool": job.model_copy(update={"mechanism": fallback})}
+    made["fallback: pool"] = job.model_copy(update={"mechanism": fallback})
+    if job.survey.weight is not None and job.mechanism.adds_noise and not job.mechanism.by_cell:
+        columns = {name: column for name, column in job.columns.items() if name != job.survey.weight}
+        made["a weight without public bounds"] = job.model_copy(update={"columns": columns})
+    return made
 
 
 def problems_of_noise(name: str, statement: Mapping[str, Any], drawn: Sequence[Drawn]) -> list[str]:

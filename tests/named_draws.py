@@ -1,4 +1,4 @@
-"""Keys and noise that follow from a name: a release is the same every time, on any machine of a type."""
+"""Keys and noise that follow from a name: a release is the same every time, on any day and machine of a type."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import itertools
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime, tzinfo
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +23,14 @@ class Drawn(NamedTuple):
     law: NoiseName
     scale: float
     size: int
+
+
+class OneDay(datetime):
+    """Runs begin on one day: a release's manifest, and so a chain of releases, has it."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> OneDay:
+        return cls(2026, 11, 22, 12, tzinfo=tz)
 
 
 @contextmanager
@@ -63,4 +72,5 @@ def named(name: str, drawn: list[Drawn] | None = None) -> Iterator[None]:
         patch.setattr(opendp.measurements, "make_laplace", make_laplace)
         patch.setattr(opendp.measurements, "make_gaussian", make_gaussian)
         patch.setattr(secrets, "token_bytes", token_bytes)
+        patch.setattr("dpdist.storage.workspace.datetime", OneDay)
         yield

@@ -18,7 +18,7 @@ from dpdist.core.records import Floats, Frame, Records
 from dpdist.estimation.direct import Design
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
-from dpdist.runtime.goodness_of_fit import LEAST, GoodnessOfFit, compared
+from dpdist.runtime.goodness_of_fit import FEWEST_JUDGED, GoodnessOfFit, compared
 
 JOB = """
 dataset: gated
@@ -177,7 +177,7 @@ def test_the_figures_are_those_of_the_law_by_hand() -> None:
 
 def test_cells_of_few_records_are_not_judged() -> None:
     rows = survey(6, n=400)
-    few = rows[(rows["field"] == "arts") & (rows["sex"] == "f")].index[LEAST - 1 :]
+    few = rows[(rows["field"] == "arts") & (rows["sex"] == "f")].index[FEWEST_JUDGED - 1 :]
     (count, _) = judged(rows.drop(few), parse_job(text())).misfits
     assert count.cells == 11
     tiny = judged(survey(6, n=9), parse_job(text(*TILTED)))

@@ -313,18 +313,6 @@ def test_keys_that_contradict_each_other_are_refused_at_the_line_of_the_one_to_c
     assert (where, (f"line {line}",)) in [(p.where, p.places) for p in problems(TEXT.replace(old, new, 1))]
 
 
-@pytest.mark.parametrize(
-    ("mechanism", "others"),
-    [("weighted", "drift: 0.25"), ("laplace_composed", "bins: null, shrinkage: true"), ("reference_tables", "aim: 0.6")],
-)
-def test_constants_of_other_mechanisms_at_their_defaults_are_read_as_nothing(mechanism: str, others: str) -> None:
-    """Releases and calibrations were once written with the constants of every mechanism; other values are refused."""
-    said = Job.model_validate(edited("mechanism", to=yaml.safe_load(f"{{name: {mechanism}, {others}}}")))
-    plain = Job.model_validate(edited("mechanism", to={"name": mechanism}))
-    assert said.mechanism == plain.mechanism
-    assert not {part.partition(":")[0] for part in others.split(", ")} & set(said.public["mechanism"])
-
-
 @pytest.mark.parametrize("name", vocabulary.SPECS)
 def test_a_mechanism_has_its_own_constants_and_says_its_guarantee(name: str) -> None:
     spec = vocabulary.SPECS[name]

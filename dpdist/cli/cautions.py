@@ -9,9 +9,10 @@ import numpy as np
 
 from dpdist.core.records import Frame
 from dpdist.job import Job
+from dpdist.job.families import family_facts
 from dpdist.mechanisms.promises import target_of
 from dpdist.models.copula.model import Scores
-from dpdist.models.copula.shapes import LEAST
+from dpdist.models.copula.shapes import FEWEST_UNMIXED
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy import small_counts
 from dpdist.runtime.plan import Plan
@@ -64,20 +65,20 @@ def _small_strata(job: Job, frame: Frame, model: StratumModel) -> Iterator[str]:
 def _small_cells(plan: Plan) -> Iterator[str]:
     """Cells of a score model with too few reference records for distributions of their own, by name."""
     job, frame, reference = plan.job, plan.frame, plan.reference
-    if job.family != "scores" or not isinstance(reference, ReferenceFile):
+    if not family_facts(job).on_reference or not isinstance(reference, ReferenceFile):
         return
     found, counts = [], reference.counts(frame)
     for stratum, label in enumerate(frame.stratum_labels):
         rows = frame.rows_of(stratum)
         cells = Scores.build(job, frame, rows).cells
         records = np.bincount(cells.pattern, weights=counts[rows], minlength=len(cells)).astype(int)
-        few = [(cell, n) for cell, n in zip(cells.names, records.tolist(), strict=True) if n < LEAST]
+        few = [(cell, n) for cell, n in zip(cells.names, records.tolist(), strict=True) if n < FEWEST_UNMIXED]
         found += [f"{label} / {cell} ({n:,})" for cell, n in few]
     if found:
         more = f", and {len(found) - NAMED:,} more, which the statement names" if len(found) > NAMED else ""
         yield (
-            f"cells with fewer than {LEAST:,} reference records take part of their distributions from cells like them: "
-            f"{', '.join(found[:NAMED])}{more}"
+            f"cells with fewer than {FEWEST_UNMIXED:,} reference records take part of their distributions from cells like "
+            f"them: {', '.join(found[:NAMED])}{more}"
         )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from dpdist.core.records import Level
+from dpdist.job import SPECS, MechanismSpec
 from dpdist.job.yaml_lines import flow
 from dpdist.survey.domains import Domain
 
@@ -14,15 +15,13 @@ MOST_CELLS_OF_A_COLUMN = 30
 """Levels of a column that is proposed for a table."""
 LONG_RANGE = 6
 """Whole numbers in a row that are written as a range."""
-TABLES, RECORDS = ("reference_tables", "laplace_strict"), ("sanitized_statistics", "weighted")
-CLIPPING = (*TABLES, "sanitized_statistics")
-"""Mechanisms that clip the outcome to public bounds."""
-WHY = {
+PROPOSED = {
     "reference_tables": "strict tables, clipped at limits that are fixed on public data or on noisy histograms",
     "laplace_strict": "strict tables, with noise by public bounds",
     "sanitized_statistics": "strict tables and records of a lognormal outcome, under an earlier public file",
     "weighted": "tables and records of a lognormal outcome; asymptotic, no guarantee for every file",
 }
+"""Mechanisms that a new job may have, and what each is for."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +45,14 @@ class Draft:
     @property
     def clips_weights(self) -> bool:
         """True if public bounds of the weight are needed."""
-        paid = self.mechanism == "reference_tables" and self.reference is None
-        return self.weight is not None and (paid or self.mechanism == "laplace_strict")
+        spec = self.spec
+        paid = spec.own_histograms and self.reference is None
+        return self.weight is not None and (paid or (spec.adds_noise and not spec.by_cell))
+
+    @property
+    def spec(self) -> type[MechanismSpec]:
+        """What the mechanism is."""
+        return SPECS[self.mechanism]
 
     def text(self) -> str:
         """The job file."""
@@ -64,7 +69,7 @@ class Draft:
         for name in self.by:
             yield self._line(name, "levels: […]", "")
         if self.outcome is not None:
-            yield self._line(self.outcome, "bounds: […, …]", ", outside: clip" if self.mechanism in CLIPPING else "")
+            yield self._line(self.outcome, "bounds: […, …]", ", outside: clip" if self.spec.adds_noise else "")
         if self.weight is not None and self.clips_weights:
             yield self._line(self.weight, "bounds: […, …]", ", outside: clip")
         used = {*self.by, self.outcome, *([self.weight] if self.clips_weights else [])}
@@ -93,27 +98,27 @@ class Draft:
             yield f"survey: {flow({'weight': self.weight})}  # strata and PSUs: see the how-to on designs"
         else:
             yield "# survey: {weight: …}  # no weight: every record counts as one"
-        if self.mechanism == "weighted" and self.by:
+        if self.spec.weighs and self.by:
             yield f"strata: {flow([self.by[0]])}  # fitted apart"
         yield f"outcome: {flow(self.outcome)}" if self.outcome else "# TODO fill: outcome: …, the sensitive number"
-        if self.mechanism in RECORDS:
-            predictors = list(self.by[1:]) if self.mechanism == "weighted" else []
+        if self.spec.statistics is None:
+            predictors = list(self.by[1:]) if self.spec.weighs else []
             model = {"family": "lognormal", **({"predictors": predictors} if predictors else {}), "synthesis": "fbs"}
             yield f"model: {flow(model)}"
 
     def _cost(self) -> Iterator[str]:
-        yield f"mechanism: {{name: {self.mechanism}}}  # {WHY[self.mechanism]}"
-        if self.mechanism == "weighted":
+        yield f"mechanism: {{name: {self.mechanism}}}  # {PROPOSED[self.mechanism]}"
+        if self.spec.weighs:
             yield 'budget: {epsilon: "10.8", adjacency: zero_out}  # of the whole release'
         else:
             yield 'budget: {epsilon: "1", adjacency: substitution}  # of the whole release'
-        if self.mechanism in RECORDS:
-            yield f"synthetic_sets: {3 if self.mechanism == 'weighted' else 5}"
-        if self.reference is not None and self.mechanism in ("reference_tables", "sanitized_statistics"):
+        if self.spec.statistics is None:
+            yield f"synthetic_sets: {3 if self.spec.weighs else 5}"
+        if self.reference is not None and self.spec.needs_reference:
             yield f"reference: {flow(dict(self.reference))}  # an earlier file of this survey, which you declare public"
-        elif self.mechanism == "reference_tables":
+        elif self.spec.own_histograms:
             yield 'reference: {histogram: {epsilon: "0.3"}}  # a part of the budget; with an earlier public file: {path: …}'
-        elif self.mechanism == "sanitized_statistics":
+        elif self.spec.needs_reference:
             yield "# TODO fill: reference: {path: …}, an earlier file of this survey that is public"
 
     def _tables(self) -> Iterator[str]:

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from dpdist.cli.console import guarded, out
-from dpdist.cli.draft import RECORDS, TABLES, Draft, proposed_by
+from dpdist.cli.draft import PROPOSED, Draft, proposed_by
 from dpdist.core.errors import JobError, Problem
 from dpdist.core.files import sha256, write_text
 from dpdist.job import TextFile
@@ -158,10 +158,10 @@ def _roles(
 
 def _mechanism(answer: str | None, records: bool, reference: Path | None, to: Path) -> str:
     """The row of README's table: by whether there is a reference, and whether records are wanted."""
-    if answer is not None and answer not in (*TABLES, *RECORDS):
-        near = get_close_matches(answer, (*TABLES, *RECORDS), n=1)
+    if answer is not None and answer not in PROPOSED:
+        near = get_close_matches(answer, list(PROPOSED), n=1)
         remedy = f"did you mean '{near[0]}'?" if near else "take one of these; write other jobs by hand"
-        allowed = ", ".join((*TABLES, *RECORDS))
+        allowed = ", ".join(PROPOSED)
         raise JobError(str(to), [Problem("--mechanism", f"init writes no job with '{answer:.80}'", allowed, remedy)])
     if records:
         return answer or ("sanitized_statistics" if reference is not None else "weighted")

@@ -15,8 +15,9 @@ from dpdist.core.errors import DpdistError, JobError, Problem
 from dpdist.core.public_files import first_problem
 from dpdist.job import Limits
 from dpdist.ledger.accounts import CLASSES, Class
-from dpdist.ledger.book import Ledger, Receipt
+from dpdist.ledger.book import Ledger
 from dpdist.ledger.pages import Page, exported, pages
+from dpdist.ledger.receipt import Receipt
 from dpdist.ledger.runs import read_receipt
 from dpdist.storage.workspace import Workspace
 

@@ -39,11 +39,14 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class Damaged(Exception):
-    """A file of a public folder that cannot be taken: which, what was found in it, and what is allowed."""
+    """A file of a public folder that cannot be taken: which, what was found in it, and what is allowed.
 
-    def __init__(self, file: str, found: str, allowed: str):
-        self.file, self.found, self.allowed = printable(file), found, allowed
-        super().__init__(self.file, found, allowed)
+    `remedy`: what mends it, where that is not a copy of the file.
+    """
+
+    def __init__(self, file: str, found: str, allowed: str, remedy: str = ""):
+        self.file, self.found, self.allowed, self.remedy = printable(file), found, allowed, remedy
+        super().__init__(self.file, found, allowed, remedy)
 
     def __str__(self) -> str:
         return f"{self.file}: {self.found}"

@@ -21,36 +21,39 @@ TOTAL = "Total"
 
 @dataclass(frozen=True)
 class Records:
-    """Confidential records, in frame order; every array but `others` has shape (record,)."""
+    """Confidential records, in frame order; every array but `outcomes` has shape (record,)."""
 
     record: Ints
     """Row number in the input file."""
     frame: Codes
     """Row of the frame: predictors, cells, stratum and design stratum of the record."""
-    outcome: Floats
+    outcomes: Floats
+    """(record, outcome); given as (record,), it is one outcome. An outcome's values lie next to each other."""
     weight: Floats
     psu: Codes
-    others: Floats | None = None
-    """Outcomes after the first, (record, outcome − 1), where the job models several."""
+
+    def __post_init__(self) -> None:
+        outcomes = self.outcomes if self.outcomes.ndim == 2 else self.outcomes[:, None]
+        if outcomes.strides[0] != outcomes.itemsize:
+            outcomes = np.asfortranarray(outcomes)
+        object.__setattr__(self, "outcomes", outcomes)
 
     def __len__(self) -> int:
         return len(self.record)
 
     def take(self, which: slice | Ints | NDArray[np.bool_]) -> Records:
         """A selection of records: a slice, positions or a mask."""
-        others = None if self.others is None else self.others[which]
-        return Records(
-            self.record[which], self.frame[which], self.outcome[which], self.weight[which], self.psu[which], others
-        )
+        return Records(self.record[which], self.frame[which], self.outcomes[which], self.weight[which], self.psu[which])
 
     @property
-    def outcomes(self) -> tuple[Floats, ...]:
-        """Every outcome, (record,) each."""
-        return (self.outcome, *(() if self.others is None else self.others.T))
+    def outcome(self) -> Floats:
+        """The outcome of records that have one, (record,)."""
+        assert self.outcomes.shape[1] == 1, "records of several outcomes have no one outcome: take `about`"
+        return self.outcomes[:, 0]
 
     def about(self, outcome: int) -> Records:
         """The same records with one of their outcomes alone."""
-        return replace(self, outcome=self.outcomes[outcome], others=None)
+        return replace(self, outcomes=self.outcomes[:, outcome])
 
     def part(self, start: int, stop: int) -> Records:
         return self.take(slice(start, stop))

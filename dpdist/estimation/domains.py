@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 from scipy.sparse import csr_array
+from scipy.special import stdtrit
 
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.estimation.estimators import Interval, t_interval
@@ -167,7 +167,7 @@ def _quantile(sample: Sample, outcome: Floats, share: float) -> tuple[float, flo
     alone = csr_array(np.ones((1, len(outcome))))
     below = proportion(sample, alone, outcome <= value)
     df = float(below.df[0])
-    critical = float(stats.t.ppf(0.5 + WOODRUFF / 2.0, df)) if df > 0 else np.nan
+    critical = float(stdtrit(df, 0.5 + WOODRUFF / 2.0)) if df > 0 else np.nan
     low, high = (float(below.value[0] + sign * critical * below.standard_error[0]) for sign in (-1.0, 1.0))
     if not (low >= 0.0 and high <= 1.0):
         return value, np.nan, df

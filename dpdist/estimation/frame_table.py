@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 from pydantic import ValidationError
 
-from dpdist.core.public_files import Damaged, first_problem, read_columns, regular
+from dpdist.core.public_files import Damaged, first_problem, read_columns, read_object, regular
 from dpdist.core.records import Frame, Level
 from dpdist.job import Job
+from dpdist.job.earlier_form import of_earlier_form
 
 MOST = 2**53
 """Records of a file: their numbers are exact in float64."""
@@ -42,11 +43,21 @@ def frame_from_table(table: pa.Table) -> Frame:
     return Frame(codes, levels, count, tuple(said["strata"]), tuple(said["design_strata"]))
 
 
+EARLIER_FORM = (
+    "read it with the dpdist that made it, whose version stands in manifest.json; or run its job in the present form in a "
+    "new workspace, which spends its budget again"
+)
+"""What to do with a release whose job has keys that this dpdist does not know any more."""
+
+
 def read_job(folder: Path, name: str) -> Job:
     """The job of a release. Raises `Damaged`."""
+    text = regular(folder, name).read_bytes()
     try:
-        return Job.model_validate_json(regular(folder, name).read_bytes())
+        return Job.model_validate_json(text)
     except ValidationError as error:
+        if of_earlier_form(read_object(folder, name)):
+            raise Damaged(name, "a job of an earlier form", "a job as this dpdist publishes it", EARLIER_FORM) from None
         raise Damaged(name, first_problem(error), "a job as it was published") from None
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 from scipy.sparse import csr_array, diags_array
+from scipy.special import stdtrit
 
 from dpdist.core.records import TOTAL, Floats, Ints
 from dpdist.core.table_cells import Cells
@@ -27,7 +27,7 @@ NOMINAL = 0.95
 """One-sided level of a quantile's limits."""
 HALVINGS = 52
 ROUNDING = 1e-12
-FARTHEST = 1e300
+LARGEST_VALUE = 1e300
 
 Below = Callable[[int, Ints, Floats], Floats]
 """Of an outcome by its number: what pairs of a unit and a value add of weight at or below the value, (draw, pair)."""
@@ -173,7 +173,7 @@ def woodruff(quantile: Callable[[Floats], Floats], level: float, error: Floats, 
 
     NaN where that error is not known, or where the limits leave an outcome without bounds.
     """
-    critical = float(stats.t.ppf(NOMINAL, df))
+    critical = float(stdtrit(df, NOMINAL))
     lower, upper = (quantile(level + sign * critical * np.nan_to_num(error)) for sign in (-1.0, 1.0))
     known = np.isfinite(error) & np.isfinite(lower) & np.isfinite(upper)
     lower, upper = (np.where(known, each, np.nan) for each in (lower, upper))
@@ -264,7 +264,7 @@ def _ends(cells: Cells, one: Units, outcome: int, level: Floats, bounds: tuple[f
     """Finite ends that hold every quantile: the bounds, or powers of 2 where there are none."""
     low, high = bounds
     size = 1.0
-    while not np.isfinite([low, high]).all() and size < FARTHEST:
+    while not np.isfinite([low, high]).all() and size < LARGEST_VALUE:
         weight = _total(Sum(cells.membership, one.weight), one)[0]
         under, over = (_below(cells.membership, one, outcome, np.full(len(cells), end))[0] for end in (-size, size))
         inside = (level <= 0) | (level >= 1) | ((under < level * weight) & (over >= level * weight)) | ~(weight > 0)

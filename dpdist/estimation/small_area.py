@@ -8,7 +8,7 @@ import numpy as np
 
 from dpdist.core.records import Floats
 
-LEAST = 1e-12
+KNOWN_VARIANCE = 1e-12
 """Variance below which values are taken as known."""
 SMALLEST = 1e-300
 """Variance that a division by it survives."""
@@ -25,11 +25,15 @@ class Shrunk(NamedTuple):
 
 def shrunk(values: Floats, sampling: Floats, noise: Floats) -> Shrunk:
     """A by moments (DerSimonian & Laird)."""
-    known = np.maximum(sampling + noise, LEAST)
+    known = np.maximum(sampling + noise, KNOWN_VARIANCE)
     weight = 1.0 / known
     share, excess = weight / weight.sum(), values - np.average(values, weights=weight)
     room = float((weight * (1.0 - share)).sum())
-    drift = max(0.0, (float((weight * excess**2).sum()) - (len(values) - 1)) / room) if room > LEAST * weight.sum() else 0.0
+    drift = (
+        max(0.0, (float((weight * excess**2).sum()) - (len(values) - 1)) / room)
+        if room > KNOWN_VARIANCE * weight.sum()
+        else 0.0
+    )
     mean = float(np.average(values, weights=1.0 / (drift + known)))
     kept = (drift + known - noise) / (drift + known)
     return Shrunk(kept, mean + kept * (values - mean), mean, drift)

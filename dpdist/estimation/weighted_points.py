@@ -19,9 +19,9 @@ from dpdist.job import Job
 REFERENCE_FILE = "reference.parquet"
 CELL = "cell "
 """Beginning of the names of a cell's columns."""
-POINTS = 400
+MOST_POINTS = 400
 """Of every cell and outcome, at most."""
-LEAST, LARGEST = 2.0**-53, 2.0**53
+LEAST_WEIGHT, LARGEST_WEIGHT = 2.0**-53, 2.0**53
 """Weights, and numbers of records, that are taken for such: sums of them stay far from the ends of float64."""
 
 
@@ -46,7 +46,7 @@ def read_points(folder: Path, name: str, job: Job) -> pa.Table:
     levels: dict[str, list[Level]] = {CELL + column: list(job.columns[column].levels or ()) for column in job.cell_columns}
     types = {column: pa.infer_type(known) for column, known in levels.items()}
     types |= {"variable": pa.string(), **dict.fromkeys(("standing", "weight", "outcome"), pa.float64())}
-    most = prod(len(known) for known in levels.values()) * len(job.outcomes) * POINTS
+    most = prod(len(known) for known in levels.values()) * len(job.outcomes) * MOST_POINTS
     table = read_columns(folder, name, types, most)
     if not len(table):
         raise Damaged(name, "no points", "points of every cell")
@@ -57,7 +57,7 @@ def read_points(folder: Path, name: str, job: Job) -> pa.Table:
                 allowed = f"one of {', '.join(str(each) for each in known)}"
                 raise Damaged(name, f"the {printable(column)} '{printable(value)}'", printable(allowed, 200))
     for column in ("weight", "standing"):
-        _check_within(name, column, table.column(column).to_numpy(), LEAST, LARGEST)
+        _check_within(name, column, table.column(column).to_numpy(), LEAST_WEIGHT, LARGEST_WEIGHT)
     variable, outcome = table.column("variable").to_numpy(), table.column("outcome").to_numpy()
     for each, domain in job.outcome_columns.items():
         _check_within(name, f"outcome of {each}", outcome[variable == each], *(domain.bounds or (0.0, 1.0)))
@@ -77,8 +77,8 @@ def _check_cells(name: str, table: pa.Table, cells: list[str], outcomes: int) ->
     """Every cell has points of every outcome, not too many, and one number of records behind them."""
     rows = pd.DataFrame({column: table.column(column).to_numpy(zero_copy_only=False) for column in table.column_names})
     sizes = rows.groupby([*cells, "variable"]).size()
-    if sizes.max() > POINTS:
-        raise Damaged(name, f"{sizes.max()} points of one cell and outcome", f"at most {POINTS}")
+    if sizes.max() > MOST_POINTS:
+        raise Damaged(name, f"{sizes.max()} points of one cell and outcome", f"at most {MOST_POINTS}")
     held = rows.groupby(cells)["variable"].nunique() if cells else pd.Series([rows["variable"].nunique()])
     if missing := int((held < outcomes).sum()):
         raise Damaged(name, f"{missing} cells without points of some outcome", "points of every outcome in every cell")

@@ -135,7 +135,7 @@ def bounded_sums(job: Job, frame: Frame, records: Iterable[Records]) -> dict[str
     """Σa and Σb in whole units by outcome, (row, 2): exact."""
     sums = {name: np.zeros((len(frame), 2)) for name in job.outcomes}
     for block in records:
-        for (name, bounds), outcome in zip(bounds_of(job).items(), block.outcomes, strict=True):
+        for (name, bounds), outcome in zip(bounds_of(job).items(), block.outcomes.T, strict=True):
             np.add.at(sums[name], block.frame, bounds.pairs(block.weight, outcome))
     return sums
 

@@ -20,6 +20,7 @@ from dpdist.core.records import Floats, Ints
 from dpdist.evaluation.audit import keep_audit, leave_one_out
 from dpdist.evaluation.lower_bounds import black_box
 from dpdist.job import MechanismSpec, WeightRule, Weights, those
+from dpdist.job.families import family_facts
 from dpdist.mechanisms.promises import target_of
 from dpdist.mechanisms.pseudo_posterior.on_reference import RecordWeights
 from dpdist.mechanisms.pseudo_posterior.tilted import Weighings, fixed_on_reference
@@ -95,7 +96,7 @@ def _audited(space: Workspace, records: int, all_rules: bool, listener: Listener
     strata = read_table(space.confidential / "strata.parquet").to_pandas()
     fits = {name: open_fit(space, Key.read(space.key), name) for name in strata["fit"].unique()}
     job = next(iter(fits.values())).job
-    if job.family != "lognormal" or not _audits(type(job.mechanism)):
+    if not family_facts(job).logs or not _audits(type(job.mechanism)):
         here = f"a release of {job.mechanism}" + (f" with the family {job.family}" if job.model is not None else "")
         raise WorkspaceError(str(workspace), here, f"audits know {' and '.join(those(_audits))} with the family lognormal")
     space.store.take(bounds)

@@ -13,7 +13,7 @@ from scipy.special import expit
 
 from dpdist.core.records import Floats
 
-STEPS = 50
+FIT_STEPS = 50
 CONVERGED = 1e-8
 
 
@@ -53,7 +53,7 @@ def propensity(design: Floats, one: Floats, other: Floats) -> Floats:
     """
     beta, total = np.zeros(design.shape[1]), one + other
     ridge = 1e-6 * np.eye(design.shape[1])
-    for _ in range(STEPS):
+    for _ in range(FIT_STEPS):
         score = expit(design @ beta)
         slope = design.T @ (other - total * score) - ridge @ beta
         step = np.linalg.solve((design * (total * score * (1.0 - score))[:, None]).T @ design + ridge, slope)

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import beta
+from scipy.special import betaincinv
 
 from dpdist.core.confidential import Confidential
 from dpdist.core.errors import WorkspaceError
@@ -57,8 +57,8 @@ def lower_bound(near: Floats, far: Floats, delta: float = 0.0) -> float:
     cut, sign, order = _rule(first, delta)
     one, other = (second[k] for k in order)
     high, low = int((sign * one >= cut).sum()), int((sign * other >= cut).sum())
-    p = float(beta.ppf(ALARM / 2, high, len(one) - high + 1)) if high else 0.0
-    q = float(beta.ppf(1 - ALARM / 2, low + 1, len(other) - low)) if low < len(other) else 1.0
+    p = float(betaincinv(high, len(one) - high + 1, ALARM / 2)) if high else 0.0
+    q = float(betaincinv(low + 1, len(other) - low, 1 - ALARM / 2)) if low < len(other) else 1.0
     return max(0.0, float(np.log(max(p - delta, 1e-300) / q)))
 
 
@@ -140,12 +140,13 @@ def neighbour(job: Job, records: Records, which: int) -> Records:
     """
     if job.budget.adjacency != "substitution":
         return records.take(np.arange(len(records)) != which)
-    weight, outcome = records.weight.copy(), records.outcome.copy()
+    weight, outcomes = records.weight.copy(), records.outcomes.copy()
+    outcome = outcomes[:, 0]
     low, high = job.outcome_column.bounds or (float(outcome.min()), float(outcome.max()))
     outcome[which] = low if outcome[which] > (low + high) / 2 else high
     least = job.columns[job.survey.weight].bounds if job.survey.weight in job.columns else None
     weight[which] = least[0] if least is not None else weight.min()
-    return replace(records, outcome=outcome, weight=weight)
+    return replace(records, outcomes=outcomes, weight=weight)
 
 
 def black_box(space: Workspace, runs: int, listener: Listener) -> Confidential[pd.DataFrame]:
@@ -174,7 +175,8 @@ def black_box(space: Workspace, runs: int, listener: Listener) -> Confidential[p
         for number in smallest.tolist():
             label, name = strata["stratum"][number], strata["fit"][number]
             records = _records(fits[name], number)
-            which = int(np.argmax(records.weight * np.abs(records.outcome - np.median(records.outcome))))
+            first = records.outcomes[:, 0]
+            which = int(np.argmax(records.weight * np.abs(first - np.median(first))))
             try:
                 at_least = lower_bound(*_both(fits[name], number, records, which, runs), delta)
             except (Improper, NotReached):

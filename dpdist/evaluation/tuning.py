@@ -16,7 +16,7 @@ from dpdist.mechanisms.promises import target_of
 BISECTIONS = 3
 REFUSED = float("inf")
 """Loss of constants under which the mechanism refuses the reference."""
-STEPS = tuple(0.85**step for step in range(16))
+TUNED_FACTORS = tuple(0.85**step for step in range(16))
 """Of a constant c, from where the rule would start down to a tenth of it."""
 
 
@@ -63,7 +63,7 @@ def knobs_of(job: Job) -> tuple[Knob, ...]:
     if tuned_on_reference:
         knobs.append(Knob("aim", (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)))
     if constant:
-        knobs.append(Knob("weights.c", tuple(round(start * step, 6) for step in STEPS), required=weights.c is None))
+        knobs.append(Knob("weights.c", tuple(round(start * step, 6) for step in TUNED_FACTORS), required=weights.c is None))
     if "g" in RULE_CONSTANTS[weights.rule]:
         knobs.append(Knob("weights.g", (0.0, 0.05, 0.1, 0.2, 0.3)))
     if not mechanism.cuts_weights:

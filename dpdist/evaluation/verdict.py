@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy.special import bdtr, stdtr, stdtrit
 
 from dpdist.core.records import TOTAL, Floats
 
@@ -71,7 +71,9 @@ def place(row: pd.Series, by: list[str]) -> str:
 
 def judge(rows: pd.DataFrame) -> Verdict | None:
     """The verdict on one statistic's rows of an evaluation; None where there is nothing to judge."""
-    own = np.where(rows["direct_se"] > 0, stats.t.ppf(0.5 + NOMINAL / 2.0, rows["direct_df"]) * rows["direct_se"], 0.0)
+    own = np.where(
+        rows["direct_se"] > 0, stdtrit(rows["direct_df"].to_numpy(), 0.5 + NOMINAL / 2.0) * rows["direct_se"], 0.0
+    )
     known = (rows["records"] > 1) & (rows["synthetic_se"] > 0) & np.isfinite(own)
     known &= rows[["direct", "direct_se", "synthetic_lower"]].notna().all(axis=1)
     if not known.any():
@@ -85,7 +87,7 @@ def judge(rows: pd.DataFrame) -> Verdict | None:
         (rows["synthetic"] - rows["direct"]).abs() / np.hypot(rows["synthetic_se"], rows["direct_se"])
     )
     df = np.where(rows["direct_se"] > 0, np.fmin(rows["synthetic_df"], rows["direct_df"]), rows["synthetic_df"])
-    tail: Floats = np.asarray(2.0 * stats.t.sf(apart, df))
+    tail: Floats = np.asarray(2.0 * stdtr(df, -apart))
     furthest = int(np.nanargmin(tail))
     far = place(rows.iloc[furthest], by) if tail[furthest] * len(rows) < ALARM else None
     return Verdict(
@@ -94,7 +96,7 @@ def judge(rows: pd.DataFrame) -> Verdict | None:
         float(allowed.mean()),
         covered / number if number else float(allowed.mean()),
         float((rows["synthetic_se"] / rows["direct_se"]).median()),
-        bool(stats.binom.cdf(covered, number, NOMINAL) < ALARM) if number else False,
+        bool(bdtr(covered, number, NOMINAL) < ALARM) if number else False,
         far,
     )
 

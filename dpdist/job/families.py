@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.core.records import Floats
-from dpdist.job import SAMPLERS, Family, Statistics
+from dpdist.job import SAMPLERS, Family, Job, Statistics
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,14 @@ class FamilyFacts:
     weight: bool | None
     predictors: bool
     law: str = ""
+    logs: bool = False
+    """It models logarithms."""
+    synthesis: bool = False
+    """A job chooses the law of its synthetic records: the sample's (fbs), or the population's (fbp)."""
+    on_reference: bool = False
+    """It stands on the reference's distributions."""
+    program: bool = False
+    """It is a user's Stan program."""
 
 
 POSITIVE = Support("values above 0", low=0.0, open=True)
@@ -59,7 +67,9 @@ def families_for(values: Collection[float]) -> str:
 
 
 FAMILIES: dict[Family | Statistics, FamilyFacts] = {
-    "lognormal": FamilyFacts("normal density of (log {outcome}, log {weight})", POSITIVE, True, True, "lognormal"),
+    "lognormal": FamilyFacts(
+        "normal density of (log {outcome}, log {weight})", POSITIVE, True, True, "lognormal", logs=True, synthesis=True
+    ),
     "beta": FamilyFacts("beta density of {outcome}", UNIT, False, False, "beta"),
     "beta_regression": FamilyFacts("beta density of {outcome}", UNIT, False, True, "beta"),
     "poisson": FamilyFacts("Poisson probability of {outcome}", COUNT, False, False, "Poisson"),
@@ -72,6 +82,7 @@ FAMILIES: dict[Family | Statistics, FamilyFacts] = {
         "normal density of the scores of {weight} and, given it, of {outcome} under the reference's distributions, "
         "relative to the reference's own",
         *(Support("numbers"), True, True),
+        on_reference=True,
     ),
     "histogram": FamilyFacts("", Support("numbers"), False, False),
     "cell_sums": FamilyFacts("", Support("numbers"), None, False),
@@ -80,8 +91,13 @@ FAMILIES: dict[Family | Statistics, FamilyFacts] = {
     "sufficient": FamilyFacts("", Support("numbers"), None, False),
     "partition": FamilyFacts("", Support("numbers"), None, False),
     "marginals": FamilyFacts("", Support("numbers"), None, False),
-    "user": FamilyFacts("log_lik of the user's program", Support("numbers"), None, True, "user's"),
+    "user": FamilyFacts("log_lik of the user's program", Support("numbers"), None, True, "user's", program=True),
 }
+
+
+def family_facts(job: Job) -> FamilyFacts:
+    """Of the family of a job, or of the statistics that its mechanism has in its place."""
+    return FAMILIES[job.family]
 
 
 def parametric(family: Family | Statistics) -> bool:

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeAlias, get_args
+from typing import Any, TypeAlias
 
 from dpdist.core.errors import JobError, Problem, ProblemsError
-from dpdist.job import STATISTICS, Calibration, Family, Job
+from dpdist.job import Calibration, Job
 from dpdist.job.checks import Contradiction, contradictions
+from dpdist.job.earlier_form import under_model
 from dpdist.job.layering import Layers, read_layers
 from dpdist.job.validation import validated
 from dpdist.job.yaml_lines import Lines, dotted, mapping, place, read_yaml, written
@@ -106,7 +107,8 @@ def parse_job(text: str, source: str = "job", folder: Path = Path()) -> Job:
 def _job(layers: Layers, source: str, folder: Path) -> Job:
     """The job that its layers say. Raises `JobError`."""
     said, lines = layers.said, layers.lines
-    _refuse_earlier_form(said, source, lines)
+    if earlier := [_problem(each, lines) for each in under_model(said)]:
+        raise JobError(source, earlier)
     said = _with_calibration(_with_program(said, folder, source, lines), folder, source, lines)
     if layers.base is not None:
         said = said | {"extends": {"path": layers.base[0], "differs": layers.differs}}
@@ -118,29 +120,6 @@ def _job(layers: Layers, source: str, folder: Path) -> Job:
     if against or layers.to_do:
         raise JobError(source, [*against, *layers.to_do])
     return job
-
-
-def _refuse_earlier_form(keys: dict[str, Any], source: str, lines: Lines) -> None:
-    """Jobs of an earlier form named the outcome, and statistics of mechanisms without a likelihood, under `model`."""
-    model = keys.get("model")
-    if not isinstance(model, dict):
-        return
-    problems = []
-    if "outcome" in model:
-        outcomes = model["outcome"]
-        several = isinstance(outcomes, list) and all(isinstance(name, str) for name in outcomes)
-        own = f"[{', '.join(outcomes)}]" if several else outcomes if isinstance(outcomes, str) else "…"
-        allowed = "family, predictors, synthesis, prior and what else is the likelihood's"
-        remedy = f"move it out of model, to a line of its own: outcome: {own}"
-        at = place(("model", "outcome"), lines)
-        problems.append(Problem("model.outcome", "an outcome is no part of the model", allowed, remedy, 1, at))
-    if model.get("family") in STATISTICS.values():
-        found = f"'{model['family']}' is no likelihood: the mechanism's name says it all"
-        remedy = "delete model; outcome stands beside mechanism"
-        at = place(("model", "family"), lines)
-        problems.append(Problem("model.family", found, f"one of {', '.join(get_args(Family))}", remedy, 1, at))
-    if problems:
-        raise JobError(source, problems)
 
 
 def _with_program(keys: dict[str, Any], folder: Path, source: str, lines: Lines) -> dict[str, Any]:

@@ -59,6 +59,10 @@ class MechanismSpec(Frozen):
     """What it does that a reference is needed for, if there is such a thing: "clips where the records tell"."""
     own_histograms: ClassVar[bool] = False
     """Noisy histograms of the current file may take the place of a reference, and do where a job names none."""
+    gates: ClassVar[bool] = False
+    """Gates were proven beside its noise (METHODS §7c)."""
+    donates: ClassVar[bool] = False
+    """Synthetic records take their values together from the reference's records or points, and agree with the tables."""
     centres: ClassVar[bool] = False
     """It is centred at a fit of the reference, and plans a drift from it."""
     gives: ClassVar[frozenset[StatisticName]] = frozenset(get_args(StatisticName))
@@ -90,6 +94,17 @@ class MechanismSpec(Frozen):
     def noises(self, job: JobView) -> int:
         """How many times records were protected: sets of one noise differ by what is drawn after it."""
         return 1 if self.sets_are_free else job.synthetic_sets
+
+    @property
+    def spends(self) -> bool:
+        """True if ε enters it: a clamp, noise, or weights that are tuned to the bound or cut off at it."""
+        tuned = self.tunes_weights and self.weights.rule != "none"
+        return self.adds_noise or self.clamps or self.cuts_weights or tuned
+
+    @property
+    def bounded_by_weights(self) -> bool:
+        """True if privacy weights alone keep its bound under the target."""
+        return self.tunes_weights or self.cuts_weights
 
     @property
     def gaussian(self) -> bool:
@@ -164,7 +179,9 @@ class FixedWeights(MechanismSpec):
         return said | {"weights": cls.own_weights | given}
 
     def against_weights(self, job: JobView) -> Iterator[Contradiction]:
-        if "c" not in RULE_CONSTANTS[self.weights.rule]:
+        if "c" in RULE_CONSTANTS[self.weights.rule]:
+            yield from super().against_weights(job)
+        else:
             found = f"'{self.name}' weights by a rule with a constant c"
             others = ", ".join(sorted(rule for rule, own in RULE_CONSTANTS.items() if "c" in own))
             yield Contradiction(("mechanism", "weights"), found, f"take one of {others}")
@@ -197,6 +214,10 @@ class Noisy(MechanismSpec):
 
     def guarantee(self, job: JobView) -> Guarantee:
         return "strict"
+
+    def clips(self, job: JobView) -> bool:
+        """Weights are sums' terms, unless a specification says otherwise: public bounds are asked for and clipped at."""
+        return not self.by_cell
 
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)

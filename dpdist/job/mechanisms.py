@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from dpdist.job.contradiction import Contradiction, declared
 from dpdist.job.marginals import WeightedMarginals
@@ -132,7 +132,11 @@ class PerturbedHistogram(Noisy):
         default=None, ge=1, le=10_000, description="how many; unset: ln n, rounded up, of the mean stratum"
     )
     statistics: ClassVar[Statistics | None] = "histogram"
+    gates: ClassVar[bool] = True
     scanned: ClassVar[dict[str, tuple[int, ...]]] = {"bins": (2, 3, 5, 8, 13, 21, 34, 55, 89)}
+
+    def clips(self, job: JobView) -> bool:
+        return False  # records are counted, without their weights
 
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
@@ -208,10 +212,8 @@ class LaplaceStrict(Noisy):
     name: Literal["laplace_strict"] = Field(description="noisy sums of every base cell, clipped at public bounds")
     statistics: ClassVar[Statistics | None] = "cell_sums"
     tabulates: ClassVar[bool] = True
+    gates: ClassVar[bool] = True
     shape: ClassVar[bool] = False
-
-    def clips(self, job: JobView) -> bool:
-        return True
 
 
 class ReferenceTables(Noisy):
@@ -225,6 +227,8 @@ class ReferenceTables(Noisy):
     takes_reference: ClassVar[bool] = True
     needs_reference: ClassVar[str] = "clips where the records tell"
     own_histograms: ClassVar[bool] = True
+    gates: ClassVar[bool] = True
+    donates: ClassVar[bool] = True
     several_outcomes: ClassVar[bool] = True
 
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
@@ -270,19 +274,6 @@ class SanitizedStatistics(Noisy):
                 yield Contradiction(("columns", outcome, "bounds"), found, remedy)
 
 
-def _without_others(given: Any) -> Any:
-    """Without constants of other mechanisms at their defaults, which jobs and calibrations were once written with."""
-    spec = SPECS.get(name) if isinstance(given, dict) and isinstance(name := given.get("name"), str) else None
-    if spec is None:
-        return given
-    others = [each.model_fields for each in SPECS.values()]
-
-    def at_default(key: str, value: Any) -> bool:
-        return any(key in fields and fields[key].default == value for fields in others)
-
-    return {key: value for key, value in given.items() if key in spec.model_fields or not at_default(key, value)}
-
-
 Mechanism = Annotated[
     Weighted
     | Unweighted
@@ -302,7 +293,6 @@ Mechanism = Annotated[
     | Steps
     | WeightedMarginals,
     Field(discriminator="name"),
-    BeforeValidator(_without_others),
 ]
 """A job's mechanism."""
 SPECS: dict[str, type[MechanismSpec]] = {

@@ -65,9 +65,6 @@ class Modips(Noisy):
             return ""
         return "sums beyond their domain are drawn again (bounded), and noisy sizes do not give that domain"
 
-    def clips(self, job: JobView) -> bool:
-        return True
-
     def epsilon(self, job: JobView) -> Fraction:
         """Of one sanitization."""
         return job.epsilon_per_set * self.nested

@@ -43,10 +43,6 @@ def _unsaid(value: object) -> bool:
     return value is None
 
 
-GATED = ("cell_sums", "reference_cells", "histogram")
-"""Statistics beside which gates were proven."""
-
-
 class Job(Frozen):
     """A release: data, design, model, mechanism, budget, tables."""
 
@@ -264,7 +260,7 @@ class Job(Frozen):
     @property
     def gated(self) -> bool:
         """True if gates may be measured beside the release: it is strict, by noise of pure ε on one set of statistics."""
-        return self.mechanism.statistics in GATED and self.strict and self.budget.delta is None
+        return self.mechanism.gates and self.strict and self.budget.delta is None
 
     @property
     def has_reference(self) -> bool:

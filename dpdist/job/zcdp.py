@@ -17,7 +17,7 @@ from functools import lru_cache
 from math import ceil, exp, floor, log, log1p, log10, sqrt
 
 DIGITS = 9
-STEPS, WIDTH = 120, 8.0
+SECTIONS, WIDTH = 120, 8.0
 """Of a golden section search for log(α − 1), and how far from a guess it looks."""
 
 
@@ -47,7 +47,7 @@ def _least(of: Callable[[float], float], guess: float) -> float:
     """The least value by golden section over log a."""
     golden = (sqrt(5.0) - 1.0) / 2.0
     low, high = log(guess) - WIDTH, log(guess) + WIDTH
-    for _ in range(STEPS):
+    for _ in range(SECTIONS):
         one, two = high - golden * (high - low), low + golden * (high - low)
         if of(exp(one)) < of(exp(two)):
             high = two

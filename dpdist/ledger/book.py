@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
@@ -15,22 +15,9 @@ from dpdist.job import Limits
 from dpdist.ledger.accounts import Charge, Class, refuse_correction, refuse_excess
 from dpdist.ledger.database import Database, append, rows
 from dpdist.ledger.entries import FORMAT, Entry, damage, following, trusted
+from dpdist.ledger.receipt import Receipt
 
 DAMAGED = "find out who changed it, and restore it from a copy (dpdist ledger export makes one)"
-
-
-@dataclass(frozen=True)
-class Receipt:
-    """What a run keeps of its charge: which ledger, which entry."""
-
-    ledger: str
-    """The identity that the ledger was begun with."""
-    number: int
-    sha256: str
-
-    @property
-    def said(self) -> dict[str, Any]:
-        return {"ledger": self.ledger, "number": self.number, "sha256": self.sha256}
 
 
 class Ledger:

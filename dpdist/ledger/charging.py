@@ -7,14 +7,18 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import rfc8785
 
 from dpdist.core.errors import BudgetRefused, LedgerError
 from dpdist.job import Job, Limits, budget_text
 from dpdist.ledger.accounts import SYMBOL, Charge, charges, cost, left, refuse_correction, refuse_excess, total
-from dpdist.ledger.book import Ledger, Receipt
+from dpdist.ledger.receipt import Receipt
 from dpdist.privacy.guarantees import Guarantee
+
+if TYPE_CHECKING:
+    from dpdist.ledger.book import Ledger
 
 VARIABLE = "DPDIST_LEDGER"
 BESIDE = "ledger.sqlite"
@@ -66,6 +70,8 @@ class Account:
         """The account of a run into this workspace; None where nothing counts."""
         if (place := place_of(job)) is None:
             return None
+        from dpdist.ledger.book import Ledger  # the database is loaded where something counts
+
         return cls(Ledger(place or beside(workspace)), job.ledger or Limits(), job, guarantee, not place)
 
     def refuse(self) -> str:
@@ -121,6 +127,8 @@ def terms(job: Job, guarantee: Guarantee) -> Mapping[str, str]:
         return {}
     if not place:
         return {"ledger": f"{BESIDE} beside the workspace"}
+    from dpdist.ledger.book import Ledger  # the database is loaded where something counts
+
     ledger = Ledger(place)
     entries, stated = ledger.entries(), job.ledger or Limits()
     try:

@@ -13,8 +13,8 @@ from dpdist.core.files import private, write_json
 from dpdist.core.keys import Key
 from dpdist.core.progress import Event, Listener
 from dpdist.job import Job
-from dpdist.ledger.book import Receipt
 from dpdist.ledger.charging import NOT_COUNTED, VARIABLE, Account
+from dpdist.ledger.receipt import Receipt
 from dpdist.privacy.guarantees import Guarantee
 from dpdist.storage.workspace import Workspace
 
@@ -58,7 +58,7 @@ class Meter:
             return read_receipt(self.space) is not None
         receipt = self.account.reserve(run_of(key))
         with private():
-            write_json(self.space.receipt, receipt.said)
+            write_json(self.space.receipt, receipt.line)
             self.space.store.put_if_absent(self.space.receipt)
         return True
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from dpdist.job import Job, budget_text
-from dpdist.job.families import FAMILIES
+from dpdist.job.families import family_facts
 from dpdist.mechanisms.wording import (
     BINNED,
     CALIBRATED,
@@ -57,13 +57,13 @@ def promise_of(job: Job, per_set: Guarantee, *assumptions: str) -> Promise:
     target = None if isinstance(per_set, NoGuarantee) else target_of(job)
     weights = (WEIGHTS_ARE_ATTRIBUTES,) if job.survey.weight else ()
     clamps = (USERS_CLAMP,) if job.mechanism.clamps else ()
-    users = (*USERS_PART, *clamps) if job.family == "user" else ()
+    users = (*USERS_PART, *clamps) if family_facts(job).program else ()
     tuned = (CALIBRATED.format(job.calibration.period),) if job.calibration is not None else ()
     known = SECRET_SIZES if job.sizes_secret else PUBLIC_X
     if job.predictors is not None:
         known = NOISY_FRAME.format(columns=", ".join(job.protected_columns) or "none")
     said = (known, *units(job), *public, *weights, *users, NO_AMPLIFICATION, *tuned, *assumptions)
-    law = FAMILIES[job.family].law
+    law = family_facts(job).law
     warned = (MISFIT.format(law),) if law else ()
     return Promise(total, per_set, composition, said, target, (*warned, *_truncated(job)))
 

@@ -71,13 +71,14 @@ def informed(steps: Generator[W, Summary, None]) -> Generator[W | AllOutcomes, A
             return
 
 
-def weigh(step: Step, outcome: Floats, carry: Carry) -> Floats:
-    """New α from the carry, and into it; an α that needs no earlier fit begins a carry. `outcome`: of these records."""
+def weigh(step: Step, outcomes: Floats, carry: Carry) -> Floats:
+    """New α from the carry, and into it; an α that needs no earlier fit begins a carry. `outcomes`: of these
+    records, (record, outcome)."""
     if isinstance(step, Ones | Constant):
         carry.clear()
-        carry["alpha"] = step(*3 * (np.ones(len(outcome)),))
+        carry["alpha"] = step(*3 * (np.ones(len(outcomes)),))
     else:
-        carry["alpha"] = at(step, outcome)(carry["unweighted"], carry["alpha"], carry["bound"])
+        carry["alpha"] = at(step, outcomes)(carry["unweighted"], carry["alpha"], carry["bound"])
     return carry["alpha"]
 
 

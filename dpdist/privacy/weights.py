@@ -195,9 +195,9 @@ def among(step: S, outcomes: Floats) -> S:
     return told
 
 
-def at(step: S, outcome: Floats) -> S:
-    """The step, told the outcomes of the records that it is to weight, if it asks for them."""
-    told: S = _with_cluster(step, lambda cluster: cluster._replace(own=outcome))
+def at(step: S, outcomes: Floats) -> S:
+    """The step, told the outcomes (record, outcome) of the records that it is to weight, if it asks for them: for one."""
+    told: S = _with_cluster(step, lambda cluster: cluster._replace(own=outcomes[:, 0]))
     return told
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dpdist.estimation.estimators import STATISTICS
 from dpdist.job import Job
+from dpdist.job.families import family_facts
 from dpdist.mechanisms.statements import words_of
 from dpdist.models.protocol import Expectation
 from dpdist.publish.refit import Recentred
@@ -79,7 +80,7 @@ def standard_errors(release: ReleasedObject) -> list[str]:
         *([WITHIN_BOUNDS] if job.mechanism.adds_noise else []),
         "nominal 90 % intervals under the model; the model's own misfit is not in them",
     ]
-    if job.family == "scores":
+    if family_facts(job).on_reference:
         said.append(BORROWED)
     if job.mechanism.clamps:
         said.append("the bias that the clamp brings, which may be larger than all of this, is in no standard error")

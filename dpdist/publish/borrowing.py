@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dpdist.job.families import family_facts
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.models.copula.model import Scores
 from dpdist.models.copula.reference_summary import SHAPES
@@ -35,7 +36,7 @@ def _of_scores(release: ReleasedObject) -> list[dict[str, Any]]:
     A weight of 1 is left out: that distribution is the cell's own. Weights of 0 are a cell without a record of that kind.
     """
     found = []
-    for stratum, label in enumerate(release.frame.stratum_labels if release.job.family == "scores" else ()):
+    for stratum, label in enumerate(release.frame.stratum_labels if family_facts(release.job).on_reference else ()):
         model = release.model(stratum)
         assert isinstance(model, Scores)
         for cell, records, own in zip(model.cells.names, model.known.records, model.known.own.tolist(), strict=True):

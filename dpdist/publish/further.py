@@ -195,7 +195,7 @@ def _from_records(material: Material, figures: Figures, parameters: Estimated | 
         return t_interval(plain.value, least**2, np.full(len(least), np.inf))
     mean, drawn = within.mean(axis=0), job.mechanism.sets_are_free
     own = parameters.total + effect * mean if drawn else np.maximum(mean - parameters.composed, 0.0)
-    own = np.zeros_like(own) if job.family == "reference_cells" else own
+    own = np.zeros_like(own) if job.mechanism.donates else own
     total = parameters.total + own / sets
     known = np.isfinite(total)
     return t_interval(plain.value, np.where(known, total, plain.standard_error**2), np.where(known, np.inf, plain.df))

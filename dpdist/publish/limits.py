@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import t
+from scipy.special import stdtrit
 
 from dpdist.core.records import Floats
 from dpdist.core.table_cells import Cells
@@ -106,7 +106,7 @@ def wider(interval: Interval, by: Wider) -> Interval:
     lower, upper = interval.lower - by.below, interval.upper + by.above
     reach = np.maximum(upper - interval.value, interval.value - lower)
     moved = (by.below > 0) | (by.above > 0)
-    error = np.where(moved, reach / t.ppf(0.95, interval.df), interval.standard_error)
+    error = np.where(moved, reach / stdtrit(interval.df, 0.95), interval.standard_error)
     gone = by.none > 0
     value, error, df = (np.where(gone, np.nan, values) for values in (interval.value, error, interval.df))
     return Interval(value, error, df, lower, upper)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpdist.core.records import Codes, Floats, Ints
-from dpdist.estimation.weighted_points import CELL, POINTS
+from dpdist.estimation.weighted_points import CELL, MOST_POINTS
 from dpdist.mechanisms.reference_tables.calibration import agree
 from dpdist.mechanisms.reference_tables.donors import Donors
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
@@ -76,7 +76,7 @@ def _points(release: ReleasedObject, cells: ReferenceCells, stratum: int) -> Don
     parts = []
     for k, each in _by_cell(release, cells, stratum).items():
         ordered = [_by_weight(pairs) for pairs, _ in each]
-        parts.append((np.full(POINTS, k), ordered[0][:, 0], np.column_stack([pairs[:, 1] for pairs in ordered])))
+        parts.append((np.full(MOST_POINTS, k), ordered[0][:, 0], np.column_stack([pairs[:, 1] for pairs in ordered])))
     cell, weight, outcomes = (np.concatenate(column) for column in zip(*parts, strict=True))
     return Donors.of(cell, weight, outcomes)
 
@@ -107,7 +107,7 @@ def _by_cell(release: ReleasedObject, cells: ReferenceCells, stratum: int) -> di
 
 
 def _by_weight(pairs: Floats) -> Floats:
-    """POINTS of these pairs (weight, outcome), evenly in order of the weight."""
+    """MOST_POINTS of these pairs (weight, outcome), evenly in order of the weight."""
     ordered = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
-    places: Ints = ((np.arange(POINTS) + 0.5) * len(ordered) / POINTS).astype(np.int64)
+    places: Ints = ((np.arange(MOST_POINTS) + 0.5) * len(ordered) / MOST_POINTS).astype(np.int64)
     return np.asarray(ordered[places])

@@ -169,8 +169,7 @@ def _fitted(release: ReleasedObject, model: Recentred, law: Draws, frame_row: Co
     """A sample under a law, the weights that the job's search ends with there, and both fits. Laws share the randomness."""
     outcome, weight = model.as_sampled().simulate(law, frame_row, key.generator("sample"))
     number = np.arange(len(frame_row), dtype=np.int64)
-    first, others = (outcome, None) if outcome.ndim == 1 else (outcome[:, 0], outcome[:, 1:])
-    records = Records(number, frame_row, first, weight, np.full(len(frame_row), -1, dtype=np.int32), others)
+    records = Records(number, frame_row, outcome, weight, np.full(len(frame_row), -1, dtype=np.int32))
     alpha = _weights(release, model, records, key.child("search"))
     statistics = model.statistics(records, alpha)
     unweighted = model.centre(model.statistics(records, np.ones(len(records)))[None])
@@ -202,7 +201,7 @@ def _weights(release: ReleasedObject, model: Recentred, records: Records, key: K
         if isinstance(step, AllOutcomes):
             reply = records.outcome
             continue
-        statistics = model.statistics(records, counted(weigh(step, records.outcome, carry)))
+        statistics = model.statistics(records, counted(weigh(step, records.outcomes, carry)))
         fit = model.draw(statistics, draws, key.generator("posterior"))
         reply = summary_of(bounded(carry, model.extremes(fit, records).bound))
 

@@ -21,6 +21,7 @@ from dpdist.core.records import POOLED, Frame
 from dpdist.estimation.frame_table import frame_table, read_frame, read_job
 from dpdist.estimation.weighted_points import REFERENCE_FILE, points_table, read_points
 from dpdist.job import Job, budget_text
+from dpdist.job.families import family_facts
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.reference_tables.donors import DONORS, Donors, donors_from_table, donors_table
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
@@ -144,7 +145,7 @@ def without_points(
     job: Job, frame: Frame, sets: tuple[Mapping[str, Mapping[str, Any]], ...]
 ) -> tuple[tuple[Mapping[str, Mapping[str, Any]], ...], pa.Table | None]:
     """The sets without the points that reference_tables carries, and these as a table."""
-    if job.family != "reference_cells":
+    if not job.mechanism.donates:
         return sets, None
     rows = []
     for stratum, label in enumerate(frame.stratum_labels):
@@ -195,7 +196,7 @@ def read_release(folder: Path) -> ReleasedObject:
         names = [folder / f"set-{number}.json" for number in range(1, job.synthetic_sets + 1)]
         sets = tuple(json.loads(name.read_text(encoding="utf-8"))["strata"] for name in names)
         seed = Key.read(folder / "seed")
-        facts = facts_from_table(pq.read_table(folder / DISTRIBUTIONS)) if job.family == "scores" else {}
+        facts = facts_from_table(pq.read_table(folder / DISTRIBUTIONS)) if family_facts(job).on_reference else {}
         kept = folder / DONORS
         donors = donors_from_table(pq.read_table(kept), job.outcomes, job.microdata.columns) if kept.exists() else {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -212,7 +213,7 @@ def refuse_changed(public: Path, part: str = "") -> None:
 
 
 def _unfit(public: Path, error: Damaged) -> WorkspaceError:
-    return WorkspaceError(str(public), f"{error}, allowed: {error.allowed}", REMEDY)
+    return WorkspaceError(str(public), f"{error}, allowed: {error.allowed}", error.remedy or REMEDY)
 
 
 def _check_promise(name: str, promise: Mapping[str, Any]) -> None:

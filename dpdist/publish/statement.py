@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dpdist.job import Job, budget_text
-from dpdist.job.families import FAMILIES
+from dpdist.job.families import FAMILIES, family_facts
 from dpdist.mechanisms.reference_tables.donors import DONORS
 from dpdist.mechanisms.statements import words_of
 from dpdist.privacy.adjacency import TRUST_MODEL, headline, neighbours, not_protected, protected, unit
@@ -121,13 +121,13 @@ def _model(release: ReleasedObject) -> dict[str, Any]:
     said = release.job.model
     if said is None:
         return {"parameters": _density(release)}
-    synthesis = {"synthesis": said.synthesis} if said.family == "lognormal" else {}
+    synthesis = {"synthesis": said.synthesis} if family_facts(release.job).synthesis else {}
     return {"family": said.family, **synthesis, "parameters": _density(release)}
 
 
 def _density(release: ReleasedObject) -> str:
     job = release.job
-    outcomes = (", log " if job.family == "lognormal" else ", ").join(job.outcomes)
+    outcomes = (", log " if family_facts(job).logs else ", ").join(job.outcomes)
     density = (words_of(job).density_of(release) or FAMILIES[job.likelihood.family].density).format(
         outcome=outcomes, weight=job.survey.weight
     )
@@ -184,12 +184,12 @@ def _post_processing(release: ReleasedObject) -> list[str]:
             "and the model's means are means of the so limited variable"
         )
     steps += words.post_processing(release)
-    if job.family == "scores":
+    if family_facts(job).on_reference:
         steps.append(
             "scores are turned back into weights and outcomes by the reference's distributions, within its range: no value "
             "beyond what the reference holds is drawn; means from parameters take either within narrow bins of scores"
         )
-    if job.family == "scores" and (borrowed := borrowing(release)):
+    if family_facts(job).on_reference and (borrowed := borrowing(release)):
         steps.append(f"{borrowed['in_words']}: the entry `borrowing` names these cells")
     if job.likelihood.synthesis == "fbp":
         weights = "N/n with the public N" if job.likelihood.population_weights == "proportional" else "1/E(π|x)"

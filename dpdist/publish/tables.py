@@ -155,7 +155,7 @@ def _records_of(release: ReleasedObject, cells: Cells, grounds: Grounds, paramet
     for i, (each, other) in enumerate(zip(parameters, plain, strict=True)):
         within = np.mean([figures[i].variance for figures in per_set], axis=0)
         own = each.standard_error**2 + effect * within if drawn else np.maximum(within - known[i].variance, 0.0)
-        own = np.zeros_like(own) if release.job.family == "reference_cells" else own
+        own = np.zeros_like(own) if release.job.mechanism.donates else own
         total = each.standard_error**2 + own / sets
         totals.append(np.where(np.isfinite(total), total, other.standard_error**2))
         degrees.append(np.where(np.isfinite(total), np.inf, other.df))

@@ -15,6 +15,7 @@ import numpy as np
 
 from dpdist.core.records import Frame, Ints
 from dpdist.job import Job
+from dpdist.job.families import family_facts
 from dpdist.mechanisms.models import builder_of
 from dpdist.runtime.bins import MOST_STRATA, cut, seconds
 from dpdist.storage.record_axis import RaggedAxis
@@ -99,7 +100,7 @@ class Layout:
         parameters = [model.build(job, frame, frame.rows_of(k)).identified for k in range(len(frame.stratum_labels))]
         wanted, small = job.record.log_lik, log_lik_bytes(frame, job.sampler.total) <= LOG_LIK_LIMIT
         wanted = "never" if job.mechanism.adds_noise else wanted
-        process = PROCESS_BYTES + STAN_BYTES * (job.sampler.name == "stan") + GENERATED_BYTES * (job.family == "user")
+        process = PROCESS_BYTES + STAN_BYTES * (job.sampler.name == "stan") + GENERATED_BYTES * family_facts(job).program
         kept = wanted == "always" or (wanted == "auto" and small)
         first = model.build(job, frame, frame.rows_of(0))
         gathered = GATHERED_BYTES if first.combine == "concat" else 0

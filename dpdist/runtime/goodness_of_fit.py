@@ -26,7 +26,7 @@ from dpdist.engine.protocol import Pass, Sample
 from dpdist.estimation.direct import Design, Replicated, direct, errors_given_sizes, totals
 from dpdist.estimation.estimators import STATISTICS
 from dpdist.job import Job
-from dpdist.job.families import FAMILIES
+from dpdist.job.families import family_facts
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.pseudo_posterior.tilted import Weigh
 from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
@@ -40,15 +40,15 @@ from dpdist.survey.reference_file import ReferenceFile
 
 WITHIN = 2.0
 """Direct standard errors within which an expectation is taken to fit."""
-LEAST = 10
+FEWEST_JUDGED = 10
 """Records of a cell, below which its direct standard error is too uncertain to judge by."""
 DRAWS = 200
 PUBLIC_KEY = Key(bytes(32)).child("goodness of fit")
 """Of draws from a public file's posterior, which need no secret: every plan and run has the same figures."""
 MEASURE = (
-    f"share of the reference's table cells, of {LEAST} records or more, whose expectation under the fitted law lies within "
-    f"{WITHIN:g} standard errors of the direct estimate, given the cells' sizes where the design has neither PSUs nor "
-    "replicate weights; the score is the smallest share of a statistic, and says nothing of the shape of records"
+    f"share of the reference's table cells, of {FEWEST_JUDGED} records or more, whose expectation under the fitted law "
+    f"lies within {WITHIN:g} standard errors of the direct estimate, given the cells' sizes where the design has neither "
+    "PSUs nor replicate weights; the score is the smallest share of a statistic, and says nothing of the shape of records"
 )
 
 
@@ -81,7 +81,7 @@ class GoodnessOfFit:
     def in_words(self) -> str:
         """The worst statistic's figures."""
         if not self.misfits:
-            return f"not judged: no cell of the reference has {LEAST} records and a standard error"
+            return f"not judged: no cell of the reference has {FEWEST_JUDGED} records and a standard error"
         return min(self.misfits, key=lambda each: (each.within, -each.median)).in_words()
 
     def cautions(self, job: Job) -> Iterator[str]:
@@ -147,14 +147,14 @@ def compared(
             if clustered or replicated[j] is not None:
                 errors = np.sqrt([each.variance for each in estimates])
             off = _expectations(cells, sums) - [each.value for each in estimates]
-            judged = (cells.membership @ n >= LEAST) & (errors > 0)
+            judged = (cells.membership @ n >= FEWEST_JUDGED) & (errors > 0)
             for statistic in (each for each in table.statistics if each.name in STATISTICS):
                 k = STATISTICS.index(statistic.name)
                 if (statistic.variable or job.outcomes[0]) == outcome:
                     for cell in np.flatnonzero(judged[k]):
                         where = f"{table.name}: {' / '.join(cells.labels[cell]) or TOTAL}"
                         sizes[statistic.text].append((abs(float(off[k, cell] / errors[k, cell])), where))
-    return GoodnessOfFit(FAMILIES[job.family].law, tuple(_misfit(name, each) for name, each in sizes.items()))
+    return GoodnessOfFit(family_facts(job).law, tuple(_misfit(name, each) for name, each in sizes.items()))
 
 
 def _expectations(cells: Cells, sums: Sequence[Floats]) -> Floats:

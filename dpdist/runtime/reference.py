@@ -70,10 +70,8 @@ def learned_from(
     `Unconverged` or `Spurious`.
     """
     if isinstance(model, ReferenceCells):
-        cells = summary_of(model, [records.about(k) for k in range(len(records.outcomes))])
-        return cells._replace(
-            donors=Donors.of(model.pattern(records.frame), records.weight, np.column_stack(records.outcomes), copied)
-        )
+        cells = summary_of(model, [records.about(k) for k in range(len(job.outcomes))])
+        return cells._replace(donors=Donors.of(model.pattern(records.frame), records.weight, records.outcomes, copied))
     if isinstance(model, SanitizedLognormal):
         return model.learned(records)
     if isinstance(model, Scores):

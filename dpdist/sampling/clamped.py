@@ -25,7 +25,7 @@ DROP, STEP, SLOPE = 40.0, 1.0, 0.5
 VARIATION = 1e-3
 """Total variation between what is drawn from and the posterior on the public box, in tests: that of the negative binomial
 model where nearly all is clamped; the beta model's is under 1e-5."""
-POINTS = 4096
+POINTS_AT_ONCE = 4096
 """Points at a time."""
 NINE = np.array([(i, j) for i in range(3) for j in range(3)])
 
@@ -59,8 +59,8 @@ def draw(model: Boxed, posterior: Clamped, draws: int, rng: np.random.Generator)
 def log_density(model: Boxed, records: Clamped, count: Floats, points: Floats) -> Floats:
     """Log of the clamped posterior density at points (point, 2) in the model's coordinates, up to a constant."""
     total = model.log_prior(points)
-    for start in range(0, len(points), POINTS):
-        own = slice(start, start + POINTS)
+    for start in range(0, len(points), POINTS_AT_ONCE):
+        own = slice(start, start + POINTS_AT_ONCE)
         for which, values, _ in model.tiles(model.at(points[own]), records.records):
             values -= records.offset[which, None]
             values *= records.alpha[which, None]

@@ -29,7 +29,7 @@ from dpdist.sampling.protocol import Unconverged
 from dpdist.sampling.stan import Chains, StanSettings, fit, generate, log_density, seed_of
 from dpdist.sampling.toolchain import Executable, executable
 
-POINTS, TRIED = 16, 8
+TRIED_PARAMETERS, TRIED_RECORDS = 16, 8
 """Parameters and records at which a user's program is tried."""
 GENERATED_VALUES = 2**20
 """Records × draws that a program generates at once."""
@@ -143,7 +143,7 @@ def check_clamp(model: Generated, theta: Draws, draws: Draws, records: Records) 
 
     A record's factor is the change of the program's log density where its α goes from 1 to 0. Raises `ProgramError`.
     """
-    points = Draws({name: values[:: max(1, len(draws) // POINTS)] for name, values in draws.values.items()})
+    points = Draws({name: values[:: max(1, len(draws) // TRIED_PARAMETERS)] for name, values in draws.values.items()})
     centred = model.log_lik(points, records) - (offset := model.log_lik(theta, records)[0])
     clamp = float(np.median(np.abs(centred)))
     program, ones = compiled(model.program, model.run.toolchain), np.ones(len(records))
@@ -153,7 +153,7 @@ def check_clamp(model: Generated, theta: Draws, draws: Draws, records: Records) 
         return log_density(program, data, points.values, model.run.folder)
 
     whole = density(ones)
-    for number in range(0, len(records), max(1, len(records) // TRIED)):
+    for number in range(0, len(records), max(1, len(records) // TRIED_RECORDS)):
         without = ones.copy()
         without[number] = 0.0
         factor = whole - density(without)

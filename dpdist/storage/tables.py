@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -34,12 +33,13 @@ def write_records(path: Path, records: Records, edges: Sequence[int], written: C
     Outcomes after the first are columns outcome_2, …. `written` is called after every batch.
     """
     schema = RECORD_SCHEMA
-    for number in range(2, len(records.outcomes) + 1):
+    for number in range(2, records.outcomes.shape[1] + 1):
         schema = schema.append(pa.field(f"outcome_{number}", pa.float64()))
     with replaced(path) as temporary, pa.ipc.new_file(str(temporary), schema) as writer:
         for start, stop in pairwise(edges):
             part = records.part(start, stop)
-            columns = [*(getattr(part, name) for name in RECORD_SCHEMA.names), *part.outcomes[1:]]
+            first, *further = part.outcomes.T
+            columns = [part.record, part.frame, first, part.weight, part.psu, *further]
             writer.write_batch(pa.RecordBatch.from_arrays(list(map(_array, columns)), schema=schema))
             written()
 
@@ -90,9 +90,8 @@ def _opened(path: Path, stamp: tuple[int, int]) -> tuple[pa.RecordBatchFileReade
 
 
 def _records(table: pa.Table | pa.RecordBatch) -> Records:
-    further = [table.column(name).to_numpy() for name in table.schema.names[len(RECORD_SCHEMA.names) :]]
-    others = np.column_stack(further) if further else None
-    return replace(Records(*(table.column(name).to_numpy() for name in RECORD_SCHEMA.names)), others=others)
+    record, frame, first, weight, psu, *further = (table.column(name).to_numpy() for name in table.schema.names)
+    return Records(record, frame, np.array([first, *further]).T if further else first, weight, psu)
 
 
 def gather(path: Path, parts: Iterable[pa.Table]) -> None:

@@ -105,7 +105,7 @@ def _wanted(job: Job, ground: Terms) -> Iterator[tuple[str, Terms]]:
 def _families(job: Job) -> list[Family | None]:
     """Families that model a weight as the job has one; of coded outcomes none of counts; no program of a user."""
     weighted, coded = job.survey.weight is not None, job.outcome_column.codes is not None
-    known = [name for name in get_args(Family) if name != "user" and FAMILIES[name].weight in (None, weighted)]
+    known = [name for name in get_args(Family) if not FAMILIES[name].program and FAMILIES[name].weight in (None, weighted)]
     return [name for name in known if not (coded and FAMILIES[name].support is COUNT)]
 
 

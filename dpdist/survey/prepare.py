@@ -25,6 +25,7 @@ from dpdist.estimation.direct import Design, Replicated
 from dpdist.estimation.domains import replication
 from dpdist.estimation.variance import crossed_products, replicate_df
 from dpdist.job import Job
+from dpdist.job.families import family_facts
 from dpdist.survey.checks import Checked, check
 from dpdist.survey.findings import Findings
 from dpdist.survey.schema import check_replicates, check_schema, needed_columns
@@ -63,7 +64,7 @@ def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Cen
     columns = job.categories
     levels: dict[str, tuple[Level, ...]] = {name: job.columns[name].levels or () for name in columns}
     findings, psus, tallies, sizes = Findings(), list[pd.DataFrame](), list[pd.DataFrame](), list[pd.DataFrame]()
-    scale = np.log if job.family == "lognormal" else np.asarray
+    scale = np.log if family_facts(job).logs else np.asarray
     for checked in checked_batches(job, source, findings, tick):
         scaled = {f"y{j}": scale(outcome) for j, outcome in enumerate(checked.outcomes)} | {"w": scale(checked.weight)}
         key = _key(checked.codes, levels, len(checked.row))
@@ -150,10 +151,9 @@ def place(job: Job, source: Source, census: Census, scratch: Path, tick: Tick = 
     """
     frame = census.frame
     total = int(frame.count.sum())
-    kinds = {"record": np.int64, "frame": np.int32, "outcome": np.float64, "weight": np.float64, "psu": np.int32}
+    kinds = {"record": np.int64, "frame": np.int32, "weight": np.float64, "psu": np.int32}
     maps = {name: _map(scratch / f"{name}.npy", kind, total) for name, kind in kinds.items()}
-    if (further := len(job.outcomes) - 1) > 0:
-        maps["others"] = _map(scratch / "others.npy", np.float64, total, further)
+    maps["outcomes"] = _map(scratch / "outcomes.npy", np.float64, total, len(job.outcomes))
     known = _key(frame.codes, frame.levels, len(frame))
     changed = changed_while_read(source)
     start = np.concatenate([[0], np.cumsum(frame.count)])
@@ -171,10 +171,9 @@ def place(job: Job, source: Source, census: Census, scratch: Path, tick: Tick = 
         filled += number
         maps["record"][position] = checked.row[order]
         maps["frame"][position] = sorted_row
-        maps["outcome"][position] = checked.outcome[order]
+        for k, outcome in enumerate(checked.outcomes):
+            maps["outcomes"][position, k] = outcome[order]
         maps["weight"][position] = checked.weight[order]
-        if checked.others is not None:
-            maps["others"][position] = checked.others[order]
         maps["psu"][position] = _psu_codes(checked, psu_values, source)[order]
         let_go(maps.values())
     if not np.array_equal(filled, frame.count):
@@ -247,8 +246,11 @@ def design_of(job: Job, census: Census) -> Design:
 
 
 def _map(path: Path, kind: type, *shape: int) -> np.memmap[Any, Any]:
-    """A memory map whose space is taken at once: on a full disk a write to a map would kill the process without a word."""
-    made = np.lib.format.open_memmap(path, "w+", kind, shape)
+    """A memory map whose space is taken at once: on a full disk a write to a map would kill the process without a word.
+
+    A column's values lie next to each other.
+    """
+    made = np.lib.format.open_memmap(path, "w+", kind, shape, fortran_order=True)
     if hasattr(os, "posix_fallocate"):
         with path.open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)

@@ -21,7 +21,7 @@ from dpdist.core.errors import DataError, Problem
 from dpdist.core.files import sha256
 from dpdist.core.public_files import MANIFEST, Damaged, first_problem, printable, read_object, vouched
 from dpdist.estimation.frame_table import read_frame, read_job
-from dpdist.estimation.weighted_points import LARGEST, REFERENCE_FILE, read_points
+from dpdist.estimation.weighted_points import LARGEST_WEIGHT, REFERENCE_FILE, read_points
 from dpdist.job import Adjacency, Job, budget_text
 from dpdist.job.reference import HistogramReference
 from dpdist.job.values import Budget, Name
@@ -58,7 +58,7 @@ Exact = Annotated[Budget, BeforeValidator(_exact_text)]
 Total = Annotated[Fraction, BeforeValidator(_sum)]
 Label = Annotated[str, Field(max_length=200, strict=True), BeforeValidator(_shown)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", strict=True)]
-Size = Annotated[int, Field(ge=0, le=int(LARGEST), strict=True)]
+Size = Annotated[int, Field(ge=0, le=int(LARGEST_WEIGHT), strict=True)]
 
 
 class _Stored(BaseModel):
@@ -185,7 +185,8 @@ def read_earlier(folder: Path) -> EarlierPoints:
         return _read(folder)
     except Damaged as error:
         remedy = "name the public folder of an earlier run of mechanism reference_tables, or restore it from a copy"
-        problem = Problem("reference.release", f"no complete release: {error}", error.allowed, remedy)
+        found = f"no release that can be read: {error}" if error.remedy else f"no complete release: {error}"
+        problem = Problem("reference.release", found, error.allowed, error.remedy or remedy)
         raise DataError(printable(folder, 400), [problem]) from None
 
 

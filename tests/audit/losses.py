@@ -227,9 +227,8 @@ class Unheard:
 
 def records(cell: Any, weight: Any, outcomes: Floats) -> Records:
     n, none = len(cell), np.full(len(cell), -1, dtype=np.int32)
-    others = outcomes[:, 1:] if outcomes.shape[1] > 1 else None
     frame = np.asarray(cell, dtype=np.int32)
-    return Records(np.arange(n), frame, np.ascontiguousarray(outcomes[:, 0]), np.asarray(weight, dtype=float), none, others)
+    return Records(np.arange(n), frame, outcomes, np.asarray(weight, dtype=float), none)
 
 
 def clipping(case: Case) -> Limits | None:

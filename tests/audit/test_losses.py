@@ -121,7 +121,7 @@ def test_limits_from_the_current_file_are_found(mechanism: str) -> None:
     case = Case(mechanism, "zero_out")
     file = case.survey(3, 40)
     outlier = records([0], [199.0], np.array([[999.0]]))
-    names = ("record", "frame", "outcome", "weight", "psu")
+    names = ("record", "frame", "outcomes", "weight", "psu")
     with_it = replace(file, **{name: np.append(getattr(file, name), getattr(outlier, name)) for name in names})
     moved = [case.query(one, case.learned_on(one)).query for one in (file, with_it)]
     held = [case.query(one).query for one in (file, with_it)]

@@ -84,3 +84,62 @@ def test_a_circle_is_seen() -> None:
     assert circle({"a": {"b"}, "b": {"c", "d"}, "c": {"a"}, "d": set(), "e": {"a"}}) == ["a", "b", "c"]
     text = "if TYPE_CHECKING:\n    from dpdist.job import whole\n"
     assert list(imported(ast.parse(text), modules())) == ["dpdist.job.whole"]
+
+
+def names_asked(tree: ast.AST) -> list[int]:
+    """Lines that compare a mechanism's name, or a family, with a text."""
+    return [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Compare) and _asks_a_name(node)]
+
+
+def _asks_a_name(node: ast.Compare) -> bool:
+    sides = [node.left, *node.comparators]
+    texts = any(isinstance(each, ast.Constant) and isinstance(each.value, str) for side in sides for each in ast.walk(side))
+    return texts and any(_is_name(side) for side in sides)
+
+
+def _is_name(side: ast.expr) -> bool:
+    if not isinstance(side, ast.Attribute):
+        return False
+    whose = getattr(side.value, "attr", getattr(side.value, "id", ""))
+    return side.attr in ("family", "model_name") or (side.attr == "name" and whose in ("mechanism", "arm"))
+
+
+def test_the_core_asks_what_a_mechanism_or_a_family_is_and_never_its_name() -> None:
+    found = [
+        f"{name}:{line}"
+        for name, path in modules().items()
+        if not name.startswith(("dpdist.job", "dpdist.mechanisms"))
+        for line in names_asked(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['job.family == "scores"', '"laplace" != job.mechanism.name', 'arm.name in ("weighted",)', 'self._job.family in {"a"}'],
+)
+def test_a_question_for_a_name_is_seen(text: str) -> None:
+    assert names_asked(ast.parse(text)) == [1]
+
+
+@pytest.mark.parametrize("text", ['job.sampler.name == "stan"', "job.family == family", 'column.name == "x"'])
+def test_other_questions_are_not(text: str) -> None:
+    assert names_asked(ast.parse(text)) == []
+
+
+BARE = {"FARTHEST", "LEAST", "POINTS", "STEPS"}
+"""Names of constants that once meant another quantity in every module."""
+
+
+def test_a_constant_s_name_says_its_quantity() -> None:
+    """Control: a longer name that holds one of these is no such name."""
+    named = {
+        f"{name}: {target.id}"
+        for name, path in modules().items()
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Assign)
+        for target in ast.walk(ast.Tuple(node.targets))
+        if isinstance(target, ast.Name)
+    }
+    assert any(each.endswith(": LEAST_VARIANCE") for each in named)
+    assert [each for each in sorted(named) if each.rpartition(" ")[2] in BARE] == []

@@ -91,8 +91,8 @@ def records(seed: int, outcomes: int) -> Records:
     """200 of each of three cells."""
     rng, n = np.random.default_rng(seed), 200 * CELLS
     y, w = np.exp(rng.normal(10.5, 0.5, n)), np.exp(rng.normal(4.0, 0.7, n))
-    others = rng.uniform(5.0, 60.0, (n, 1)) if outcomes > 1 else None
-    return Records(np.arange(n), np.repeat(np.arange(CELLS, dtype=np.int32), 200), y, w, np.full(n, -1, np.int32), others)
+    y = np.column_stack([y, rng.uniform(5.0, 60.0, n)]) if outcomes > 1 else y
+    return Records(np.arange(n), np.repeat(np.arange(CELLS, dtype=np.int32), 200), y, w, np.full(n, -1, np.int32))
 
 
 FRAME = Frame(
@@ -293,7 +293,7 @@ def test_a_table_is_the_exact_clipped_sums_and_all_of_the_noise(case: str) -> No
     now, limits = records(1, outcomes), theta["limits"][0]
     centre, cap, reach = limits[:, :outcomes], limits[:, outcomes], limits[:, outcomes + 1 :]
     v = np.minimum(now.weight / cap[now.frame], 1.0)[:, None]
-    c = np.clip((np.column_stack(now.outcomes) - centre[now.frame]) / reach[now.frame], -1.0, 1.0)
+    c = np.clip((now.outcomes - centre[now.frame]) / reach[now.frame], -1.0, 1.0)
     own = [1.0 - v, v * (1.0 + c) / 2.0, v * (1.0 - c) / 2.0] if model.simplex else [1.0 - v, v * c]
     exact = UNIT * np.column_stack(own).reshape(CELLS, 200, -1).sum(axis=1)
     assert theta["sums"][0] - table(asked) == pytest.approx(exact, abs=2 * 200)

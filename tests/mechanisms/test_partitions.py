@@ -71,7 +71,7 @@ def modelled(said: Job, n: int = 40) -> PartitionCounts:
 def records(outcomes: Any, weight: Any) -> Records:
     values, n = np.asarray(outcomes, float).reshape(len(weight), -1), len(weight)
     none = np.full(n, -1, np.int32)
-    return Records(np.arange(n), np.zeros(n, np.int32), values[:, 0], np.asarray(weight, float), none, values[:, 1:])
+    return Records(np.arange(n), np.zeros(n, np.int32), values, np.asarray(weight, float), none)
 
 
 # Layers that agree
@@ -309,7 +309,7 @@ def test_with_little_noise_shares_and_weights_are_the_survey_s(said: str, weight
     model, (theta,) = released(job(said, epsilon="1000", survey=weight), file)
     w = file.weight if weight else np.ones(len(file))
     assert theta["weight"][0] == pytest.approx(w.mean(), rel=0.01)
-    for k, own in enumerate(file.outcomes):
+    for k, own in enumerate(file.outcomes.T):
         assert model.expect(theta, k)[1][0, 0] == pytest.approx((w * own).mean(), rel=0.01)
         assert model.until(theta, np.zeros(1, int), np.array([1.0]), k)[0, 0] == pytest.approx(
             (w * (own <= 1)).sum() / w.sum(), abs=0.01
@@ -333,7 +333,7 @@ def test_selection_prefers_the_least_aic_and_no_attribute_splits_a_branch_twice(
 def test_the_order_of_outcomes_in_the_job_decides_nothing() -> None:
     """Named layers have the same counts in whatever order the job names outcomes; the paper claims it of its tree."""
     file = survey(300)
-    swapped = records(np.column_stack(file.outcomes)[:, [2, 0, 1]], file.weight)
+    swapped = records(file.outcomes[:, [2, 0, 1]], file.weight)
     one, other = job(ORDERED), job(ORDERED, outcome="[age, voted, race]")
     sums = [
         model.layered(model.tree(), model.statistics(own, np.ones(300)))
@@ -368,7 +368,7 @@ def release(folder: Path, said: str, rows: pd.DataFrame, epsilon: str = "4", **o
 
 def people(n: int = 1500, seed: int = 2) -> pd.DataFrame:
     file, rng = survey(n, seed), np.random.default_rng(seed)
-    voted, race, age = file.outcomes
+    voted, race, age = file.outcomes.T
     answers = {"voted": np.where(voted > 0, "yes", "no"), "race": race.astype(int), "age": age.astype(int)}
     return pd.DataFrame(answers | {"pay": rng.gamma(3.0, 10.0, n).clip(0, 100), "weight": file.weight})
 

@@ -68,9 +68,7 @@ def modelled(said: Job, n: int = 200) -> Marginals:
 def records(values: Any, w: Any) -> Records:
     values = np.asarray(values, float)
     n = len(values)
-    return Records(
-        np.arange(n), np.zeros(n, np.int32), values[:, 0], np.asarray(w, float), np.full(n, -1, np.int32), values[:, 1:]
-    )
+    return Records(np.arange(n), np.zeros(n, np.int32), values, np.asarray(w, float), np.full(n, -1, np.int32))
 
 
 def survey(seed: int, n: int = 4000) -> Records:
@@ -117,11 +115,10 @@ def test_the_sensitivity_is_attained_by_full_weights_that_differ_in_every_column
     off = np.abs(alone).sum(axis=1) == 2 * UNIT
     assert np.array_equal(off, told.weight >= 50.0)
     one, other = (
-        int(np.flatnonzero((told.outcome == sex) & (told.others[:, 0] == degree) & (told.weight == 50.0))[0])
+        int(np.flatnonzero((told.outcomes[:, 0] == sex) & (told.outcomes[:, 1] == degree) & (told.weight == 50.0))[0])
         for sex, degree in ((0, 1), (1, 2))
-        if told.others is not None
     )
-    same = int(np.flatnonzero((told.outcome == 0) & (told.weight == 0.0))[0])
+    same = int(np.flatnonzero((told.outcomes[:, 0] == 0) & (told.weight == 0.0))[0])
     assert np.abs(alone[one] - alone[other]).sum() == 4 * UNIT
     assert np.abs(alone[one] - alone[same]).sum() == 2 * UNIT
 
@@ -260,7 +257,7 @@ def test_a_pair_whose_cells_noise_would_drown_scores_below_a_small_one() -> None
     said = job(said="", kids=299, outcome="kids, sex, degree")
     own = survey(2, 400)
     model = modelled(said, 400)
-    shuffled = records(np.column_stack([own.others[:, 1] * 60, own.outcome, own.others[:, 0]]), own.weight)  # type: ignore[index]
+    shuffled = records(np.column_stack([own.outcomes[:, 2] * 60, own.outcomes[:, 0], own.outcomes[:, 1]]), own.weight)
     exact = model.measuring(candidates(model)).statistics(shuffled, np.ones(400))
     margins = [np.full(size, 400.0 / size) for size in model.sizes]
     found = dict(zip(candidates(model), scores(model, margins, exact), strict=True))
@@ -352,9 +349,8 @@ def test_a_constant_column_and_one_record_are_released() -> None:
 def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("marginals")
     own = survey(8)
-    frame = pd.DataFrame({"sex": np.array(["f", "m"])[own.outcome.astype(int)], "weight": own.weight})
-    assert own.others is not None
-    frame["degree"], frame["kids"] = own.others.T.astype(int)
+    frame = pd.DataFrame({"sex": np.array(["f", "m"])[own.outcomes[:, 0].astype(int)], "weight": own.weight})
+    frame["degree"], frame["kids"] = own.outcomes[:, 1:].T.astype(int)
     frame.to_parquet(folder / "file.parquet")
     dpdist.run(job(said="", epsilon="3"), folder / "work", input=folder / "file.parquet")
     return folder / "work" / "public"
@@ -388,8 +384,7 @@ def test_errors_cover_the_truth(release: Path) -> None:
     """Errors are no less than the sample's and the noise's: most intervals hold the file's own counts."""
     told, own = pd.read_parquet(release / "marginals.parquet"), survey(8)
     degree = told[told["marginal"] == "degree"]
-    assert own.others is not None
-    exact = np.bincount(own.others[:, 0].astype(int) - 1, weights=own.weight)
+    exact = np.bincount(own.outcomes[:, 1].astype(int) - 1, weights=own.weight)
     assert ((degree["lower"].to_numpy() <= exact) & (exact <= degree["upper"].to_numpy())).sum() >= 2
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpdist.mechanisms.reference_tables.calibration import FARTHEST, agree
+from dpdist.mechanisms.reference_tables.calibration import LARGEST_WEIGHT_RATIO, agree
 from dpdist.mechanisms.reference_tables.value_domains import Domain
 
 VALUES = st.lists(st.tuples(st.floats(0.01, 1e4), st.floats(0, 100), st.floats(-50, 50)), min_size=1, max_size=40)
@@ -49,7 +49,7 @@ def test_where_weights_can_do_it_outcomes_stay_and_weights_move_little() -> None
     found, moved = agree(weight, outcome, 70.0, mean, DOMAINS[:1], True)
     np.testing.assert_array_equal(moved, outcome)
     ratio = found / weight
-    assert ratio.max() / ratio.min() < 1.3 < FARTHEST
+    assert ratio.max() / ratio.min() < 1.3 < LARGEST_WEIGHT_RATIO
 
 
 @given(st.lists(st.booleans(), min_size=2, max_size=30), st.floats(0.15, 0.85))

@@ -250,5 +250,5 @@ def test_the_inverse_of_mean_weights_is_exact_and_ends_where_the_search_does() -
         for cap in (0.5, 2.0, 30.0):
             v = float(np.minimum(cell.weight * np.exp(scale), cap).mean()) / cap
             assert cell.solve_weight(v, cap) == pytest.approx(scale, abs=1e-9)
-    assert cell.solve_weight(1.1, 2.0) == clipping.FARTHEST
-    assert cell.solve_weight(-0.1, 2.0) == -clipping.FARTHEST
+    assert cell.solve_weight(1.1, 2.0) == clipping.LARGEST_LOG_SCALE
+    assert cell.solve_weight(-0.1, 2.0) == -clipping.LARGEST_LOG_SCALE

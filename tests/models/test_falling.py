@@ -13,7 +13,7 @@ from scipy.integrate import quad
 
 from dpdist.core.records import Floats
 from dpdist.mechanisms.reference_tables import clipping_inversion
-from dpdist.mechanisms.reference_tables.clipping import FARTHEST, Cell
+from dpdist.mechanisms.reference_tables.clipping import LARGEST_LOG_SCALE, Cell
 from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
 from dpdist.mechanisms.reference_tables.clipping_inversion import ClippingInversion, invert_clipping
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
@@ -51,7 +51,7 @@ def test_on_a_bent_curve_it_is_bayes_own(raw: float) -> None:
         return float(np.exp(-0.5 * ((seen - curve(g)) / error(g)) ** 2 - 0.5 * g**2 / variance) / error(g))
 
     def integral(of: Callable[[float], float]) -> float:
-        return float(quad(lambda g: density(g) * of(g), -FARTHEST, FARTHEST, points=[raw, 0.0])[0])
+        return float(quad(lambda g: density(g) * of(g), -LARGEST_LOG_SCALE, LARGEST_LOG_SCALE, points=[raw, 0.0])[0])
 
     mass = integral(lambda g: 1.0)
     mean = integral(lambda g: g) / mass

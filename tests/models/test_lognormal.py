@@ -293,7 +293,7 @@ def scaled(seed, log_sd):
     coefficients = theta["coefficients"][0] + scale * (theta["coefficients"] - theta["coefficients"][0])
     return (
         model,
-        replace(records, outcome=np.exp(z[:, 0]), weight=np.exp(z[:, 1])),
+        replace(records, outcomes=np.exp(z[:, 0]), weight=np.exp(z[:, 1])),
         of(coefficients, theta["covariance"] * scale**2),
     )
 

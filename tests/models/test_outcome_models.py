@@ -97,7 +97,7 @@ def test_what_a_record_with_zero_weight_holds_does_not_matter(family):
     model, records = model_of(family), some_records(family)
     alpha = some_alpha(len(records))
     alpha[3] = 0.0
-    broken = replace(records, outcome=np.where(records.record == 3, np.nan, records.outcome))
+    broken = replace(records, outcomes=np.where(records.record == 3, np.nan, records.outcome))
     np.testing.assert_array_equal(model.statistics(broken, alpha), model.statistics(records, alpha))
 
 

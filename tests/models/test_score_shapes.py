@@ -132,7 +132,7 @@ def test_f_is_a_fixed_function_of_the_record_and_its_uniforms() -> None:
     whole = model.log_lik(theta, current)[:, some]
     np.testing.assert_allclose(model.log_lik(theta, current.take(some)), whole, rtol=1e-12, atol=1e-12)
     rest = ~np.isin(np.arange(len(current)), some)
-    other = replace(current, weight=np.where(rest, 1.5, current.weight), outcome=np.where(rest, 7.0, current.outcome))
+    other = replace(current, weight=np.where(rest, 1.5, current.weight), outcomes=np.where(rest, 7.0, current.outcome))
     np.testing.assert_allclose(model.log_lik(theta, other)[:, some], whole, rtol=1e-12, atol=1e-12)
     keyed = model.within(replace(model.known, key=Key(b"other places")))
     assert (np.abs(keyed.log_lik(theta, current)[:, some] - whole) > 1e-6).mean() > 0.5, "control"

@@ -238,7 +238,7 @@ def test_fits_of_files_like_the_reference_have_its_weighted_means(kind: str, sha
     own = records_of(frame, kind, 1)
     if kind != "binary":
         wider = np.where(own.weight > 100, own.outcome**1.3 / 20.0, own.outcome)
-        own = replace(own, outcome=np.minimum(wider, 150_000.0))
+        own = replace(own, outcomes=np.minimum(wider, 150_000.0))
     count = np.where(np.arange(6) == 2, 800, round(800 * share))
     model, standing = Scores.build(job_of(kind), replace(frame, count=count), slice(0, 6)), (count / 800)[own.frame]
     model = model.within(model.summarise(own, KEY))
@@ -292,7 +292,7 @@ def test_a_shift_that_one_record_makes_is_hardly_believed() -> None:
     heavy = replace(
         own,
         weight=np.where(mark, 0.1 * own.weight[own.frame == 2].sum(), own.weight),
-        outcome=np.where(mark, 150_000.0, own.outcome),
+        outcomes=np.where(mark, 150_000.0, own.outcome),
     )
     model = Scores.build(job_of("positive"), frame, slice(0, 6))
     model = model.within(model.summarise(heavy, KEY))
@@ -305,7 +305,7 @@ def test_a_shift_that_one_record_makes_is_hardly_believed() -> None:
     assert abs(off[1]) < off[0] / 3.0
     many = records_of(frame_of(15_000), "positive", 1)
     every = replace(
-        many, outcome=np.minimum(np.where(many.weight > 100, many.outcome**1.3 / 20.0, many.outcome), 150_000.0)
+        many, outcomes=np.minimum(np.where(many.weight > 100, many.outcome**1.3 / 20.0, many.outcome), 150_000.0)
     )
     model = model.within(model.summarise(every, KEY))
     kept = [model.bias_corrected(every, prior).undone.slopes[0, :, 0] for prior in (PRIOR, np.inf)]
@@ -316,7 +316,7 @@ def test_cells_that_share_a_distribution_are_levelled_as_one_and_constant_ones_a
     frame = replace(frame_of(200), count=np.array([900, 40, 320, 320, 700, 20]))
     own = records_of(frame, "hurdle", 3)
     law = frame.codes["field"][own.frame] == 1
-    own = replace(own, outcome=np.where(law & (own.outcome > 0), 5e4, own.outcome * (own.frame != 2)))
+    own = replace(own, outcomes=np.where(law & (own.outcome > 0), 5e4, own.outcome * (own.frame != 2)))
     model = Scores.build(job_of(), frame, slice(0, 6))
     model = model.within(model.summarise(own, KEY))
     facts = model.bias_corrected(own)

@@ -63,7 +63,7 @@ def records_of(frame, z):
     """Records with logs z (record, D), the weight's last."""
     row = frame.expand()
     none = np.full(len(row), -1, dtype=np.int32)
-    return Records(np.arange(len(row)), row, np.exp(z[:, 0]), np.exp(z[:, -1]), none, np.exp(z[:, 1:-1]))
+    return Records(np.arange(len(row)), row, np.exp(z[:, :-1]), np.exp(z[:, -1]), none)
 
 
 def logs_of(frame, d=2, seed=1):
@@ -122,7 +122,7 @@ def test_bounds_are_the_largest_log_likelihoods_and_never_too_small_in_extended_
         z[:, 1] = z[:, 0] + apart * np.random.default_rng(3).standard_normal(len(z))
     records = records_of(EVERYWHERE, z)
     theta = model.draw(model.statistics(records, some_alpha(len(z))), 300, KEY.generator("bounds", block=d))
-    logs = np.column_stack([np.log(values) for values in (*records.outcomes, records.weight)])
+    logs = np.column_stack([np.log(values) for values in (*records.outcomes.T, records.weight)])
     exact = precise(theta, indicators(EVERYWHERE, NAMES), logs)
     found = model.extremes(theta, records)
     assert np.all(found.highest >= exact.max(axis=0))
@@ -136,9 +136,10 @@ def test_a_record_without_a_finite_log_likelihood_has_no_finite_bound_and_others
     model, records = model_of(2), records_of(EVERYWHERE, logs_of(EVERYWHERE))
     theta = theta_at_random(model, 31, 1)
     for value in (0.0, np.inf, np.nan):
-        others = np.where(records.record[:, None] == 3, value, records.others)
+        outcomes = records.outcomes.copy()
+        outcomes[3, 1] = value
         with np.errstate(divide="ignore", invalid="ignore"):
-            found = model.extremes(theta, replace(records, others=others))
+            found = model.extremes(theta, replace(records, outcomes=outcomes))
         fine = records.record != 3
         np.testing.assert_array_equal(np.isfinite(found.bound), fine)
         np.testing.assert_array_equal(found.bound[fine], model.extremes(theta, records).bound[fine])
@@ -251,7 +252,7 @@ def test_the_general_kernel_agrees_with_the_compiled_one_where_both_serve():
     model, records = model_of_one(), some_records()
     draws = model.draw(model.statistics(records, some_alpha(len(records))), 300, KEY.generator("kernels"))
     found = model.extremes(draws, records)
-    z = [np.log(records.outcome), np.log(records.weight)]
+    z = [np.log(records.outcomes[:, 0]), np.log(records.weight)]
     pattern = model.design.pattern[records.frame]
     for own, features, table, slack in normal.factors(model._means(draws), draws["covariance"], z, pattern):
         high, low = normal.extremes(features, table)

@@ -70,7 +70,7 @@ def ours(held: pd.DataFrame, sizes: dict[str, int], replicate: int, adjacency: s
     job, n, key = parse_job(job_text(sizes, adjacency)), len(held), Key(f"marginals {replicate} {adjacency}".encode())
     values = held[list(sizes)].to_numpy(float)
     row = np.zeros(n, np.int32)
-    records = Records(np.arange(n), row, values[:, 0], held["weight"].to_numpy(), row - 1, values[:, 1:])
+    records = Records(np.arange(n), row, values, held["weight"].to_numpy(), row - 1)
     model = builder_of(job).build(job, Frame({}, {}, np.array([n]), (), ()), slice(0, 1))
     rounds = MECHANISMS["weighted_marginals"].protect(job, model, Unwatched())
     theta = run_rounds(rounds, model, ExactSampler(1), key, "all", [records], noise=noise_of(key)).parameters[0]

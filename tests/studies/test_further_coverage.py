@@ -115,9 +115,7 @@ def placed(job: Job) -> tuple[Frame, Records]:
 
 
 def copied(records: Records) -> Records:
-    names = ("record", "frame", "outcome", "weight", "psu")
-    others = None if records.others is None else np.array(records.others)
-    return Records(*(np.array(getattr(records, name)) for name in names), others)
+    return Records(*(np.array(getattr(records, name)) for name in ("record", "frame", "outcomes", "weight", "psu")))
 
 
 def released(job: Job, frame: Frame, records: Records, key: Key) -> ReleasedObject:

@@ -80,7 +80,7 @@ def test_a_file_of_a_statistical_program_has_the_records_of_its_twin_in_parquet(
     for name in (f"people{suffix}", "people.parquet", "others.parquet"):
         (folder := tmp_path / f"of-{name}").mkdir()
         found.append(records(job, tmp_path / name, folder))
-    for name in ("record", "frame", "outcome", "weight"):
+    for name in ("record", "frame", "outcomes", "weight"):
         assert np.array_equal(getattr(found[0], name), getattr(found[1], name)), name
     assert not np.array_equal(found[1].outcome, found[2].outcome)
 

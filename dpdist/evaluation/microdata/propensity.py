@@ -19,7 +19,7 @@ from dpdist.evaluation.microdata.coded import Coded
 
 RIDGE = 1e-6
 """Of a stacked file of total weight 1."""
-STEPS, CLOSE = 50, 1e-10
+NEWTON_STEPS, CLOSE = 50, 1e-10
 
 
 class Propensity(NamedTuple):
@@ -53,7 +53,7 @@ def logistic(x: Floats, y: Floats, weight: Floats, ridge: float = RIDGE) -> Floa
     """Coefficients by Newton's method, (column,); the ridge leaves out the first column."""
     beta, penalty = np.zeros(x.shape[1]), np.full(x.shape[1], ridge)
     penalty[0] = 0.0
-    for _ in range(STEPS):
+    for _ in range(NEWTON_STEPS):
         p = expit(x @ beta)
         gradient = x.T @ (weight * (y - p)) - penalty * beta
         step = np.linalg.lstsq(hessian(x, p, weight) + np.diag(penalty), gradient, rcond=None)[0]

@@ -55,7 +55,7 @@ def _beyond(rules: Rules, records: Records) -> Iterator[tuple[str, np.ndarray[tu
     """Records at public bounds, as they were set to them when they were read; outside limits of a measurement."""
     over = np.greater if rules.measured else np.greater_equal
     where = "beyond the limits of its cell's measurement" if rules.measured else "at its public bounds or beyond"
-    for j, (name, values) in enumerate(zip(rules.job.outcomes, records.outcomes, strict=True)):
+    for j, (name, values) in enumerate(zip(rules.job.outcomes, records.outcomes.T, strict=True)):
         low, high = rules.low[records.frame, j], rules.high[records.frame, j]
         if np.isfinite([low, high]).any():
             yield f"{name} {where}", over(values, high) | over(-values, -low)

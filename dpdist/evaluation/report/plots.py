@@ -12,7 +12,7 @@ from dpdist.core.records import Floats
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 320, 70, 20, 30, 44
 MOST_POINTS = 1500
-STEPS = 240
+CURVE_POINTS = 240
 """Points at which a distribution function is drawn."""
 WIDE_RANGE = 30.0
 """Largest over smallest value beyond which an axis of positive values is logarithmic."""
@@ -79,7 +79,7 @@ def steps(name: str, x: Axis, curves: Mapping[str, tuple[Floats, Floats | None]]
     """Distribution functions of samples, by group; with weights, where there are any."""
     y = Axis("share of records, or of weight", 0.0, 1.0, False)
     parts = list(_frame(x, y, LEFT, WIDTH - LEFT - RIGHT, True))
-    share = np.linspace(0.0, 1.0, STEPS)
+    share = np.linspace(0.0, 1.0, CURVE_POINTS)
     at = 10.0 ** (np.log10(x.low) + share * np.log10(x.high / x.low)) if x.log else x.low + share * (x.high - x.low)
     for number, (group, (values, weight)) in enumerate(curves.items()):
         height = distribution(values, weight, at)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from dpdist.job import LEAST_BUDGET, Job, Statistic, those
 from dpdist.job.contradiction import Contradiction
-from dpdist.job.whole import GATED
 
 COUNT = Statistic(name="count")
 
@@ -17,7 +16,7 @@ def acceptance(job: Job) -> Iterator[Contradiction]:
     if chosen is None:
         return
     if not job.gated:
-        known = those(lambda each: each.statistics in GATED)
+        known = those(lambda each: each.gates)
         found = f"gates cannot be measured beside '{job.mechanism.name}'"
         yield Contradiction(("accept",), found, f"leave it out, or take {' or '.join(known)}")
     if job.epsilon_of_tables <= 0:

@@ -24,7 +24,7 @@ from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws, Extremes, Parameter
 from dpdist.privacy.units import moves, record_epsilon
 
-LEAST = 1e-3
+LEAST_MEAN_WEIGHT = 1e-3
 """A cell's mean v is taken to be no smaller."""
 
 
@@ -144,7 +144,7 @@ class Sanitized(OutcomeModel):
         """Σv of every cell within its public range, (draw, cell)."""
         if self.weights is None:
             return np.repeat(self.count[None], len(sums), axis=0)
-        least = self.count * max(self.weights[0] / self.weights[1], LEAST)
+        least = self.count * max(self.weights[0] / self.weights[1], LEAST_MEAN_WEIGHT)
         return np.clip(self.count - sums[:, : len(self.count)] / UNIT, least, self.count)
 
     def weight(self, theta: Draws) -> Floats:

@@ -26,7 +26,7 @@ from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws, Extremes, Parameter
 from dpdist.privacy.units import record_epsilon
 
-LEAST = 1e-3
+LEAST_MEAN_WEIGHT = 1e-3
 """A stratum's mean v is taken to be no smaller."""
 
 
@@ -97,7 +97,7 @@ class PartitionCounts(OutcomeModel):
     def statistics(self, records: Records, alpha: Floats) -> Floats:
         whole = np.rint(alpha * UNIT)
         v = whole if self.weights is None else np.rint(whole * np.minimum(records.weight / self.weights[1], 1.0))
-        levels = [each.level(y) for each, y in zip(self.attributes, records.outcomes, strict=True)]
+        levels = [each.level(y) for each, y in zip(self.attributes, records.outcomes.T, strict=True)]
         counts = np.bincount(np.ravel_multi_index(levels, self.shape), weights=v, minlength=self.cells).astype(np.float64)
         return counts if self.weights is None else np.concatenate([[(whole - v).sum()], counts])
 
@@ -125,7 +125,7 @@ class PartitionCounts(OutcomeModel):
     def _cells(self, tree: Tree, sums: Floats) -> Floats:
         """Σv of every cell, (cell,): all layers agree."""
         n, (absent, counts) = float(self.count), self.parts(tree, sums / UNIT)
-        least = n if self.weights is None else n * max(self.weights[0] / self.weights[1], LEAST)
+        least = n if self.weights is None else n * max(self.weights[0] / self.weights[1], LEAST_MEAN_WEIGHT)
         return consistent(tree, counts, n - absent.sum(), self.weights is None, (least, n))
 
     def _followed(self, cells: Floats) -> Draws:

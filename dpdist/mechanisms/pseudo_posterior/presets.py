@@ -7,6 +7,7 @@ from typing import Literal
 
 from dpdist.engine.protocol import Rounds, StratumRecorder
 from dpdist.job import Job
+from dpdist.job.families import family_facts
 from dpdist.mechanisms.promises import exactness, promise_of, referred, strict, target_of
 from dpdist.mechanisms.pseudo_posterior import clamped, tilted
 from dpdist.mechanisms.pseudo_posterior.on_reference import Centre, Distributions, RecordWeights
@@ -54,7 +55,7 @@ class Weighted:
         if weights.rule == "none" or not self.enforced:
             return promise_of(job, NoGuarantee())
         said = [OBSERVED, *((FROZEN, *referred(job)) if job.frozen else (ON_THIS_FILE,))]
-        said += [SCORED] if job.family == "scores" else []
+        said += [SCORED] if family_facts(job).on_reference else []
         said.append(REFUSAL_SHOWS if job.mechanism.fallback == "refuse" else FALLBACK_SHOWS)
         return cautioned(job, promise_of(job, Asymptotic(job.budget.adjacency, job.epsilon_per_set), *said))
 

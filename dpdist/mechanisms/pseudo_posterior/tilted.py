@@ -52,7 +52,7 @@ class Frozen(NamedTuple):
         alpha = np.ones(len(records))
         for step, draws in self.steps:
             bound = unweighted if draws is self.unweighted else model.extremes(draws, records).bound
-            alpha = at(step, records.outcome)(unweighted, alpha, bound)
+            alpha = at(step, records.outcomes)(unweighted, alpha, bound)
         return unweighted, alpha
 
 
@@ -63,7 +63,7 @@ Weighings = Generator[Weighing, Summary, None]
 def weigh(model: StratumModel, step: Weighing, records: Records, carry: Carry) -> Floats:
     """New α from the carry, and into it; weights that are fixed on a reference begin a carry."""
     if not isinstance(step, Frozen):
-        return weigh_by(step, records.outcome, carry)
+        return weigh_by(step, records.outcomes, carry)
     carry.clear()
     carry["unweighted"], carry["alpha"] = step.weigh(model, records)
     return carry["alpha"]
@@ -122,7 +122,7 @@ class Byproducts(NamedTuple):
         if recorder.wants_log_lik:
             recorder.log_lik(Confidential(self.model.log_lik(self.draws, records)))
         last = self.step.steps[-1][0] if isinstance(self.step, Frozen) else self.step
-        step = at(last, records.outcome) if last is not None else None
+        step = at(last, records.outcomes) if last is not None else None
         truncated = step.truncated(unweighted) if isinstance(step, Truncated) else 0
         return np.array([alpha.sum(), truncated])
 

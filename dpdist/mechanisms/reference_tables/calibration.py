@@ -3,9 +3,9 @@
 w' = w exp(λ₀ + Σ_k λ_k (y_k − m_k)) with λ such that Σw' = n w̄ and Σw'(y_k − m_k) = 0 is the set of weights that is
 nearest to w in relative entropy (raking; Deville & Särndal 1992). It exists where the means lie inside the outcomes' range.
 The weighted shares of atoms (0, a top-code) are held as further constraints where they can be: a release measures none.
-Where the means cannot be had, or a weight would move FARTHEST times further than another, outcomes are first scaled
-(shifted, if they may be negative) within their public bounds, atoms and round figures staying; and where even that does not
-do, they are moved until their weighted mean is the released one, whatever they are then.
+Where the means cannot be had, or a weight would move LARGEST_WEIGHT_RATIO times further than another, outcomes are first
+scaled (shifted, if they may be negative) within their public bounds, atoms and round figures staying; and where even that
+does not do, they are moved until their weighted mean is the released one, whatever they are then.
 
 Outcomes that are whole numbers stay whole. Without weights their mean is then the released one to half a record's worth:
 no n whole numbers come nearer.
@@ -20,7 +20,7 @@ import numpy as np
 from dpdist.core.records import Floats
 from dpdist.mechanisms.reference_tables.value_domains import HALVINGS, Domain
 
-FARTHEST = 20.0
+LARGEST_WEIGHT_RATIO = 20.0
 ROUNDS = 60
 NEAR = 4.0
 """Ratio of odds between a share and that of the records which weights may make up for."""
@@ -153,7 +153,7 @@ def _tilt(weight: Floats, away: Floats) -> Floats | None:
         value, own = tried, found
     power = x @ slopes
     spread = float(power.max() - power.min())
-    if not (np.isfinite(spread) and spread < np.log(FARTHEST) and np.abs(own @ x).max() < 1e-11):
+    if not (np.isfinite(spread) and spread < np.log(LARGEST_WEIGHT_RATIO) and np.abs(own @ x).max() < 1e-11):
         return None
     factor: Floats = np.exp(power)
     return factor

@@ -19,11 +19,11 @@ from dpdist.core.records import Floats
 
 DRIFT = 1.1
 """Planned drift of shape: weights and outcomes to this power."""
-FARTHEST = 3.0
+LARGEST_LOG_SCALE = 3.0
 """Largest |log s| and |log g|; of a shift, in the outcome's reference deviations."""
 MISFIT = 0.5
 """Deviation of what lies beyond the limits from what a shape made of histograms tells of it, as a part of the latter."""
-STEPS = 50
+BISECTIONS = 50
 FLAT = 1e-9
 EDGE = 1e-9
 """Part of its reach by which an outcome is at the end of a window."""
@@ -111,7 +111,7 @@ class Cell:
     @property
     def farthest(self) -> float:
         """Largest |g|."""
-        return (self.top - self.low) / self.unit if self.two_valued else FARTHEST
+        return (self.top - self.low) / self.unit if self.two_valued else LARGEST_LOG_SCALE
 
     @cached_property
     def movable(self) -> tuple[float, float]:
@@ -257,7 +257,10 @@ class Cell:
         return np.concatenate(weights), np.repeat([self.top, self.low], [above, points - above])
 
     def solve(self, v: float, q: float, limits: tuple[float, float, float]) -> tuple[float, float]:
-        """(log s, log g) under which the reference has these mean statistics, within ±FARTHEST; a share's g without end."""
+        """(log s, log g) under which the reference has these mean statistics, within ±LARGEST_LOG_SCALE.
+
+        A share's g has no end.
+        """
         s = self.solve_weight(v, limits[1]) if self.weighted else 0.0
         return s, self.solve_outcome(s, q, limits)
 
@@ -268,8 +271,8 @@ class Cell:
         """log s of mean statistics v, (value,): mean v is linear between the scales at which a record reaches the cap."""
         means, scales = self._weight_curve
         log_scale = np.log(np.interp(v, means, scales)) + np.log(cap)
-        log_scale = np.where(v >= means[-1], FARTHEST, np.where(v <= 0.0, -FARTHEST, log_scale))
-        return np.asarray(np.clip(log_scale, -FARTHEST, FARTHEST))
+        log_scale = np.where(v >= means[-1], LARGEST_LOG_SCALE, np.where(v <= 0.0, -LARGEST_LOG_SCALE, log_scale))
+        return np.asarray(np.clip(log_scale, -LARGEST_LOG_SCALE, LARGEST_LOG_SCALE))
 
     @cached_property
     def _weight_curve(self) -> tuple[Floats, Floats]:
@@ -315,9 +318,9 @@ def cut_off(outcome: Floats, weight: Floats, centre: Floats | float, half_width:
 
 
 def bisect(rising: Callable[[float], float]) -> float:
-    """Where a rising function is 0, within ±FARTHEST."""
-    low, high = -FARTHEST, FARTHEST
-    for _ in range(STEPS):
+    """Where a rising function is 0, within ±LARGEST_LOG_SCALE."""
+    low, high = -LARGEST_LOG_SCALE, LARGEST_LOG_SCALE
+    for _ in range(BISECTIONS):
         middle = (low + high) / 2.0
         low, high = (middle, high) if rising(middle) < 0 else (low, middle)
     return (low + high) / 2.0

@@ -17,7 +17,7 @@ BEYOND = np.array([1.3, 2.0])
 """Limits that are tried: quantiles of the reference, TAIL values in equal ratios from the last of them to its largest, and
 that times these."""
 
-LEAST = 1e-3
+LEAST_LIMIT = 1e-3
 """Least limit, in the largest value: below it quantiles may be rounding."""
 
 NODES, NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
@@ -169,6 +169,6 @@ def _candidates(values: Floats) -> Floats:
     if largest <= 0.0:
         return np.array([1.0])
     quantiles = np.quantile(values, QUANTILES)
-    tail = np.geomspace(max(quantiles[-1], largest * LEAST), largest, TAIL)
+    tail = np.geomspace(max(quantiles[-1], largest * LEAST_LIMIT), largest, TAIL)
     found = np.concatenate([quantiles, tail, largest * BEYOND])
-    return np.unique(found[found >= largest * LEAST])
+    return np.unique(found[found >= largest * LEAST_LIMIT])

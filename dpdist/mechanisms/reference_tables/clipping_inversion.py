@@ -16,13 +16,13 @@ import numpy as np
 
 from dpdist.core.records import Floats
 from dpdist.estimation.small_area import shrunk
-from dpdist.mechanisms.reference_tables.clipping import FARTHEST, Cell, Slopes
+from dpdist.mechanisms.reference_tables.clipping import LARGEST_LOG_SCALE, Cell, Slopes
 from dpdist.mechanisms.reference_tables.clipping_intervals import Noise
 from dpdist.mechanisms.reference_tables.drift_test import DRIFTED, departures, shape_bias
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
 from dpdist.mechanisms.reference_tables.shrinkage import STRAIGHT, posterior
 
-LEAST = 1e-12
+LEAST_VARIANCE = 1e-12
 OWN = 0.5
 """Part of a misfit's variance that is a cell's own; its group has the rest in common, which differences do not hold."""
 
@@ -55,7 +55,7 @@ def invert_clipping(
         of_records.append(slopes.influence.var(axis=0) / n)
         sampling.append(of_records[-1] + (0.0 if cell.blur is not None else slopes.influence.var(axis=0) / cell.records))
         bent = cell.under(found[-1][0], 0.0 if cell.two_valued else found[-1][1]).slopes(own)
-        noise.append(noise_of_scales([slopes, bent], of_sums / n**2, np.array([FARTHEST, cell.farthest])))
+        noise.append(noise_of_scales([slopes, bent], of_sums / n**2, np.array([LARGEST_LOG_SCALE, cell.farthest])))
         told.append(slopes)
     raw, own_noise = np.array(found), np.array(noise)
     departure = departures(raw, np.array(sampling), np.diagonal(own_noise, axis1=1, axis2=2))
@@ -115,7 +115,7 @@ def _shrunk_within(
     for k, (cell, limits, mean, of_means) in enumerate(cells):
         if cell.scaled and kept[k, 1] < STRAIGHT and raw[k, 1] < parts[1].mean:
             curve = partial(_product, cell, raw[k, 0], limits, of_means)
-            before = max(spread[1] + sampling[k][1], LEAST)
+            before = max(spread[1] + sampling[k][1], LEAST_VARIANCE)
             moved[k, 1], after = posterior(curve, mean, parts[1].mean, before)
             kept[k, 1], noise[k] = _kept(before, after, noise[k])
     together = _together(kept, sampling, np.diagonal(noise, axis1=1, axis2=2), current, spread)
@@ -131,8 +131,8 @@ def _product(cell: Cell, s: float, limits: tuple[float, float, float], of_means:
 def _kept(before: float, after: float, noise: Floats) -> tuple[float, Floats]:
     """Weight of a cell's own value and covariance of (log s, log g), of which noise makes log g's variances `before` and
     `after` its statistic was seen."""
-    kept = min(1.0, max(LEAST, 1.0 - after / before))
-    factor = np.diag([1.0, np.sqrt(after / kept / max(noise[1, 1], LEAST))])
+    kept = min(1.0, max(LEAST_VARIANCE, 1.0 - after / before))
+    factor = np.diag([1.0, np.sqrt(after / kept / max(noise[1, 1], LEAST_VARIANCE))])
     return kept, np.asarray(factor @ noise @ factor)
 
 
@@ -143,7 +143,7 @@ def _together(kept: Floats, sampling: Floats, noise: Floats, current: Floats, sp
     variance, σ² = σ_now² + σ_ref² and D = A + σ² + ν², those of like cells have the covariance V (1 − k)(2σ_now² + ν²)/D
     (σ_ref moves log s and the reference's mean weight against each other): their mean errs as if none had been shrunk.
     """
-    whole = np.maximum(spread + sampling + noise, LEAST)
+    whole = np.maximum(spread + sampling + noise, LEAST_VARIANCE)
     of_mean = 1.0 / (1.0 / whole).sum(axis=0)
     return np.asarray(np.sqrt(of_mean * (1.0 - kept) * (2.0 * current + noise) / whole))
 
@@ -154,5 +154,5 @@ def noise_of_scales(slopes: Sequence[Slopes], of_means: Floats, farthest: Floats
     found = [each.inverse @ of_means @ each.inverse.T for each in slopes]
     flattest = max(found, key=lambda own: float(own[1, 1]))
     deviations = np.sqrt([max(own[0, 0] for own in found), flattest[1, 1]])
-    factor = np.diag(np.minimum(deviations, farthest) / np.sqrt(np.maximum(np.diag(flattest), LEAST)))
+    factor = np.diag(np.minimum(deviations, farthest) / np.sqrt(np.maximum(np.diag(flattest), LEAST_VARIANCE)))
     return np.asarray(factor @ flattest @ factor)

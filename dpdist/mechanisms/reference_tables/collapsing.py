@@ -18,12 +18,12 @@ import numpy as np
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.mechanisms.reference_tables.borrowing import alike
 from dpdist.mechanisms.reference_tables.clipping import Cell
-from dpdist.mechanisms.reference_tables.clipping_inversion import LEAST, ClippingInversion
+from dpdist.mechanisms.reference_tables.clipping_inversion import LEAST_VARIANCE, ClippingInversion
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT
 
 FEWEST = 4.0
 """Reference records, in squares of the noise's scale, below which a cell is merged."""
-POINTS = 2_000
+COLLAPSED_POINTS = 2_000
 
 
 class Spread(NamedTuple):
@@ -82,7 +82,7 @@ def pooled(cells: Sequence[Cell], share: Floats) -> Cell:
         return cells[0]
     weights, outcomes = [], []
     for cell, part in zip(cells, share / share.sum(), strict=True):
-        size = max(1, round(POINTS * part))
+        size = max(1, round(COLLAPSED_POINTS * part))
         order = np.lexsort((cell.weight, cell.outcome))
         taken = order[((np.arange(size) + 0.5) / size * len(order)).astype(np.int64)]
         weights.append(cell.weight[taken] * (cell.mean_weight / cell.weight[taken].mean()))
@@ -103,8 +103,8 @@ def spread(inversion: ClippingInversion, cells: Sequence[Cell], units: Sequence[
             rows.append((inversion.estimate[number], *errors, inversion.common[number], inversion.tail[number]))
             continue
         like = replace(cell, scaled=whole.scaled)
-        share = like.movable[int(g > 0)] / max(whole.movable[int(g > 0)], LEAST)
-        rate = np.diag([1.0, like.mean_rate / max(whole.mean_rate, LEAST) if like.scaled else share])
+        share = like.movable[int(g > 0)] / max(whole.movable[int(g > 0)], LEAST_VARIANCE)
+        rate = np.diag([1.0, like.mean_rate / max(whole.mean_rate, LEAST_VARIANCE) if like.scaled else share])
         g = g if like.scaled else share * g * whole.unit / like.unit
         direct = like.direct_influence()
         apart = direct.T @ direct / len(direct) / cell.records

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpdist.core.records import Floats
-from dpdist.mechanisms.reference_tables.clipping import FARTHEST, FLAT, MISFIT, Cell, Slopes, bisect, cut_off
+from dpdist.mechanisms.reference_tables.clipping import FLAT, LARGEST_LOG_SCALE, MISFIT, Cell, Slopes, bisect, cut_off
 
 COUNTED = 1.0 - MISFIT
 """Part of the weight's tail that estimates hold; the deviation of the truth from it is the rest."""
@@ -47,7 +47,7 @@ class HistogramCell(Cell):
         s = 0.0
         if self.weighted:
             left = (weight + COUNTED * (self.mean_weight - weight)) / self.mean_weight
-            s = float(np.clip(np.log(max(v * cap, FLAT * cap) / weight * left), -FARTHEST, FARTHEST))
+            s = float(np.clip(np.log(max(v * cap, FLAT * cap) / weight * left), -LARGEST_LOG_SCALE, LARGEST_LOG_SCALE))
         ratio = q / (max(v, LEAST_V) if self.weighted else weight / cap)
         if self.two_valued:
             return s, (centre + reach * ratio - outcome) / self.unit

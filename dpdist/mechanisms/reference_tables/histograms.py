@@ -1,7 +1,7 @@
 """A reference from the current file itself: noisy histograms over public bins, for groups of cells of a public size.
 
 Weight and outcomes are taken as independent within a group; what they have in common below the limits is in the table's own
-sums. Counts are smoothed, which is post-processing, and spread over POINTS equal points.
+sums. Counts are smoothed, which is post-processing, and spread over HISTOGRAM_POINTS equal points.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from dpdist.mechanisms.reference_tables.release import ReferenceCells, Told
 from dpdist.mechanisms.reference_tables.smoothing import smoothed
 from dpdist.privacy.units import record_epsilon
 
-POINTS = 1024
-LEAST = 300
+HISTOGRAM_POINTS = 1024
+FEWEST_POOLED = 300
 """Records of a group, times a histogram's ε: smaller cells are pooled."""
 
 
@@ -44,11 +44,11 @@ class Histograms:
         bins += [Bins.within(*(column.bounds or (0.0, 1.0)), _whole(column)) for column in job.outcome_columns.values()]
         epsilon = record_epsilon(job, job.reference.histogram.epsilon)
         scale = count_scale_of(len(bins), epsilon, job.budget.adjacency)
-        group = grouped(model.codes, model.count, LEAST * len(bins) / float(epsilon))
+        group = grouped(model.codes, model.count, FEWEST_POOLED * len(bins) / float(epsilon))
         return cls(model, group, tuple(bins), scale)
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
-        values = (*((records.weight,) if self.model.weighted else ()), *records.outcomes)
+        values = (*((records.weight,) if self.model.weighted else ()), *records.outcomes.T)
         group, groups = self.group[self.model.pattern(records.frame)], int(self.group.max()) + 1
         found = []
         for bins, column in zip(self.bins, values, strict=True):
@@ -76,7 +76,7 @@ class Histograms:
         ]
         places = [bins.at(np.arange(len(bins.left)), np.full(len(bins.left), 0.5)) for bins in self.bins]
         if not self.model.weighted:
-            spread, places = [np.ones(POINTS), *spread], [np.ones(1), *places]
+            spread, places = [np.ones(HISTOGRAM_POINTS), *spread], [np.ones(1), *places]
             errors = [np.zeros((1, 1)), *errors]
         return [
             HistogramCell(
@@ -119,7 +119,7 @@ def grouped(codes: Codes, count: Floats, least: float) -> Codes:
 
 
 def _even(counts: Floats, order: Floats) -> tuple[np.ndarray, Floats]:
-    """Bin, and share of the bin, of POINTS points at the quantiles `order` of a histogram."""
+    """Bin, and share of the bin, of HISTOGRAM_POINTS points at the quantiles `order` of a histogram."""
     upper = np.cumsum(counts)
     at = order * upper[-1]
     number = np.minimum(np.searchsorted(upper, at, side="right"), len(counts) - 1)
@@ -132,5 +132,5 @@ def _levels(number: int) -> list[Floats]:
     golden = 2.0
     for _ in range(60):
         golden = (1.0 + golden) ** (1.0 / (number + 1))
-    sequence = np.arange(POINTS)[:, None] * golden ** -np.arange(1, number + 1) % 1.0
-    return list((np.argsort(np.argsort(sequence, axis=0), axis=0).T + 0.5) / POINTS)
+    sequence = np.arange(HISTOGRAM_POINTS)[:, None] * golden ** -np.arange(1, number + 1) % 1.0
+    return list((np.argsort(np.argsort(sequence, axis=0), axis=0).T + 0.5) / HISTOGRAM_POINTS)

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from dpdist.core.records import Codes, Floats, Frame, Ints, Records
-from dpdist.estimation.weighted_points import POINTS
+from dpdist.estimation.weighted_points import MOST_POINTS
 from dpdist.job import Job
 from dpdist.job.mechanisms import ReferenceTables
 from dpdist.mechanisms.reference_tables.borrowing import complete
@@ -199,7 +199,7 @@ class ReferenceCells(OutcomeModel):
         assert self.unit is not None
         cell, units = self.pattern(records.frame), int(self.unit.max()) + 1
         body = self.limits.simplex if self.simplex else self.limits.cone
-        rows = alpha[:, None] * body(cell, records.weight, np.column_stack(records.outcomes))
+        rows = alpha[:, None] * body(cell, records.weight, records.outcomes)
         return np.column_stack([np.bincount(self.unit[cell], weights=column, minlength=units) for column in rows.T])
 
     def clipping_inverted(self, sums: Floats, summary: Told) -> Draws:
@@ -222,7 +222,7 @@ class ReferenceCells(OutcomeModel):
         if ends:
             weight, *means = (set_into(value, own) for value, own in zip((weight, *means), ends, strict=True))
         carried = [
-            [cell.transported(w, m, POINTS) for cell, w, m in zip(cells, weight, mean, strict=True)]
+            [cell.transported(w, m, MOST_POINTS) for cell, w, m in zip(cells, weight, mean, strict=True)]
             for cells, mean in zip(summary, means, strict=True)
         ]
         values = {
@@ -322,8 +322,8 @@ class ReferenceCells(OutcomeModel):
 
 
 def _padded(weight: Floats, outcome: Floats) -> Floats:
-    """(POINTS, 2), NaN beyond the points."""
-    padded = np.full((POINTS, 2), np.nan)
+    """(MOST_POINTS, 2), NaN beyond the points."""
+    padded = np.full((MOST_POINTS, 2), np.nan)
     padded[: len(weight)] = np.column_stack([weight, outcome])
     return padded
 

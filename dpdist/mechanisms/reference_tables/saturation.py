@@ -16,7 +16,7 @@ import numpy as np
 
 from dpdist.core.records import Floats
 from dpdist.job import Job
-from dpdist.mechanisms.reference_tables.clipping import FARTHEST, Cell
+from dpdist.mechanisms.reference_tables.clipping import LARGEST_LOG_SCALE, Cell
 from dpdist.mechanisms.reference_tables.clipping_intervals import Noise
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
 
@@ -100,7 +100,7 @@ def _unseen_weight(cell: Cell, s: float, cap: float) -> float:
 
 
 def _at_end(scale: float) -> bool:
-    return abs(scale) >= FARTHEST - END
+    return abs(scale) >= LARGEST_LOG_SCALE - END
 
 
 def _of_outcome(cell: Cell, sums: Sums, n: float) -> Span:

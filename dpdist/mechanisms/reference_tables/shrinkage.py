@@ -13,13 +13,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dpdist.mechanisms.reference_tables.clipping import FARTHEST
+from dpdist.mechanisms.reference_tables.clipping import LARGEST_LOG_SCALE
 
 STRAIGHT = 0.99
 """Weight of a cell's own value above which noise moves it too little for its curve to bend."""
 WIDE = 6.0
 """Deviations that a grid reaches."""
-POINTS = (31, 31, 31, 31, 61)
+GRID_POINTS = (31, 31, 31, 31, 61)
 """Of the grids, each over what the one before left."""
 
 
@@ -28,8 +28,8 @@ def posterior(
 ) -> tuple[float, float]:
     """Mean and variance of a scale, normal before, given a statistic with normal noise; `curve` tells what the statistic is
     under a scale, with which it rises, and its noise's deviation."""
-    low, high = -FARTHEST, FARTHEST
-    for points in POINTS:
+    low, high = -LARGEST_LOG_SCALE, LARGEST_LOG_SCALE
+    for points in GRID_POINTS:
         grid = np.linspace(low, high, points)
         told, error = np.array([curve(scale) for scale in grid.tolist()]).T
         loss = 0.5 * ((seen - told) / error) ** 2 + np.log(error) + 0.5 * (grid - mean) ** 2 / variance

@@ -31,7 +31,7 @@ BENT = 0.005
 """Prior deviation of a second difference of log p that is above 0, in the tail."""
 ALARM = 1e-4
 """Chance, of a whole histogram, that noise and sampling carry one of its counts so far from the fit."""
-STEPS = 60
+FIT_STEPS = 60
 CLOSE = 1e-6
 
 
@@ -76,7 +76,7 @@ def _fit(noisy: Floats, total: float, variance: float, penalty: Floats, tail: Fl
         bent = np.maximum(tail @ theta, 0.0) / BENT
         return float(misfit.sum() + 0.5 * (theta @ penalty @ theta + bent @ bent))
 
-    for _ in range(STEPS):
+    for _ in range(FIT_STEPS):
         p = softmax(theta)
         rate, expected = np.diag(p) - np.outer(p, p), total * p
         slope = total * rate

@@ -22,14 +22,14 @@ from dpdist.core.records import Codes, Floats, Records
 from dpdist.job import Job
 from dpdist.mechanisms.reference_tables.clipping import Cell
 from dpdist.mechanisms.reference_tables.histogram_bins import count_scale_of
-from dpdist.mechanisms.reference_tables.histograms import LEAST, grouped
+from dpdist.mechanisms.reference_tables.histograms import FEWEST_POOLED, grouped
 from dpdist.mechanisms.reference_tables.quantile_bins import QuantileLevels, numbers
 from dpdist.mechanisms.reference_tables.release import ReferenceCells, Told
 from dpdist.privacy.units import record_epsilon
 
-STEPS = (0.2, 0.1, 0.05, 0.02, 0.01, 0.005)
+SEARCH_STEPS = (0.2, 0.1, 0.05, 0.02, 0.01, 0.005)
 """Of log scale and log spread, in which their fit is sought."""
-FARTHEST = 1.0
+LARGEST_LOG_CHANGE = 1.0
 """Largest change of either."""
 
 
@@ -83,12 +83,12 @@ class Refresh:
         orders += [tuple(QuantileLevels.of(cell.outcome, cell.low, cell.top) for cell in earlier[k]) for k in shaped]
         epsilon = record_epsilon(job, job.reference.histogram.epsilon)
         scale = count_scale_of(len(orders), epsilon, job.budget.adjacency)
-        group = grouped(model.codes, model.count, LEAST * len(orders) / float(epsilon))
+        group = grouped(model.codes, model.count, FEWEST_POOLED * len(orders) / float(epsilon))
         return cls(model, earlier, group, shaped, tuple(orders), scale)
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
         values = [records.weight] if self.model.weighted else []
-        values += [records.outcomes[k] for k in self.shaped]
+        values += [records.outcomes[:, k] for k in self.shaped]
         cell, groups = self.model.pattern(records.frame), int(self.group.max()) + 1
         found = []
         for orders, column in zip(self.orders, values, strict=True):
@@ -151,15 +151,15 @@ def _transported(levels: QuantileLevels, values: Floats, moved: Moved) -> Floats
 
 
 def nearest(loss: Callable[[float, float], float]) -> tuple[float, float]:
-    """The log scale and log spread of the least loss, sought in STEPS from none: none where nothing is nearer."""
+    """The log scale and log spread of the least loss, sought in SEARCH_STEPS from none: none where nothing is nearer."""
     at, best = (0.0, 0.0), loss(0.0, 0.0)
-    for step in STEPS:
+    for step in SEARCH_STEPS:
         nearer = True
         while nearer:
             nearer = False
             for moves in product((-step, 0.0, step), repeat=2):
                 tried = (at[0] + moves[0], at[1] + moves[1])
-                if max(map(abs, tried)) <= FARTHEST and (found := loss(*tried)) < best:
+                if max(map(abs, tried)) <= LARGEST_LOG_CHANGE and (found := loss(*tried)) < best:
                     at, best, nearer = tried, found, True
     return at
 

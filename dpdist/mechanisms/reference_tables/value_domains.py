@@ -18,7 +18,7 @@ ATOM = 0.002
 ATOM_RECORDS = 5
 ON_GRID = 0.95
 """Share of values that are multiples of a step."""
-STEPS = tuple(factor * 10.0**power for power in range(5, -3, -1) for factor in (5.0, 1.0))
+ROUND_UNITS = tuple(factor * 10.0**power for power in range(5, -3, -1) for factor in (5.0, 1.0))
 HALVINGS = 200
 
 
@@ -90,7 +90,7 @@ def _atom(values: Floats, value: float) -> bool:
 
 def _step(values: Floats) -> float:
     """The largest of which nearly all values are multiples, or 0."""
-    found = [step for step in STEPS if len(values) and _multiples(values, step).mean() >= ON_GRID]
+    found = [step for step in ROUND_UNITS if len(values) and _multiples(values, step).mean() >= ON_GRID]
     return found[0] if found else 0.0
 
 

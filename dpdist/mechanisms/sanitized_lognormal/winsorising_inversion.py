@@ -21,7 +21,7 @@ from dpdist.models.protocol import Improper
 
 KEPT = 2_000
 """Residuals of a reference that stand for all of them."""
-FARTHEST = 3.0 / REACH
+LARGEST_SHIFT = 3.0 / REACH
 """Largest shift of a cell, in every direction: three reference deviations."""
 STRETCH = (0.5, 2.0)
 """Public range of T's eigenvalues: those of the covariance lie within a quarter and four times the reference's."""
@@ -139,7 +139,7 @@ def _solve(
             within = _winsorised(moved + own)
             left[k] -= within.mean(axis=0)
             met += share[k] * _terms(within).mean(axis=0)
-        before, shift = shift, np.clip(shift + left @ rate.T, -FARTHEST, FARTHEST)
+        before, shift = shift, np.clip(shift + left @ rate.T, -LARGEST_SHIFT, LARGEST_SHIFT)
         old, stretch = stretch, limited(stretch + _symmetric(bend @ (scatter - met)))
         if max(np.abs(shift - before).max(), np.abs(stretch - old).max()) < DONE:
             break

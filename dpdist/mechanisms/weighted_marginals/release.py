@@ -109,7 +109,7 @@ class Marginals(OutcomeModel):
 
     def codes(self, records: Records) -> Ints:
         """The level's number of every record and column, (record, column)."""
-        return self.coded(records.outcomes)
+        return self.coded(tuple(records.outcomes.T))
 
     def coded(self, columns: Sequence[Floats]) -> Ints:
         """The same of columns (record,): the nearest level."""

@@ -16,7 +16,7 @@ from dpdist.core.records import Floats
 Marginal = tuple[int, ...]
 ROUNDS, CLOSE = 200, 1e-12
 """Of fitting a pair to its margins, and how near is near enough, relative to the total."""
-LEAST = 1e-9
+LEAST_MIXED = 1e-9
 """Part of every pair that is the product of its margins, so that a margin above 0 can be met."""
 
 
@@ -88,7 +88,7 @@ def fitted_pair(noisy: Floats, rows: Floats, columns: Floats) -> Floats:
     if total <= 0.0:
         return np.zeros_like(noisy)
     start = onto_simplex(noisy.reshape(1, -1), np.array([total]))[0].reshape(noisy.shape)
-    found = (1.0 - LEAST) * start + LEAST * np.outer(rows, columns) / total
+    found = (1.0 - LEAST_MIXED) * start + LEAST_MIXED * np.outer(rows, columns) / total
     for _ in range(ROUNDS):
         found = found * _ratio(rows, found.sum(axis=1))[:, None]
         found = found * _ratio(columns, found.sum(axis=0))

@@ -9,9 +9,9 @@ from dpdist.core.records import Floats, Ints
 from dpdist.models.copula import expectations
 from dpdist.models.copula.law import Kind
 from dpdist.models.copula.reference_summary import Facts, Law
-from dpdist.models.copula.shapes import LEAST
+from dpdist.models.copula.shapes import FEWEST_UNMIXED
 
-FARTHEST, STEPS = 4.0, 40
+LARGEST_SCORE_SHIFT, HALVINGS = 4.0, 40
 """Of an outcome's score, and of a share's logit; halvings until it is found."""
 STEP = 0.01
 """Of an outcome's score, to tell how a mean follows it."""
@@ -31,8 +31,8 @@ def shifted(law: Law, kind: Kind, by: Floats) -> Law:
 def shifts(facts: Facts, law: Law, kind: Kind, bounds: tuple[float, float], means: Floats, group: Ints) -> Floats:
     """Of every cell, (cell,): under these a law, of one draw, has the weighted means of groups of cells that are asked for,
     (group,), or as near as it comes. `group` (cell,) moves as one, each cell by its reference records."""
-    low, high = np.full(len(means), -FARTHEST), np.full(len(means), FARTHEST)
-    for _ in range(STEPS):
+    low, high = np.full(len(means), -LARGEST_SCORE_SHIFT), np.full(len(means), LARGEST_SCORE_SHIFT)
+    for _ in range(HALVINGS):
         middle = (low + high) / 2.0
         below = _means(facts, law, kind, bounds, middle[group], group)[0] < means
         low, high = np.where(below, middle, low), np.where(below, high, middle)
@@ -47,8 +47,8 @@ def misfit(facts: Facts, fits: Law, kind: Kind, bounds: tuple[float, float], sum
     A law that is normal about a spline is not quite the scores' own: without this the median cell's mean is off by a third
     of a direct error in a file of 35,000. How far a mean lies from its fit is a sample's figure, too, and one record with
     much weight can make it: by the jackknife its variance v is known, and under a prior N(0, prior²) of the shift it is
-    shrunk by prior²/(prior² + v). Nothing is moved where fewer than LEAST records tell of it, or where no moving reaches it
-    (one value, no weight); and the parts of a yes-or-no outcome have their means by construction.
+    shrunk by prior²/(prior² + v). Nothing is moved where fewer than FEWEST_UNMIXED records tell of it, or where no
+    moving reaches it (one value, no weight); and the parts of a yes-or-no outcome have their means by construction.
     """
     cells = sums.shape[1]
     none = Law.nothing(cells)
@@ -64,8 +64,8 @@ def misfit(facts: Facts, fits: Law, kind: Kind, bounds: tuple[float, float], sum
     def reached(law: Law, by: Floats) -> Floats:
         return _means(facts, law, kind, bounds, by, group)
 
-    lowest, highest = (reached(whole, np.full(cells, end))[0] for end in (-FARTHEST, FARTHEST))
-    told_of = (records >= LEAST) & (lowest < means[0]) & (means[0] < highest)
+    lowest, highest = (reached(whole, np.full(cells, end))[0] for end in (-LARGEST_SCORE_SHIFT, LARGEST_SCORE_SHIFT))
+    told_of = (records >= FEWEST_UNMIXED) & (lowest < means[0]) & (means[0] < highest)
     by = shifts(facts, whole, kind, bounds, means[0], group)
     slope = np.subtract(*(reached(whole, by + step)[0] for step in (STEP, -STEP))) / (2.0 * STEP)
     away = np.divide(

@@ -1,8 +1,8 @@
 """Distributions of a reference's weights and outcomes by cell, part and class of weights (METHODS §5b).
 
-A cell of LEAST records has its own. A smaller one has a mixture of its own records and those of cells like it, by size and
-likeness (`small_area`). They are compared by their mean, and by the mean and the variance of normal scores under the
-distribution of all: a few records of a heavy tail say little of a mean. Where weights have few values, every class of
+A cell of FEWEST_UNMIXED records has its own. A smaller one has a mixture of its own records and those of cells like it, by
+size and likeness (`small_area`). They are compared by their mean, and by the mean and the variance of normal scores under
+the distribution of all: a few records of a heavy tail say little of a mean. Where weights have few values, every class of
 weights has outcomes of its own: so the reference's pairs of weight and outcome are kept. Cells that share a fit have
 correlations of weight and outcome of their own, mixed in the same way.
 """
@@ -19,7 +19,7 @@ from dpdist.estimation.small_area import composite
 from dpdist.models.copula.cells import Cells
 from dpdist.models.copula.marginal import Marginal
 
-LEAST = 100
+FEWEST_UNMIXED = 100
 """Reference records below which a cell's distributions are mixed with others'."""
 CLASS = 50
 """Reference records of a class of weights, at least."""
@@ -82,7 +82,7 @@ def shapes(cells: Cells, cell: Codes, values: Floats, weights: bool, marginals: 
     """Distributions of all cells, added to `found`; `values` (record,) of weights, or else of outcomes."""
     size = np.bincount(cell, minlength=len(cells))
     position, own, effective = np.arange(len(cells)) + len(marginals), np.ones(len(cells)), size.astype(np.float64)
-    small = np.flatnonzero(size < LEAST)
+    small = np.flatnonzero(size < FEWEST_UNMIXED)
     like = _wider(cells, size, small)
     for columns in np.unique(like[like > 0]).tolist():
         group = cells.wider(columns)
@@ -101,13 +101,13 @@ def shapes(cells: Cells, cell: Codes, values: Floats, weights: bool, marginals: 
 
 
 def _wider(cells: Cells, size: Ints, small: Ints) -> Ints:
-    """How many predictors small cells leave out, (small cell,): the fewest under which others have LEAST records, or all.
-    None where no other cell has a record."""
+    """How many predictors small cells leave out, (small cell,): the fewest under which others have FEWEST_UNMIXED records,
+    or all. None where no other cell has a record."""
     left_out = np.zeros(len(small), dtype=np.int64)
     for columns in range(1, cells.depth + 1):
         group = cells.wider(columns)
         others = np.bincount(group, weights=size)[group[small]] - size[small]
-        left_out[(left_out == 0) & ((others >= LEAST) | ((columns == cells.depth) & (others > 0)))] = columns
+        left_out[(left_out == 0) & ((others >= FEWEST_UNMIXED) | ((columns == cells.depth) & (others > 0)))] = columns
     return left_out
 
 

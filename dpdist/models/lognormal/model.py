@@ -259,4 +259,4 @@ class Lognormal(Conjugate):
 
 def _logs(records: Records) -> list[Floats]:
     """z: the components' logarithms, (record,) each."""
-    return [np.log(values) for values in (*records.outcomes, records.weight)]
+    return [np.log(values) for values in (*records.outcomes.T, records.weight)]

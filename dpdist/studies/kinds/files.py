@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from dpdist.job import budget_text
+from dpdist.job.families import FAMILIES
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.studies.kinds.captions import COVERAGE_TITLE, chain_epsilon, errors_in_direct_se, ratio
 from dpdist.studies.kinds.files_arms import FilesArm
@@ -150,7 +151,7 @@ def _sample(case: FileCase) -> str:
 
 def _arm(study: FilesStudy, arm: FilesArm) -> tuple[str, ...]:
     family = f", {arm.family}" if arm.family is not None else ""
-    law = f", {arm.synthesis.upper()}" if arm.family == "lognormal" else ""
+    law = f", {arm.synthesis.upper()}" if arm.family is not None and FAMILIES[arm.family].synthesis else ""
     sets = f", {arm.synthetic_sets} sets" if arm.synthetic_sets > 1 else ""
     share = f"histograms of the sample itself, {budget_text(arm.histogram)} of ε" if arm.histogram is not None else "–"
     fixed_on = "another sample" if arm.reference == "sample" else share

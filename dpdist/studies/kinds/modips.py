@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 from pydantic import Field
-from scipy.stats import norm, t
+from scipy.special import ndtri, stdtrit
 
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Frame, Records
@@ -124,7 +124,7 @@ def _estimate(study: Modips, case: NormalCase, arm: SetsArm, epsilon: str, key: 
     ]
     means, variances = (np.array([[f(one)] for one in sets]) for f in (np.mean, _of_the_mean))
     total = combine_sets(means, variances, float("inf"))
-    factor = norm.ppf(0.5 + LEVEL / 2.0) if not np.isfinite(total.df[0]) else t.ppf(0.5 + LEVEL / 2.0, total.df[0])
+    factor = ndtri(0.5 + LEVEL / 2.0) if not np.isfinite(total.df[0]) else stdtrit(total.df[0], 0.5 + LEVEL / 2.0)
     return float(total.value[0]), float(total.standard_error[0]), float(factor)
 
 

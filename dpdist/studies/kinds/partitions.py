@@ -174,7 +174,7 @@ def _file(case: LawCase, means: Floats, key: Key) -> Records:
     number = np.clip(rng.normal(means[which], 1.0), *BOUNDS[case.law])
     columns = np.column_stack([*np.unravel_index(which, sizes), number]).astype(float)
     none = np.full(case.n, -1, np.int32)
-    return Records(np.arange(case.n), np.zeros(case.n, np.int32), columns[:, 0], np.ones(case.n), none, columns[:, 1:])
+    return Records(np.arange(case.n), np.zeros(case.n, np.int32), columns, np.ones(case.n), none)
 
 
 def job_of(study: PartitionStudy, case: LawCase, arm: PartitionArm, epsilon: str) -> Job:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dpdist.job import Job, budget_text
+from dpdist.job.families import FAMILIES
 from dpdist.job.loading import load_job
 from dpdist.studies.kinds.files_arms import FilesArm
 from dpdist.studies.kinds.files_settings import FileCase
@@ -36,7 +37,7 @@ def tabulated_job(job: Job, case: FileCase) -> Job:
 def arm_job(job: Job, case: FileCase, arm: FilesArm, epsilon: str, reference: str) -> Job:
     """The job under a mechanism of the study: one pooled fit by the table's columns where a likelihood is fitted."""
     outcome, columns = job.outcomes[0], job.model_dump(mode="json")["columns"]
-    if arm.family == "lognormal":
+    if arm.family is not None and FAMILIES[arm.family].logs:
         low, high = job.outcome_column.bounds or (0.0, np.inf)
         columns[outcome]["bounds"] = [max(low, FLOOR), high]
     if case.weight_bounds is not None and arm.histogram is not None:

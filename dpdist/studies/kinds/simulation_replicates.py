@@ -138,7 +138,7 @@ def rounds_of(arm: Arm, job: Job, model: StratumModel, noted: Noted, bound: floa
 def mechanism_of(arm: Arm) -> Mechanism:
     if arm.enforced:
         return MECHANISMS[arm.name]
-    return WeightedE(enforced=False) if arm.name == "weighted_e" else Weighted(enforced=False)
+    return WeightedE(enforced=False) if arm.cuts_weights else Weighted(enforced=False)
 
 
 def job_of(study: Simulation, case: Case, arm: Arm, epsilon: str) -> Job:

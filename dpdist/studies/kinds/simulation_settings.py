@@ -43,10 +43,6 @@ Measure = Literal[
     "q90",
     "fits",
 ]
-UNTUNED: tuple[str, ...] = ("weighted", "unweighted")
-"""Mechanisms that no ε enters where no weights are tuned to it."""
-UNENFORCED: tuple[str, ...] = ("weighted", "weighted_e")
-"""Mechanisms of which [G] lets a bound pass that is over ε/2."""
 
 
 class Law(Frozen):
@@ -123,9 +119,10 @@ class Arm(MechanismSpec):
         if self.reference and (not self.takes_reference or not self.enforced or self.match is not None):
             known = ", ".join(those(lambda each: each.takes_reference))
             raise ValueError(f"reference: true is for {known}, enforced and not matched: leave it out")
-        if not self.enforced and self.name not in UNENFORCED:
-            raise ValueError(f"enforced: false is for {' and '.join(UNENFORCED)}: {self.name} has no bound to let pass")
-        if self.match is not None and (self.name != "weighted" or not self.enforced):
+        if not self.enforced and not self.bounded_by_weights:
+            known = " and ".join(those(lambda each: each.tunes_weights or each.cuts_weights))
+            raise ValueError(f"enforced: false is for {known}: {self.name} has no bound to let pass")
+        if self.match is not None and (not self.tunes_weights or not self.enforced):
             raise ValueError("match is for weighted mechanisms whose bound is enforced")
         return self
 
@@ -176,7 +173,7 @@ class Simulation(Study):
         """Whether an arm's results differ over the grid; of the others one result stands for every ε."""
         if arm.match is not None:
             return self.needs_epsilon(self.arm(arm.match))
-        return arm.name not in UNTUNED or (arm.enforced and arm.weights.rule != "none")
+        return arm.spends and (arm.enforced or not arm.tunes_weights)
 
     def grid_of(self, arm: Arm) -> tuple[str, ...]:
         return self.grid if arm.epsilons is None else tuple(budget_text(epsilon) for epsilon in arm.epsilons)

@@ -102,7 +102,7 @@ def records_of(job: Job, survey: Survey) -> Records:
     found = open_reference(job, open_source(job), survey.frame)
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         placed = place_reference(job, found, Path(folder))
-        fields = (np.array(getattr(placed, name)) for name in ("record", "frame", "outcome", "weight", "psu"))
+        fields = (np.array(getattr(placed, name)) for name in ("record", "frame", "outcomes", "weight", "psu"))
         return Records(*fields)
 
 

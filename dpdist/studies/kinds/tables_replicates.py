@@ -106,7 +106,7 @@ def simulated(job: Job) -> Survey:
     frame = census.frame
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         placed = place(job, source, census, Path(folder))
-        fields = (np.array(getattr(placed, name)) for name in ("record", "frame", "outcome", "weight", "psu"))
+        fields = (np.array(getattr(placed, name)) for name in ("record", "frame", "outcomes", "weight", "psu"))
         records = Records(*fields)
     said = job.tables[0]
     cells = cross(frame, said.by, said.margins)

@@ -1,0 +1,56 @@
+"""What `import dpdist` costs, and that public names are what type checkers read."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import dpdist
+
+HEAVY = ("numpy", "pandas", "scipy", "pyarrow", "zarr", "sqlalchemy", "dask", "pydantic", "matplotlib", "xarray")
+
+
+def loaded(statement: str) -> set[str]:
+    """Heavy libraries that a process has after a statement."""
+    text = f"import sys\n{statement}\nprint(*(name for name in {HEAVY!r} if name in sys.modules))"
+    found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True, timeout=120)
+    return set(found.stdout.split())
+
+
+def test_importing_the_package_loads_no_heavy_library() -> None:
+    """Control: a name that is asked for loads what it needs."""
+    assert loaded("import dpdist") == set()
+    assert "pydantic" in loaded("from dpdist import Job")
+
+
+def declared() -> dict[str, tuple[str, str]]:
+    """Of every public name: the module that type checkers read it from, and its name there."""
+    tree = ast.parse(Path(dpdist.__file__).read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {alias.asname or alias.name: (node.module or "", alias.name) for node in imports for alias in node.names}
+
+
+def test_public_names_are_those_that_are_declared() -> None:
+    assert sorted(declared()) == sorted(dpdist.__all__) == sorted(dir(dpdist))
+
+
+@pytest.mark.parametrize("name", dpdist.__all__)
+def test_a_public_name_is_what_type_checkers_read(name: str) -> None:
+    module, there = declared()[name]
+    assert getattr(dpdist, name) is getattr(import_module(module), there)
+
+
+def test_publish_is_the_verb_whatever_was_imported_of_the_folder() -> None:
+    import_module("dpdist.publish.opened")
+    assert dpdist.publish is import_module("dpdist.release").publish
+
+
+def test_an_unknown_name_is_refused_as_of_any_module() -> None:
+    with pytest.raises(AttributeError, match="module 'dpdist' has no attribute 'nothing'"):
+        dpdist.nothing  # noqa: B018
