@@ -44,7 +44,7 @@ from dpdist.mechanisms.sanitized_lognormal import protect as sanitized_lognormal
 from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
 from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import Whitened
 from dpdist.mechanisms.wording import NOT_REFUSED
-from dpdist.models.protocol import StratumModel
+from dpdist.models.protocol import Draws, StratumModel
 from dpdist.sampling import facts
 from dpdist.sampling.exact import ExactSampler
 
@@ -351,3 +351,23 @@ def test_a_release_draws_once_at_the_scale_that_its_statement_needs(
     plain = ("[laplace_composed, laplace_finest, reference_only]", "[]")
     dpdist.run(tables_job(tmp_path, epsilon="1/2", edit=plain), tmp_path / "ws")
     assert recorded == [(Fraction(4 * UNIT), 12)]
+
+
+def test_the_tails_of_histograms_err_together_within_a_group_and_in_no_other() -> None:
+    """Three cells, the first two of one group. Control: in one group all three move as one."""
+    _, _, model, released = driven(CASES["binned"][0])
+    assert isinstance(model, ReferenceCells)
+    theta = released.parameters[0].values
+    still = {name: np.zeros_like(theta[name]) for name in ("noise", "common")} | {"tail": np.full((1, CELLS, 2), 0.01)}
+
+    def moves(group: list[float]) -> Floats:
+        known = Draws({**theta, **still, "group": np.array([group])})
+        means = model.noised_again(known, 600, 400, np.random.default_rng(1))["means"]
+        return np.log(means[..., 0] / theta["means"][..., 0])
+
+    apart = moves([0.0, 0.0, 1.0])
+    np.testing.assert_allclose(apart[:, 0], apart[:, 1], rtol=1e-9)
+    assert abs(np.corrcoef(apart[:, 0], apart[:, 2])[0, 1]) < 0.2
+    assert apart.std(axis=0) == pytest.approx(0.01, rel=0.15)
+    together = moves([0.0, 0.0, 0.0])
+    np.testing.assert_allclose(together[:, 0], together[:, 2], rtol=1e-9)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -85,15 +86,57 @@ def test_cells_that_are_alike_stay_near_their_direct_counts(tmp_path: Path, nois
 
 
 def test_errors_hold_half_of_what_the_shape_tells_beyond_the_limits() -> None:
-    """Exactly, where histograms have no noise; and nothing where limits hold every value."""
-    weight, outcome = np.array([1.0, 2.0, 9.0]), np.array([10.0, 20.0, 70.0])
-    blur = Blur(weight, np.zeros((3, 3)), outcome, np.zeros((3, 3)))
-    cell = HistogramCell(weight, outcome, 0.0, 100.0, scaled=True, records=3, blur=blur)
+    """Exactly; nothing where limits hold every value. A cell at three times its group's scale has more beyond them."""
+    cell = made([1.0, 2.0, 9.0], [10.0, 20.0, 70.0])
     mean, observed = (1 * 10 + 2 * 20 + 9 * 70) / 12, (1 * 10 + 2 * 20 + 9 * 40) / 12
-    of_weight, of_outcome = np.sqrt(cell.blurred((20.0, 3.0, 20.0)))
+    of_weight, of_outcome = cell.misfit((0.0, 0.0), (20.0, 3.0, 20.0))
     assert of_weight == pytest.approx(0.5 * (1.0 - (1 + 2 + 3) / 12))
     assert of_outcome == pytest.approx(0.5 * (mean - observed))
-    assert (cell.blurred((50.0, 9.0, 50.0)) == 0.0).all()
+    assert (cell.misfit((0.0, 0.0), (50.0, 9.0, 50.0)) == 0.0).all()
+    heavy = cell.misfit((np.log(3.0), 0.0), (20.0, 3.0, 20.0))[0]
+    assert heavy == pytest.approx(0.5 * (1.0 - (3 + 3 + 3) / 36))
+    assert cell.misfit((-np.log(3.0), 0.0), (20.0, 3.0, 20.0))[0] == of_weight
+
+
+def test_tails_below_and_above_a_window_do_not_make_up_for_each_other() -> None:
+    """A window cuts 15 off either end of the outcomes: their mean stays, and its error does not. Control: one end alone."""
+    cell = made([1.0, 1.0, 1.0], [0.0, 40.0, 80.0])
+    both = cell.misfit((0.0, 0.0), (40.0, 1.0, 25.0))[1]
+    assert both == pytest.approx(0.5 * np.hypot(15.0 / 3.0, 15.0 / 3.0))
+    assert cell.misfit((0.0, 0.0), (52.5, 1.0, 37.5))[1] == pytest.approx(0.5 * 15.0 / 3.0)
+
+
+def test_rounding_leaves_no_variance_below_zero() -> None:
+    """A covariance that rounding makes a little negative: an error of nothing, not NaN."""
+    cell = made([1.0, 2.0, 9.0], [10.0, 20.0, 70.0])
+    assert cell.blur is not None
+    less = -1e-18 * np.eye(3)
+    blurred = replace(cell, blur=cell.blur._replace(of_weight=less, of_outcome=less)).blurred((20.0, 3.0, 20.0))
+    assert (blurred == 0.0).all()
+
+
+def test_a_mean_product_is_that_of_the_scales_it_was_solved_for() -> None:
+    """Shrinkage meets the statistic that `solve` inverts. Control: with the weight turned back it is another."""
+    cell, limits = made([1.0, 2.0, 9.0], [10.0, 20.0, 70.0]), (30.0, 3.0, 30.0)
+    s, g = cell.solve(0.9, 0.2, limits)
+    assert cell.product(s, g, limits)[0] == pytest.approx(0.2, abs=1e-9)
+    assert abs(Cell.product(cell, s, g, limits)[0] - 0.2) > 0.02
+
+
+def test_half_of_a_misfits_variance_is_a_cells_own() -> None:
+    """So that differences within a group hold it; the other half is the group's."""
+    cells, limits = (
+        [made([1.0, 2.0, 9.0], [10.0, 20.0, 70.0])] * 3,
+        Limits(np.full(3, 20.0), np.full(3, 3.0), np.full(3, 20.0)),
+    )
+    count = np.full(3, 1e9)
+    sums = np.column_stack([(1.0 - 2.0 / 3.0) * count, 0.1 * count]) * UNIT
+    found = invert_clipping(cells, limits, sums, count, Noise(1.0, 1.0), False)
+    s, g = found.scale[0].tolist()
+    misfit = cells[0].misfit((s, g), (20.0, 3.0, 20.0))
+    np.testing.assert_allclose(found.tail[0] ** 2, 0.5 * misfit**2, rtol=1e-9)
+    np.testing.assert_allclose(np.diag(found.noise[0]), 0.5 * misfit**2, rtol=1e-3)
+    assert not found.common.any()
 
 
 def made(weight: list[float], outcome: list[float], within: int = 0) -> HistogramCell:

@@ -58,7 +58,7 @@ class Cell:
     `low` and `top` are the outcome's public bounds; `scaled` if outcomes are multiplied, not shifted; without a weight
     column (`weighted` False) every weight is 1 for good. A share `borrowed` of its points is of cells like it; `unlike` is
     the deviation, from the cell's own, of the log mean outcome that these have (small-area borrowing). Cells of one number
-    `shrunk_within` are shrunk towards each other.
+    `shrunk_within` are shrunk towards each other; those of one `group` share their histograms.
     """
 
     weight: Floats
@@ -72,6 +72,7 @@ class Cell:
     borrowed: float = 0.0
     unlike: float = 0.0
     shrunk_within: int = 0
+    group: int = 0
 
     @classmethod
     def of(cls, weight: Floats, outcome: Floats, bounds: tuple[float, float], weighted: bool = True) -> Cell:
@@ -167,6 +168,14 @@ class Cell:
         v = np.minimum(self.weight * np.exp(s), cap) / cap
         return float(v.mean()), float((v * np.clip((self.moved(g) - centre) / reach, -1.0, 1.0)).mean())
 
+    def product(self, s: float, g: float, limits: tuple[float, float, float]) -> tuple[float, float]:
+        """Mean vc under these scales, and its slope by mean v as the weights' scale moves both."""
+        centre, cap, reach = limits
+        v = np.minimum(self.weight * np.exp(s), cap) / cap
+        product, moving = v * np.clip((self.moved(g) - centre) / reach, -1.0, 1.0), v < 1.0
+        along = float((product * moving).mean()) / max(float((v * moving).mean()), FLAT) if self.weighted else 0.0
+        return float(product.mean()), along
+
     def slopes(self, limits: tuple[float, float, float]) -> Slopes:
         centre, cap, reach = limits
         v = np.minimum(self.weight, cap) / cap
@@ -195,7 +204,7 @@ class Cell:
         return heavier, np.minimum(wider * self.mean / np.average(wider, weights=self.weight), self.top)
 
     def blurred(self, limits: tuple[float, float, float]) -> Floats:
-        """Variances of (log mean weight, mean outcome) from noise in the histograms of its tails and their misfit, (2,)."""
+        """Variances of (log mean weight, mean outcome) from noise in the histograms of its tails, (2,)."""
         if self.blur is None:
             return np.zeros(2)
         centre, cap, reach = limits
@@ -205,9 +214,24 @@ class Cell:
         clipped = share * np.clip((self.blur.outcome - centre) / reach, -1.0, 1.0)
         of_outcome = self.blur.outcome - self.mean - self.mean_rate * inverse[1, 1] * clipped
         noise = np.array([of_weight @ self.blur.of_weight @ of_weight, of_outcome @ self.blur.of_outcome @ of_outcome])
-        observed = np.average(np.clip(self.outcome, centre - reach, centre + reach), weights=self.weight)
-        beyond = np.array([1.0 - np.minimum(self.weight, cap).mean() / self.mean_weight, self.mean - observed])
-        return np.asarray(noise + (MISFIT * beyond) ** 2)
+        return np.asarray(np.maximum(noise, 0.0))
+
+    def misfit(self, scales: tuple[float, float], limits: tuple[float, float, float]) -> Floats:
+        """Deviations of (log mean weight, mean outcome) because its own tails are not its histograms', (2,).
+
+        Of a cell with larger weights or outcomes than its group's more lies beyond the limits: the larger part counts, of
+        the group's shape as it is and at the cell's scales.
+        """
+        if self.blur is None:
+            return np.zeros(2)
+        centre, cap, reach = limits
+        found = []
+        for s, outcome in ((0.0, self.outcome), (scales[0], self.moved(scales[1]))):
+            weight = self.weight * np.exp(s)
+            found.append(
+                [1.0 - np.minimum(weight, cap).sum() / weight.sum(), float(cut_off(outcome, weight, centre, reach))]
+            )
+        return np.asarray(MISFIT * np.max(found, axis=0))
 
     def transported(self, mean_weight: float, mean: float, points: int) -> tuple[Floats, Floats]:
         """Weights and outcomes of this shape and of these means, at most `points`: a later period's reference."""
@@ -281,6 +305,13 @@ def condensed(weight: Floats, outcome: Floats, points: int) -> tuple[Floats, Flo
     total = np.add.reduceat((weight * outcome)[ordered], starts)
     size = np.diff(np.append(starts, len(weight)))
     return held / size, np.divide(total, held, out=np.zeros(points), where=held > 0)
+
+
+def cut_off(outcome: Floats, weight: Floats, centre: Floats | float, half_width: Floats | float) -> Floats:
+    """What a window cuts off of a mean, below and above it, as a deviation: neither side makes up for the other. Windows
+    (window, 1) give (window,)."""
+    sides = (np.maximum(centre - half_width - outcome, 0.0), np.maximum(outcome - centre - half_width, 0.0))
+    return np.asarray(np.hypot(*(np.average(side, axis=-1, weights=weight) for side in sides)))
 
 
 def bisect(rising: Callable[[float], float]) -> float:

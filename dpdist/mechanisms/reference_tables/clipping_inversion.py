@@ -16,25 +16,28 @@ import numpy as np
 
 from dpdist.core.records import Floats
 from dpdist.estimation.small_area import shrunk
-from dpdist.mechanisms.reference_tables.clipping import FARTHEST, FLAT, Cell, Slopes
+from dpdist.mechanisms.reference_tables.clipping import FARTHEST, Cell, Slopes
 from dpdist.mechanisms.reference_tables.clipping_intervals import Noise
 from dpdist.mechanisms.reference_tables.drift_test import DRIFTED, departures, shape_bias
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
 from dpdist.mechanisms.reference_tables.shrinkage import STRAIGHT, posterior
 
 LEAST = 1e-12
+OWN = 0.5
+"""Part of a misfit's variance that is a cell's own; its group has the rest in common, which differences do not hold."""
 
 
 class ClippingInversion(NamedTuple):
     """Per cell: (mean weight, mean outcome), and covariances of (log mean weight, mean outcome) from sampling and noise;
-    deviations of what cells have in common, the error of the mean that they are shrunk to and noise in histograms that
-    they share; their (log s, log g); A of both, (cell, 2); how far (log s, log g) as solved are from 0, in deviations of
-    sampling and noise."""
+    deviations of what cells have in common, the error of the mean that they are shrunk to; deviations that noise in their
+    histograms and the tails of these bring; their (log s, log g); A of both, (cell, 2); how far (log s, log g) as solved
+    are from 0, in deviations of sampling and noise."""
 
     estimate: Floats
     sampling: Floats
     noise: Floats
     common: Floats
+    tail: Floats
     scale: Floats
     drift: Floats
     departure: Floats
@@ -86,9 +89,11 @@ def invert_clipping(
         estimate.append((cell.mean_weight * np.exp(moved[k, 0]), cell.mean_at(moved[k, 1])))
     rate = np.array([[1.0, cell.mean_rate] for cell in cells])
     blurred = np.array([cell.blurred(own) for cell, own in zip(cells, own_limits, strict=True)])
-    common = np.sqrt((together * rate) ** 2 + blurred)
+    misfit = np.array([cell.misfit(*each) for cell, *each in zip(cells, moved.tolist(), own_limits, strict=True)])
     of_sampling, of_noise = (np.array(each) for each in covariances)
-    return ClippingInversion(np.array(estimate), of_sampling, of_noise, common, moved, spread, departure)
+    of_noise[:, [0, 1], [0, 1]] += OWN * misfit**2
+    tail = np.sqrt(blurred + (1.0 - OWN) * misfit**2)
+    return ClippingInversion(np.array(estimate), of_sampling, of_noise, together * rate, tail, moved, spread, departure)
 
 
 def _shrunk_within(
@@ -119,11 +124,8 @@ def _shrunk_within(
 
 def _product(cell: Cell, s: float, limits: tuple[float, float, float], of_means: Floats, g: float) -> tuple[float, float]:
     """Mean vc under a scale of outcomes at the s found, and the deviation of its noise, with what s brings along."""
-    centre, cap, reach = limits
-    v = np.minimum(cell.weight * np.exp(s), cap) / cap
-    product, moving = v * np.clip((cell.moved(g) - centre) / reach, -1.0, 1.0), v < 1.0
-    along = float((product * moving).mean()) / max(float((v * moving).mean()), FLAT) if cell.weighted else 0.0
-    return float(product.mean()), float(np.sqrt(of_means[1] + along**2 * of_means[0]))
+    product, along = cell.product(s, g, limits)
+    return product, float(np.sqrt(of_means[1] + along**2 * of_means[0]))
 
 
 def _kept(before: float, after: float, noise: Floats) -> tuple[float, Floats]:

@@ -29,13 +29,14 @@ POINTS = 2_000
 class Spread(NamedTuple):
     """Per cell: (mean weight, mean outcome); covariances of (log mean weight, mean outcome) from sampling and noise, which
     the cells of a unit share, and from what a cell has alone: its reference's sampling, and drift apart from its unit;
-    deviations of what all cells have in common."""
+    deviations of what all cells have in common, and of what tails of histograms bring."""
 
     estimate: Floats
     sampling: Floats
     noise: Floats
     alone: Floats
     common: Floats
+    tail: Floats
 
 
 def fewest(scales: tuple[Fraction, Fraction]) -> float:
@@ -98,8 +99,8 @@ def spread(inversion: ClippingInversion, cells: Sequence[Cell], units: Sequence[
     for cell, own, number in zip(cells, alone, unit, strict=True):
         whole, (s, g) = units[number], inversion.scale[number]
         if own:
-            errors = inversion.sampling[number], inversion.noise[number], np.zeros((2, 2)), inversion.common[number]
-            rows.append((inversion.estimate[number], *errors))
+            errors = inversion.sampling[number], inversion.noise[number], np.zeros((2, 2))
+            rows.append((inversion.estimate[number], *errors, inversion.common[number], inversion.tail[number]))
             continue
         like = replace(cell, scaled=whole.scaled)
         share = like.movable[int(g > 0)] / max(whole.movable[int(g > 0)], LEAST)
@@ -111,5 +112,5 @@ def spread(inversion: ClippingInversion, cells: Sequence[Cell], units: Sequence[
         apart += np.diag([0.0, cell.of_unlikeness])
         estimate = np.array([like.mean_weight * np.exp(s), like.mean_at(g)])
         shared = rate @ inversion.sampling[number] @ rate, rate @ inversion.noise[number] @ rate
-        rows.append((estimate, *shared, apart, rate @ inversion.common[number]))
+        rows.append((estimate, *shared, apart, rate @ inversion.common[number], rate @ inversion.tail[number]))
     return Spread(*(np.array(column) for column in zip(*rows, strict=True)))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpdist.core.records import Floats
-from dpdist.mechanisms.reference_tables.clipping import FARTHEST, FLAT, MISFIT, Cell, Slopes, bisect
+from dpdist.mechanisms.reference_tables.clipping import FARTHEST, FLAT, MISFIT, Cell, Slopes, bisect, cut_off
 
 COUNTED = 1.0 - MISFIT
 """Part of the weight's tail that estimates hold; the deviation of the truth from it is the rest."""
@@ -66,6 +66,15 @@ class HistogramCell(Cell):
         pairs = np.column_stack([v, v * c])
         return Slopes((pairs - pairs.mean(axis=0)) @ inverse.T, inverse)
 
+    def product(self, s: float, g: float, limits: Limit) -> tuple[float, float]:
+        """Mean vc under these scales, and its slope by mean v: weights are not turned back, and move both as one."""
+        _, cap, _ = limits
+        weight = self.seen(limits)[0]
+        left = (weight + COUNTED * (self.mean_weight - weight)) / self.mean_weight
+        v = min(float(np.exp(s)) * weight / (cap * left), 1.0) if self.weighted else weight / cap
+        ratio = self.statistics(0.0, g, limits)[1] / (weight / cap)
+        return v * ratio, ratio if self.weighted else 0.0
+
     def error_of_count(self, cap: float, n: int, noise: float) -> float:
         """Mean squared error that noise of this variance, the histograms' noise and their tails bring, in direct ones."""
         assert self.blur is not None
@@ -92,6 +101,5 @@ class HistogramCell(Cell):
             clipped = np.clip((self.blur.outcome[None] - centre) / reach, -1.0, 1.0)
             tail = self.blur.outcome[None] - gain[:, None] * v.mean() * clipped
             lost += np.einsum("rb,bc,rc->r", tail, self.blur.of_outcome, tail)
-            observed = np.average(seen, axis=1, weights=self.weight)
-            total = (lost + (MISFIT * (self.mean - observed)) ** 2) / variance
+            total = (lost + (MISFIT * cut_off(self.outcome, self.weight, centre, reach)) ** 2) / variance
         return np.where(np.isfinite(total), total, np.inf)

@@ -62,11 +62,11 @@ class Histograms:
         size, cells = np.bincount(self.group, weights=self.model.count), np.bincount(self.group)
         edges = np.cumsum([len(bins.left) for bins in self.bins])[:-1]
         within = np.where(cells > 1, np.arange(len(cells)), -1).tolist()
-        each = zip(noisy, size, within, strict=True)
-        groups = [self._of_group(np.split(row, edges), n, own) for row, n, own in each]
+        each = enumerate(zip(noisy, size, within, strict=True))
+        groups = [self._of_group(np.split(row, edges), n, own, number) for number, (row, n, own) in each]
         return [[groups[group][outcome] for group in self.group] for outcome in range(len(self.model.outcomes))]
 
-    def _of_group(self, counts: list[Floats], n: float, within: int) -> list[Cell]:
+    def _of_group(self, counts: list[Floats], n: float, within: int, group: int) -> list[Cell]:
         variance = 2.0 * float(self.scale) ** 2
         fitted = [smoothed(row, n, variance, bins) for row, bins in zip(counts, self.bins, strict=True)]
         errors = [covariance for _, covariance in fitted]
@@ -89,6 +89,7 @@ class Histograms:
                 weighted=self.model.weighted,
                 blur=Blur(places[0], errors[0], places[1 + k], errors[1 + k]),
                 shrunk_within=within,
+                group=group,
                 largest_weight=float(self.bins[0].right[-1]) if self.model.weighted else np.inf,
             )
             for k, (low, top) in enumerate(self.model.bounds)

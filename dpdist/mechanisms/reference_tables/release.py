@@ -110,7 +110,7 @@ class ReferenceCells(OutcomeModel):
             Parameter("common", (cell, ("mean", ("weight", *(self.outcomes if several else ("outcome",)))))),
             Parameter("unit", (cell,)),
             Parameter("departure", (cell, ("scale", ("weight", *(self.outcomes if several else ("outcome",)))))),
-            *((self._borrowed,) if self.weight_bounds is None else (self._spans,)),
+            *((self._borrowed,) if self.weight_bounds is None else self._of_histograms),
         )
 
     @property
@@ -119,11 +119,15 @@ class ReferenceCells(OutcomeModel):
         return Parameter("borrowed", (("cell", self.labels), ("outcome", self.outcomes)))
 
     @property
-    def _spans(self) -> Parameter:
-        """Least and most of a mean that the sums do not identify; null where they do."""
+    def _of_histograms(self) -> tuple[Parameter, ...]:
+        """Least and most of a mean that the sums do not identify, null where they do; deviations that the histograms' tails
+        bring; the group that a cell shares its histograms with."""
         names = ("weight", *(self.outcomes if len(self.outcomes) > 1 else ("outcome",)))
-        return Parameter(
-            "spans", (("cell", self.labels), ("end", tuple(f"{e} {n}" for n in names for e in ("least", "most"))))
+        cell, ends = ("cell", self.labels), tuple(f"{e} {n}" for n in names for e in ("least", "most"))
+        return (
+            Parameter("spans", (cell, ("end", ends))),
+            Parameter("tail", (cell, ("mean", names))),
+            Parameter("group", (cell,)),
         )
 
     @property
@@ -231,6 +235,8 @@ class ReferenceCells(OutcomeModel):
         values |= {name: _covariances([getattr(each, name) for each in found]) for name in ("sampling", "noise", "alone")}
         if ends:
             values["spans"] = np.column_stack(ends)
+            values["tail"] = np.column_stack([found[0].tail[:, 0], *(each.tail[:, 1] for each in found)])
+            values["group"] = np.array([cell.group for cell in summary[0]], dtype=np.float64)
         if self.weight_bounds is None:
             values["borrowed"] = np.array([[cell.borrowed for cell in cells] for cells in summary]).T
         values["common"] = np.column_stack([found[0].common[:, 0], *(each.common[:, 1] for each in found)])
@@ -265,9 +271,13 @@ class ReferenceCells(OutcomeModel):
         """Means under other noise: for standard errors, not for release."""
         unit = theta["unit"][0].astype(np.int64)
         errors = self._errors(theta, "noise", unit, draws, rng)
-        if theta["common"].any():
-            loadings = theta["common"][0].T
-            errors = [own + each * rng.standard_normal((draws, 1)) for own, each in zip(errors, loadings, strict=True)]
+        group = theta["group"][0].astype(np.int64) if "group" in theta.values else np.zeros(len(self.labels), np.int64)
+        single = np.bincount(group)[group] == 1
+        for name, shared in (("common", np.where(single, -1, group)), ("tail", group)):
+            if name in theta.values and theta[name].any():
+                known, number = np.unique(shared, return_inverse=True)
+                drawn = [rng.standard_normal((draws, len(known)))[:, number] for _ in errors]
+                errors = [own + each * z for own, each, z in zip(errors, theta[name][0].T, drawn, strict=True)]
         return self._moved(theta, errors)
 
     def _errors(self, theta: Draws, name: str, unit: Ints, draws: int, rng: np.random.Generator) -> list[Floats]:
