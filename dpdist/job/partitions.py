@@ -120,7 +120,7 @@ class UniversalHistogram(Layered):
     name: Literal["universal_histogram"] = Field(
         description="noisy counts layer by layer, outcomes in a random order that is public"
     )
-    layers: int = Field(default=2, description="how many; the last one has all outcomes that are left")
+    layers: int = Field(description="how many; the last one has all outcomes that are left")
     order_seed: int = Field(default=0, ge=0, description="of the random order, which no record decides")
 
     def layers_of(self, job: JobView) -> int:

@@ -79,6 +79,8 @@ def _measured(space: Workspace, job: Job, frame: Frame) -> Iterator[Rules]:
         return
     rows = pq.read_table(space.newest / FILE).to_pandas()
     rows = rows[rows["weight_cap"].notna() & rows["half_width"].notna() & rows["table"].isna()]
+    if rows.empty:
+        return
     cells = [name for name in map(str, rows.columns) if name.startswith(CELL) and rows[name].notna().all()]
     labels = {
         name: np.array([str(level) for level in frame.levels[name.removeprefix(CELL)]], dtype=object)[
