@@ -24,8 +24,9 @@ APPROVAL = (
 )
 NOISY_COUNTS = (
     "the numbers of sample records by {columns} were counted at the levels listed, with {law} of the scale that stands "
-    "there; levels were then made to agree, in whole numbers of at least 0; tables, synthetic records and errors are "
-    "made from these counts. A combination that holds few records may be published with none, and one without with some"
+    "there; levels were then made to agree, in whole numbers of at least 0; tables and synthetic records are made "
+    "from these counts. A combination that holds few records may be published with none, and one without with some. "
+    "The noise of these counts is in no standard error"
 )
 VERBATIM = (
     "most of the reference's weights and outcomes, cell by cell, as they stand in its records; publish this folder only if "

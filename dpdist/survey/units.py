@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from unicodedata import normalize
 
 import numpy as np
 import pandas as pd
@@ -10,6 +12,19 @@ import pandas as pd
 from dpdist.job import Job
 from dpdist.survey.checks import Checked
 from dpdist.survey.findings import Findings
+
+NUMBER = re.compile(r"0*(\d+)(?:\.0*)?")
+"""A whole number, as programs write it in columns with missing values too."""
+
+
+def spelled(name: str) -> str:
+    """One spelling of a unit's name: without blanks around it, numbers without leading zeros or a fraction of 0.
+
+    Units that are taken together have fewer records that count, so that no bound is passed by spelling.
+    """
+    text = normalize("NFKC", name).strip()
+    whole = NUMBER.fullmatch(text)
+    return text if whole is None else whole[1]
 
 
 class Bounded:
@@ -26,7 +41,7 @@ class Bounded:
         """The batch without records beyond the maximum, which are counted as problems or as left out."""
         if self.said is None or checked.unit is None or not len(checked.row):
             return checked
-        code, names = pd.factorize(np.array(checked.unit.to_pylist(), dtype=object))
+        code, names = pd.factorize(np.array([spelled(name) for name in checked.unit.to_pylist()], dtype=object))
         before = np.array([self.seen[name] for name in names], dtype=np.int64)
         beyond = pd.Series(code).groupby(code).cumcount().to_numpy() + before[code] >= self.said.most
         self.seen.update(dict(zip(names, np.bincount(code).tolist(), strict=True)))

@@ -207,3 +207,28 @@ def test_gates_are_measured_under_the_noise_of_a_household() -> None:
     assert gate_scale(five) == 5 * gate_scale(one)
     scales = [CellSums.build(said, FRAME, slice(0, 2)).scale for said in (one, five)]
     assert scales[1] == 5 * scales[0] == 5 * Fraction(2 * 2**20) / Fraction(2, 3)
+
+
+SPELLINGS = ["7", "07", " 7", "7 ", "7.0", "\uff17"]
+
+
+@pytest.mark.parametrize("beyond", ["refuse", "truncate"])
+def test_a_unit_is_one_however_its_name_is_spelled(beyond: str, tmp_path: Path) -> None:
+    stated = parse_job(JOB + UNIT.replace("most: 5", f"most: 5, beyond: {beyond}"))
+
+    def kept(names: list[str]) -> tuple[int, int]:
+        path = tmp_path / "homes.csv"
+        rows = {"household": names, "region": "north", "cost": 5.0, "weight": 2.0}
+        pd.DataFrame(rows).to_csv(path, index=False, quoting=1)
+        findings = Findings()
+        batches = list(checked_batches(stated, open_source(stated, path), findings))
+        return sum(len(batch.row) for batch in batches), len(findings.problems)
+
+    assert kept(SPELLINGS) == (5, 1 if beyond == "refuse" else 0)
+    assert kept(["7", "70", "17", "7a", "0", "A7"]) == (6, 0), "control: these are six"
+
+
+def test_a_unit_is_not_named_by_a_column_of_the_universe() -> None:
+    named = JOB + UNIT + "universe: [{column: household, keep: [a, b]}]\n"
+    with pytest.raises(JobError, match="is used as outcome, weight, category, universe or design column"):
+        parse_job(named)

@@ -15,8 +15,9 @@ def units(job: Job) -> Iterator[Contradiction]:
         return
     replicated = job.survey.replicate_weights
     used = {*job.components, *job.categories, *job.survey.fpc, *(replicated.columns if replicated is not None else ())}
+    used |= {keep.column for keep in job.universe}
     if said.column in used:
-        found = f"'{said.column}' is used as outcome, weight, category or design column as well"
+        found = f"'{said.column}' is used as outcome, weight, category, universe or design column as well"
         yield Contradiction(("privacy_unit", "column"), found, "name the column that tells units apart")
     if not job.strict:
         what = "promises nothing" if job.local else "bounds the loss of a record on the file at hand, and of no unit"
