@@ -185,6 +185,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "'flat_laplace': nothing is proven",
     ),
     "local sensitivities": ({"mechanism": {"name": "laplace"}}, "predictors", "'laplace': local sensitivities"),
+    "a likelihood": (
+        {"mechanism": {"name": "weighted"}, "model": {"family": "lognormal"}},
+        "predictors",
+        "'weighted': nothing is shown of fits",
+    ),
 }
 
 
@@ -195,7 +200,7 @@ def test_what_cannot_be_is_refused_by_name(case: str, tmp_path: Path) -> None:
         parse_job(yaml.safe_dump(said(tmp_path, **changed)))
     problems = {problem.where: problem for problem in refused.value.problems}
     assert found in problems[where].found
-    if case in ("a domain of public sizes", "local sensitivities", "partitions"):
+    if case in ("a domain of public sizes", "local sensitivities", "partitions", "a likelihood"):
         assert "laplace_strict" in problems[where].remedy
     parse_job(yaml.safe_dump(said(tmp_path)))
 
@@ -224,3 +229,12 @@ def test_strata_without_a_record_are_released_too(tmp_path: Path, noise_of: Nois
         dpdist.run(job, tmp_path / "work")
     released = json.loads((tmp_path / "work" / "public" / "released" / "set-1.json").read_text())
     assert len(released["strata"]) == len(FIELDS) * len(REGIONS)
+
+
+def test_counts_by_columns_that_are_not_protected_are_refused_where_they_are_small(tmp_path: Path) -> None:
+    """Control: all columns protected."""
+    changed = {"budget": {"epsilon": "1", "adjacency": "substitution", "exchange": "anywhere"}, "frame_minimum": 10_000}
+    dpdist.run(said(tmp_path, **changed), tmp_path / "all")
+    some = changed | {"predictors": {"protect": {"columns": ["field", "sex"], "epsilon": "1/4"}}}
+    with pytest.raises(JobError, match="published sample counts are below 10000"):
+        dpdist.run(said(tmp_path, **some), tmp_path / "some")

@@ -113,9 +113,13 @@ class Frame:
         np.add.at(counts, self.stratum, self.count)
         return counts
 
-    def below(self, least: int) -> SmallCounts:
-        """Counts of at least one record that are below `least`."""
-        met = self.count[self.count > 0]
+    def below(self, least: int, by: Sequence[str] | None = None) -> SmallCounts:
+        """Counts of at least one record that are below `least`; `by`: counts by these columns alone."""
+        count = self.count
+        if by is not None:
+            codes = np.column_stack([self.codes[name] for name in by])
+            count = np.bincount(np.unique(codes, axis=0, return_inverse=True)[1].reshape(-1), weights=count)
+        met = count[count > 0]
         return SmallCounts(int((met < least).sum()), int((met == 1).sum()), len(met))
 
     def crossed(self) -> Frame:

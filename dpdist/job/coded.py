@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import ceil, floor
 
 from dpdist.job.contradiction import Contradiction
 from dpdist.job.data import Column
@@ -24,3 +25,13 @@ def against_levels(outcome: str, column: Column, who: str) -> Iterator[Contradic
     if wrong := [text for text, code in (column.codes or {}).items() if not float(code).is_integer()]:
         found = f"'{wrong[0]}' is coded {(column.codes or {})[wrong[0]]:g}, and {who} has whole levels"
         yield Contradiction((*path, "codes"), found, "code the texts 0, 1, 2, …")
+    elif column.codes and (missing := _gaps(column)):
+        found = f"no text is coded {missing[0]:g}, and {who} has a level at every whole number between the bounds"
+        yield Contradiction((*path, "codes"), found, "code the texts 0, 1, 2, … without a gap, up to the bounds")
+
+
+def _gaps(column: Column) -> list[float]:
+    """Whole numbers between the bounds, or else the codes, that no text has."""
+    codes = set((column.codes or {}).values())
+    low, high = column.bounds or (min(codes), max(codes))
+    return [float(level) for level in range(ceil(low), floor(high) + 1) if level not in codes]

@@ -55,6 +55,9 @@ class WeightedMarginals(Noisy):
                 found = f"'{unknown[0]}' is not among the columns that are released"
                 yield Contradiction(where, found, "name it under outcome, or leave it out", listed(job.outcomes))
                 return
+            if set(columns) in map(set, named[:i]):
+                yield Contradiction(where, f"'{' x '.join(columns)}' is there already", "name it once")
+                return
             if len(columns) not in (1, 2) or len(set(columns)) < len(columns):
                 yield Contradiction(where, "not one column, or two different ones", "write [a] or [a, b]")
                 return

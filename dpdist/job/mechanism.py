@@ -117,7 +117,7 @@ class MechanismSpec(Frozen):
 
     def against_noisy_frame(self, job: JobView) -> str:
         """Why noisy sample counts cannot take the place of public ones; empty where they can."""
-        return ""
+        return "" if self.adds_noise else "nothing is shown of fits to records whose number is noisy"
 
     def published(self, job: JobView) -> dict[str, Any]:
         """What a statement says of it."""

@@ -14,6 +14,7 @@ from dpdist.mechanisms.wording import (
     CHAINS,
     GATES,
     MISFIT,
+    MOVED,
     NO_AMPLIFICATION,
     NOISY_FRAME,
     NOT_REFUSED,
@@ -106,7 +107,9 @@ def _truncated(job: Job) -> tuple[str, ...]:
 
 def parallel(job: Job) -> str:
     """That a record is in one stratum, where there are strata."""
-    return PARALLEL if job.strata else ""
+    if not job.strata:
+        return ""
+    return PARALLEL if set(job.strata) <= set(job.counted_columns) or not job.sizes_secret else MOVED
 
 
 def target_of(job: Job) -> float:

@@ -91,3 +91,4 @@ TRUNCATED = (
     "where they are unlike those, estimates have a bias that is in no figure"
 )
 PARALLEL = "; parallel over strata, whose membership is public"
+MOVED = "; a record is in one stratum, and an exchange for a record of another touches two, at half of ε each"

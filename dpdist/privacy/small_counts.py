@@ -16,8 +16,10 @@ REMEDIES = (
 
 def small_counts(job: Job, frame: Frame) -> str:
     """How many published counts are below the job's minimum; empty where there are none, or none is published."""
-    few, single, every = frame.below(job.frame_minimum)
-    if job.sizes_secret or not few:
+    if _secret(job):
+        return ""
+    few, single, every = frame.below(job.frame_minimum, _by(job))
+    if not few:
         return ""
     return f"{few:,} of {every:,} published sample counts are below {job.frame_minimum}, {single:,} of them of one record"
 
@@ -42,10 +44,20 @@ def refuse_small_counts(job: Job, frame: Frame) -> None:
 
 def accepted(job: Job, frame: Frame) -> dict[str, Any]:
     """The statement's entry, where the job accepts small counts; `frame` is the published one."""
-    if job.public_frame is None or job.sizes_secret:
+    if job.public_frame is None or _secret(job):
         return {}
-    few, single, every = frame.below(job.frame_minimum)
+    few, single, every = frame.below(job.frame_minimum, _by(job))
     reason = job.public_frame.accepted
     shown = small_counts(job, frame) or f"none of {every:,} published sample counts is below {job.frame_minimum}"
     figures = {"frame_minimum": job.frame_minimum, "counts": every, "below": few, "of_one_record": single}
     return {"public_frame": {"in_words": f"{shown}; accepted, as the job states: {reason}", **figures, "accepted": reason}}
+
+
+def _secret(job: Job) -> bool:
+    """True if no exact count is published by any column."""
+    return job.sizes_secret and not _by(job)
+
+
+def _by(job: Job) -> tuple[str, ...] | None:
+    """Columns by which counts are exact where the others are protected; None: by all."""
+    return job.counted_columns if job.predictors is not None else None

@@ -162,7 +162,7 @@ def farthest_means(cells: Cells, n: Floats, ranges: Ranges, mean: Floats, sign: 
     held = cells.membership.toarray() > 0
     found = np.full(len(cells), np.nan)
     for cell, own in enumerate(held):
-        if not own.any():
+        if not n[own].sum() > 0.0:
             continue
         low, high, y = ranges.least_weight[own], ranges.most_weight[own], mean[own]
         at = float(np.average(y, weights=n[own] * np.maximum(low, np.finfo(float).tiny)))

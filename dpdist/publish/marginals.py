@@ -50,9 +50,10 @@ def _rows(release: ReleasedObject, stratum: int) -> list[dict[str, Any]]:
     tree, found = model.tree(theta), []
     for key in model.keys_of(theta):
         noise = 2.0 * (float(model.scale_of(key)) * model.weights[1] / UNIT) ** 2
+        per_weight = model.weights[1] * (release.job.survey.design_effect or 1.0)
         name = " x ".join(model.columns[column] for column in key)
         for cell, value in zip(model.labelled(release.job, key), tree.table(key).ravel().tolist(), strict=True):
-            error = float(np.sqrt(noise + model.weights[1] * value))
+            error = float(np.sqrt(noise + per_weight * value))
             share = value / tree.total if tree.total > 0.0 else None
             ends = max(0.0, value - REACH * error), value + REACH * error
             figures = dict(zip(NUMBERS, (value, share, error, *ends), strict=True))

@@ -22,7 +22,7 @@ from dpdist.mechanisms.laplace_cells.release import CellSums
 from dpdist.mechanisms.laplace_tables.release import NoisyTables
 from dpdist.mechanisms.modips.levels import LevelCounts
 from dpdist.mechanisms.modips.moments import Moments
-from dpdist.mechanisms.modips.release import Sanitized
+from dpdist.mechanisms.modips.release import Sanitized, sums_of
 from dpdist.mechanisms.modips.sensitivity import groups, together
 from dpdist.mechanisms.partitions.release import PartitionCounts
 from dpdist.mechanisms.perturbed_histogram.release import Histogram
@@ -34,6 +34,7 @@ from dpdist.mechanisms.weighted_marginals.release import Marginals
 from dpdist.mechanisms.weighted_marginals.sensitivity import moved
 from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws
+from dpdist.privacy.units import moves
 from dpdist.publish.released import ReleasedObject
 
 FILE = "measurements.parquet"
@@ -247,7 +248,7 @@ def _sufficient(release: ReleasedObject, model: Sanitized, stratum: int, theta: 
     """By group: sums of 1 − v, of vu or of v 1[y = k] in every cell, and of v(u² − 1/2) over all cells."""
     cells, said = _cells(release, model, stratum), release.job.mechanism
     assert isinstance(said, Modips)
-    given = said.law, model.weights is not None, said.variance is not None, release.job.budget.adjacency
+    given = sums_of(release.job)
     whole = {name: level for name, level in cells[0].items() if name in release.frame.strata}
     law = f"{model.truncation}_{LAPLACE}"
     for group, (start, stop), scale in zip(groups(*given), model.parts, model.scales, strict=True):
@@ -255,7 +256,7 @@ def _sufficient(release: ReleasedObject, model: Sanitized, stratum: int, theta: 
         own = cells if (stop - start) % len(cells) == 0 and group.name != "v (u^2 - 1/2)" else [whole]
         several = (stop - start) // len(own)
         names = [group.name] if several == 1 else [f"v 1[y = k] {level:g}" for level in getattr(model, "levels", ())]
-        moved = group.sensitivity if said.sanitization == "individual" else together(*given)
+        moved = moves(release.job) * (group.sensitivity if said.sanitization == "individual" else together(*given))
         yield Figures(
             own,
             names,

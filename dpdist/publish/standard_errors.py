@@ -39,6 +39,15 @@ class Resampled(StratumModel, Expectation, Protocol):
         ...
 
 
+@runtime_checkable
+class Averaged(Protocol):
+    """A model whose released parameters are moved by noise on average, as counts are that are kept from being negative."""
+
+    def averaged(self, drawn: Draws) -> Draws:
+        """The mean of parameters under other noise, one draw."""
+        ...
+
+
 class Spread(NamedTuple):
     """Draws of E(w|x) and E(wy|x) per frame row, (draw, row); NaN where a stratum's could not be had."""
 
@@ -158,4 +167,5 @@ def _simulated(release: ReleasedObject, stratum: int) -> Laws | None:
     key = release.seed.child(f"precision {label}")
     redrawn = model.resampled(theta, n, DRAWS, key.generator("centres"))
     drawn = model.noised_again(theta, n, DRAWS, key.generator("draws"))
-    return Laws(model, (redrawn, redrawn, drawn, theta, theta))
+    middle = model.averaged(drawn) if isinstance(model, Averaged) else theta
+    return Laws(model, (redrawn, redrawn, drawn, theta, middle))

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from dpdist.core.records import Codes, Floats, Frame, Records
-from dpdist.job import Job, Law, Modips, Truncation
+from dpdist.job import Adjacency, Job, Law, Modips, Truncation
 from dpdist.mechanisms.modips.sensitivity import UNIT, groups, scales, together
 from dpdist.models.design import counted, design, patterns
 from dpdist.models.outcome import OutcomeModel
@@ -26,6 +26,17 @@ from dpdist.privacy.units import moves, record_epsilon
 
 LEAST_MEAN_WEIGHT = 1e-3
 """A cell's mean v is taken to be no smaller."""
+
+
+def sums_of(job: Job) -> tuple[Law, bool, bool, Adjacency]:
+    """Which sums are measured, and of which neighbours: the law, with weights, of known variance, the adjacency of a move.
+
+    An exchange for any other record, in another cell too, is two moves of one record.
+    """
+    said = job.mechanism
+    assert isinstance(said, Modips)
+    adjacency: Adjacency = "zero_out" if job.sizes_secret else job.budget.adjacency
+    return said.law, job.survey.weight is not None, said.variance is not None, adjacency
 
 
 @dataclass(frozen=True)
@@ -55,9 +66,7 @@ class Sanitized(OutcomeModel):
         cells = design(frame, columns, rows) if regressed else patterns(frame, columns, rows)
         labels = cells.names if not regressed else patterns(frame, columns, rows).names
         count = counted(frame, rows, cells)
-        # an exchange for any other record, in another cell too, is two moves of one record
-        adjacency = "zero_out" if job.sizes_secret else job.budget.adjacency
-        given = said.law, weight is not None, said.variance is not None, adjacency
+        given = sums_of(job)
         low, high = job.outcome_column.bounds or (0.0, 1.0)
         of_record = record_epsilon(job, said.epsilon(job)) / moves(job)
         return cls(

@@ -163,11 +163,14 @@ class PartitionCounts(OutcomeModel):
         return outcome, np.full(n, theta["weight"][0])
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """Shares of other samples, without noise: of Σv records, which are at most as many as the effective ones."""
+        """Shares of other samples, without noise: of Σv records, which are at most as many as the effective ones. Of all
+        weights with their mean those at 0 and at the bound vary most."""
         held, cells = max(1, round(self._total(theta))), theta["cells"][0]
         each = [self._followed(rng.multinomial(held, cells / cells.sum())[None].astype(float)) for _ in range(draws)]
         share = np.concatenate([one["share"] for one in each])
-        return Draws({"share": share, "weight": np.full(draws, theta["weight"][0])})
+        part = min(1.0, held / self.count)
+        spread = np.sqrt((1.0 - part) / held) * rng.standard_normal(draws) if self.weights is not None else np.zeros(draws)
+        return Draws({"share": share, "weight": theta["weight"][0] * np.maximum(1.0 + spread, 0.0)})
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """What would follow from the released counts under other noise: for standard errors, not for release."""
@@ -225,6 +228,10 @@ class PartitionCounts(OutcomeModel):
         """The inverse of `describe`."""
         raw = Draws({"selected": np.array(described["selected"], dtype=float)[None]})
         return self.released(self._selected(raw), np.array(described["sums"], dtype=float))
+
+    def averaged(self, drawn: Draws) -> Draws:
+        """The mean of what follows from other noise: expectations are linear in it."""
+        return Draws({name: values.mean(axis=0, keepdims=True) for name, values in drawn.values.items()})
 
     def log_lik(self, draws: Draws, records: Records) -> Floats:
         """Sums have no density of a record."""

@@ -19,8 +19,8 @@ SELECTED = (
 MOVES = "a record that changes strata is not covered: public counts show it, and nothing is claimed for the noisy counts"
 AGAIN = (
     "estimator `parameters`: composition of the sample over x, other samples of as many records as Σv, and other noise, "
-    "simulated from the first set's counts; how weights vary was not released and is not in the errors of counts, and the "
-    "bias of counts that are kept from being negative is in none"
+    "simulated from the first set's counts. How weights vary was not released: their sum errs as if they were 0 or "
+    "at their bound. Counts that are kept from being negative have a bias, estimated from noise on the released counts"
 )
 WORDS = Words(
     density="noisy counts over the cross of {outcome}",

@@ -20,7 +20,7 @@ from dpdist.core.records import Codes, Floats, Frame, Ints, Records
 from dpdist.job import Adjacency, Job
 from dpdist.job.marginals import WeightedMarginals, levels_of, texts_of
 from dpdist.mechanisms.weighted_marginals import records as microdata
-from dpdist.mechanisms.weighted_marginals.sensitivity import PAIRS, SINGLES, UNIT, table_scale
+from dpdist.mechanisms.weighted_marginals.sensitivity import PAIRS, SELECTION, SINGLES, UNIT, choice_scale, table_scale
 from dpdist.mechanisms.weighted_marginals.tree import Marginal, Tree, agreed_margins, fit
 from dpdist.models.design import design
 from dpdist.models.outcome import OutcomeModel
@@ -90,7 +90,10 @@ class Marginals(OutcomeModel):
     @property
     def scale(self) -> Fraction:
         """The largest, of which sums must stay exact."""
-        return max(self.scale_of(key) for key in (*self.singles, (0, 1)))
+        scales = [self.scale_of(key) for key in (*self.singles, (0, 1))]
+        if self.listed is None:
+            scales.append(choice_scale(self.epsilon * SELECTION, len(self.columns) - 1, self.adjacency))
+        return max(scales)
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -194,6 +197,10 @@ class Marginals(OutcomeModel):
             for values, margin in zip(found, agreed_margins(self.sizes, tables, scales, self.ends), strict=True):
                 values[draw] = margin[0]
         return Draws({"margins": np.concatenate(found, axis=1)})
+
+    def averaged(self, drawn: Draws) -> Draws:
+        """The mean of what follows from other noise: expectations are linear in it."""
+        return Draws({name: values.mean(axis=0, keepdims=True) for name, values in drawn.values.items()})
 
     def log_lik(self, draws: Draws, records: Records) -> Floats:
         """Sums have no density of a record."""

@@ -17,8 +17,8 @@ CHOSEN = (
 )
 SAMPLED = (
     "estimator `parameters`: the noise once more on the fitted tables, and samples of as many records as the weights' sum "
-    "in units of their public bound, both simulated; how weights vary was not released, and what clipping, setting counts "
-    "to 0 and pairs that were not measured bring is in no error"
+    "in units of their public bound, both simulated; how weights vary was not released. Counts that are set to 0 have a "
+    "bias, estimated from noise on the fitted tables; what clipping and pairs that were not measured bring is in no error"
 )
 AGREED = (
     "noisy tables are put onto counts of at least 0 with one total, and margins of a column are averaged over its tables; "
@@ -27,7 +27,7 @@ AGREED = (
 )
 LAID_OUT = (
     "synthetic records hold all columns; their weights are scaled until the records' tables are the fitted ones, but for "
-    "cells without a synthetic record; marginals.parquet has the fitted tables"
+    "cells without a synthetic record; marginals.parquet has the fitted tables, in whose errors no bias is"
 )
 
 WORDS = Words(
