@@ -432,6 +432,13 @@ def test_ten_thousand_levels_are_no_trouble() -> None:
 # Jobs that are refused
 
 
+def test_codes_with_a_gap_are_refused_for_a_level_would_be_made_up() -> None:
+    """Control: the same codes without a gap."""
+    job(FLAT)
+    with pytest.raises(JobError, match="no text is coded 1, and 'flat_laplace' has a level at every whole number"):
+        parse_job(text(FLAT).replace('bounds: [0, 1], codes: {"no": 0, "yes": 1}', "bounds: [0, 2], codes: {a: 0, b: 2}"))
+
+
 @pytest.mark.parametrize(
     ("said", "other", "told"),
     [

@@ -28,6 +28,7 @@ from dpdist.mechanisms.weighted_marginals.selection import candidates, chosen, s
 from dpdist.mechanisms.weighted_marginals.sensitivity import UNIT, choice_scale, moved, table_scale
 from dpdist.mechanisms.weighted_marginals.tree import fit, onto_simplex
 from dpdist.models.protocol import Draws
+from dpdist.publish.standard_errors import normal_variance
 from dpdist.sampling.exact import ExactSampler
 
 JOB = """
@@ -405,6 +406,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "no marginal has column 'kids'": (", marginals: [[sex, degree]]", ""),
     "'race' is not among the columns": (", marginals: [[sex, race], [kids, degree]]", ""),
     "not one column, or two different ones": (", marginals: [[sex, degree, kids]]", ""),
+    "'sex' is there already": (", marginals: [[sex], [sex], [degree, kids]]", ""),
     "are joined by other marginals already": (", marginals: [[sex, degree], [degree, kids], [sex, kids]]", ""),
 }
 
@@ -447,3 +449,33 @@ def test_a_level_outside_the_public_list_is_refused_before_anything_is_spent(tmp
     assert "sex" in str(told.value)
     assert "f, m" in str(told.value)
     assert not (tmp_path / "work" / "public").exists()
+
+
+def test_errors_hold_most_of_the_bias_of_counts_that_are_set_to_0() -> None:
+    """60 levels of which 57 are empty: noise that is cut at 0 moves the mean. Of 60 files under noise of a fixed seed 46
+    are held, short of the nominal 54: the bias is estimated from tables that have it already. Control: without it 24."""
+    rng = np.random.default_rng(5)
+    said = parse_job(
+        text(", marginals: [[kids]]", kids=59, survey="", outcome="kids", epsilon="0.3").replace("{mean: degree}, ", "")
+    )
+    model = modelled(said, 1000)
+    table = np.zeros(60)
+    table[:3] = 650, 250, 100
+    mean, held = float(table @ np.arange(60)) / 1000, {True: 0, False: 0}
+    scale = float(model.scale_of((0,)))
+    for _ in range(60):
+        noise = np.rint(rng.laplace(0.0, scale, 60))
+        theta = model.released(((0,),), table * 2**20 + noise)
+        drawn = model.noised_again(theta, 1000, 60, rng)
+        value, about, middle = (ratio(model, each) for each in (theta, drawn, model.averaged(drawn)))
+        for bias in (True, False):
+            square = normal_variance(about[:, None])[0] + (bias * (value[0] - middle[0])) ** 2
+            held[bias] += bool(abs(value[0] - mean) <= 1.645 * np.sqrt(square))
+    assert held[True] >= 42
+    assert held[False] < 36, "control"
+
+
+def ratio(model: Marginals, theta: Draws) -> Floats:
+    """Means of the one column, (draw,)."""
+    weight, total = model.expect(theta)
+    return np.asarray(total[:, 0] / weight[:, 0])
