@@ -96,9 +96,14 @@ def _given_sizes(rows: pd.DataFrame) -> pd.Series[float]:
     return rows["direct_se_given_n"].where(rows["direct_se_given_n"] > 0)
 
 
+def furthest(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows with the largest errors in direct standard errors, the largest first."""
+    return rows[rows["synthetic_error_in_se"].notna()].nlargest(WORST, "synthetic_error_in_se")
+
+
 def worst(rows: pd.DataFrame) -> pd.DataFrame:
     """The cells furthest from their direct estimates, one row each, the furthest first."""
-    far = rows[rows["synthetic_error_in_se"].notna()].nlargest(WORST, "synthetic_error_in_se")
+    far = furthest(rows)
     cells = [place(row, labels_of(rows)) for _, row in far.iterrows()]
     held = np.where(far["synthetic_lower"].isna(), "no interval", np.where(holds_direct(far), "yes", "no"))
     columns = {"cell": cells, "published": far["synthetic"], "published ±": far["synthetic_se"], "direct": far["direct"]}

@@ -17,7 +17,18 @@ from dpdist.estimation.frame_table import frame_from_table
 from dpdist.evaluation.report.clipping import clipped
 from dpdist.evaluation.report.parts import MOST_ROWS, Figure, Grid, Section, cell, error, grid
 from dpdist.evaluation.report.plots import axis, scatter, steps, thinned
-from dpdist.evaluation.summary import ROWS, by_statistic, class_of, errors, estimates_of, missing, notes, overall, worst
+from dpdist.evaluation.summary import (
+    ROWS,
+    by_statistic,
+    class_of,
+    errors,
+    estimates_of,
+    furthest,
+    missing,
+    notes,
+    overall,
+    worst,
+)
 from dpdist.evaluation.verdict import holds_direct, labels_of, place
 from dpdist.job import Job
 from dpdist.publish.printed import printed
@@ -117,7 +128,7 @@ def verdict_section(material: Material) -> Section:
 
 def _worst(tables: Mapping[str, pd.DataFrame]) -> Grid:
     found = [
-        worst(group).assign(figure=f"{name}, {statistic}", size=group["synthetic_error_in_se"].nlargest(5).to_numpy())
+        worst(group).assign(figure=f"{name}, {statistic}", size=furthest(group)["synthetic_error_in_se"].to_numpy())
         for name, rows in tables.items()
         for statistic, group in by_statistic(rows)
         if group["synthetic_error_in_se"].notna().any()
