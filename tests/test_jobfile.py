@@ -216,7 +216,7 @@ MODEL = TEXT[TEXT.index("model:\n") : TEXT.index("mechanism:\n")]
 
 def named(mechanism: str) -> str:
     """A mechanism's name, with the constants that it cannot do without."""
-    return f"name: {mechanism}" + ("\n  law: normal" if mechanism == "modips" else "")
+    return f"name: {mechanism}" + {"modips": "\n  law: normal", "universal_histogram": "\n  layers: 2"}.get(mechanism, "")
 
 
 @pytest.mark.parametrize("mechanism", vocabulary.STATISTICS)

@@ -35,6 +35,7 @@ NOT_RUN = {
     "docs/how-to/kubernetes.md": 1,
     "docs/how-to/own-stan-program.md": 2,
     "docs/how-to/ledger.md": 1,
+    "docs/how-to/statistics.md": 1,
     "docs/how-to/present.md": 2,
     "docs/how-to/verify.md": 2,
     "docs/how-to/calibrate.md": 1,

@@ -145,7 +145,7 @@ def late(store, described):
 
 StratumStore.close = late
 fit = open_fit(space, space.read_key(), "strata")
-assert all(outcome.failure is None for outcome in ProtectBin(fit.address)(0))
+assert all(outcome.failure is None for outcome in ProtectBin(fit.address, 1)(0))
 """
 
 
