@@ -7,7 +7,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/venv"
 "$work/venv/bin/pip" install --quiet 'pip-tools>=7.4'
-options=(--quiet --generate-hashes --strip-extras --no-header --no-annotate --no-emit-index-url --no-emit-trusted-host
+options=(--quiet --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate --no-emit-index-url --no-emit-trusted-host
   --no-emit-find-links --no-emit-options)
 "$work/venv/bin/pip-compile" "${options[@]}" --extra postgres --extra stan --output-file requirements.lock ../pyproject.toml
 echo 'hatchling>=1.25' > "$work/build.in"

@@ -25,8 +25,8 @@ from dpdist.runtime.blocks import BYTES_PER_RECORD, GATHERED_BYTES, Layout
 from dpdist.runtime.goodness_of_fit import GoodnessOfFit, goodness_of_fit, refuse_misfit
 from dpdist.runtime.plan import Plan
 from dpdist.sampling import check
+from dpdist.survey.census import Census, take_census
 from dpdist.survey.earlier_release import ReferenceRelease, open_release
-from dpdist.survey.prepare import Census, take_census
 from dpdist.survey.public_totals import rake_problems
 from dpdist.survey.reference_file import ReferenceFile, open_reference
 from dpdist.survey.same_file import content

@@ -17,7 +17,7 @@ from dpdist.core.keys import Key
 from dpdist.core.progress import Event, Listener, silent, without_sizes
 from dpdist.core.public_files import HELD, MANIFEST
 from dpdist.core.records import Floats
-from dpdist.evaluation.acceptance import ACCEPTED, gate_noise, measure, refuse_unmet
+from dpdist.evaluation.acceptance import ACCEPTED, bounded_sums, gate_noise, measure, refuse_unmet
 from dpdist.evaluation.acceptance import described as gates_described
 from dpdist.evaluation.evaluate import evaluate
 from dpdist.evaluation.holding import publish_approved
@@ -43,6 +43,7 @@ from dpdist.runtime.strata import gather_strata
 from dpdist.sampling import facts, prepare
 from dpdist.storage.identity import Identity
 from dpdist.storage.log import confidential_log
+from dpdist.storage.ownership import owned
 from dpdist.storage.paths import SCRATCH
 from dpdist.storage.tables import each_block
 from dpdist.storage.workspace import REFERENCE, Workspace
@@ -68,7 +69,8 @@ def validate(job: JobLike, input: Input = None, listener: Listener = silent) -> 
 
     Example
     -------
-    >>> dpdist.validate("doctorates")  # doctest: +SKIP
+    >>> dpdist.validate("small.yaml").job.dataset
+    'doctorates'
     """
     said = job_of(job)
     return make_plan(said, input, _guarded(said, listener))
@@ -77,11 +79,22 @@ def validate(job: JobLike, input: Input = None, listener: Listener = silent) -> 
 def plan(job: JobLike, input: Input = None, listener: Listener = silent) -> Plan:
     """What a run would do and cost, after all checks; nothing is spent or written.
 
-    Parameters, errors and result are those of `validate`.
+    Parameters
+    ----------
+    job, input, listener : as of `validate`.
+
+    Returns
+    -------
+    The plan, which prints in ten lines or fewer.
+
+    Raises
+    ------
+    JobError, DataError : every problem, its place, what is allowed and the remedy.
 
     Example
     -------
-    >>> print(dpdist.plan("doctorates"))  # doctest: +SKIP
+    >>> len(str(dpdist.plan("small.yaml")).splitlines()) <= 10
+    True
     """
     return validate(job, input, listener)
 
@@ -117,7 +130,9 @@ def run(
 
     Example
     -------
-    >>> dpdist.run("doctorates", "doctorates-2017").tables["salaries"]  # doctest: +SKIP
+    >>> release = dpdist.run("small.yaml", "trial")
+    >>> list(release.tables)
+    ['salaries']
     """
     said = job_of(job)
     with Workspace.opened(workspace) as space:
@@ -135,7 +150,7 @@ def _run(job: Job, space: Workspace, input: Input, replay: str | Path | None, li
     refuse_links(space.held)
     plan = make_plan(job, input, listener)
     if counted:
-        refuse_small_counts(job, plan.frame)
+        refuse_small_counts(job, plan.small_counts)
     identity = Identity(_decisive(plan), plan.source.fingerprint())
     meter = Meter.of(job, plan.promise.total, space, uncharged=not counted or replay is not None or space.replayed)
     meter.check(listener)
@@ -143,7 +158,7 @@ def _run(job: Job, space: Workspace, input: Input, replay: str | Path | None, li
         listener(
             Event("note", "workspace", note=f"the folder holds other files too, {others[0]} first: they are left alone")
         )
-    with space.owned(identity, replay) as key, confidential_log(space) as log, threadpool_limits(1):
+    with owned(space, identity, replay) as key, confidential_log(space) as log, threadpool_limits(1):
         log.info("rules: %s of %d rows", plan.census.removed or "nothing removed", plan.census.rows)
         try:
             prepare(job, plan.model, listener)
@@ -153,10 +168,10 @@ def _run(job: Job, space: Workspace, input: Input, replay: str | Path | None, li
                 store_reference(space, plan, listener)
                 metered = meter.reserve(key)
                 store_noisy_frame(space, job, plan.frame)
-                noise = gate_noise(space, job) if job.accept is not None else None
+                gates = _gates(space, plan) if job.accept is not None else None
                 release = of_run(protect(space, plan, key, sampled_by, listener), space.date, metered)
                 meter.settle(key)
-            release = release if noise is None else _accepted(space, plan, release, noise, listener)
+            release = release if gates is None else _accepted(space, plan, release, *gates, listener)
             _publish(space, release, listener)
             with private():
                 evaluate(space, plan, key, listener)
@@ -166,14 +181,22 @@ def _run(job: Job, space: Workspace, input: Input, replay: str | Path | None, li
         log.info("finished")
 
 
-def _accepted(space: Workspace, plan: Plan, release: ReleasedObject, noise: Floats, listener: Listener) -> ReleasedObject:
+def _gates(space: Workspace, plan: Plan) -> tuple[dict[str, Floats], Floats]:
+    """What gates are measured from, and their noise."""
+    sums = bounded_sums(plan.job, plan.frame, each_block(space.records))
+    return sums, gate_noise(space, plan.job, sums)
+
+
+def _accepted(
+    space: Workspace, plan: Plan, release: ReleasedObject, sums: dict[str, Floats], noise: Floats, listener: Listener
+) -> ReleasedObject:
     """The release with its gates' noisy values. Raises `NotAccepted` where one is not met, and then nothing is public."""
     published = dict[str, pd.DataFrame]()
     with private(), tempfile.TemporaryDirectory(dir=space.confidential, prefix=SCRATCH) as scratch:
         if not space.finished(ACCEPTED):
             publish_folder(release, made := Path(scratch) / "public", listener)
             published = {said.name: pd.read_parquet(made / "tables" / f"{said.name}.parquet") for said in plan.job.tables}
-        measured = measure(space, plan.job, plan.frame, each_block(space.records), published, noise)
+        measured = measure(space, plan.job, plan.frame, sums, published, noise)
     refuse_unmet(measured)
     return replace(release, promise={**release.promise, "acceptance": gates_described(plan.job, measured)})
 
@@ -219,7 +242,8 @@ def publish(workspace: str | Path, listener: Listener = silent, job: JobLike | N
 
     Example
     -------
-    >>> dpdist.publish("doctorates-2017", job="more-tables.yaml")  # doctest: +SKIP
+    >>> dpdist.publish("doctorates-2017").statement["epsilon"]
+    '8'
     """
     with Workspace.opened(workspace) as space, space.publishing(), threadpool_limits(1):
         with publishing(space.public):

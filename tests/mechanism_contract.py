@@ -17,7 +17,7 @@ from dpdist.job.checks import contradictions
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.statements import words_of
 from dpdist.privacy.guarantees import Asymptotic, Concentrated, NoGuarantee, Promise, Strict
-from dpdist.publish.measurements import MEASURED
+from dpdist.publish.measured_figures import MEASURED
 
 MEMBERS = ("scope", "promise", "protect")
 SCOPES = ("stratum", "file")

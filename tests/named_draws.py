@@ -72,5 +72,5 @@ def named(name: str, drawn: list[Drawn] | None = None) -> Iterator[None]:
         patch.setattr(opendp.measurements, "make_laplace", make_laplace)
         patch.setattr(opendp.measurements, "make_gaussian", make_gaussian)
         patch.setattr(secrets, "token_bytes", token_bytes)
-        patch.setattr("dpdist.storage.workspace.datetime", OneDay)
+        patch.setattr("dpdist.storage.ownership.datetime", OneDay)
         yield

@@ -32,7 +32,7 @@ def write_inputs(folder: Path) -> None:
     first = said("reference_tables", "substitution", "reference_cells") | {"period": "2018", "input": {"path": EARLIER}}
     work = folder / "earlier_work"
     with named(RELEASED), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dpdist.storage.workspace.datetime", OneDay)
+        patch.setattr("dpdist.storage.ownership.datetime", OneDay)
         dpdist.run(parsed(rooted(first | {"reference": {"histogram": {"epsilon": "3"}}}, folder)), work)
     (work / "public").rename(folder / RELEASED)
 

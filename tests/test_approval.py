@@ -16,9 +16,10 @@ from typer.testing import CliRunner, Result
 import dpdist
 import dpdist.release
 from dpdist.cli.main import app
-from dpdist.core.errors import WorkspaceError
+from dpdist.core.errors import JobError, WorkspaceError
 from dpdist.core.public_files import UNFIT
 from dpdist.publish.folder import publishing
+from dpdist.publish.minisign import PublicKey
 from dpdist.storage.workspace import Workspace
 
 WANTED = JOB + "approval: required\n"
@@ -119,6 +120,63 @@ def test_what_is_approved_is_what_was_held_and_signed(folder: Path) -> None:
     again = files(folder / "ws" / "public")
     assert run(folder).exit_code == 0
     assert files(folder / "ws" / "public") == again, "the same command, once more, holds nothing back"
+
+
+def public_key(folder: Path, name: str) -> str:
+    return (folder / f"{name}.pub").read_text().splitlines()[1]
+
+
+def test_a_job_that_lists_keys_is_approved_under_one_of_them_alone(folder: Path) -> None:
+    """Also by a decision that was written by hand; statement and page name the keys."""
+    listed = f"approval: {{required: true, keys: [{public_key(folder, 'head')}]}}\n"
+    (folder / "job.yaml").write_text(JOB + listed)
+    run(folder)
+    done = approve(folder, "--key", f"{folder}/other", "--reason", "fine")
+    assert (done.exit_code, "does not list the key" in done.output) == (2, True), done.output
+    assert not (folder / "ws" / "confidential" / "decisions.json").exists()
+    by_hand = {"decision": "approved", "reason": "fine", "date": "2026-01-01", "key": public_key(folder, "other")}
+    held = json.loads((folder / "ws" / "held" / "manifest.json").read_text())["release"]
+    path = folder / "ws" / "confidential" / "decisions.json"
+    path.write_text(json.dumps([by_hand | {"release": held, "signature": "none"}]))
+    assert run(folder).exit_code == 2
+    assert not (folder / "ws" / "public").exists()
+    path.unlink()
+    assert approve(folder, "--key", f"{folder}/head", "--reason", "fine").exit_code == 0
+    name = PublicKey.parse(public_key(folder, "head")).name
+    said = dpdist.open_release(folder / "ws").statement["approval"]
+    assert said.endswith(f"The job lists the keys that may approve: {name}.")
+    assert name in (folder / "ws" / "public" / "index.html").read_text()
+
+
+def test_verify_wants_the_signature_of_a_listed_key(folder: Path) -> None:
+    """Without being told a key. Control: a job without a list is whole unsigned."""
+    keys = ", ".join(public_key(folder, name) for name in ("head", "other"))
+    (folder / "job.yaml").write_text(JOB + f"approval: {{required: true, keys: [{keys}]}}\n")
+    run(folder)
+    approve(folder, "--key", f"{folder}/other", "--reason", "fine")
+    public = folder / "ws" / "public"
+    assert dpdist_does("verify", f"{public}").exit_code == 0
+    dpdist_does("keygen", f"{folder}/third")
+    done = dpdist_does("sign", f"{public}", "--key", f"{folder}/third")
+    assert (done.exit_code, "is none of them" in done.output) == (1, True), done.output
+    (public / "manifest.json.minisig").unlink()
+    assert dpdist_does("verify", f"{public}").output.startswith("manifest.json.minisig: signed by none of the keys")
+
+
+def test_without_a_list_statement_and_page_say_that_any_key_will_do(folder: Path) -> None:
+    run(folder)
+    assert approve(folder, "--key", f"{folder}/other", "--reason", "fine").exit_code == 0
+    anybody = "The job lists no keys: whoever has any key may approve."
+    assert dpdist.open_release(folder / "ws").statement["approval"].endswith(anybody)
+    assert anybody in (folder / "ws" / "public" / "index.html").read_text()
+    assert dpdist.parse_job(WANTED).public["approval"] == "required", "what was published before reads and resumes"
+    assert "RW" not in (folder / "ws" / "public" / "released" / "job.json").read_text()
+
+
+@pytest.mark.parametrize("keys", ["[RWQ]", "[head.pub]", '["untrusted comment: a key"]', "RWQ", "[1]"])
+def test_what_is_no_public_key_is_refused_by_the_job(keys: str) -> None:
+    with pytest.raises(JobError, match="approval"):
+        dpdist.parse_job(JOB + f"approval: {{required: true, keys: {keys}}}\n")
 
 
 def test_nobody_else_is_at_what_is_held_while_it_is_published(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

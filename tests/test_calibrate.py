@@ -25,7 +25,8 @@ from dpdist.job.loading import load_calibration, parse_job
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.runtime.reference import learned_from
 from dpdist.sampling import reference_sampler, sampler_of
-from dpdist.survey.prepare import place, take_census
+from dpdist.survey.census import take_census
+from dpdist.survey.placement import place
 from dpdist.survey.source import open_source
 
 N = 200

@@ -103,3 +103,21 @@ def test_validate_and_plan_print_it(verb: str, tmp_path: Path) -> None:
     done = CliRunner().invoke(app, [verb, str(tmp_path / "job.yaml"), "--input", str(survey(tmp_path, 11))])
     assert done.exit_code == 0
     assert "11 records probably cannot reach" in " ".join(done.output.split())
+
+
+def test_psu_codes_that_begin_again_in_every_stratum_are_foretold(tmp_path: Path) -> None:
+    """Codes 1 and 2 in thirty strata that the job does not name. Controls: the strata are named; codes of their own."""
+    path, rng = survey(tmp_path, 400), np.random.default_rng(1)
+    rows = pd.read_parquet(path)
+    rows["block"], rows["psu"] = np.arange(len(rows)) // 20, rng.permutation(np.resize([1, 2], len(rows)))
+    rows["code"] = 2 * rows["block"] + rows["psu"]
+    rows.to_parquet(path)
+    text = JOB.replace("survey: {weight: weight}", "survey: {weight: weight, psu: psu}")
+    (caution,) = told(text, path)
+    assert caution.startswith("'psu' has fewer than 10 codes, and no design stratum is named.")
+    assert "survey.design_strata" in caution
+    assert told(text.replace("psu: psu", "psu: code"), path) == []
+    named = text.replace("psu: psu", "psu: psu, design_strata: [block]").replace(
+        "columns:\n", f"columns:\n  block: {{levels: [{', '.join(map(str, range(30)))}]}}\n"
+    )
+    assert not [each for each in told(named, path) if "fewer than 10 codes" in each]

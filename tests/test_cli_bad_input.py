@@ -552,7 +552,7 @@ def test_an_unforeseen_error_is_told_without_its_message(tmp_path: Path, monkeyp
     def stumble(*_: object) -> None:
         raise ValueError(f"cannot parse '{CANARY}'")
 
-    monkeypatch.setattr("dpdist.cli.main.run_job", stumble)
+    monkeypatch.setattr("dpdist.release.run", stumble)
     attempt = run(tmp_path, input=None)
     assert (attempt.exit_code, attempt.error) == (70, None)
     assert "ValueError" in attempt.stderr
@@ -570,3 +570,36 @@ def test_with_json_a_failure_is_the_last_event_and_standard_output_is_nothing_bu
     events = [json.loads(line) for line in attempt.stdout.splitlines()]
     assert events[-1] == {"event": "failed", "exit_code": 2}
     assert "nowhere.parquet" in attempt.stderr
+
+
+STRICT = JOB.replace("{name: weighted, weights: fixed_point}", "{name: laplace_strict}").replace(
+    "strata: [field]\noutcome: salary\nmodel: {family: lognormal, predictors: [sex]}", "outcome: salary"
+)
+STRICT = STRICT.replace("[0, 2000000]}", "[0, 2000000], outside: clip}").replace("sampler: {name: exact, draws: 100}\n", "")
+
+
+@both_formats
+@pytest.mark.parametrize("verb", ["run", "validate", "plan"])
+def test_a_weight_that_is_not_in_the_file_is_said_before_its_bounds_are_asked_for(
+    tmp_path: Path, suffix: str, verb: str
+) -> None:
+    """Control: of one that is in the file the bounds are asked for, and so they are without a file."""
+    path = write(tmp_path, suffix, survey())
+
+    def told(weight: str, *more: str) -> str:
+        (tmp_path / "job.yaml").write_text(STRICT.replace("weight: weight", f"weight: {weight}"), encoding="utf-8")
+        to = ("--workspace", str(tmp_path / "ws")) if verb == "run" else ()
+        done = CliRunner().invoke(app, [verb, str(tmp_path / "job.yaml"), *to, *more])
+        assert done.exit_code == 2, done.output
+        return done.output
+
+    said = told("wieght", "--input", str(path))
+    assert "wieght: missing column" in said
+    assert "the file has field, sex, salary, weight" in said
+    assert "did you mean 'weight'?" in said
+    assert "public bounds" not in said
+    assert "needs public bounds of the weight" in told("weight", "--input", str(path))
+    assert "needs public bounds of the weight" in told("wieght")
+    if suffix == ".csv":  # without a header its first line is a record
+        path.write_text("arts,f,51234.5,17.25\nlaw,m,61234.5,18.25\n", encoding="utf-8")
+        assert not [value for value in ("51234.5", "17.25") if value in told("weight", "--input", str(path))]

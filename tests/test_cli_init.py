@@ -20,6 +20,7 @@ from dpdist.core.errors import JobError
 from dpdist.job.layering import to_do
 from dpdist.job.loading import load_job
 from dpdist.survey.domains import outward
+from dpdist.survey.source import ParquetSource
 
 CANARY = "zxq-canary"
 OUTLIER = 987654.0
@@ -65,7 +66,7 @@ def test_with_a_public_file_the_job_validates_straight_away(suffix: str, way: tu
     assert code == 0, text + Path("jobs/job.yaml").read_text(encoding="utf-8")
     job = load_job("jobs/job.yaml")
     assert (job.dataset, job.period, job.survey.weight, job.cell_columns) == ("people", "2024", "weight", ("region", "sex"))
-    assert job.columns["sex"].levels == ("No", "Yes")
+    assert job.columns["sex"].levels == tuple(dict.fromkeys(people(2)["sex"]))
     salaries = people(2)["income"]
     assert job.columns["income"].bounds == outward(salaries.min(), salaries.max())
     assert job.columns["income"].bounds[0] <= salaries.min() < salaries.max() <= job.columns["income"].bounds[1]
@@ -88,7 +89,7 @@ def test_the_mechanism_is_that_of_the_decision_table(
     assert command("init", "people-2024.csv", "--out", "job.yaml", "--yes", "--outcome", "income", *way)[0] == 0
     job = load_job("job.yaml")
     assert job.mechanism.name == mechanism
-    given = [name for name in ("path", "histogram") if job.reference is not None and getattr(job.reference, name)]
+    given = [name for name in ("path", "histogram") if getattr(job.reference, name, None)]
     assert given == ([reference] if reference else [])
 
 
@@ -112,6 +113,21 @@ def test_without_a_public_source_no_value_of_the_file_is_in_the_job(suffix: str,
     shown = [line for line in lines if "levels:" in line or "bounds:" in line]
     assert len(shown) >= 3
     assert [line for line in shown if not line.endswith("# TODO confirm: seen in the confidential file")] == []
+
+
+def test_with_a_codebook_alone_no_value_of_the_file_decides_the_table(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether columns say the same is looked up in a public file, never in the confidential one. Control: with the option
+    that says so it is read."""
+    book = "column,level\nregion,north\nregion,south\nsex,No\nsex,Yes\n"
+    Path("book.csv").write_text(book, encoding="utf-8")
+    said = ("people-2024.parquet", "--codebook", "book.csv", "--outcome", "income", "--out")
+    read = list[str]()
+    whole = ParquetSource.batches
+    monkeypatch.setattr(ParquetSource, "batches", lambda self, names: read.append(self.name) or whole(self, names))
+    assert command("init", *said, "job.yaml")[0] == 0
+    assert read == []
+    assert command("init", *said, "seen.yaml", "--i-know-this-reads-confidential-data")[0] == 0
+    assert read != []
 
 
 def test_what_is_left_to_do_is_named_and_once_done_the_job_validates(files: Path) -> None:
@@ -168,14 +184,22 @@ def test_a_codebook_gives_levels_bounds_and_labels(files: Path) -> None:
 
 
 def test_it_asks_on_a_terminal(files: Path) -> None:
-    """What is typed is taken; control: with --yes nothing is asked."""
-    typed = "people-2022.parquet\nweight\nincome\ny\n"
+    """What is typed is taken, and asked again where nothing is proposed; control: with --yes nothing is asked."""
+    typed = "people-2022.parquet\n\nthe files of 2022\nweight\nincome\nregoin\nsex, region\ny\n"
     program = [sys.executable, "-m", "dpdist", "init", "people-2024.parquet", "--out"]
     outer, inner = pty.openpty()
     os.write(outer, typed.encode())
     asked = subprocess.run([*program, "job.yaml"], stdin=inner, capture_output=True, text=True, timeout=60, check=True)
     assert "An earlier file of this survey that is public" in asked.stdout
-    assert load_job("job.yaml").mechanism.name == "sanitized_statistics"
+    job = load_job("job.yaml")
+    assert job.mechanism.name == "sanitized_statistics"
+    assert job.reference is not None
+    assert (job.reference.period, job.reference.provenance) == ("2022", "the files of 2022")
+    assert job.cell_columns == ("sex", "region")
+    assert "the file has no column 'regoin': did you mean 'region'?" in asked.stdout
+    os.write(outer, b"none\nweight\n\nincome\nregion\nn\n")  # Enter is no outcome
+    subprocess.run([*program, "b.yaml"], stdin=inner, capture_output=True, text=True, timeout=60, check=True)
+    assert "outcome: income" in Path("b.yaml").read_text(encoding="utf-8")
     asked = subprocess.run(
         [*program, "own.yaml", "-y"], stdin=inner, capture_output=True, text=True, timeout=60, check=True
     )
@@ -226,6 +250,95 @@ def test_labels_of_a_file_of_spss_are_levels_with_their_labels(files: Path) -> N
     assert not load_job("plain.yaml").presentation.columns
     code, text = command("validate", "job.yaml")
     assert code == 0, text
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_levels_keep_the_order_of_the_public_file(ordered: bool, files: Path) -> None:
+    """Of its ordered categories, or of their first appearance. Control: seen in the confidential file, the alphabet's."""
+    texts = ["low", "middle", "high"]
+    for name, seed in (("people-2024", 1), ("people-2022", 2)):
+        made = people(seed).assign(size=np.resize(["middle", "low", "high"], 600))
+        made["size"] = pd.Categorical(made["size"], texts, ordered=True) if ordered else made["size"]
+        made.to_parquet(f"{name}.parquet")
+    said = ("--outcome", "income", "--by", "size", "--out")
+    assert command("init", "people-2024.parquet", "--public", "people-2022.parquet", *said, "job.yaml")[0] == 0
+    assert load_job("job.yaml").columns["size"].levels == tuple(texts if ordered else ["middle", "low", "high"])
+    assert command("init", "people-2024.parquet", "--i-know-this-reads-confidential-data", *said, "own.yaml")[0] == 0
+    found = Path("own.yaml").read_text(encoding="utf-8")
+    assert "levels: [high, low, middle]" in found
+
+
+def test_columns_that_say_the_same_are_not_crossed_and_what_nobody_named_is_said(files: Path) -> None:
+    """A district lies in one region. Control: with --by the columns named are taken, and nothing is said."""
+    for name, seed in (("people-2024", 1), ("people-2022", 2)):
+        made = people(seed)
+        made.insert(1, "district", made["region"] + np.resize([" 1", " 2"], 600))
+        made.to_parquet(f"{name}.parquet")
+    said = ("--public", "people-2022.parquet", "--outcome", "income", "--out")
+    code, text = command("init", "people-2024.parquet", *said, "job.yaml")
+    assert (code, load_job("job.yaml").cell_columns) == (0, ("region", "sex"))
+    assert "the table is by region, sex" in text
+    assert "# by: nobody named these columns" in Path("job.yaml").read_text(encoding="utf-8")
+    _, text = command("init", "people-2024.parquet", "--by", "district", "--by", "region", *said, "own.yaml")
+    assert load_job("own.yaml").cell_columns == ("district", "region")
+    assert "the table is by" not in text
+
+
+def test_a_reference_is_of_a_period_and_what_of_it_is_published_is_said(files: Path) -> None:
+    """By init, validate, plan and run. A file without a year leaves a line to fill; control: named, none is left."""
+    Path("people-2022.parquet").rename("earlier.parquet")
+    said = ("people-2024.parquet", "--public", "earlier.parquet", "--outcome", "income", "--out")
+    code, text = command("init", *said, "job.yaml")
+    assert code == 0
+    assert "earlier.parquet is the reference: the reference's weights and outcomes are published" in text
+    assert [each.found for each in to_do(Path("job.yaml").read_text(encoding="utf-8"))] == [
+        "left to be filled: reference: {path: earlier.parquet, period: …}, and the period that this file is of"
+    ]
+    whole = (*said, "whole.yaml", "--reference-period", "2022", "--provenance", "the files of 2022")
+    assert command("init", *whole)[0] == 0
+    job = load_job("whole.yaml")
+    assert job.reference is not None
+    assert (job.reference.period, job.reference.provenance) == ("2022", "the files of 2022")
+    shown = "the reference's weights and outcomes are published with the release: public/released/donors.parquet"
+    for verb in (("validate",), ("plan",), ("run", "--workspace", "ws")):
+        code, text = command(verb[0], "whole.yaml", *verb[1:])
+        flat = " ".join(text.split())
+        assert (code, shown in flat, "states no period" in flat) == (0, True, False), text
+    assert (files / "ws" / "public" / "released" / "donors.parquet").is_file()
+    code, text = command("validate", "whole.yaml", "--set", "reference.period=null")
+    assert (code, "the reference states no period" in text) == (0, True)
+
+
+def test_the_weight_s_public_bounds_stand_in_a_job_with_a_reference(files: Path) -> None:
+    """`rehearse` needs them for mechanisms that clip there. Control: without a public source nothing is stated."""
+    assert (
+        command("init", "people-2024.csv", "--public", "people-2022.csv", "--outcome", "income", "--out", "a.yaml")[0] == 0
+    )
+    assert load_job("a.yaml").columns["weight"].bounds is not None
+    assert command("init", "people-2024.csv", "--reference", "none", "--outcome", "income", "--out", "b.yaml")[0] == 0
+    assert "# TODO fill: weight: {bounds:" in Path("b.yaml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("book", ["column,level\nvoted,0\nvoted,1\n", "column,level\nvoted,1\nvoted,0\n"])
+def test_a_yes_or_no_outcome_without_a_reference_is_counted_by_level(book: str, files: Path) -> None:
+    """Where records are wanted, and the job validates as it is. Control: for tables alone, of an income, and with a
+    reference the mechanism is another."""
+    for name, seed in (("people-2024", 1), ("people-2022", 2)):
+        people(seed).assign(voted=np.resize([0, 1, 1], 600)).to_csv(f"{name}.csv", index=False)
+    domains = "region,north,,\nregion,south,,\nsex,No,,\nsex,Yes,,\nweight,,5,60\nincome,,0,500000\n"
+    lines = [line + ",," for line in book.splitlines()[1:]]
+    Path("book.csv").write_text("column,level,low,high\n" + "\n".join(lines) + "\n" + domains, encoding="utf-8")
+    said = ("people-2024.csv", "--codebook", "book.csv", "--by", "region", "--by", "sex", "--out")
+    assert command("init", *said, "job.yaml", "--outcome", "voted", "--records")[0] == 0
+    job = load_job("job.yaml")
+    assert (job.mechanism.name, job.strata, job.columns["voted"].whole) == ("weighted_marginals", ("region", "sex"), True)
+    code, text = command("validate", "job.yaml")
+    assert code == 0, text
+    others = {"a": ("voted", "--tables-only"), "b": ("income", "--tables-only")}
+    others["c"] = ("voted", "--public", "people-2022.csv", "--tables-only")
+    for name, (outcome, *more) in others.items():
+        assert command("init", *said, f"{name}.yaml", "--outcome", outcome, *more)[0] == 0
+        assert load_job(f"{name}.yaml").mechanism.name == "reference_tables", name
 
 
 BOOKS = {
@@ -313,4 +426,4 @@ def test_names_that_yaml_reads_otherwise_are_quoted(tmp_path: Path) -> None:
     )
     job = load_job(tmp_path / "j.yaml")
     assert (job.outcomes, job.cell_columns, job.period) == (("pay: all",), ("on", "sex"), "2020")
-    assert job.columns["sex"].levels == ("# TODO", "01", "1e3", "a: b", "null")
+    assert job.columns["sex"].levels == ("1e3", "null", "a: b", "# TODO", "01")

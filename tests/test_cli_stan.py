@@ -43,6 +43,7 @@ def test_doctor_compiles_nothing_unless_asked(stan_cache, tmp_path, monkeypatch)
     assert list((tmp_path / "stan").iterdir()) == []
 
 
+@pytest.mark.long
 def test_doctor_draws_from_a_small_program_when_asked(stan_cache):
     done = dpdist("doctor", "--check", "--toolchain", "embedded")
     assert done.exit_code == 0, done.output
@@ -67,6 +68,7 @@ def without_a_compiler(folder, *arguments):
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
 
 
+@pytest.mark.long
 def test_a_stan_job_runs_without_a_compiler_by_programs_built_before(stan_cache, tmp_path):
     assert dpdist("build", "lognormal", "--toolchain", "embedded").exit_code == 0
     text = find_job("doctorates_stan").read_text()

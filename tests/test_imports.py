@@ -28,6 +28,12 @@ def test_importing_the_package_loads_no_heavy_library() -> None:
     assert "pydantic" in loaded("from dpdist import Job")
 
 
+def test_help_of_a_command_loads_no_heavy_library() -> None:
+    """Control: the module that a verb prints a release with loads several."""
+    assert loaded("import dpdist.cli.main") == set()
+    assert "pandas" in loaded("import dpdist.cli.report")
+
+
 def declared() -> dict[str, tuple[str, str]]:
     """Of every public name: the module that type checkers read it from, and its name there."""
     tree = ast.parse(Path(dpdist.__file__).read_text(encoding="utf-8"))

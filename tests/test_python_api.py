@@ -401,3 +401,11 @@ def test_an_input_that_is_no_file_and_no_table_is_named() -> None:
         dpdist.validate("nhanes_bmi", 5)  # type: ignore[arg-type]
     with pytest.raises(dpdist.DataError, match="no such file"):
         dpdist.validate("nhanes_bmi", "nowhere.parquet")
+
+
+def test_tables_show_themselves_outside_a_notebook_too(release: dpdist.Release) -> None:
+    """As they are printed, the first lines of each."""
+    shown = repr(release.tables)
+    assert shown.startswith("counts\n")
+    assert release.tables.wide("counts").head(10).to_string(na_rep="") in shown
+    assert str(release.tables) == shown

@@ -8,13 +8,14 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from scipy.sparse import csr_array
 
 import dpdist
 from dpdist.core.errors import DataError, JobError
 from dpdist.core.records import TOTAL, Frame
 from dpdist.core.table_cells import cross
 from dpdist.estimation.estimators import STATISTICS, counts_and_means, record_sums
-from dpdist.estimation.raking import Margin, NotMet, factors, raked, raked_counts_and_means
+from dpdist.estimation.raking import Margin, NotMet, Room, factors, raked, raked_counts_and_means, within_totals
 from dpdist.estimation.variance import Stage
 from dpdist.job.loading import find_job
 
@@ -74,6 +75,45 @@ def test_totals_that_a_sample_cannot_reach_are_told() -> None:
     ]
     with pytest.raises(NotMet):
         factors(np.ones(2), rake)
+
+
+def crossed(*totals: tuple[float, float]) -> list[Margin]:
+    """Margins of the four cells of two columns of two levels."""
+    levels = {"a": (0, 1), "b": (0, 1)}
+    codes = {"a": np.array([0, 0, 1, 1], dtype=np.int32), "b": np.array([0, 1, 0, 1], dtype=np.int32)}
+    frame = Frame(codes, levels, np.full(4, 5), (), ())
+    return [Margin(cross(frame, [n], False).membership, np.array(t)) for n, t in zip("ab", totals, strict=True)]
+
+
+@pytest.mark.parametrize("apart", [1.0, 1e3, 1e5, 1e8])
+def test_totals_that_one_set_of_weights_meets_all_weights_meet(apart: float) -> None:
+    """Sizes are checked before anything is spent, and weights are raked after it: so these must not fail where those did
+    not. Weights of rows that hardly overlap took proportional fitting over 10,000 rounds."""
+    margins = crossed((3.0, 5.0), (4.0, 4.0))
+    factors(np.full(4, 5.0), margins)
+    weights = np.array([[apart, 1.0, 1.0, apart], [1.0, apart, apart, 2.0]])
+    found = weights * factors(weights, margins)
+    for margin in margins:
+        np.testing.assert_allclose((margin.membership @ found.T).T, np.tile(margin.totals, (2, 1)), rtol=1e-9)
+    odds, own = (x[:, 0] * x[:, 3] / (x[:, 1] * x[:, 2]) for x in (found, weights))
+    np.testing.assert_allclose(odds, own, rtol=1e-6)
+
+
+def test_a_row_that_noisy_sums_do_not_tell_takes_what_totals_leave_and_no_other_gives() -> None:
+    """Row 0 may hold anything from 1 to 100. Controls: without room all rows are scaled; a narrow one is used up."""
+    whole = [Margin(csr_array(np.ones((1, 4))), np.array([100.0]))]
+    weights, told = np.array([10.0, 20.0, 20.0, 30.0]), np.array([20.0, 20.0, 30.0])
+    room = Room(np.array([1.0, *told]), np.array([100.0, *told]))
+    found = weights * factors(weights, whole, room)
+    np.testing.assert_allclose(found, [30.0, *told], rtol=1e-9)
+    np.testing.assert_allclose(weights * factors(weights, whole), weights * 1.25, rtol=1e-9)
+    narrow = Room(room.least, np.array([15.0, *told]))
+    np.testing.assert_allclose(weights * factors(weights, whole, narrow), np.array([15.0, *told]) / 0.85, rtol=1e-9)
+    kept = within_totals(found, whole, room)
+    assert not kept.free.any()
+    two = Room(np.array([1.0, 5.0, 20.0, 30.0]), np.array([100.0, 90.0, 20.0, 30.0]))
+    least, most = within_totals(np.array([30.0, 20.0, 20.0, 30.0]), whole, two)
+    np.testing.assert_allclose([least[:2], most[:2]], [[1.0, 5.0], [45.0, 49.0]])
 
 
 FIELDS = {

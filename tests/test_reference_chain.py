@@ -272,7 +272,7 @@ def test_histograms_are_charged_to_the_release(binned: Path) -> None:
 
 OF_A_FILE = (
     "the reference and public sizes fixed",
-    "of that scale over ε;",
+    "of that scale over ε.",
     "come from the reference alone",
     "reference's tails",
 )
@@ -285,24 +285,25 @@ def test_the_statement_of_histograms_speaks_of_no_reference_file(binned: Path, c
     assert not any(text in found for text in OF_A_FILE)
     assert "over ε₁, what histograms leave of ε" in found
     assert found.count("in no standard error") == 1
-    assert "the noisy counts themselves are not published" in found
+    assert "The noisy counts themselves are not published" in found
     measured = pd.read_parquet(binned / "ws" / "public" / "measurements.parquet")
     assert set(measured["statistic"]) == {"1 - v", "vc"}
 
 
 def test_a_table_on_histograms_lies_near_the_direct_estimates(binned: Path) -> None:
-    """Noise by name: of 200 fresh tables one has a median of 1.52, and one a cell that is off by 3.6."""
+    """Noise by name: of 80 fresh tables the largest median is 2.5, and the cell furthest off 13, both of means."""
     found = errors(binned / "ws").groupby("statistic")["synthetic_error_in_se"]
-    assert (found.median() < 1.5).all()
-    assert (found.max() < 5).all()
+    assert (found.median() < 2.5).all()
+    assert (found.max() < 13).all()
 
 
 def test_tables_on_histograms_have_small_errors_under_noise_of_the_scale_in_force_and_no_other(binned: Path) -> None:
-    """Means over 8 tables under noise of a fixed seed: a table's median is .50 ± .17 for counts and .58 ± .21 for means
-    (300 others), so another seed would have more than .9 in fewer than 1 of 10⁴ cases. Control: twice the noise."""
+    """Means over 8 tables under noise of a fixed seed: a table's median is .56 ± .29 for counts and 1.05 ± .47 for means
+    (80 others), so another seed would have more than these limits in about 1 of 10⁴ cases. Control: twice the noise."""
     medians, larger = (redrawn(binned / "ws", "salaries", 8, scale).median(axis=1) for scale in (1.0, 2.0))
-    assert (medians.groupby("statistic").mean() < 0.9).all()
-    assert larger.groupby("statistic").mean().max() > 0.9, "control"
+    limits = pd.Series({"count": 0.97, "mean": 1.72})
+    assert (medians.groupby("statistic").mean() < limits).all()
+    assert (larger.groupby("statistic").mean() > limits).any(), "control"
 
 
 def test_the_noise_of_histograms_is_drawn_once(

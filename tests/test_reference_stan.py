@@ -103,6 +103,7 @@ def test_a_users_program_that_clamps_has_a_strict_release(files: Path, tmp_path:
 
 
 @pytest.mark.parametrize("mechanism", ["censor_uw", "censor_w"])
+@pytest.mark.long
 def test_a_users_program_may_clamp_without_a_reference(mechanism: str, files: Path, tmp_path: Path) -> None:
     dpdist.run(job(files, USER.format(wrong=0), mechanism, "1", reference=False), tmp_path / "work")
     said = json.loads((tmp_path / "work" / "public" / "statement.json").read_text())

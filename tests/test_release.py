@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import xarray as xr
 from public_files import public_files
+from simulated_doctorates import simulated
 
 import dpdist
 from dpdist import release as release_module
@@ -26,14 +27,9 @@ from dpdist.publish import folder as public_folder
 from dpdist.publish.released import read_release
 from dpdist.runtime import fallbacks, tasks
 
-JOB = """
-dataset: doctorates
-period: "2017"
-input: {simulate: {kind: doctorates, population: 20000, sample: 1500, seed: 7}}
-columns:
-  field: {levels: [biology, computing, mathematics, physical_sciences, psychology, social_sciences, engineering, health]}
-  sex: {levels: [male, female]}
-  salary: {bounds: [0, 1000000]}
+JOB = (
+    simulated(20000, 1500, 7)
+    + """\
 universe: [{column: field, keep: [biology, physical_sciences, psychology, engineering]}]
 survey: {weight: weight, design_strata: [field]}
 strata: [field]
@@ -48,6 +44,7 @@ tables:
   - {name: all, statistics: [count]}
 compare: [laplace, laplace_composed]
 """
+)
 
 
 def job(text: str = JOB, **runtime: Any) -> Job:

@@ -213,7 +213,7 @@ def test_a_salary_beyond_its_public_bounds_is_refused_unless_the_job_clips(files
 def test_a_cell_without_reference_records_is_named(files: Path, tmp_path: Path) -> None:
     rows = survey(2)
     rows[(rows["field"] != "law") | (rows["sex"] != "f")].to_parquet(files / "without.parquet")
-    with pytest.raises(DataError, match="field = law, sex = f"):
+    with pytest.raises(DataError, match="field = law and sex = f"):
         dpdist.run(job(files, reference="without.parquet"), tmp_path / "ws")
     assert not (tmp_path / "ws").exists()
 

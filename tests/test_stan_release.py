@@ -16,7 +16,7 @@ from dpdist.core.errors import JobError, ProgramError
 from dpdist.job import Job
 from dpdist.job.loading import find_job, parse_job
 
-pytestmark = pytest.mark.usefixtures("stan_cache")
+pytestmark = [pytest.mark.usefixtures("stan_cache"), pytest.mark.long]
 
 POOLED = {
     "strata: [field]": "strata: []",

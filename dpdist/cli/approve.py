@@ -9,9 +9,6 @@ import typer
 
 from dpdist.cli.console import guarded, out
 from dpdist.core.errors import JobError, Problem
-from dpdist.evaluation.holding import approve as approve_release
-from dpdist.evaluation.holding import refuse as refuse_release
-from dpdist.publish.minisign import SecretKey
 
 
 def approve(
@@ -23,6 +20,9 @@ def approve(
     ] = False,
 ) -> None:
     """Publish a held release, signed; or refuse it. Either needs a reason. Spends nothing, and gives nothing back."""
+    from dpdist.evaluation.holding import approve as approve_release
+    from dpdist.evaluation.holding import refuse as refuse_release
+    from dpdist.publish.minisign import SecretKey
 
     def act() -> None:
         if no == (key is not None):

@@ -7,6 +7,7 @@ from math import ceil
 
 import numpy as np
 
+from dpdist.cli.draft import DONATED, DONORS
 from dpdist.core.records import Frame
 from dpdist.job import Job
 from dpdist.job.families import family_facts
@@ -19,6 +20,8 @@ from dpdist.runtime.plan import Plan
 from dpdist.survey.reference_file import ReferenceFile
 
 LARGE_EPSILON = 20
+FEWEST_PSUS = 10
+"""Of a file without design strata: codes of fewer PSUs probably begin again in every stratum."""
 NAMED = 20
 """Small cells that a plan names."""
 WEIGHTED_BOUND = (20.0, 10.0)
@@ -29,14 +32,41 @@ def cautions(plan: Plan) -> Iterator[str]:
     """Sentences; none of them refuses a job."""
     job = plan.job
     yield from _small_cells(plan)
+    yield from _psus_of_no_stratum(plan)
+    yield from _of_reference(job)
     if plan.promise.total.name != "none" and job.budget.epsilon > LARGE_EPSILON:
         yield f"ε = {float(job.budget.epsilon):g} is a weak guarantee: odds may change by a factor of e^ε"
     if plan.goodness is not None:
         yield from plan.goodness.cautions(job)
     if not job.sizes_secret:
         yield from _small_strata(job, plan.frame, plan.model)
-        yield from filter(None, [small_counts.caution(job, plan.frame)])
+        yield from filter(None, [small_counts.caution(job, plan.small_counts)])
         yield from _empty_levels(plan.frame)
+
+
+def _psus_of_no_stratum(plan: Plan) -> Iterator[str]:
+    """PSU codes that begin again in every design stratum look like a few PSUs where no design stratum is named."""
+    job, psus = plan.job, plan.census.psus
+    if job.survey.psu is None or job.survey.design_strata or len(psus) != 1 or psus[0] >= FEWEST_PSUS:
+        return
+    yield (
+        f"'{job.survey.psu}' has fewer than {FEWEST_PSUS} codes, and no design stratum is named. If codes begin again in "
+        "every stratum, as 1 and 2 do in many files, they are taken for the same PSU: name survey.design_strata"
+    )
+
+
+def _of_reference(job: Job) -> Iterator[str]:
+    """What a job's reference leaves unchecked, and what of it is published."""
+    said = job.reference
+    if said is None or not said.holds_records:
+        return
+    if said.period is None:
+        yield (
+            f"the reference states no period, so nothing checks that it is of another one than {job.period}: add period "
+            "and provenance to reference"
+        )
+    if job.mechanism.donates:
+        yield f"{DONATED}: {DONORS}"
 
 
 def _small_strata(job: Job, frame: Frame, model: StratumModel) -> Iterator[str]:

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from dpdist.cli.console import guarded, out
-from dpdist.cli.manifests import Place, head, objects_of, text
-from dpdist.cli.sizing import worker_patch
 from dpdist.core.errors import JobError, Problem
-from dpdist.job import Job
-from dpdist.job.checks import scheduler_contradictions
-from dpdist.job.loading import job_layers, load_job
-from dpdist.job.yaml_lines import flow
-from dpdist.release import validate
-from dpdist.runtime import services
-from dpdist.runtime.certificates import AUTHORITY, make_certificates
+from dpdist.runtime.service_defaults import HTTP, PATIENCE, PORT
+
+if TYPE_CHECKING:
+    from dpdist.job import Job
 
 app = typer.Typer(
     help="Run a cluster: make its certificates ([bold]certs[/]), start a [bold]scheduler[/] and [bold]worker[/]s on "
@@ -47,6 +41,8 @@ JsonLogs = Annotated[bool, typer.Option("--json", help="Log one JSON object a li
 
 def placed(job: Job, scheduler: str | None, tls: Path | None) -> Job:
     """The job with its tasks on that scheduler. Raises `JobError` for an address or a link that is not allowed."""
+    from dpdist.job.checks import scheduler_contradictions
+
     if scheduler is None and (tls is None or job.runtime.scheduler is None):
         return job
     said = {
@@ -75,6 +71,7 @@ def certs(
     ] = False,
 ) -> None:
     """Make or renew the certificates of a cluster: DIR/scheduler, DIR/worker, DIR/driver."""
+    from dpdist.runtime.certificates import AUTHORITY, make_certificates
 
     def act() -> None:
         for made in make_certificates(folder, days, new_authority):
@@ -88,11 +85,13 @@ def certs(
 def scheduler(
     tls: RoleFolder,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "0.0.0.0",
-    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port that it listens on.")] = services.PORT,
-    http: Http = services.HTTP,
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port that it listens on.")] = PORT,
+    http: Http = HTTP,
     as_json: JsonLogs = False,
 ) -> None:
     """Run the scheduler until it is told to end (SIGTERM). It keeps nothing: restarted, drivers submit again."""
+    from dpdist.runtime import services
+
     guarded(lambda: services.serve_scheduler(host, port, tls, http, as_json))
 
 
@@ -106,13 +105,13 @@ def worker(
     memory: Annotated[
         str | None, typer.Option("--memory", help="Memory of tasks, as 2GiB; unset: the container's.")
     ] = None,
-    http: Http = services.HTTP,
-    patience: Annotated[
-        float, typer.Option("--patience", min=0, help="Seconds to look for a scheduler.")
-    ] = services.PATIENCE,
+    http: Http = HTTP,
+    patience: Annotated[float, typer.Option("--patience", min=0, help="Seconds to look for a scheduler.")] = PATIENCE,
     as_json: JsonLogs = False,
 ) -> None:
     """Run one worker (one process, one thread) until it is told to end (SIGTERM); it looks again for a lost scheduler."""
+    from dpdist.runtime import services
+
     guarded(lambda: services.serve_worker(scheduler, tls, host, port, name, _bytes(memory), http, patience, as_json))
 
 
@@ -127,6 +126,10 @@ def size(
     ] = None,
 ) -> None:
     """Print requests and limits of a job's workers, from its plan, as a patch for deploy/base (JSON is YAML)."""
+    from dpdist.cli.sizing import worker_patch
+    from dpdist.job.loading import load_job
+    from dpdist.release import validate
+
     guarded(lambda: print(json.dumps(worker_patch(validate(load_job(job, settings), input), workers), indent=2)))
 
 
@@ -156,6 +159,11 @@ def manifests(
     ] = None,
 ) -> None:
     """Print everything that Kubernetes needs for one job, sized by its plan: for `kubectl apply -f`."""
+    from dpdist.cli.manifests import Place, head, objects_of, text
+    from dpdist.job.loading import job_layers, load_job
+    from dpdist.job.yaml_lines import flow
+    from dpdist.release import validate
+
     place = Place(namespace, image, workers, workspace, storage_class, tuple(store or ()), region, endpoint, ledger)
 
     def act() -> None:
@@ -170,6 +178,8 @@ def manifests(
 
 
 def _bytes(size: str | None) -> int | None:
+    from pydantic import ByteSize, TypeAdapter, ValidationError
+
     if size is None:
         return None
     try:

@@ -40,6 +40,19 @@ def guarded(act: Callable[[], None], show_values: bool = False, as_json: bool = 
         raise
 
 
+def beside(act: Callable[[], None], failed: str, remedy: str) -> None:
+    """Something beside a release that stands: its failure is one line on standard error, and no exit code.
+
+    The line names the error's class and place. A message may quote a confidential value, so it stays in confidential/log.
+    """
+    try:
+        act()
+    except Exception as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            raise
+        err.print(f"{failed} ({_place(error)}). The release stands. {remedy}", markup=False)
+
+
 def _reporting_errors(act: Callable[[], None], show_values: bool) -> None:
     """Run, and tell what went wrong in words that quote no record."""
     try:
@@ -69,11 +82,16 @@ def _reporting_errors(act: Callable[[], None], show_values: bool) -> None:
         if show_values:
             err.print(traceback.format_exc(), markup=False)
             raise typer.Exit(INTERNAL) from None
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        said = f"internal error: {type(error).__name__} at {Path(last.filename).name}:{last.lineno}"
+        said = f"internal error: {_place(error)}"
         remedy = "report it; its message may quote records: see confidential/log, or --show-values on your own screen"
         err.print(f"{said}\n    remedy:  {remedy}", markup=False)
         raise typer.Exit(INTERNAL) from None
+
+
+def _place(error: Exception) -> str:
+    """An error's class, and where it was raised."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} at {Path(last.filename).name}:{last.lineno}"
 
 
 _REMEDIES = {

@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import pandas as pd
-import pyarrow as pa
-import pyarrow.csv as pa_csv
 import typer
 
 from dpdist.cli.console import guarded, out
-from dpdist.cli.table_text import table_text
 from dpdist.core.errors import DpdistError
-from dpdist.evaluation.opening import open_release
-from dpdist.publish.differences import BEYOND, Differences, differences
-from dpdist.publish.folder import for_spreadsheets
-from dpdist.publish.period_differences import period_differences
+from dpdist.publish.moved import BEYOND
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dpdist.publish.differences import Differences
 
 TROUBLE = 2
 """Exit code where there is nothing to compare: 1 says that releases differ."""
@@ -41,6 +39,9 @@ def diff(
 
     0 where nothing does, 1 where something does, 2 where one of them is no whole release. Reads public files alone.
     """
+    from dpdist.evaluation.opening import open_release
+    from dpdist.publish.differences import differences
+    from dpdist.publish.period_differences import period_differences
 
     def act() -> None:
         try:
@@ -63,12 +64,21 @@ def diff(
 
 def _write(tables: Mapping[str, pd.DataFrame], folder: Path) -> None:
     """A CSV file a table, safe in spreadsheets."""
+    import pyarrow as pa
+    import pyarrow.csv as pa_csv
+
+    from dpdist.publish.folder import for_spreadsheets
+
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in tables.items():
         pa_csv.write_csv(for_spreadsheets(pa.Table.from_pandas(rows, preserve_index=False)), folder / f"{name}.csv")
 
 
 def _print(differing: Differences) -> None:
+    import pandas as pd
+
+    from dpdist.cli.table_text import table_text
+
     for each in differing.facts:
         out.print(f"{each.part}: {each.what}: {each.before} -> {each.after}", markup=False)
     said = f"figures: {len(differing.moved)} moved by more than {differing.beyond:g} standard errors"

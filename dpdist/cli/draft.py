@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from dpdist.core.records import Level
 from dpdist.job import SPECS, MechanismSpec
 from dpdist.job.yaml_lines import flow
+from dpdist.mechanisms.reference_tables.donors import DONORS as DONORS_FILE
 from dpdist.survey.domains import Domain
 
+DONATED = "the reference's weights and outcomes are published with the release"
+DONORS = f"public/released/{DONORS_FILE}"
 CONFIRM = "# TODO confirm: seen in the confidential file"
 MOST_CELLS_OF_A_COLUMN = 30
 """Levels of a column that is proposed for a table."""
@@ -18,6 +21,7 @@ LONG_RANGE = 6
 PROPOSED = {
     "reference_tables": "strict tables, clipped at limits that are fixed on public data or on noisy histograms",
     "laplace_strict": "strict tables, with noise by public bounds",
+    "weighted_marginals": "strict tables and records of a yes-or-no outcome, without a reference",
     "sanitized_statistics": "strict tables and records of a lognormal outcome, under an earlier public file",
     "weighted": "tables and records of a lognormal outcome; asymptotic, no guarantee for every file",
 }
@@ -41,13 +45,21 @@ class Draft:
     by: tuple[str, ...]
     mechanism: str
     reference: Mapping[str, str] | None
+    proposed: bool = False
+    """True if nobody named the table's columns."""
 
     @property
     def clips_weights(self) -> bool:
-        """True if public bounds of the weight are needed."""
+        """True if public bounds of the weight are needed, or known and may be stated."""
         spec = self.spec
         paid = spec.own_histograms and self.reference is None
-        return self.weight is not None and (paid or (spec.adds_noise and not spec.by_cell))
+        needed = paid or (spec.adds_noise and not spec.by_cell)
+        return self.weight is not None and (needed or (spec.by_cell and self.weight in self.domains))
+
+    @property
+    def counts_codes(self) -> bool:
+        """True if the mechanism counts levels of coded outcomes, by strata."""
+        return self.spec.statistics == "marginals"
 
     @property
     def spec(self) -> type[MechanismSpec]:
@@ -69,7 +81,9 @@ class Draft:
         for name in self.by:
             yield self._line(name, "levels: […]", "")
         if self.outcome is not None:
-            yield self._line(self.outcome, "bounds: […, …]", ", outside: clip" if self.spec.adds_noise else "")
+            whole = ", whole: true" if self.counts_codes else ""
+            clip = ", outside: clip" if self.spec.adds_noise else ""
+            yield self._line(self.outcome, "bounds: […, …]", whole + clip)
         if self.weight is not None and self.clips_weights:
             yield self._line(self.weight, "bounds: […, …]", ", outside: clip")
         used = {*self.by, self.outcome, *([self.weight] if self.clips_weights else [])}
@@ -98,7 +112,9 @@ class Draft:
             yield f"survey: {flow({'weight': self.weight})}  # strata and PSUs: see the how-to on designs"
         else:
             yield "# survey: {weight: …}  # no weight: every record counts as one"
-        if self.spec.weighs and self.by:
+        if self.counts_codes and self.by:
+            yield f"strata: {flow(list(self.by))}  # counted apart"
+        elif self.spec.weighs and self.by:
             yield f"strata: {flow([self.by[0]])}  # fitted apart"
         yield f"outcome: {flow(self.outcome)}" if self.outcome else "# TODO fill: outcome: …, the sensitive number"
         if self.spec.statistics is None:
@@ -115,7 +131,13 @@ class Draft:
         if self.spec.statistics is None:
             yield f"synthetic_sets: {3 if self.spec.weighs else 5}"
         if self.reference is not None and self.spec.needs_reference:
+            if "period" not in self.reference:
+                named = flow({**self.reference, "period": "…"})
+                yield f"# TODO fill: reference: {named}, and the period that this file is of"
+                return
             yield f"reference: {flow(dict(self.reference))}  # an earlier file of this survey, which you declare public"
+            if self.spec.donates:
+                yield f"# {DONATED}: {DONORS}"
         elif self.spec.own_histograms:
             yield 'reference: {histogram: {epsilon: "0.3"}}  # a part of the budget; with an earlier public file: {path: …}'
         elif self.spec.needs_reference:
@@ -126,6 +148,8 @@ class Draft:
             yield "# TODO fill: tables: [{name: …, by: […], statistics: [count, {mean: …}]}]"
             return
         table = {"name": "table", "by": list(self.by), "statistics": ["count", {"mean": self.outcome}]}
+        if self.proposed:
+            yield "# by: nobody named these columns; they are the first categories that do not say the same"
         yield f"tables:\n  - {flow(table)}"
         labels = {name: self.domains[name].labels for name in self.by if name in self.domains}
         text = {name: {"levels": dict(each)} for name, each in labels.items() if each}
@@ -146,11 +170,10 @@ def _plain(domain: Domain) -> tuple[float, ...]:
     return tuple(int(each) if float(each).is_integer() else each for each in domain.bounds or ())
 
 
-def proposed_by(domains: Mapping[str, Domain], taken: set[str | None]) -> tuple[str, ...]:
-    """The first two categories with few levels."""
-    few = [
+def categories(domains: Mapping[str, Domain], taken: set[str | None]) -> list[str]:
+    """Categories with few levels, which a table may have."""
+    return [
         name
         for name, each in domains.items()
         if name not in taken and each.levels is not None and 2 <= len(each.levels) <= MOST_CELLS_OF_A_COLUMN
     ]
-    return tuple(few[:2])

@@ -10,18 +10,20 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from dpdist.cli.table_text import paragraphs, table_text
-from dpdist.evaluation.summary import LOOKED, by_statistic, errors, missing, notes, overall, worst
+from dpdist.evaluation.summary import LOOKED, Overall, by_statistic, errors, missing, notes, worst
 
 LEGEND = (
     "Errors are distances from the direct estimate, made from the whole file as it came, in its standard errors (SE) as "
     "designed. It has an error itself: it is about 1 SE from the truth. 'over 2': share of cells more than 2 SE off. "
-    "Without design strata a count's SE holds the chance in the number of a cell's records, which is released. 'n given': "
-    "median and largest error in the count's SE without that chance. "
-    "'±': one standard error. 'held': whether the published 90 % interval holds the direct estimate."
+    "Without design strata, another sample would have another number of records in a cell, and a count's SE allows for it. "
+    "The number is released, though. 'n given' divides a count's error by its SE at the released number: median, largest. "
+    "'SE': one standard error. 'held': whether the published 90 % interval holds the direct estimate."
 )
 
 
-def evaluation_text(tables: Mapping[str, pd.DataFrame], guarantee: str, gated: bool = False) -> RenderableType:
+def evaluation_text(
+    tables: Mapping[str, pd.DataFrame], judgement: Overall, guarantee: str, gated: bool = False
+) -> RenderableType:
     """Evaluations by table, for the custodian's eyes; `guarantee` is the release's class, `gated` if it met gates."""
     parts: list[RenderableType] = [
         Text("\nCONFIDENTIAL: how far off the release is", style="bold red"),
@@ -37,14 +39,18 @@ def evaluation_text(tables: Mapping[str, pd.DataFrame], guarantee: str, gated: b
                 parts.append(table_text(f"{name}, {statistic}: worst cells", worst(group), narrow=True))
         said += [each for each in notes(rows) if each not in said]
     looked = [] if gated else [paragraphs([LOOKED])]
-    return Group(*parts, Text(""), paragraphs(said, "dim"), verdict_text(tables), *looked)
+    return Group(*parts, Text(""), paragraphs(said, "dim"), verdict_text(judgement), *looked)
 
 
-def verdict_text(tables: Mapping[str, pd.DataFrame]) -> RenderableType:
+def verdict_text(judgement: Overall) -> RenderableType:
     """Whether published intervals hold what they say, statistic by statistic (`evaluation.verdict`)."""
-    found = overall(tables)
-    style = "bold red" if found.fails else "bold"
-    return Group(Text(f"\nCONFIDENTIAL VERDICT: {found.head}", style=style), paragraphs(found.sentences))
+    return Group(verdict_head(judgement), paragraphs(judgement.sentences))
+
+
+def verdict_head(verdict: Overall) -> RenderableType:
+    """The verdict in a line, and the grand figures beside direct ones."""
+    style = "bold red" if verdict.fails else "bold"
+    return Group(Text(f"\nCONFIDENTIAL VERDICT: {verdict.head}", style=style), paragraphs(verdict.bias))
 
 
 def _truth(rows: pd.DataFrame) -> Iterator[str]:

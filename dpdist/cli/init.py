@@ -5,24 +5,22 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dpdist.cli.console import guarded, out
-from dpdist.cli.draft import PROPOSED, Draft, proposed_by
 from dpdist.core.errors import JobError, Problem
 from dpdist.core.files import sha256, write_text
-from dpdist.job import TextFile
-from dpdist.job.layering import to_do
-from dpdist.survey.csv_text import Written, guessed
-from dpdist.survey.domains import Domain, codebook, kinds, seen
-from dpdist.survey.source import Source, open_file
-from dpdist.survey.unreadable import STATISTICAL
-from dpdist.survey.value_labels import labelled
+
+if TYPE_CHECKING:
+    from dpdist.cli.draft import Draft
+    from dpdist.job import TextFile
+    from dpdist.survey.domains import Domain
+    from dpdist.survey.source import Source
 
 WEIGHT = re.compile(r"(^|_)(weight|wgt|wt)s?(_|$)", re.IGNORECASE)
 YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?:-\d{2,4})?(?!\d)")
@@ -45,6 +43,12 @@ def init(
     reference: Annotated[
         str | None, typer.Option("--reference", help="An earlier public file of this survey, or none; unset: --public's.")
     ] = None,
+    of: Annotated[
+        str | None, typer.Option("--reference-period", help="What the reference is of; unset: a year in its name.")
+    ] = None,
+    provenance: Annotated[
+        str | None, typer.Option("--provenance", help="Where the reference is from, and why it is public.")
+    ] = None,
     outcome: Annotated[str | None, typer.Option("--outcome", help="The sensitive number.")] = None,
     weight: Annotated[str | None, typer.Option("--weight", help="The sampling weight, or none.")] = None,
     by: Annotated[list[str] | None, typer.Option("--by", help="A column of the table; may be repeated.")] = None,
@@ -62,6 +66,10 @@ def init(
     ] = False,
 ) -> None:
     """Write a commented job for a file. Levels and bounds are from public sources; what nobody said is marked TODO."""
+    from dpdist.cli.draft import Draft
+    from dpdist.job.layering import to_do
+    from dpdist.survey.domains import seen
+    from dpdist.survey.source import open_file
 
     def act() -> None:
         asks = not yes and sys.stdin.isatty()
@@ -75,14 +83,22 @@ def init(
         domains |= _stated(codebook_file, known, domains) if codebook_file is not None else {}
         guessed: dict[str, Domain] = {}
         if confidential and file is not None:
-            guessed = seen(sources[file], [name for name in known if name not in domains], "")
-        taken = _roles(known, domains | guessed, outcome, weight, by, asks, to)
-        method = _mechanism(mechanism, _records(records, mechanism, asks), chosen, to)
+            guessed = seen(sources[file], [name for name in known if name not in domains], "", in_order=False)
+        both = domains | guessed
+        told = _of_reference(chosen, of, provenance, asks)
+        number, weights = _roles(known, both, outcome, weight, by, asks, to)
+        read = shown or (file if confidential else None)
+        across = tuple(by or _by(both, known, {number, weights}, None if read is None else sources[read], asks))
+        method = _mechanism(mechanism, _records(records, mechanism, asks), chosen, both.get(number or ""), to)
         name, when = _named(file or shown, period)
         paths = [_from(to, path, written) for path in (file, chosen)]
-        draft = Draft(name, when, paths[0], tuple(known), domains | guessed, frozenset(guessed), *taken, method, paths[1])
+        reference_said = None if paths[1] is None else paths[1] | told
+        facts = (tuple(known), both, frozenset(guessed), number, weights, across, method, reference_said)
+        draft = Draft(name, when, paths[0], *facts, proposed=not by and not asks)
         text = draft.text()
         write_text(to, text)
+        for line in _noted(draft):
+            out.print(line, markup=False, emoji=False)
         left = len(to_do(text))
         remedy = f"{left} TODO line{'s' * (left > 1)} to fill or confirm; then" if left else "read it; then"
         out.print(f"{to}: {remedy} dpdist validate {to}", markup=False, emoji=False)
@@ -96,6 +112,55 @@ def _reference(public: Path | None, answer: str | None, asks: bool) -> Path | No
         question = "An earlier file of this survey that is public (its path, or none)"
         answer = str(typer.prompt(question, default=str(public) if public is not None else NONE))
     return public if answer is None else None if answer == NONE else Path(answer)
+
+
+def _of_reference(path: Path | None, period: str | None, provenance: str | None, asks: bool) -> dict[str, str]:
+    """Of which period the reference is, and where it is from: as said, as asked, or by a year in its name."""
+    if path is None:
+        return {}
+    period = period or _named(path, None)[1]
+    if asks:
+        period = str(typer.prompt(f"The period that {path.name} is of", default=period))
+        provenance = provenance or str(
+            typer.prompt("Where it is from, and why it is public", default="", show_default=False)
+        )
+    return {name: text for name, text in (("period", period), ("provenance", provenance)) if text}
+
+
+def _by(
+    domains: Mapping[str, Domain],
+    known: Mapping[str, str],
+    taken: set[str | None],
+    source: Source | None,
+    asks: bool,
+) -> list[str]:
+    """Columns of the table: as asked, or the first category and the next that does not say the same."""
+    from dpdist.cli.draft import categories
+    from dpdist.survey.domains import nested
+
+    few = categories({name: domains[name] for name in known if name in domains}, taken)
+    there = [name for name in few if source is not None and name in source.columns]
+    same = nested(source, there[0], there[1:]) if source is not None and there else set()
+    likely = [name for name in few if name not in same][:2]
+    if not asks:
+        return likely
+    while True:
+        typed = str(typer.prompt("Columns of the table, with commas", default=", ".join(likely) or NONE))
+        names = [] if typed == NONE else [name.strip() for name in typed.split(",")]
+        if not (unknown := [name for name in names if name not in known]):
+            return names
+        near = get_close_matches(unknown[0], list(known), n=1)
+        typer.echo(f"the file has no column '{unknown[0]:.80}'" + (f": did you mean '{near[0]}'?" if near else ""))
+
+
+def _noted(draft: Draft) -> Iterator[str]:
+    """What was decided and nobody named."""
+    from dpdist.cli.draft import DONATED, DONORS
+
+    if draft.proposed and draft.by:
+        yield f"the table is by {', '.join(draft.by)}, the first categories that do not say the same: --by names others"
+    if draft.reference is not None and draft.spec.needs_reference and draft.spec.donates:
+        yield f"{draft.reference['path']} is the reference: {DONATED} ({DONORS}); --reference none leaves it out"
 
 
 def _records(answer: bool | None, mechanism: str | None, asks: bool) -> bool:
@@ -117,6 +182,8 @@ def _refuse_paths(file: Path | None, public: Sequence[Path | None], to: Path) ->
 
 def _columns(sources: Mapping[Path, Source], file: Path | None, book: Path | None) -> dict[str, str]:
     """Names and kinds of the confidential file's columns; without one those of the public file, else of the codebook."""
+    from dpdist.survey.domains import kinds
+
     if file is not None:
         return kinds(sources[file])
     if sources:
@@ -134,8 +201,8 @@ def _roles(
     by: list[str] | None,
     asks: bool,
     to: Path,
-) -> tuple[str | None, str | None, tuple[str, ...]]:
-    """Outcome, weight and the table's columns: as said, as asked, or as far as there is one choice."""
+) -> tuple[str | None, str | None]:
+    """Outcome and weight: as said, as asked, or as far as there is one choice."""
     likely = [name for name in known if WEIGHT.search(name)]
     if weight is None:
         weight = likely[0] if len(likely) == 1 else None
@@ -144,7 +211,9 @@ def _roles(
     numbers = [n for n in known if n not in likely and n not in (by or ()) and (d := domains.get(n)) and d.bounds]
     if outcome is None:
         outcome = numbers[0] if len(numbers) == 1 else None
-        outcome = str(typer.prompt("The outcome, a sensitive number", default=outcome or NONE)) if asks else outcome
+        among = [name for name in numbers or known if name != weight]
+        question = f"The outcome, a sensitive number (of {', '.join(among[:10])}{', …' if len(among) > 10 else ''})"
+        outcome = str(typer.prompt(question, default=outcome)) if asks else outcome
         outcome = None if outcome == NONE else outcome
     for option, name in (("--outcome", outcome), ("--weight", weight), *(("--by", each) for each in by or ())):
         if name is not None and name not in known:
@@ -152,18 +221,22 @@ def _roles(
             remedy = f"did you mean '{near[0]}'?" if near else "name one of these"
             found, shown = f"the file has no column '{name:.80}'", ", ".join(list(known)[:20])
             raise JobError(str(to), [Problem(option, found, shown, remedy)])
-    in_order = {name: domains[name] for name in known if name in domains}
-    return outcome, weight, tuple(by or proposed_by(in_order, {outcome, weight}))
+    return outcome, weight
 
 
-def _mechanism(answer: str | None, records: bool, reference: Path | None, to: Path) -> str:
-    """The row of README's table: by whether there is a reference, and whether records are wanted."""
+def _mechanism(answer: str | None, records: bool, reference: Path | None, outcome: Domain | None, to: Path) -> str:
+    """The row of README's table: by whether there is a reference, whether the outcome is yes or no, and whether records are
+    wanted."""
+    from dpdist.cli.draft import PROPOSED
+
     if answer is not None and answer not in PROPOSED:
         near = get_close_matches(answer, list(PROPOSED), n=1)
         remedy = f"did you mean '{near[0]}'?" if near else "take one of these; write other jobs by hand"
         allowed = ", ".join(PROPOSED)
         raise JobError(str(to), [Problem("--mechanism", f"init writes no job with '{answer:.80}'", allowed, remedy)])
     if records:
+        if reference is None and outcome is not None and set(map(str, outcome.levels or ())) == {"0", "1"}:
+            return answer or "weighted_marginals"
         return answer or ("sanitized_statistics" if reference is not None else "weighted")
     return answer or "reference_tables"
 
@@ -185,6 +258,9 @@ def _from(job: Path, path: Path | None, written: Mapping[Path, TextFile]) -> dic
 
 def _written(path: Path) -> TextFile:
     """How a CSV file seems to be written, where it is not in UTF-8 with commas."""
+    from dpdist.job import TextFile
+    from dpdist.survey.csv_text import Written, guessed
+
     if path.suffix.lower() not in (".csv", ".gz"):
         return TextFile()
     try:
@@ -196,4 +272,8 @@ def _written(path: Path) -> TextFile:
 
 def _stated(book: Path, known: Mapping[str, str], seen: Mapping[str, Domain]) -> dict[str, Domain]:
     """What a codebook says of columns: a CSV file, or the labels in a file of SAS, Stata or SPSS."""
+    from dpdist.survey.domains import codebook
+    from dpdist.survey.unreadable import STATISTICAL
+    from dpdist.survey.value_labels import labelled
+
     return labelled(book, known, seen) if book.suffix.lower() in STATISTICAL else codebook(book, known)

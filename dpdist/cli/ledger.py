@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
-import pandas as pd
 import typer
-from pydantic import ValidationError
 
 from dpdist.cli.console import guarded, out
-from dpdist.cli.table_text import facts_text, table_text
 from dpdist.core.errors import DpdistError, JobError, Problem
-from dpdist.core.public_files import first_problem
-from dpdist.job import Limits
-from dpdist.ledger.accounts import CLASSES, Class
-from dpdist.ledger.book import Ledger
-from dpdist.ledger.pages import Page, exported, pages
-from dpdist.ledger.receipt import Receipt
-from dpdist.ledger.runs import read_receipt
-from dpdist.storage.workspace import Workspace
+
+if TYPE_CHECKING:
+    from dpdist.job import Limits
+    from dpdist.ledger.pages import Page
+    from dpdist.ledger.receipt import Receipt
 
 app = typer.Typer(
     help="The ledger, in which releases of a dataset are counted: begin one ([bold]init[/]), [bold]show[/], "
@@ -47,11 +41,16 @@ def init(
     total: Annotated[str | None, typer.Option("--total", help="Over all periods, exact: 10 or 1/3.")] = None,
     per_period: Annotated[str | None, typer.Option("--per-period", help="Of one period.")] = None,
     window: Annotated[str | None, typer.Option("--window", help="Over consecutive periods: PERIODS:BUDGET.")] = None,
+    delta: Annotated[
+        str | None, typer.Option("--delta", help="δ of strict releases in all; of zCDP, the δ that ε is stated at.")
+    ] = None,
 ) -> None:
     """Begin a ledger where there is none; with --dataset, state its limits in place of those stated before."""
+    from dpdist.ledger.accounts import Class
+    from dpdist.ledger.book import Ledger
 
     def act() -> None:
-        limits = _limits(dataset, cls, total, per_period, window)
+        limits = _limits(dataset, cls, total, per_period, window, delta)
         book = Ledger(ledger)
         began = book.begin()
         out.print(f"{'begun' if began else 'there already'}: {book.name}", markup=False)
@@ -65,6 +64,9 @@ def init(
 @app.command()
 def show(ledger: Place, as_json: Json = False) -> None:
     """Show what every dataset's releases were charged, by period, and what its limits leave."""
+    from dpdist.cli.table_text import facts_text
+    from dpdist.ledger.book import Ledger
+    from dpdist.ledger.pages import pages
 
     def act() -> None:
         book = Ledger(ledger)
@@ -82,6 +84,7 @@ def show(ledger: Place, as_json: Json = False) -> None:
 @app.command()
 def check(ledger: Place, workspaces: Workspaces = None, as_json: Json = False) -> None:
     """Check every entry's place in the chain, and that it has the receipts of these runs; 1 where something is wrong."""
+    from dpdist.ledger.book import Ledger
 
     def act() -> None:
         book = Ledger(ledger)
@@ -102,6 +105,8 @@ def check(ledger: Place, workspaces: Workspaces = None, as_json: Json = False) -
 @app.command()
 def export(ledger: Place, as_json: Json = False) -> None:
     """Print every entry: as CSV, or with --json whole, one a line, with its SHA-256."""
+    from dpdist.ledger.book import Ledger
+    from dpdist.ledger.pages import exported
 
     def act() -> None:
         entries = Ledger(ledger).entries()
@@ -115,6 +120,9 @@ def export(ledger: Place, as_json: Json = False) -> None:
 
 
 def _receipt(place: str) -> Receipt:
+    from dpdist.ledger.runs import read_receipt
+    from dpdist.storage.workspace import Workspace
+
     with Workspace.opened(place, soon=True) as space:
         receipt = read_receipt(space)
     if receipt is None:
@@ -122,13 +130,21 @@ def _receipt(place: str) -> Receipt:
     return receipt
 
 
-def _limits(dataset: str | None, cls: str, total: str | None, per_period: str | None, window: str | None) -> Limits:
+def _limits(
+    dataset: str | None, cls: str, total: str | None, per_period: str | None, window: str | None, delta: str | None
+) -> Limits:
     """Raises `JobError` for limits without a dataset, of an unknown class, or that are no budgets."""
+    from pydantic import ValidationError
+
+    from dpdist.core.public_files import first_problem
+    from dpdist.job import Limits
+    from dpdist.ledger.accounts import CLASSES
+
     if cls not in CLASSES:
         raise JobError("ledger", [Problem("--class", f"'{cls}' is not known", ", ".join(CLASSES), "take one of these")])
-    if dataset is None and (total or per_period or window):
+    if dataset is None and (total or per_period or window or delta):
         raise JobError("ledger", [Problem("--dataset", "limits of no dataset", "a dataset's name", "add --dataset")])
-    said: dict[str, object] = {"total": total, "per_period": per_period}
+    said: dict[str, object] = {"total": total, "per_period": per_period, "delta": delta}
     if window is not None:
         periods, _, budget = window.partition(":")
         said["window"] = {"periods": periods, "budget": budget}
@@ -148,6 +164,10 @@ def _in_words(limits: Limits) -> str:
 
 
 def _print(page: Page) -> None:
+    import pandas as pd
+
+    from dpdist.cli.table_text import facts_text, table_text
+
     out.print()
     out.print(table_text(page.title, pd.DataFrame(page.lines)))
     out.print(facts_text(page.facts))

@@ -9,7 +9,6 @@ import typer
 
 from dpdist.cli.console import guarded, out
 from dpdist.cli.listening import listening
-from dpdist.job.loading import load_job
 
 
 def rehearse(
@@ -35,6 +34,7 @@ def rehearse(
     """Run every mechanism that a job allows on halves of a public file, and recommend one. Spends nothing.
 
     The job's input is never opened. Writes rehearsal.csv, confirmation.csv, index.html, recommended.yaml."""
+    from dpdist.job.loading import load_job
 
     def act() -> None:
         from dpdist.studies.rehearsal import rehearse as rehearse_job
@@ -44,13 +44,14 @@ def rehearse(
         if quiet:
             return
         for trial in made.trials:
-            errors = f"{trial.candidate.label} ({trial.candidate.guarantee}): median error {trial.error:.2f} direct SE, "
-            covered = f"coverage {trial.coverage:.2f} (of the worst statistic), {trial.seconds:.0f} s"
-            out.print(errors + covered, markup=False)
-        good = "good enough" if made.good else "not good enough"
-        out.print(f"Recommended, {good} by the rule of the page: {made.best.candidate.label}", markup=False)
+            drawn = f"{trial.draws} draw{'s' if trial.draws > 1 else ''}"
+            errors = f"score {trial.score:.2f} ({drawn}), median error {trial.error:.2f} direct SE, "
+            covered = f"coverage {trial.coverage:.2f} (of the worst statistic), {trial.seconds:.0f} s a draw"
+            out.print(f"{trial.candidate.label} ({trial.candidate.guarantee}): {errors}{covered}", markup=False)
+        out.print("A score of at most 1 is good enough (rule: on the page).", markup=False)
+        out.print(f"{made.verdict}: {made.best.candidate.label}", markup=False)
         if (again := made.confirmed) is not None:
-            errors = f"median error {again.error:.2f} direct SE, coverage {again.coverage:.2f}"
+            errors = f"score {again.score:.2f}, median error {again.error:.2f} direct SE, coverage {again.coverage:.2f}"
             out.print(f"On the other half: {errors}", markup=False)
         for each in made.best.candidate.changed:
             out.print(f"Changed: {each}", markup=False)

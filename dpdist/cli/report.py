@@ -15,31 +15,34 @@ from rich.text import Text
 
 from dpdist.cli.cautions import cautions
 from dpdist.cli.console import Escaping
-from dpdist.cli.evaluation_text import evaluation_text, verdict_text
-from dpdist.cli.table_text import facts_text, paragraphs, table_text
+from dpdist.cli.draft import DONATED, DONORS
+from dpdist.cli.evaluation_text import evaluation_text, verdict_head, verdict_text
+from dpdist.cli.table_text import facts_text, least_width, paragraphs, table_text
 from dpdist.core.confidential import Confidential
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.public_files import HELD, unfit
 from dpdist.core.records import Frame
 from dpdist.core.table_cells import cross
 from dpdist.estimation.frame_table import frame_from_table
-from dpdist.evaluation.opening import EVALUATED, NO_EVALUATION, evaluations
-from dpdist.evaluation.report.page import write_report
+from dpdist.evaluation.report.page import material_of, stated, write_report
+from dpdist.evaluation.summary import Overall
 from dpdist.evaluation.verifying import refuse_unverified
 from dpdist.ledger.charging import terms
 from dpdist.privacy import adjacency, claims
 from dpdist.privacy.claims import promised
 from dpdist.privacy.guarantees import large_delta
 from dpdist.publish.folder import recover
-from dpdist.runtime.expected_noise import expected_noise, in_words
+from dpdist.runtime.expected_noise import drowns_all, expected_noise, in_words
 from dpdist.runtime.plan import SIZES_SECRET, Plan, first_stage, records, records_text, reference, sizes
 from dpdist.storage.bucket import MANIFEST
+from dpdist.storage.log import confidential_log
 from dpdist.storage.objects import is_url
 from dpdist.storage.workspace import Workspace
 
 ABREAST = 2
-"""Statistics, with their standard errors, that a line of 80 columns holds beside a cell's levels."""
-LEGEND = "± is one standard error. 90 % intervals are `lower` and `upper` in the files of public/tables."
+"""Statistics, with their standard errors, that stand beside a cell's levels, where a line of WIDTH columns holds them."""
+WIDTH = 80
+LEGEND = "SE is one standard error. 90 % intervals are `lower` and `upper` in the files of public/tables."
 FEW = {0: "no record", 1: "one record"}
 APPROVE = "dpdist approve {} --key FILE --reason '…'"
 NOT_GIVEN = "not given"
@@ -105,8 +108,9 @@ def valid_text(plan: Plan) -> str:
     """That the job is valid, and for how many records where that may be shown."""
     if plan.job.sizes_secret:
         return f"The job is valid. Records: {SIZES_SECRET}."
-    strata = len(plan.frame.stratum_labels)
-    return f"The job is valid: {records(plan):,} records in {strata:,} {'stratum' if strata == 1 else 'strata'}."
+    strata, drowned = len(plan.frame.stratum_labels), drowns_all(plan)
+    size = f"{records(plan):,} records in {strata:,} {'stratum' if strata == 1 else 'strata'}"
+    return f"The job is valid, but {drowned} ({size})." if drowned else f"The job is valid: {size}."
 
 
 def run_text(workspace: str | Path) -> RenderableType:
@@ -114,7 +118,8 @@ def run_text(workspace: str | Path) -> RenderableType:
     with Workspace.opened(workspace, soon=True) as space:
         said = _statement(space)
         return facts_text(
-            _warned(space)
+            _stopped(said)
+            | _warned(space)
             | {
                 space.newest.name: space.shown(space.newest),
                 "confidential": f"{space.shown(space.confidential)} (guard it)",
@@ -122,10 +127,17 @@ def run_text(workspace: str | Path) -> RenderableType:
                 **_cautions(said),
                 "tables": ", ".join(sorted(p.stem for p in (space.newest / "tables").glob("*.parquet"))),
                 "synthetic sets": str(said["synthetic_sets"]),
+                **_donated(space),
                 "how far off it is": f"`dpdist report {space.place} --confidential`",
                 **({"publish it": f"`{APPROVE.format(space.place)}`, once it is approved"} if _is_held(space) else {}),
             }
         )
+
+
+def _donated(space: Workspace) -> dict[str, str]:
+    """What of a reference is published with the release."""
+    there = (space.newest.parent / DONORS).is_file()
+    return {"published too": f"{DONATED}: {DONORS}"} if there else {}
 
 
 def report_text(workspace: str | Path, confidential: bool) -> RenderableType:
@@ -135,11 +147,13 @@ def report_text(workspace: str | Path, confidential: bool) -> RenderableType:
 
 
 def _report_text(space: Workspace, confidential: bool) -> RenderableType:
-    said = _statement(space)
+    said, found = _statement(space), _stated(space) if confidential else None
     parts: list[RenderableType] = [
+        *([verdict_head(found[1])] if found is not None else []),
         Text(f"{said['dataset']} {said['period']}", style="bold"),
         facts_text(
             {
+                **_stopped(said),
                 **_warned(space),
                 **_promise(said),
                 **_covered(said),
@@ -157,25 +171,38 @@ def _report_text(space: Workspace, confidential: bool) -> RenderableType:
     parts.append(paragraphs([LEGEND, *([f"{NOT_GIVEN}: {said['standard_errors'][0]}"] if unknown else [])], "dim"))
     parts += [Text(line, style="red") for line in _listed(said, "not_identified", "not identified")]
     parts += [Text(line, style="yellow") for line in _listed(said, "drift", "drifted from the reference")]
-    if confidential:
-        parts.append(evaluation_text(_evaluations(space), said["guarantee"], "acceptance" in said))
+    if found is not None:
+        parts.append(evaluation_text(*found, said["guarantee"], "acceptance" in said))
     return Group(*parts)
 
 
 def verdict(workspace: str | Path) -> RenderableType:
     """What the evaluation says of the published intervals, for the custodian's screen alone."""
     with Workspace.opened(workspace, soon=True) as space:
-        return verdict_text(_evaluations(space))
+        return verdict_text(_stated(space)[1])
+
+
+def _stated(space: Workspace) -> tuple[Mapping[str, pd.DataFrame], Overall]:
+    """Evaluations, and the verdict that stands on the custodian's page."""
+    material = material_of(space)
+    return material.tables, stated(material)
 
 
 def write_page(workspace: str | Path) -> None:
-    """Writes confidential/report.html, the evaluation as a page for the custodian alone; not in an object store."""
+    """Writes confidential/report.html, the evaluation as a page for the custodian alone; not in an object store.
+
+    What fails is told by confidential/log.
+    """
     if is_url(workspace):
         return
-    with Workspace.opened(workspace) as space:
-        recover(space.public)
-        recover(space.held)
-        write_report(space)
+    with Workspace.opened(workspace) as space, confidential_log(space) as log:
+        try:
+            recover(space.public)
+            recover(space.held)
+            write_report(space)
+        except Exception:
+            log.exception("report.html")
+            raise
 
 
 def page_to_open(workspace: str | Path) -> Path:
@@ -187,26 +214,37 @@ def page_to_open(workspace: str | Path) -> Path:
     return Workspace.at(workspace).report
 
 
-def _evaluations(space: Workspace) -> dict[str, pd.DataFrame]:
-    """The evaluation of every published table, by name."""
-    names, found = sorted(path.stem for path in (space.newest / "tables").glob("*.parquet")), evaluations(space)
-    if not set(names) <= set(found):
-        raise WorkspaceError(space.place, NO_EVALUATION, EVALUATED)
-    return {name: found[name] for name in names}
-
-
 def report(workspace: str | Path, confidential: bool = False) -> str:
-    """`report_text` as plain text, 100 columns wide."""
+    """What `dpdist report` prints, as plain text, 100 columns wide.
+
+    Parameters
+    ----------
+    workspace : of a finished run.
+    confidential : whether errors beside those of comparators are added, for the custodian alone.
+
+    Returns
+    -------
+    The guarantee and the tables.
+
+    Raises
+    ------
+    WorkspaceError : there is no release, or it is not as it was released.
+
+    Example
+    -------
+    >>> "salaries" in dpdist.report("doctorates-2017")
+    True
+    """
     console = Escaping(width=100, no_color=True)
     with console.capture() as captured:
         console.print(report_text(workspace, confidential))
     return captured.get()
 
 
-def audit_text(audit: Confidential[pd.DataFrame]) -> RenderableType:
+def audit_text(table: Confidential[pd.DataFrame]) -> RenderableType:
     """What an audit found, for the custodian's eyes."""
     said = "exceeded: records whose exact loss, with all weights computed anew, is over 2Δ; largest_share: of 2Δ, at most"
-    return Group(table_text("Leave-one-out audit (confidential)", audit.disclose_to_custodian()), Text(said, style="dim"))
+    return Group(table_text("Leave-one-out audit (confidential)", table.disclose_to_custodian()), Text(said, style="dim"))
 
 
 def lower_bounds_text(table: Confidential[pd.DataFrame]) -> RenderableType:
@@ -217,6 +255,15 @@ def lower_bounds_text(table: Confidential[pd.DataFrame]) -> RenderableType:
         f"left out: {int(bounds['left_out'].sum())} of {len(bounds)} strata, which the mechanism does not release anew"
     )
     return Group(table_text("Lower bounds (confidential)", bounds), Text(f"{meaning}\n{left_out}", style="dim"))
+
+
+def attacks_text(table: Confidential[pd.DataFrame]) -> RenderableType:
+    """What attacks on synthetic records found, for the custodian's eyes."""
+    meaning = (
+        "share_nearer_to_members is one half, and excess is 0, where synthetic records do not tell who was in the file; "
+        "at_least: ε of an exchange that right answers about pairs prove, with a confidence of 95 %"
+    )
+    return Group(table_text("Attacks (confidential)", table.disclose_to_custodian()), Text(meaning, style="dim"))
 
 
 def _statement(space: Workspace) -> dict[str, Any]:
@@ -230,6 +277,11 @@ def _statement(space: Workspace) -> dict[str, Any]:
     refuse_unverified(shown)
     said: dict[str, Any] = json.loads((shown / "statement.json").read_text(encoding="utf-8"))
     return said
+
+
+def _stopped(statement: Mapping[str, Any]) -> dict[str, str]:
+    """Said before all else of a release whose noisy sums themselves show that it is wrong."""
+    return {"do not publish": why} if (why := statement.get("do_not_publish")) else {}
 
 
 def _warned(space: Workspace) -> dict[str, str]:
@@ -260,12 +312,20 @@ def _wide(rows: pd.DataFrame, sizes: Frame) -> list[tuple[pd.DataFrame, list[str
     for (statistic, variable), group in mine.groupby(["statistic", "variable"], sort=False, dropna=False):
         name = statistic if variable is None or variable != variable else f"{statistic} of {variable}"
         part = group[[*by, "estimate", "standard_error"]].reset_index(drop=True)
-        parts.append(part.set_axis([*by, name, "±"], axis=1))
+        parts.append(part.set_axis([*by, name, "SE"], axis=1))
     absent = np.any([part.iloc[:, -2].isna().to_numpy() for part in parts], axis=0)
     labels = parts[0][by].to_numpy().tolist()
     why = [
         FEW.get(records[tuple(label)], NOT_IDENTIFIED if own else NOT_GIVEN)
         for label, own in zip(labels, absent, strict=True)
     ]
-    groups = [parts[k : k + ABREAST] for k in range(0, len(parts), ABREAST)]
-    return [(pd.concat([first, *(part.drop(columns=by) for part in more)], axis=1), why) for first, *more in groups]
+    abreast = [_abreast(parts[k : k + ABREAST], by) for k in range(0, len(parts), ABREAST)]
+    if any(least_width(each) > WIDTH for each in abreast):
+        abreast = parts
+    return [(each, why) for each in abreast]
+
+
+def _abreast(parts: list[pd.DataFrame], by: list[str]) -> pd.DataFrame:
+    """Statistics of the same cells beside each other."""
+    first, *more = parts
+    return pd.concat([first, *(part.drop(columns=by) for part in more)], axis=1)

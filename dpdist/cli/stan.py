@@ -6,17 +6,16 @@ import tempfile
 import time
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from dpdist.cli.console import err, guarded, out
 from dpdist.core.errors import ToolchainError
 from dpdist.core.progress import Event
-from dpdist.sampling import toolchain as stan
-from dpdist.sampling.cache import available_memory, cache_folder, compiles_at_once
-from dpdist.sampling.programs import shipped_programs
-from dpdist.sampling.stan import StanSettings, fit
+
+if TYPE_CHECKING:
+    from dpdist.sampling import toolchain as stan
 
 app = typer.Typer(
     help="Stan programs: compile them ahead of time ([bold]build[/]), show what is installed ([bold]doctor[/]).",
@@ -37,6 +36,8 @@ _SMALL = "parameters { real x; } model { target += std_normal_lpdf(x); }\n"
 @app.command()
 def build(programs: Programs = None, toolchain: Toolchain = "auto") -> None:
     """Compile programs into the cache, so that no run waits for a compiler (for images)."""
+    from dpdist.sampling import toolchain as stan
+    from dpdist.sampling.programs import shipped_programs
 
     def act() -> None:
         for program in programs or list(shipped_programs()):
@@ -49,6 +50,9 @@ def build(programs: Programs = None, toolchain: Toolchain = "auto") -> None:
 @app.command()
 def doctor(toolchain: Toolchain = "auto", check: Check = False) -> None:
     """Show toolchain, versions, compiler, cache and which programs are built. Compiles nothing without --check."""
+    from dpdist.sampling import toolchain as stan
+    from dpdist.sampling.cache import available_memory, cache_folder, compiles_at_once
+    from dpdist.sampling.programs import shipped_programs
 
     def act() -> None:
         for package in ("cmdstanpy", "httpstan", "arviz"):
@@ -70,6 +74,9 @@ def doctor(toolchain: Toolchain = "auto", check: Check = False) -> None:
 
 def _drawn(toolchain: stan.ToolchainName) -> str:
     """Compile the small program and draw from it; raises what goes wrong."""
+    from dpdist.sampling import toolchain as stan
+    from dpdist.sampling.stan import StanSettings, fit
+
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         program = Path(folder) / "small.stan"
         program.write_text(_SMALL)
@@ -81,6 +88,8 @@ def _drawn(toolchain: stan.ToolchainName) -> str:
 
 
 def _version_text(name: str) -> str:
+    from dpdist.sampling import toolchain as stan
+
     try:
         return stan.find_toolchain(cast(stan.ToolchainName, name)).description
     except ToolchainError as error:

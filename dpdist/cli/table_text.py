@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,8 @@ from rich.text import Text
 
 ROWS = 40
 MISSING = "none"
+WIDEST_WORD = 16
+"""Characters of a word of a level that are kept on one line."""
 WHOLE = 1e3
 """A column that reaches this far has no decimals."""
 
@@ -39,16 +42,38 @@ def table_text(
     """The first rows under a title; `instead` says of every row what stands where a figure is missing."""
     shown = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD if narrow else box.HEAVY_HEAD)
     shown.padding = (0, 1, 0, 0) if narrow else (0, 1)
-    texts = []
-    for number, (column, kind) in enumerate(zip(rows.columns, rows.dtypes, strict=True)):
-        figure, values = pd.api.types.is_float_dtype(kind), rows.iloc[:, number]
-        texts.append((figures(values, instead) if figure else list(map(str, values)))[:ROWS])
-        shown.add_column(Text(str(column)), justify="right" if figure else "left", no_wrap=figure, overflow="fold")
+    texts = _texts(rows, instead)
+    for column, kind, cells in zip(rows.columns, rows.dtypes, texts, strict=True):
+        head, least = _head(str(column), cells)
+        justify: Literal["left", "right"] = "right" if pd.api.types.is_float_dtype(kind) else "left"
+        shown.add_column(Text(head), justify=justify, min_width=least, overflow="fold")
     for row in zip(*texts, strict=True):
         shown.add_row(*map(Text, row))
     if len(rows) <= ROWS:
         return shown
     return Group(shown, Text(f"… {len(rows) - ROWS:,} more rows in the public folder", style="dim"))
+
+
+def least_width(rows: pd.DataFrame) -> int:
+    """Characters of a line that `table_text` needs so that no word and no figure is broken."""
+    return 1 + sum(_head(str(column), cells)[1] + 3 for column, cells in zip(rows.columns, _texts(rows), strict=True))
+
+
+def _texts(rows: pd.DataFrame, instead: Sequence[str] | None = None) -> list[list[str]]:
+    """The first cells of every column."""
+    columns = [rows.iloc[:, number] for number in range(rows.shape[1])]
+    kinds = [pd.api.types.is_float_dtype(kind) for kind in rows.dtypes]
+    return [
+        (figures(values, instead) if figure else list(map(str, values)))[:ROWS]
+        for figure, values in zip(kinds, columns, strict=True)
+    ]
+
+
+def _head(name: str, cells: Sequence[str]) -> tuple[str, int]:
+    """A column's head, broken after `_` where it is longer than all beneath it; the width of its longest word."""
+    beneath = min(WIDEST_WORD, max((len(word) for cell in cells for word in cell.split()), default=0))
+    head = name if len(name) <= beneath else name.replace("_", "_\n")
+    return head, max(beneath, *(len(word) for word in head.split()))
 
 
 def figures(values: pd.Series[float], instead: Sequence[str] | None = None) -> list[str]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dpdist.cli.console import guarded, out
 from dpdist.core.errors import DpdistError
 from dpdist.core.files import write_text
-from dpdist.evaluation.verifying import problems, public_of
-from dpdist.evaluation.verifying import sign as sign_folder
-from dpdist.publish.minisign import PublicKey, SecretKey, SignatureError
+
+if TYPE_CHECKING:
+    from dpdist.publish.minisign import PublicKey
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A public folder, or the workspace that holds it.")]
 
@@ -24,13 +25,16 @@ def verify(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False,
 ) -> None:
     """Name every file of a release that was changed, is missing or was added: 0 if it is whole, else 1."""
+    from dpdist.evaluation.verifying import problems, public_of
 
     def act() -> None:
-        wrong = problems(public_of(folder), None if key is None else _public(key))
+        public = public_of(folder)
+        wrong = problems(public, None if key is None else _public(key))
+        which = {} if wrong else _which(public)
         if as_json:
-            print(json.dumps({"whole": not wrong, "problems": wrong}, indent=2))
+            print(json.dumps({"whole": not wrong, "problems": wrong, **which}, indent=2))
         else:
-            for line in wrong or [f"whole: {public_of(folder)}"]:
+            for line in wrong or [f"whole: {public}", *_corrects(which)]:
                 out.print(line, markup=False)
         if wrong:
             raise typer.Exit(1)
@@ -38,11 +42,30 @@ def verify(
     guarded(act)
 
 
+def _which(public: Path) -> dict[str, Any]:
+    """The release's id, and of a correction its version and the id of the release that it corrects."""
+    from dpdist.core.public_files import MANIFEST, read_object
+
+    manifest = read_object(public, MANIFEST)
+    correction = manifest["job"].get("correction") or {"version": 1}
+    which = {"release": manifest["release"], "version": correction["version"]}
+    return which | ({"corrects": correction["of"]} if "of" in correction else {})
+
+
+def _corrects(which: Mapping[str, Any]) -> list[str]:
+    if "corrects" not in which:
+        return []
+    return [f"release {which['release']} is version {which['version']}, and corrects release {which['corrects']}"]
+
+
 def sign(
     folder: Folder,
     key: Annotated[Path, typer.Option("--key", help="File of a secret key that `dpdist keygen` or minisign -W wrote.")],
 ) -> None:
     """Sign a whole release: writes manifest.json.minisig, which minisign can check too."""
+    from dpdist.evaluation.verifying import public_of
+    from dpdist.evaluation.verifying import sign as sign_folder
+    from dpdist.publish.minisign import SecretKey
 
     def act() -> None:
         own = SecretKey.read(key)
@@ -56,6 +79,7 @@ def keygen(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Of the secret key; FILE.pub holds the public one.")],
 ) -> None:
     """Make a pair of keys, in minisign's files. Guard the secret one: its owner's mode is all that does."""
+    from dpdist.publish.minisign import SecretKey
 
     def act() -> None:
         public = file.with_name(f"{file.name}.pub")
@@ -71,6 +95,8 @@ def keygen(
 
 def _public(key: str) -> PublicKey:
     """From a file, or the key itself."""
+    from dpdist.publish.minisign import PublicKey, SignatureError
+
     path = Path(key)
     try:
         return PublicKey.parse(path.read_text(encoding="utf-8") if path.is_file() else key)

@@ -37,6 +37,18 @@ class DpdistError(Exception):
     """Base of every error that dpdist raises on purpose; `exit_code` is the command's.
 
     A copy that another process gets has the attributes and the text of the first: `__init__` is not run again.
+
+    Parameters
+    ----------
+    text : of the error. It never holds a confidential value.
+
+    Example
+    -------
+    >>> try:
+    ...     dpdist.open_release("nowhere")
+    ... except dpdist.DpdistError as error:
+    ...     print(type(error).__name__, error.exit_code)
+    WorkspaceError 1
     """
 
     exit_code = 1
@@ -71,19 +83,58 @@ class ProblemsError(DpdistError):
 
 
 class JobError(ProblemsError):
-    """The job file cannot be used."""
+    """The job file cannot be used.
+
+    Parameters
+    ----------
+    source, problems : the file, or what stands in its place; and every `Problem` in it.
+
+    Example
+    -------
+    >>> try:
+    ...     dpdist.parse_job("dataset: example")
+    ... except dpdist.JobError as error:
+    ...     print(error.problems[0].where, "-", error.problems[0].found)
+    period - missing key
+    """
 
     subject = "job"
 
 
 class StudyError(ProblemsError):
-    """The study file cannot be used."""
+    """The study file cannot be used.
+
+    Parameters
+    ----------
+    source, problems : the file, or what stands in its place; and every `Problem` in it.
+
+    Example
+    -------
+    >>> try:
+    ...     dpdist.parse_study("kind: survey")
+    ... except dpdist.StudyError as error:
+    ...     print(error.problems[0].found)
+    no kind of study 'survey'
+    """
 
     subject = "study"
 
 
 class DataError(ProblemsError):
-    """The confidential file does not fit the job; raised before any budget is spent."""
+    """The confidential file does not fit the job; raised before any budget is spent.
+
+    Parameters
+    ----------
+    source, problems : the file, or what stands in its place; and every `Problem` in it.
+
+    Example
+    -------
+    >>> try:
+    ...     dpdist.validate("doctorates", input="nowhere.parquet")
+    ... except dpdist.DataError as error:
+    ...     print(error.problems[0].found)
+    no such file
+    """
 
     subject = "data"
 
@@ -94,7 +145,20 @@ class DataError(ProblemsError):
 
 
 class AnalysisError(DpdistError):
-    """An analysis of synthetic sets that the release does not allow, or that gives no estimate."""
+    """An analysis of synthetic sets that the release does not allow, or that gives no estimate.
+
+    Parameters
+    ----------
+    found, allowed, remedy : in words; attributes of these names have them.
+
+    Example
+    -------
+    >>> try:
+    ...     dpdist.open_release("doctorates-2017").combine("height")
+    ... except dpdist.AnalysisError as error:
+    ...     print(error.found)
+    no numeric column 'height'
+    """
 
     def __init__(self, found: str, allowed: str, remedy: str):
         self.found, self.allowed, self.remedy = found, allowed, remedy
@@ -102,7 +166,17 @@ class AnalysisError(DpdistError):
 
 
 class FitError(DpdistError):
-    """A stratum's posterior does not exist or its bound could not be brought under the target."""
+    """A stratum's posterior does not exist or its bound could not be brought under the target.
+
+    Parameters
+    ----------
+    stratum, reason, remedy : its label, and in words.
+
+    Example
+    -------
+    >>> dpdist.FitError("biology", "too few records", "pool strata").stratum
+    'biology'
+    """
 
     def __init__(self, stratum: str, reason: str, remedy: str):
         self.stratum, self.reason, self.remedy = stratum, reason, remedy
@@ -110,7 +184,17 @@ class FitError(DpdistError):
 
 
 class NotAccepted(DpdistError):
-    """A gate that the job chose is not met: nothing is published, and what was measured under noise may be known."""
+    """A gate that the job chose is not met: nothing is published, and what was measured under noise may be known.
+
+    Parameters
+    ----------
+    measured, limits : of every gate, in words.
+
+    Example
+    -------
+    >>> dpdist.NotAccepted("fit .4", "fit .3").measured
+    'fit .4'
+    """
 
     def __init__(self, measured: str, limits: str):
         self.measured, self.limits = measured, limits
@@ -135,7 +219,21 @@ class ClusterError(DpdistError):
 
 
 class WorkspaceError(DpdistError):
-    """The workspace cannot be used: another job's, in use, damaged, or not writable."""
+    """The workspace cannot be used: another job's, in use, damaged, or not writable.
+
+    Parameters
+    ----------
+    path, found, remedy : which, and what is wrong, in words.
+    exit_code : of the command.
+
+    Example
+    -------
+    >>> try:
+    ...     dpdist.open_release("nowhere")
+    ... except dpdist.WorkspaceError as error:
+    ...     print(error.path)
+    nowhere
+    """
 
     def __init__(self, path: str, found: str, remedy: str, exit_code: int = 1):
         self.path, self.found, self.remedy = path, found, remedy
@@ -152,7 +250,18 @@ class LedgerError(DpdistError):
 
 
 class BudgetRefused(DpdistError):
-    """A release would cost more than its dataset's limits leave, or a cost that no limit covers; nothing was spent."""
+    """A release would cost more than its dataset's limits leave, or a cost that no limit covers; nothing was spent.
+
+    Parameters
+    ----------
+    dataset : whose limits they are.
+    found, allowed, remedy : in words.
+
+    Example
+    -------
+    >>> dpdist.BudgetRefused("doctorates", "12 in all", "10 in all", "ask for less").exit_code
+    3
+    """
 
     exit_code = 3
 

@@ -115,10 +115,7 @@ class Frame:
 
     def below(self, least: int, by: Sequence[str] | None = None) -> SmallCounts:
         """Counts of at least one record that are below `least`; `by`: counts by these columns alone."""
-        count = self.count
-        if by is not None:
-            codes = np.column_stack([self.codes[name] for name in by])
-            count = np.bincount(np.unique(codes, axis=0, return_inverse=True)[1].reshape(-1), weights=count)
+        count = self.count if by is None else np.bincount(self.group(by)[0], weights=self.count)
         met = count[count > 0]
         return SmallCounts(int((met < least).sum()), int((met == 1).sum()), len(met))
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
-import numpy as np
-
 from dpdist.core.confidential import Confidential
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Records
 from dpdist.engine.protocol import BlockRecorder, Carry, Columns, Noise, Pass, Sample
 from dpdist.engine.rounds import drive, visit_blocks
 from dpdist.models.protocol import StratumModel
+from dpdist.privacy.simulated_noise import simulated_noise
 from dpdist.sampling.protocol import Sampler
 
 T = TypeVar("T")
@@ -72,18 +71,9 @@ def fresh_noise(request: Noise) -> Floats:
 
 
 def noise_of(key: Key) -> Callable[[Noise], Floats]:
-    """Noise of the law that is asked for, keyed: never for a release, whose noise nobody can draw again.
-
-    The discrete Laplace law is the difference of two geometric variables. The discrete Gaussian law is a normal variable
-    rounded to a whole number, which has its shape where σ is above 1.
-    """
+    """Noise of the law that is asked for, keyed: never for a release, whose noise nobody can draw again."""
 
     def noise(request: Noise) -> Floats:
-        rng = key.generator("noise", set=request.set)
-        if request.law == "gaussian":
-            return np.rint(rng.normal(0.0, float(request.scale), request.size))
-        stop = -np.expm1(-1.0 / float(request.scale))
-        one, two = rng.geometric(stop, (2, request.size))
-        return np.asarray(one - two, dtype=np.float64)
+        return simulated_noise(request.law, request.scale, request.size, key.generator("noise", set=request.set))
 
     return noise

@@ -10,48 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_array, diags_array
-from scipy.special import stdtrit
 
 from dpdist.core.records import TOTAL, Floats, Ints
 from dpdist.core.table_cells import Cells
+from dpdist.estimation.quantiles import quantiles, woodruff
+from dpdist.estimation.unit_sums import Sum, Units, each_of, total_of
 from dpdist.estimation.variance import Stage, stratified
 from dpdist.job import Statistic
-
-ENTRIES = 4_000_000
-"""Values of units in cells, over draws, that are held at a time."""
-NOMINAL = 0.95
-"""One-sided level of a quantile's limits."""
-HALVINGS = 52
-ROUNDING = 1e-12
-LARGEST_VALUE = 1e300
-
-Below = Callable[[int, Ints, Floats], Floats]
-"""Of an outcome by its number: what pairs of a unit and a value add of weight at or below the value, (draw, pair)."""
-
-
-@dataclass(frozen=True)
-class Units:
-    """Weights (draw, unit) and products of the outcomes with them, under `times` (unit,) of each."""
-
-    times: Floats
-    weight: Floats
-    products: Sequence[Floats]
-    below: Below | None = None
-    outcomes: Sequence[Floats] | None = None
-    """Of records."""
-
-
-class Sum(NamedTuple):
-    """A sum over the units of cells: `values` (draw, unit), or the weight at or below `cut` (cell,) of an outcome."""
-
-    inside: csr_array
-    values: Floats
-    outcome: int = 0
-    cut: Floats | None = None
 
 
 @dataclass(frozen=True)
@@ -73,9 +41,9 @@ class Figures:
         """The statistic, (draw, cell); of a quantile its linearised form about 0."""
         above, below = self._sums(units)
         with np.errstate(divide="ignore", invalid="ignore"):
-            found = _total(above, units)
+            found = total_of(above, units)
             if below is not None:
-                found = found / _total(below, units)
+                found = found / total_of(below, units)
             if self.base.name == "proportion" and self.base.above is not None:
                 found = 1.0 - found
             if self.slope is not None:
@@ -86,11 +54,11 @@ class Figures:
         """What a unit adds to the linearised form, once, under the first draw, (cell, unit)."""
         above, below = self._sums(units)
         with np.errstate(divide="ignore", invalid="ignore"):
-            made = _each(above, units)
+            made = each_of(above, units)
             if below is not None:
-                total = _total(below, units)[0]
-                ratio = np.nan_to_num(_total(above, units)[0] / total)
-                made = diags_array(np.nan_to_num(1.0 / total)) @ (made - diags_array(ratio) @ _each(below, units))
+                total = total_of(below, units)[0]
+                ratio = np.nan_to_num(total_of(above, units)[0] / total)
+                made = diags_array(np.nan_to_num(1.0 / total)) @ (made - diags_array(ratio) @ each_of(below, units))
             if self.base.name == "proportion" and self.base.above is not None:
                 made = -made
             if self.slope is not None:
@@ -159,29 +127,6 @@ def asked(statistic: Statistic, cells: Cells, outcomes: tuple[str, ...]) -> Figu
     return Figures(statistic, cells, outcomes, None if above is None else np.full(len(cells), above))
 
 
-class Ends(NamedTuple):
-    """Limits of a quantile, its standard error, and the slope of the distribution function between them, (cell,) each."""
-
-    lower: Floats
-    upper: Floats
-    error: Floats
-    slope: Floats
-
-
-def woodruff(quantile: Callable[[Floats], Floats], level: float, error: Floats, df: float) -> Ends:
-    """From the standard error (cell,) of the share of weight below a quantile; `quantile` gives those of other levels.
-
-    NaN where that error is not known, or where the limits leave an outcome without bounds.
-    """
-    critical = float(stdtrit(df, NOMINAL))
-    lower, upper = (quantile(level + sign * critical * np.nan_to_num(error)) for sign in (-1.0, 1.0))
-    known = np.isfinite(error) & np.isfinite(lower) & np.isfinite(upper)
-    lower, upper = (np.where(known, each, np.nan) for each in (lower, upper))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        reach = (upper - lower) / (2.0 * critical)
-        return Ends(lower, upper, reach, error / reach)
-
-
 def across(cells: Cells, columns: Sequence[str]) -> csr_array:
     """The 0/1 matrix (cell, frame row) of what all levels of some columns hold, the others' as in the cell."""
     places = {cells.by.index(name) for name in columns}
@@ -192,86 +137,6 @@ def across(cells: Cells, columns: Sequence[str]) -> csr_array:
     base = np.flatnonzero(whole)
     held = csr_array((np.ones(len(base)), (group[base], base)), shape=(len(number), len(cells))) @ cells.membership
     return csr_array(csr_array(held)[group])
-
-
-def _total(of: Sum, units: Units) -> Floats:
-    """(draw, cell)."""
-    if of.cut is None:
-        return np.asarray((of.inside @ (units.times * of.values).T).T)
-    return _below(of.inside, units, of.outcome, of.cut)
-
-
-def _each(of: Sum, units: Units) -> csr_array:
-    """What a unit adds once, under the first draw, (cell, unit)."""
-    made = of.inside.copy()
-    if of.cut is None:
-        made.data = of.values[0, made.indices]
-    else:
-        assert units.below is not None
-        made.data = units.below(of.outcome, made.indices.astype(np.int64), np.repeat(of.cut, np.diff(made.indptr)))[0]
-    return made
-
-
-def _below(inside: csr_array, units: Units, outcome: int, cut: Floats) -> Floats:
-    """Weight at or below `cut` (cell,), (draw, cell); cells by the batch."""
-    assert units.below is not None
-    draws, sizes = len(units.weight), np.diff(inside.indptr)
-    found = np.zeros((draws, len(cut)))
-    batch = np.cumsum(sizes * draws) // ENTRIES
-    for number in np.unique(batch):
-        own = np.flatnonzero(batch == number)
-        part = csr_array(inside[own])
-        row, value = part.indices.astype(np.int64), np.repeat(cut[own], np.diff(part.indptr))
-        each = units.times[row] * units.below(outcome, row, value)
-        ends = np.concatenate([np.zeros((draws, 1)), np.cumsum(each, axis=1)], axis=1)
-        found[:, own] = np.diff(ends[:, part.indptr], axis=1)
-    return found
-
-
-def quantiles(cells: Cells, units: Units, outcome: int, level: Floats, bounds: tuple[float, float]) -> Floats:
-    """The least value with at least a share `level` (cell,) of the weight at or below it, (cell,), under the first draw.
-
-    NaN in a cell without weight; a share of 0 or 1 and more has the bounds themselves.
-    """
-    weight = _total(Sum(cells.membership, units.weight), units)[0]
-    found = _sorted(cells, units, outcome, level) if units.outcomes is not None else np.empty(0)
-    if units.outcomes is None:
-        low, found = (np.full(len(cells), end) for end in _ends(cells, units, outcome, level, bounds))
-        for _ in range(HALVINGS):
-            middle = (low + found) / 2.0
-            reached = _below(cells.membership, units, outcome, middle)[0] >= level * weight * (1.0 - ROUNDING)
-            low, found = np.where(reached, low, middle), np.where(reached, middle, found)
-    held = np.where(level <= 0, bounds[0], np.where(level >= 1, bounds[1], found))
-    return np.where(weight > 0, held, np.nan)
-
-
-def _sorted(cells: Cells, units: Units, outcome: int, level: Floats) -> Floats:
-    """Quantiles of records, (cell,)."""
-    assert units.outcomes is not None
-    values, weight, inside = units.outcomes[outcome], units.weight[0], cells.membership
-    found = np.full(len(cells), np.nan)
-    for cell in range(len(cells)):
-        own = inside.indices[inside.indptr[cell] : inside.indptr[cell + 1]]
-        if len(own):
-            own = own[np.argsort(values[own], kind="stable")]
-            reached = np.cumsum(weight[own])
-            at = np.searchsorted(reached, level[cell] * reached[-1] * (1.0 - ROUNDING))
-            found[cell] = values[own[min(int(at), len(own) - 1)]]
-    return found
-
-
-def _ends(cells: Cells, one: Units, outcome: int, level: Floats, bounds: tuple[float, float]) -> tuple[float, float]:
-    """Finite ends that hold every quantile: the bounds, or powers of 2 where there are none."""
-    low, high = bounds
-    size = 1.0
-    while not np.isfinite([low, high]).all() and size < LARGEST_VALUE:
-        weight = _total(Sum(cells.membership, one.weight), one)[0]
-        under, over = (_below(cells.membership, one, outcome, np.full(len(cells), end))[0] for end in (-size, size))
-        inside = (level <= 0) | (level >= 1) | ((under < level * weight) & (over >= level * weight)) | ~(weight > 0)
-        if inside.all():
-            break
-        size *= 2.0
-    return (low if np.isfinite(low) else -size), (high if np.isfinite(high) else size)
 
 
 def variance(

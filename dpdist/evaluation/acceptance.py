@@ -11,6 +11,8 @@ record moves a gate by at most 1 unit, whatever the adjacency, given the release
 2. An error is divided by a released scale; `unit` is the largest length over its scale, of all cells.
 3. |·| and every order statistic are 1-Lipschitz in the largest change of their arguments.
 4. Rounding down to multiples of unit/2^20 adds at most one of these: hence SENSITIVITY.
+5. A cell without a published figure, or with one of 0, is an error beyond every limit. Which these are follows from the
+   release, so 1 to 4 hold for the others.
 
 Discrete Laplace noise of scale SENSITIVITY/ε on each of the gates' values then costs ε a gate, beside the release's own
 (adaptive composition: the values are of the records and of the release). Whether it is published follows from noisy values.
@@ -23,19 +25,22 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from fractions import Fraction
+from importlib.metadata import version
 from math import ceil
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from dpdist.core.digests import digest
 from dpdist.core.errors import NotAccepted
 from dpdist.core.files import write_json
 from dpdist.core.records import Floats, Frame, Records
 from dpdist.core.table_cells import cross
+from dpdist.engine.in_memory import fresh_noise
+from dpdist.engine.protocol import Noise
 from dpdist.job import Gate, Job, Statistic, Table, budget_text
 from dpdist.mechanisms.laplace_cells.sensitivity import UNIT, CellBounds
-from dpdist.privacy.noise import whole_laplace
 from dpdist.privacy.units import record_epsilon
 from dpdist.storage.noise_once import drawn_once
 from dpdist.storage.workspace import Workspace
@@ -63,20 +68,30 @@ class Measured:
     """A gate's result as it is published."""
 
     gate: str
-    measured: float
+    measured: float | None
+    """None: beyond every limit, for too many cells have no figure."""
     noise_sd: float
     limit: float
     figures: int
-    """Over which it was taken; those without an estimate or an interval are left out."""
+    """Cells over which it was taken."""
     accepted: bool
+    without_figure: int = 0
+    """Of these cells, those without a figure or with one of 0."""
 
 
-def gate_noise(space: Workspace, job: Job) -> Floats:
-    """The gates' noise in whole units, (gate,), drawn once. It must be drawn before any noise of the release is sealed."""
+def gate_noise(space: Workspace, job: Job, sums: Mapping[str, Floats]) -> Floats:
+    """The gates' noise in whole units, (gate,), drawn once, bound to what is measured and to the records' `sums`.
+
+    It must be drawn before any noise of the release is sealed. Raises `WorkspaceError` where it was kept for others.
+    """
     assert job.accept is not None
-    scale, number = noise_scale(job), len(job.accept.gates)
-    facts = {"law": "discrete Laplace", "scale": str(scale), "gates": str(number)}
-    return drawn_once(space, space.noise("accept", 0, 0), facts, lambda: whole_laplace(scale, number))
+    gates = [[gate.measure, gate.of.text, gate.limit] for gate in job.accept.gates]
+    tables = [[table.name, table.by, table.margins] for table in _gated_tables(job)]
+    query = digest({"gates": gates, "tables": tables, "bounds": bounds_of(job), "sensitivity": SENSITIVITY})
+    request = Noise(noise_scale(job), len(gates), 0, "laplace", query, digest(dict(sums)))
+    said = request._asdict() | {name: version(name) for name in ("dpdist", "opendp")}
+    facts = {name: str(value) for name, value in said.items() if name != "set"}
+    return drawn_once(space, space.noise("accept", 0, 0), facts, lambda: fresh_noise(request))
 
 
 def noise_scale(job: Job) -> Fraction:
@@ -89,17 +104,16 @@ def measure(
     space: Workspace,
     job: Job,
     frame: Frame,
-    records: Iterable[Records],
+    sums: Mapping[str, Floats],
     published: Mapping[str, pd.DataFrame],
     noise: Floats,
 ) -> list[Measured]:
     """Every gate's noisy value, measured once; `published` are the release's tables by name."""
     kept = space.confidential / f"{ACCEPTED}.json"
     if not space.finished(ACCEPTED):
-        sums = bounded_sums(job, frame, records)
         assert job.accept is not None
         found = [
-            _measured(job, gate, frame, sums, published, eta) for gate, eta in zip(job.accept.gates, noise, strict=True)
+            gate_value(job, gate, frame, sums, published, eta) for gate, eta in zip(job.accept.gates, noise, strict=True)
         ]
         write_json(kept, [asdict(each) for each in found])
         space.mark(ACCEPTED, [kept])
@@ -110,25 +124,42 @@ def measure(
 def refuse_unmet(measured: Iterable[Measured]) -> None:
     """Raises `NotAccepted` where a gate is not met; its message holds the noisy values alone, which ε covers."""
     if unmet := [each for each in measured if not each.accepted]:
-        found = "; ".join(f"{each.gate}: {each.measured:.3g} (noise sd {each.noise_sd:.2g})" for each in unmet)
-        raise NotAccepted(found, "; ".join(f"{each.gate}: at most {each.limit:g}" for each in unmet))
+        raise NotAccepted(
+            "; ".join(map(_beyond, unmet)), "; ".join(f"{each.gate}: at most {each.limit:g}" for each in unmet)
+        )
+
+
+def _beyond(each: Measured) -> str:
+    if each.measured is not None:
+        return f"{each.gate}: {each.measured:.3g} (noise sd {each.noise_sd:.2g})"
+    verb = "has" if each.without_figure == 1 else "have"
+    return (
+        f"{each.gate}: beyond every limit, for {each.without_figure} of {each.figures} cells {verb} no figure, or one of 0"
+    )
 
 
 IN_WORDS = (
-    "before anything was published, these gates were measured under noise at a part of ε, and all of them were met. The "
-    "gates' answer is inside ε; runs in other workspaces, and a later decision to withhold, are not. `measured` is the "
-    "noisy value: of the largest and the median the error as a share of the published figure, of coverage the distance, "
-    "in half widths of the published interval, that the wanted share of direct figures does not exceed. Gates were "
-    "measured on `tables`: any other table, also one added later, was not gated"
+    "Before anything was published, these gates were measured under noise at a part of ε, and all of them were met. The "
+    "gates' answer is inside ε; runs in other workspaces, and a later decision to withhold, are not. Here `measured` is "
+    "the noisy value. Of the largest and the median it is the error as a share of the published figure. Of coverage it is "
+    "the distance, in half widths of the published interval, that the wanted share of direct figures does not exceed. A "
+    "cell without a published figure, or with one of 0, counts as an error beyond every limit: `figures` has it, and "
+    "`without_figure` says how many there are. Gates were measured on `tables`: any other table, also one added later, "
+    "was not gated."
 )
 
 
 def described(job: Job, measured: Iterable[Measured]) -> dict[str, Any]:
     """What a statement says of gates that are met."""
     assert job.accept is not None
-    tables = [table.name for table in job.tables if table.name in job.accept.tables or not job.accept.tables]
+    tables = [table.name for table in _gated_tables(job)]
     own = {"in_words": IN_WORDS, "epsilon": budget_text(job.accept.epsilon), "tables": tables}
     return own | {"gates": [asdict(each) for each in measured]}
+
+
+def _gated_tables(job: Job) -> list[Table]:
+    assert job.accept is not None
+    return [table for table in job.tables if table.name in job.accept.tables or not job.accept.tables]
 
 
 def bounded_sums(job: Job, frame: Frame, records: Iterable[Records]) -> dict[str, Floats]:
@@ -147,28 +178,28 @@ def bounds_of(job: Job) -> dict[str, CellBounds]:
     return {name: CellBounds(most, *(column.bounds or (0.0, 1.0))) for name, column in job.outcome_columns.items()}
 
 
-def _measured(
+def gate_value(
     job: Job, gate: Gate, frame: Frame, sums: Mapping[str, Floats], published: Mapping[str, pd.DataFrame], eta: float
 ) -> Measured:
+    """One gate's value under noise of `eta` whole units, beside its limit."""
     outcome = gate.of.variable or job.outcomes[0]
-    assert job.accept is not None
     errors, lengths = list[Floats](), list[Floats]()
-    for table in job.tables:
-        if table.name in job.accept.tables or not job.accept.tables:
-            cells = cross(frame, table.by, table.margins)
-            figures = _figures(gate, table, published[table.name])
-            own = scaled_errors(gate.of, bounds_of(job)[outcome], cells.membership @ sums[outcome], figures)
-            errors, lengths = [*errors, own[0]], [*lengths, own[1]]
+    for table in _gated_tables(job):
+        cells = cross(frame, table.by, table.margins)
+        figures = _figures(gate, table, published[table.name])
+        own = scaled_errors(gate.of, bounds_of(job)[outcome], cells.membership @ sums[outcome], figures)
+        errors, lengths = [*errors, own[0]], [*lengths, own[1]]
     value, length = np.concatenate(errors), np.concatenate(lengths)
     usable = np.isfinite(value) & np.isfinite(length)
+    every, gaps = len(value), int((~usable).sum())
     share = {"largest": 1.0, "median": HALF, "coverage": gate.limit}[gate.measure]
     limit = 1.0 if gate.measure == "coverage" else gate.limit
-    if not usable.any():
-        return Measured(gate.text, float("1e300"), 0.0, limit, 0, False)
-    unit = float(length[usable].max())
-    noisy = (order_statistic(value[usable], unit, share) + eta) * unit / UNIT
+    unit = float(length[usable].max(initial=0.0))
     sd = float(np.sqrt(2.0) * float(noise_scale(job)) * unit / UNIT)
-    return Measured(gate.text, float(noisy), sd, limit, int(usable.sum()), bool(noisy <= limit))
+    if ceil(share * every) > every - gaps:
+        return Measured(gate.text, None, sd, limit, every, False, gaps)
+    noisy = (order_statistic(np.where(usable, value, np.inf), unit, share) + eta) * unit / UNIT
+    return Measured(gate.text, float(noisy), sd, limit, every, bool(noisy <= limit), gaps)
 
 
 def order_statistic(values: Floats, unit: float, share: float) -> float:

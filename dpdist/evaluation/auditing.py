@@ -64,7 +64,7 @@ def bound_from_outside(workspace: str | Path, runs: int, listener: Listener = si
     Columns and errors are those of `lower_bounds.black_box`. Nothing of these draws is published.
     """
     with Workspace.opened(workspace) as space, private(), threadpool_limits(1):
-        _refuse_unfinished(space)
+        refuse_unfinished(space)
         return black_box(space, runs, listener)
 
 
@@ -83,7 +83,7 @@ def refuse_losses(workspace: str | Path, audited: Confidential[pd.DataFrame]) ->
         )
 
 
-def _refuse_unfinished(space: Workspace) -> None:
+def refuse_unfinished(space: Workspace) -> None:
     """Raises `WorkspaceError` unless a release and its confidential folder are there."""
     needed = (space.newest / MANIFEST, space.confidential / "strata.parquet", space.key)
     if not all(space.store.take(path) for path in needed):
@@ -92,7 +92,7 @@ def _refuse_unfinished(space: Workspace) -> None:
 
 def _audited(space: Workspace, records: int, all_rules: bool, listener: Listener) -> Confidential[pd.DataFrame]:
     workspace, bounds = space.place, space.confidential / "bounds.parquet"
-    _refuse_unfinished(space)
+    refuse_unfinished(space)
     strata = read_table(space.confidential / "strata.parquet").to_pandas()
     fits = {name: open_fit(space, Key.read(space.key), name) for name in strata["fit"].unique()}
     job = next(iter(fits.values())).job

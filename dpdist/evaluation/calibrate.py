@@ -35,7 +35,8 @@ from dpdist.models.protocol import Draws, Improper, Presampled, StratumModel, Sy
 from dpdist.privacy.weight_search import NotReached
 from dpdist.runtime.reference import learned_from
 from dpdist.sampling import Sampler, Unconverged, check, completed, prepare, reference_sampler, sampler_of
-from dpdist.survey.prepare import place, take_census
+from dpdist.survey.census import take_census
+from dpdist.survey.placement import place
 from dpdist.survey.same_file import content
 from dpdist.survey.source import open_source
 
@@ -65,8 +66,30 @@ def calibrate(
 ) -> Calibration:
     """Tune the job's mechanism on its reference and write what was found; the input is never opened.
 
-    `reference` and its `period` serve a job that fixes nothing on a reference, or stand in for the job's own. Raises
-    `JobError` where nothing can be tuned or nothing meets the target, `DataError` for a reference that does not fit.
+    Parameters
+    ----------
+    job : whose mechanism is tuned.
+    out : the file to write; later jobs name it under `calibration`.
+    reference : a public file in place of the job's own reference.
+    measure : the utility that is tuned.
+    replicates : draws of the mechanism a try and stratum.
+    listener : is told of progress.
+    period : of the reference, where the job does not state it.
+
+    Returns
+    -------
+    What was found, as the file has it.
+
+    Raises
+    ------
+    JobError : nothing can be tuned, or nothing meets the target.
+    DataError : the reference does not fit the job.
+
+    Example
+    -------
+    >>> job = dpdist.load_job("histogram.yaml")
+    >>> dpdist.calibrate(job, "tuned.yaml", "earlier.parquet", period="2015").period
+    '2015'
     """
     knobs = knobs_of(job)
     if len(job.outcomes) > 1:
@@ -80,7 +103,7 @@ def calibrate(
         raise JobError(job.dataset, [Problem("mechanism", found, allowed, "run the job as it is")])
     period, path = _reference(job, reference, period)
     _check_out(job, Path(out))
-    source = open_source(job, path, job.reference)
+    source = open_source(job, path, job.reference.written if job.reference is not None else None)
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder, threadpool_limits(1):
         with stage(listener, "check records", source.rows) as tick:
             census = take_census(job.by_record, source, tick)
@@ -117,7 +140,7 @@ def calibrate(
 def _reference(job: Job, path: str | Path | None, period: str | None) -> tuple[str, str | Path]:
     """Period and path of what is tuned on. Raises `JobError` where there is none, or it is the job's own period."""
     said = job.reference
-    chosen = path if path is not None else said.path if said is not None else None
+    chosen = path if path is not None else said.file if said is not None else None
     remedy = "give reference: {path: …, period: …} in the job, or --reference FILE --period PERIOD"
     if chosen is None:
         raise JobError(job.dataset, [Problem("reference", "no reference", "a public file of an earlier period", remedy)])

@@ -81,15 +81,7 @@ def compare(
     estimates = {name: each.estimates(each.found, frame, cells) for name, each in yardsticks.items()}
     given = {name: each.errors_given_sizes(frame, cells, job.sizes_secret) for name, each in yardsticks.items()}
     clipped = {name: each.estimates(each.seen, frame, cells) for name, each in yardsticks.items()}
-    columns: dict[str, Mapping[str, Mapping[StatisticName, Floats]]] = {}
-    for how in job.compare:
-        if fits is not None and how in FITTED:
-            columns[how] = {outcomes[0]: fits.figures(how, "parameters", cells)}
-            columns[f"{how}_records"] = {outcomes[0]: fits.figures(how, "records", cells)}
-        elif others is not None and how in REFERRED:
-            columns[how] = {outcomes[0]: others.figures(how, cells)}
-        else:
-            columns[how] = _noised(job, said, frame, cells, yardsticks, clipped, how, key)
+    columns = _comparators(job, said, frame, cells, yardsticks, clipped, key, others, fits)
     notes = {
         f"{how}_note": fits.notes(cells) if fits is not None and how in FITTED else guarantee_of(job, how)
         for how in job.compare
@@ -120,6 +112,30 @@ def compare(
         rows["truth"] = np.nan if true is None else true[statistic.name]
         frames.append(rows)
     return _with_errors(pd.concat(frames, ignore_index=True), job, list(columns))
+
+
+def _comparators(
+    job: Job,
+    table: Table,
+    frame: Frame,
+    cells: Cells,
+    yardsticks: Mapping[str, Yardstick],
+    clipped: Mapping[str, Mapping[StatisticName, Estimate]],
+    key: Key,
+    others: ReferenceBaselines | None,
+    fits: Fitted | None,
+) -> dict[str, Mapping[str, Mapping[StatisticName, Floats]]]:
+    """Figures of the mechanisms that the job compares with, by column and outcome."""
+    columns: dict[str, Mapping[str, Mapping[StatisticName, Floats]]] = {}
+    for how in job.compare:
+        if fits is not None and how in FITTED:
+            columns[how] = {job.outcomes[0]: fits.figures(how, "parameters", cells)}
+            columns[f"{how}_records"] = {job.outcomes[0]: fits.figures(how, "records", cells)}
+        elif others is not None and how in REFERRED:
+            columns[how] = {job.outcomes[0]: others.figures(how, cells)}
+        else:
+            columns[how] = _noised(job, table, frame, cells, yardsticks, clipped, how, key)
+    return columns
 
 
 def _published(published: pd.DataFrame, statistic: Statistic) -> dict[str, Floats | float]:

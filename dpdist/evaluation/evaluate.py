@@ -24,7 +24,8 @@ from dpdist.runtime.plan import Plan
 from dpdist.storage.paths import SCRATCH
 from dpdist.storage.tables import each_block, write_table
 from dpdist.storage.workspace import Workspace
-from dpdist.survey.prepare import design_of, records_as_they_came, replicate_sums
+from dpdist.survey.census import design_of
+from dpdist.survey.placement import records_as_they_came, replicate_sums
 
 
 def evaluate(space: Workspace, plan: Plan, key: Key, listener: Listener) -> None:

@@ -12,7 +12,8 @@ from dpdist.core.records import Codes, Floats, Frame, Ints, Records
 from dpdist.core.table_cells import Cells
 from dpdist.estimation.direct import Design
 from dpdist.estimation.estimators import Estimate, stratum_sizes
-from dpdist.estimation.linear import Figures, Units, asked, variance
+from dpdist.estimation.linear import Figures, asked, variance
+from dpdist.estimation.unit_sums import Units
 from dpdist.estimation.variance import Stage
 from dpdist.job import Job, Statistic
 

@@ -7,6 +7,7 @@ by the records, which is in no ε: the statement of such a release says so.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -17,8 +18,9 @@ from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import private, shared, write_json, write_text
 from dpdist.core.printable import control
 from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT, read_object
+from dpdist.estimation.frame_table import read_job
 from dpdist.evaluation.verifying import refuse_unverified
-from dpdist.publish.folder import publishing, swap_in
+from dpdist.publish.folder import aside, publishing, swap_in
 from dpdist.publish.minisign import PublicKey, SecretKey, SignatureError
 from dpdist.storage.workspace import Workspace
 
@@ -38,13 +40,16 @@ def approve(workspace: str | Path, key: SecretKey, reason: str) -> str:
 
     Raises
     ------
-    WorkspaceError : nothing is held, it is not as it was made, it repeats another run's draws, or there is no reason.
+    WorkspaceError : nothing is held, it is not as it was made, it repeats another run's draws, there is no reason, or the
+        job lists keys and this is none of them. The same command ends one that was killed.
     """
-    with _held(workspace, reason) as (space, said):
-        comment = " ".join(f"{name}:{said[name]}" for name in ("dataset", "period", "release"))
-        signature = key.sign((space.held / MANIFEST).read_bytes(), f"{comment} approved")
-        own = {"key": key.public.text.splitlines()[-1], "signature": signature}
-        _decide(space, said["release"], "approved", reason, **own)
+    name = key.public.text.splitlines()[-1]
+    with _held(workspace, reason, name) as (space, said):
+        if _published(space) is None:
+            _refuse_unlisted(space, name)
+            comment = " ".join(f"{each}:{said[each]}" for each in ("dataset", "period", "release"))
+            signature = key.sign((space.held / MANIFEST).read_bytes(), f"{comment} approved")
+            _decide(space, said["release"], "approved", reason, key=name, signature=signature)
         publish_approved(space)
         return space.shown(space.public) if not space.store.shared else str(space.public)
 
@@ -56,21 +61,40 @@ def refuse(workspace: str | Path, reason: str) -> None:
 
 
 @contextmanager
-def _held(workspace: str | Path, reason: str) -> Iterator[tuple[Workspace, dict[str, Any]]]:
-    """A held release that is as it was made, to oneself, and its manifest."""
+def _held(workspace: str | Path, reason: str, key: str | None = None) -> Iterator[tuple[Workspace, dict[str, Any]]]:
+    """A held release that is as it was made, to oneself, and its manifest.
+
+    Of an approval under this `key` that was killed when it had published, it is the release that is public by now.
+    """
     with Workspace.opened(workspace) as space:
         if not reason.strip() or len(reason) > LONGEST or control(reason):
             found = "no reason, or none of a line"
             raise WorkspaceError(space.place, found, f"say why, in one line of at most {LONGEST} characters", 2)
-        if not space.store.take(space.held / MANIFEST):
+        if not space.store.take(space.held / MANIFEST) and (key is None or _published(space) != key):
             remedy = "name the workspace of a run whose job says `approval: required`, and that nobody has approved yet"
             raise WorkspaceError(space.place, "nothing is held in it", remedy, 2)
         if space.replayed:
             found = "it repeats another run's draws, which are not for publication"
             raise WorkspaceError(space.place, found, "approve the run that it repeats", 2)
-        with space.publishing(), publishing(space.held):
-            refuse_unverified(space.held)
-            yield space, read_object(space.held, MANIFEST)
+        with space.publishing(replacing=True), publishing(space.held):
+            made = space.public if key is not None and _published(space) == key else space.held
+            refuse_unverified(made)
+            yield space, read_object(made, MANIFEST)
+
+
+def _published(space: Workspace) -> str | None:
+    """The key under which what was held is public already; None where it is not.
+
+    A kill may leave the held folder, or a part of it, beside the public one; what is held anew is another release.
+    """
+    own = [each for each in decisions(space) if each["decision"] == "approved"]
+    files = (space.public / MANIFEST, space.public / SIGNATURE)
+    if not own or not all(space.store.take(path) for path in files):
+        return None
+    manifest, signature = (path.read_bytes() for path in files)
+    held = space.held / MANIFEST
+    same = signature == str(own[-1].get("signature")).encode() and (not held.exists() or held.read_bytes() == manifest)
+    return str(own[-1].get("key")) if same else None
 
 
 def decisions(space: Workspace) -> list[dict[str, Any]]:
@@ -88,6 +112,8 @@ def _decide(space: Workspace, release: str, decision: Decision, reason: str, **m
     date = datetime.now(UTC).isoformat(timespec="seconds")
     said = {"release": release, "decision": decision, "reason": reason, "date": date, **more}
     before = decisions(space)
+    if before and {**before[-1], "date": date} == said:  # of the same command, which was killed
+        return
     with private():
         space.confidential.mkdir(exist_ok=True)
         write_json(space.decisions, [*before, said])
@@ -97,22 +123,45 @@ def _decide(space: Workspace, release: str, decision: Decision, reason: str, **m
 def publish_approved(space: Workspace) -> bool:
     """Make a held release the public one if the last decision on it approved it; True if so.
 
-    The signature that is kept with the decision must be of this very manifest: what has changed since is held again.
+    The signature that is kept with the decision must be of this very manifest: what has changed since is held again. What
+    is public is copied aside, signed and put in place whole; the held folder goes last.
     """
-    made = (space.held / MANIFEST).read_bytes()
-    release = read_object(space.held, MANIFEST)["release"]
-    own = [each for each in decisions(space) if each["release"] == release]
-    if not own or own[-1]["decision"] != "approved":
-        return False
-    try:
-        PublicKey.parse(own[-1]["key"]).check(made, own[-1]["signature"])
-    except (SignatureError, KeyError, ValueError):
-        raise space.damaged(space.decisions, "is damaged: its signature is not of the release") from None
-    write_text(space.held / SIGNATURE, own[-1]["signature"])
-    (space.held / UNFIT).unlink(missing_ok=True)
+    if _published(space) is None:
+        made = (space.held / MANIFEST).read_bytes()
+        release = read_object(space.held, MANIFEST)["release"]
+        own = [each for each in decisions(space) if each["release"] == release]
+        if not own or own[-1]["decision"] != "approved":
+            return False
+        _refuse_unlisted(space, str(own[-1].get("key")))
+        try:
+            PublicKey.parse(own[-1]["key"]).check(made, own[-1]["signature"])
+        except (SignatureError, KeyError, ValueError):
+            raise space.damaged(space.decisions, "is damaged: its signature is not of the release") from None
+        with publishing(space.public):
+            _copy_in(space.held, space.public, own[-1]["signature"])
     with publishing(space.public):
-        shared(space.held)
-        swap_in(space.held, space.public)
-    space.store.show(space.public)
+        space.store.show(space.public)
+    (space.held / MANIFEST).unlink(missing_ok=True)  # first: a folder without it is nothing that is held
+    space.store.drop([space.held / MANIFEST])
+    shutil.rmtree(space.held, ignore_errors=True)
     space.store.drop([space.held])
     return True
+
+
+def _copy_in(held: Path, public: Path, signature: str) -> None:
+    """The held folder, signed and without its mark, in the place of the public one; readable for everybody."""
+    made = aside(public)
+    shutil.rmtree(made, ignore_errors=True)
+    shutil.copytree(held, made, ignore=shutil.ignore_patterns(UNFIT))
+    write_text(made / SIGNATURE, signature)
+    shared(made)
+    swap_in(made, public)
+
+
+def _refuse_unlisted(space: Workspace, key: str) -> None:
+    """Raises `WorkspaceError` for a key that the job does not name, where it names those who may approve."""
+    listed = read_job(space.held, "released/job.json").approvers
+    if listed and key not in listed:
+        names = ", ".join(PublicKey.parse(each).name for each in listed)
+        found = f"its job does not list the key {PublicKey.parse(key).name} among those that may approve ({names})"
+        raise WorkspaceError(space.place, found, "approve it under a listed key", 2)

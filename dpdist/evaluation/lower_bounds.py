@@ -11,7 +11,7 @@ Confidential.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import exp, expm1, floor, log, log1p
 from typing import Any
@@ -24,13 +24,13 @@ from dpdist.core.confidential import Confidential
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, stage
-from dpdist.core.records import Floats, Records
+from dpdist.core.records import Codes, Floats, Records
 from dpdist.engine.in_memory import Unwatched, run_rounds
 from dpdist.engine.protocol import Learned
 from dpdist.evaluation.audit import keep_audit
 from dpdist.job import Job, epsilon_of
 from dpdist.mechanisms.registry import mechanism_of
-from dpdist.models.protocol import Improper, StratumModel
+from dpdist.models.protocol import Draws, Improper, StratumModel, Synthesizer
 from dpdist.privacy.guarantees import Asymptotic, Concentrated, NoGuarantee, Strict
 from dpdist.privacy.units import record_epsilon, record_rho
 from dpdist.privacy.weight_search import NotReached
@@ -45,12 +45,20 @@ CUTS = 200
 DIFFERING = 4.0
 """Standard errors by which a feature's means must differ between the files to be used."""
 MOST_STRATA = 3
+COLUMNS = (
+    *("stratum", "record", "runs", "claimed", "delta", "most_that_can_be_shown"),
+    *("at_least", "from_sets", "exceeds", "left_out"),
+)
 MOST_CLAIMED = 600.0
 """ε over which nobody could draw often enough; e^ε is a number in floating point up to there."""
 
 
 def lower_bound(near: Floats, far: Floats, delta: float = 0.0) -> float:
     """The least ε with which two files can have these draws, (run, feature) each; 0 where they cannot be told apart."""
+    width = max(near.shape[1], far.shape[1])
+    if not width:
+        return 0.0
+    near, far = (_filled(side.tolist(), width) for side in (near, far))
     half = len(near) // 2
     scores = _scores(near, far, half)
     first, second = ([side[:half] for side in scores], [side[half:] for side in scores])
@@ -113,12 +121,48 @@ def draws(
     job: Job, model: StratumModel, learned: Learned, sampler: Sampler, records: Records, runs: int, key: Key
 ) -> Floats:
     """What `runs` runs of a stratum release, as numbers (run, feature): the mechanism itself, under fresh noise."""
-    mechanism, rows = mechanism_of(job), []
+    return _of_parameters(model, list(releases(job, model, learned, sampler, records, runs, key)))
+
+
+def releases(
+    job: Job, model: StratumModel, learned: Learned, sampler: Sampler, records: Records, runs: int, key: Key
+) -> Iterator[Sequence[Draws]]:
+    """Parameters of every set, run after run."""
+    mechanism = mechanism_of(job)
     for run in range(runs):
         rounds = mechanism.protect(job, model, Unwatched(), learned)
-        released = run_rounds(rounds, model, sampler, key.child(f"run {run}"), "audit", [records])
-        rows.append(list(_numbers([model.describe(theta) for theta in released.parameters])))
-    return np.array(rows, dtype=np.float64)
+        yield run_rounds(rounds, model, sampler, key.child(f"run {run}"), "audit", [records]).parameters
+
+
+def _of_parameters(model: StratumModel, drawn: Sequence[Sequence[Draws]]) -> Floats:
+    return _filled([list(_numbers([model.describe(theta) for theta in thetas])) for thetas in drawn])
+
+
+def _filled(rows: Sequence[Sequence[float]], least: int = 0) -> Floats:
+    """Rows of one length, with 0 behind those of a run that released fewer figures: which tables are chosen varies."""
+    made = np.zeros((len(rows), max(least, *map(len, rows))))
+    for row, values in zip(made, rows, strict=True):
+        row[: len(values)] = values
+    return made
+
+
+def of_sets(model: StratumModel, drawn: Sequence[Sequence[Draws]], frame_row: Codes, key: Key) -> Floats:
+    """What synthetic records of these runs show, (run, feature): by row of the frame Σw and Σwy, and the ends of y.
+
+    Records stand in the frame rows given. Nothing, (run, 0), where the model makes none.
+    """
+    if not isinstance(model, Synthesizer):
+        return np.empty((len(drawn), 0))
+    row, rows = frame_row - frame_row.min(), list[Floats]()
+    for run, thetas in enumerate(drawn):
+        each = list[Floats]()
+        for number, theta in enumerate(thetas):
+            outcome, weight = model.simulate(theta, frame_row, key.child(f"run {run}").generator("sets", set=number))
+            first = outcome if outcome.ndim == 1 else outcome[:, 0]
+            sums = [np.bincount(row, weights=values) for values in (weight, weight * first)]
+            each.append(np.concatenate([*sums, [first.min(), first.max()]]))
+        rows.append(np.concatenate(each))
+    return np.array(rows)
 
 
 def _numbers(described: Any) -> Iterator[float]:
@@ -153,7 +197,8 @@ def black_box(space: Workspace, runs: int, listener: Listener) -> Confidential[p
     """A lower bound for the most exposed record of each of the smallest strata of a finished release.
 
     Columns: stratum, record, runs (a file), claimed (ε that one record may lose; at δ where that is above 0), delta,
-    most_that_can_be_shown (by so many runs), at_least, exceeds, left_out (the mechanism does not release the stratum with
+    most_that_can_be_shown (by so many runs), at_least (by all that was released), from_sets (by synthetic records alone),
+    exceeds, left_out (the mechanism does not release the stratum with
     or without the record: no bound). Writes confidential/evaluation/audit-lower-bounds.parquet. Raises `WorkspaceError`
     where nothing is promised, of Stan, and where so many runs could not show more than is claimed.
     """
@@ -178,14 +223,13 @@ def black_box(space: Workspace, runs: int, listener: Listener) -> Confidential[p
             first = records.outcomes[:, 0]
             which = int(np.argmax(records.weight * np.abs(first - np.median(first))))
             try:
-                at_least = lower_bound(*_both(fits[name], number, records, which, runs), delta)
+                at_least, of_sets = (lower_bound(*each, delta) for each in _both(fits[name], number, records, which, runs))
             except (Improper, NotReached):
-                at_least = float("nan")
-            shown = (at_least, at_least > claimed, bool(np.isnan(at_least)))
+                at_least = of_sets = float("nan")
+            shown = (at_least, of_sets, max(at_least, of_sets) > claimed, bool(np.isnan(at_least)))
             rows.append((label, int(records.record[which]), runs, claimed, delta, most, *shown))
             tick(1)
-    names = ["stratum", "record", "runs", "claimed", "delta", "most_that_can_be_shown", "at_least", "exceeds", "left_out"]
-    bounds = Confidential(pd.DataFrame(rows, columns=names))
+    bounds = Confidential(pd.DataFrame(rows, columns=list(COLUMNS)))
     space.store.keep([keep_audit(space.evaluation, "lower-bounds", bounds)])
     return bounds
 
@@ -196,12 +240,14 @@ def _records(fit: Fit, stratum: int) -> Records:
     return read_rows(fit.space.records, blocks.edges[numbers.start], blocks.edges[numbers.stop])
 
 
-def _both(fit: Fit, stratum: int, records: Records, which: int, runs: int) -> tuple[Floats, Floats]:
-    """Draws from the file and from its neighbour, each with random numbers of its own."""
+def _both(fit: Fit, stratum: int, records: Records, which: int, runs: int) -> list[tuple[Floats, Floats]]:
+    """Draws from the file and from its neighbour, each with random numbers of its own: parameters, and what sets show."""
     learned, key = fit.learned(stratum) if fit.job.has_reference else None, Key.from_os()
-    model = fit.fitted(stratum)
-    near, far = (
-        draws(fit.job, model, learned, fit.sampler, file, runs, key.child(side))
-        for side, file in (("near", records), ("far", neighbour(fit.job, records, which)))
-    )
-    return near, far
+    model, own = fit.fitted(stratum), fit.frame.rows_of(stratum)
+    frame_row = np.repeat(np.arange(own.start, own.stop, dtype=np.int32), fit.frame.count[own])
+    sides = list[tuple[Floats, Floats]]()
+    for side, file in (("near", records), ("far", neighbour(fit.job, records, which))):
+        found = list(releases(fit.job, model, learned, fit.sampler, file, runs, key.child(side)))
+        sides.append((_of_parameters(model, found), of_sets(model, found, frame_row, key.child(f"{side} sets"))))
+    (near, near_sets), (far, far_sets) = sides
+    return [(near, far), (near_sets, far_sets)]

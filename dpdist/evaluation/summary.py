@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from dpdist.evaluation.verdict import holds_direct, in_words, judge, labels_of, place
+from dpdist.evaluation.verdict import Verdict, holds_direct, judge, labels_of, place
+from dpdist.evaluation.verdict_words import bias_lines, head_of, in_words
 
 WORST = 5
 FAR = 2.0
@@ -26,26 +27,28 @@ LOOKED = (
 
 
 class Overall(NamedTuple):
-    """The verdicts on all statistics: a headline, a sentence each, and whether the intervals fail."""
+    """The verdicts on all statistics: a headline, the grand figures beside direct ones, a sentence each, and whether the
+    release fails."""
 
     head: str
+    bias: list[str]
     sentences: list[str]
     fails: bool
 
 
 def overall(tables: Mapping[str, pd.DataFrame]) -> Overall:
     """Whether published intervals hold what they say, statistic by statistic (`evaluation.verdict`)."""
-    said, found = list[str](), []
-    for name, rows in tables.items():
-        for statistic, group in by_statistic(rows):
-            found.append(own := judge(group))
-            said.append(f"{name}, {statistic}: {NOTHING}" if own is None else in_words(f"{name}, {statistic}", own))
-    fails, stops = (
-        any(each is not None and each.fails for each in found),
-        any(each is not None and each.stops for each in found),
-    )
-    head = "do not publish" if stops else "intervals are too narrow" if fails else "no fault found in the intervals"
-    return Overall(head, [*said, WITHHELD] if fails else said, fails)
+    found = verdicts(tables)
+    said = [f"{name}: {NOTHING}" if each is None else in_words(name, each) for name, each in found.items()]
+    fails = any(each is not None and each.fails for each in found.values())
+    head = head_of(list(found.values()), list(found))
+    return Overall(head, list(bias_lines(found.items())), [*said, WITHHELD] if fails else said, fails)
+
+
+def verdicts(tables: Mapping[str, pd.DataFrame]) -> dict[str, Verdict | None]:
+    """The verdict on every table's every statistic, by name; None where there is nothing to judge."""
+    groups = {f"{name}, {statistic}": group for name, rows in tables.items() for statistic, group in by_statistic(rows)}
+    return {name: judge(group, len(groups)) for name, group in groups.items()}
 
 
 def by_statistic(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -106,8 +109,8 @@ def worst(rows: pd.DataFrame) -> pd.DataFrame:
     far = furthest(rows)
     cells = [place(row, labels_of(rows)) for _, row in far.iterrows()]
     held = np.where(far["synthetic_lower"].isna(), "no interval", np.where(holds_direct(far), "yes", "no"))
-    columns = {"cell": cells, "published": far["synthetic"], "published ±": far["synthetic_se"], "direct": far["direct"]}
-    columns |= {"direct ±": far["direct_se"], "SE off": [brief(size) for size in far["synthetic_error_in_se"]]}
+    columns = {"cell": cells, "published": far["synthetic"], "published SE": far["synthetic_se"], "direct": far["direct"]}
+    columns |= {"direct SE": far["direct_se"], "SE off": [brief(size) for size in far["synthetic_error_in_se"]]}
     return pd.DataFrame(columns | {"held": held}).reset_index(drop=True)
 
 

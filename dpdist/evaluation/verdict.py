@@ -1,14 +1,18 @@
-"""Whether published intervals hold what they say, judged by direct estimates (confidential).
+"""Whether published intervals hold what they say, judged by direct estimates of the same sample (confidential).
 
-A direct estimate has an error of its own, so a true 90 % interval need not hold it in 90 % of cases. The rule: an
-interval's reach on either side and that of the direct estimate's own 90 % interval are added in squares. If the published
-interval is as good as it says and both errors are not negatively correlated, the sum holds the direct estimate in 90 % of
-cases at least. Two tests, each with false alarms of at most `ALARM` a statistic:
+A published figure is the sample's, plus noise, plus what the mechanism's bias makes of it. Its interval allows for the
+sample and the noise. The direct figure has the sample's error too, so a right interval holds it in 90 % of cases or more
+(`evaluation.differences` has the variance that is left). Every statistic of every table is judged apart, by four tests:
 
-- coverage: the sums hold fewer direct estimates of base cells than Binomial(cells, .9) does in all but `ALARM` of cases.
-  Cells are taken as independent; margins, which are sums of them, are left out.
-- the furthest cell, margins too: its distance in standard errors of the difference has a t tail below `ALARM` over the
-  number of cells (Bonferroni, whatever the dependence).
+- the grand figure, all records: published and direct differ by more than chance, and the interval misses it.
+- coverage: intervals of base cells hold fewer direct figures than Binomial(cells, .9) does.
+- side: more base cells are on one side than Binomial(cells, .5) brings, and by LEAN published standard errors.
+- the furthest cell, margins too, in published standard errors, under the longer of a t tail and a Laplace tail.
+
+A right release fails with probability FALSE_ALARM at most, whatever the dependence between statistics (Bonferroni): the
+grand figures have 2/5 of it, coverage 2/5, side and furthest cell 1/10 each. Cells that err in common, as the grand
+figure's published error shows, count as fewer. The others are taken as independent, and a grand figure's noise as normal:
+of a single Laplace noise its part is at most 2.7 times as large.
 
 Not judged: cells of less than two records, figures without standard errors, totals that a public figure fixes. A release
 that passes has shown no fault in the cells at hand, no more.
@@ -17,46 +21,82 @@ that passes has shown no fault in the cells at hand, no more.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil, floor
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.special import bdtr, stdtr, stdtrit
+from scipy.special import bdtr, ndtri, stdtr
 
 from dpdist.core.records import TOTAL, Floats
+from dpdist.evaluation.differences import by_chance, noise_error
 
 NOMINAL = 0.9
-ALARM = 1e-3
+REACH = float(-ndtri((1.0 - NOMINAL) / 2.0))
+"""Of a 90 % interval, in standard errors."""
+FALSE_ALARM = 0.05
+GRAND, COVERAGE, SIDE, FURTHEST = 0.4, 0.4, 0.1, 0.1
+"""Parts of FALSE_ALARM."""
+LEAN = 0.5
+"""Published standard errors by which the median cell is off where a side is called a bias: 90 % intervals then hold .87."""
 FAR_TOO_LOW = 0.75
-"""Coverage, the direct estimates' own errors allowed for, below which a release that fails is not for publication."""
+"""Coverage below which a release that fails is not for publication."""
 SAME = 1e-9
 """Figures that differ by less, relative to the direct estimate, are the same but for rounding."""
+
+
+class Grand(NamedTuple):
+    """The figure of all records beside the direct one; distances in standard errors, NaN where these are not known."""
+
+    published: float
+    direct: float
+    in_published: float
+    in_noise: float
+    in_chance: float
+    """In standard deviations of the difference (`evaluation.differences`)."""
+    df: float
+    held: bool
+
+    @property
+    def relative(self) -> float:
+        """Published over direct, less 1."""
+        return self.published / self.direct - 1.0 if self.direct else np.nan
 
 
 @dataclass(frozen=True)
 class Verdict:
     """How many of the cells' direct estimates published intervals hold, and what follows.
 
-    `held` and `allowed` are shares of all cells judged, as published and with the direct estimates' own errors allowed
-    for; `covered` is the latter of base cells. `width` is the median of published over direct standard errors. `far`
-    names the furthest cell if it is too far.
+    `held` is the share of all cells judged, `covered` that of base cells. `width` is the median of published over direct
+    standard errors. `above` is the share of base cells above their direct estimates, `lean` the median distance there in
+    published standard errors. `far` names the furthest cell if it is too far.
     """
 
     cells: int
     held: float
-    allowed: float
     covered: float
     width: float
+    above: float
+    lean: float
+    grand: Grand | None
     too_few: bool
+    one_sided: bool
+    off: bool
     far: str | None
 
     @property
     def fails(self) -> bool:
-        return self.too_few or self.far is not None
+        return self.too_few or self.one_sided or self.off or self.far is not None
+
+    @property
+    def unclear(self) -> bool:
+        """True where fewer are held than intervals say, or the grand figure is not, though chance may explain it."""
+        return not self.fails and (self.held < NOMINAL or (self.grand is not None and not self.grand.held))
 
     @property
     def stops(self) -> bool:
         """True where the release is not for publication."""
-        return self.far is not None or (self.too_few and self.covered < FAR_TOO_LOW)
+        return self.off or self.far is not None or (self.too_few and self.covered < FAR_TOO_LOW)
 
 
 def labels_of(rows: pd.DataFrame) -> list[str]:
@@ -69,63 +109,107 @@ def place(row: pd.Series, by: list[str]) -> str:
     return ", ".join(str(row[name]) for name in by) or TOTAL
 
 
-def judge(rows: pd.DataFrame) -> Verdict | None:
-    """The verdict on one statistic's rows of an evaluation; None where there is nothing to judge."""
-    own = np.where(
-        rows["direct_se"] > 0, stdtrit(rows["direct_df"].to_numpy(), 0.5 + NOMINAL / 2.0) * rows["direct_se"], 0.0
-    )
-    known = (rows["records"] > 1) & (rows["synthetic_se"] > 0) & np.isfinite(own)
+def judge(rows: pd.DataFrame, statistics: int = 1) -> Verdict | None:
+    """The verdict on one statistic's rows of an evaluation, one of so many; None where there is nothing to judge."""
+    alarm, grand = FALSE_ALARM / statistics, _grand(rows)
+    known = (rows["records"] > 1) & (rows["synthetic_se"] > SAME * rows["synthetic"].abs())
     known &= rows[["direct", "direct_se", "synthetic_lower"]].notna().all(axis=1)
     if not known.any():
         return None
-    rows, own = rows[known], own[known]
-    by = labels_of(rows)
-    held, allowed = (_held(rows, each) for each in (np.zeros(len(rows)), own))
+    rows = rows[known]
+    by, gap = labels_of(rows), (rows["synthetic"] - rows["direct"]).to_numpy(dtype=float)
+    error, chance = rows["synthetic_se"].to_numpy(dtype=float), by_chance(rows)
     base = (rows[by] != TOTAL).all(axis=1).to_numpy()
-    number, covered = int(base.sum()), int(allowed[base].sum())
-    apart: Floats = np.asarray(
-        (rows["synthetic"] - rows["direct"]).abs() / np.hypot(rows["synthetic_se"], rows["direct_se"])
-    )
-    df = np.where(rows["direct_se"] > 0, np.fmin(rows["synthetic_df"], rows["direct_df"]), rows["synthetic_df"])
-    tail: Floats = np.asarray(2.0 * stdtr(df, -apart))
+    held, wide = holds_direct(rows), np.maximum(chance / error, 1.0)
+    allowed = _held(rows, wide)[base]
+    apart, off = gap[base] / error[base], grand is not None and _too_far(grand, alarm * GRAND)
+    number, above = int(base.sum()), int((apart > 0).sum())
+    lean = float(np.median(apart)) if number else np.nan
+    alone = _alone(rows[base], grand)
+    sides = 2.0 * float(bdtr(floor(alone * min(above, number - above) / number), alone, 0.5)) if number else 1.0
+    distance = np.abs(gap) / (error * wide)
+    tail = np.maximum(2.0 * stdtr(_df(rows), -distance), np.exp(-np.sqrt(2.0) * distance))
     furthest = int(np.nanargmin(tail))
-    far = place(rows.iloc[furthest], by) if tail[furthest] * len(rows) < ALARM else None
     return Verdict(
-        len(rows),
-        float(held.mean()),
-        float(allowed.mean()),
-        covered / number if number else float(allowed.mean()),
-        float((rows["synthetic_se"] / rows["direct_se"]).median()),
-        bool(bdtr(covered, number, NOMINAL) < ALARM) if number else False,
-        far,
+        cells=len(rows),
+        held=float(held.mean()),
+        covered=float(allowed.mean()) if number else float(held.mean()),
+        width=float((rows["synthetic_se"] / rows["direct_se"]).median()),
+        above=above / number if number else np.nan,
+        lean=lean,
+        grand=grand,
+        too_few=bool(bdtr(ceil(alone * float(allowed.mean())), alone, NOMINAL) < alarm * COVERAGE) if number else False,
+        one_sided=sides < alarm * SIDE and abs(lean) > LEAN,
+        off=off,
+        far=place(rows.iloc[furthest], by) if tail[furthest] * len(rows) < alarm * FURTHEST else None,
     )
+
+
+def _alone(base: pd.DataFrame, grand: Grand | None) -> int:
+    """Base cells that err apart from each other, at least 1: fewer than there are where cells have an error in common.
+
+    That is so where the grand figure's variance, as published, is more than its cells' by themselves would give. Then
+    one correlation of all cells makes up the difference. Means are weighted by records.
+    """
+    number = len(base)
+    if number < 2 or grand is None or not grand.in_published:
+        return max(number, 1)
+    additive = base["statistic"].isin(["count", "total"]).all()
+    part = np.ones(number) if additive else (base["records"] / base["records"].sum()).to_numpy(dtype=float)
+    error = part * base["synthetic_se"].to_numpy(dtype=float)
+    whole = ((grand.published - grand.direct) / grand.in_published) ** 2
+    apart, together = float(error @ error), float(error.sum() ** 2)
+    common = float(np.clip((whole - apart) / (together - apart), 0.0, 1.0))
+    return max(1, floor(number / (1.0 + (number - 1) * common)))
 
 
 def holds_direct(rows: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """True where the published interval holds the direct estimate, (row,); False where there is none."""
-    return _held(rows, np.zeros(len(rows)))
+    return _held(rows, np.ones(len(rows)))
 
 
-def _held(rows: pd.DataFrame, estimate: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """True where the direct estimate lies within the interval, its reach and `own` added in squares."""
+def _held(rows: pd.DataFrame, times: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """True where the direct estimate lies within the interval, its reach so many times as long."""
     gap = (rows["direct"] - rows["synthetic"]).to_numpy(dtype=float)
     below, above = rows["synthetic"] - rows["synthetic_lower"], rows["synthetic_upper"] - rows["synthetic"]
-    reach = np.hypot(np.where(gap < 0, below, above), estimate)
+    reach = times * np.where(gap < 0, below, above)
     return np.asarray(np.abs(gap) <= reach + SAME * rows["direct"].abs().to_numpy(dtype=float))
 
 
-def in_words(name: str, verdict: Verdict) -> str:
-    """One statistic's verdict in plain words."""
-    found = f"{name}: 90 % intervals hold {verdict.held:.2f} of {verdict.cells} direct estimates"
-    if np.isfinite(verdict.width):
-        found += f" and are {verdict.width:.2f} times as wide as theirs"
-    found += "."
-    if verdict.held < NOMINAL:
-        found += f" With these estimates' own errors allowed for they hold {verdict.allowed:.2f}."
-    if not verdict.fails:
-        return f"{found} {'That is no less than they say.' if verdict.allowed >= NOMINAL else 'That may be chance.'}"
-    if verdict.too_few:
-        found += " They cover less than they say."
-    if verdict.far is not None:
-        found += f" {verdict.far} is further off than chance allows."
-    return f"{found} {'Do not publish.' if verdict.stops else 'State wider ones.'}"
+def _df(rows: pd.DataFrame) -> Floats:
+    """Degrees of freedom of differences, the fewer of both figures'."""
+    return np.where(rows["direct_se"] > 0, np.fmin(rows["synthetic_df"], rows["direct_df"]), rows["synthetic_df"])
+
+
+def _too_far(grand: Grand, level: float) -> bool:
+    """True where chance alone does not take the grand figure as far, and its interval misses the direct one."""
+    return bool(not grand.held and 2.0 * stdtr(grand.df, -abs(grand.in_chance)) < level)
+
+
+def _grand(rows: pd.DataFrame) -> Grand | None:
+    """Of the row of all records; of counts and totals without it, the sum of base cells, taken as independent."""
+    by = labels_of(rows)
+    whole = rows[(rows[by] == TOTAL).all(axis=1)]
+    base = rows[(rows[by] != TOTAL).all(axis=1)]
+    if whole.empty and len(base) and base["statistic"].isin(["count", "total"]).all():
+        whole = _summed(base)
+    if len(whole) != 1 or not whole[["synthetic", "direct", "synthetic_se", "direct_se"]].notna().all(axis=None):
+        return None
+    row = whole.iloc[0]
+    if not (row["synthetic_se"] > SAME * abs(row["synthetic"]) and row["records"] > 1):
+        return None
+    gap, held = float(row["synthetic"] - row["direct"]), bool(holds_direct(whole)[0])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        errors = row["synthetic_se"], noise_error(whole)[0], by_chance(whole)[0]
+        published, noise, chance = (float(np.float64(gap) / each) for each in errors)
+    return Grand(float(row["synthetic"]), float(row["direct"]), published, noise, chance, float(_df(whole)[0]), held)
+
+
+def _summed(base: pd.DataFrame) -> pd.DataFrame:
+    """One row: sums of figures, errors added in squares."""
+    known = base[base["records"] > 0]
+    errors = [name for name in ("synthetic_se", "direct_se", "direct_se_given_n", "synthetic_noise_se") if name in known]
+    made = known.iloc[:1].assign(**{name: known[name].sum(skipna=False) for name in ("synthetic", "direct", "records")})
+    made = made.assign(**{name: np.sqrt((known[name] ** 2).sum(skipna=False)) for name in errors})
+    reach = REACH * made["synthetic_se"]
+    return made.assign(synthetic_lower=made["synthetic"] - reach, synthetic_upper=made["synthetic"] + reach)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from dpdist.core.errors import DpdistError, WorkspaceError
 from dpdist.core.files import write_text
@@ -20,14 +23,32 @@ from dpdist.core.public_files import (
     unfit,
 )
 from dpdist.estimation.frame_table import read_job
+from dpdist.job import Job, budget_text
 from dpdist.mechanisms.registry import mechanism_of
+from dpdist.privacy.adjacency import neighbours, unit
 from dpdist.privacy.claims import promised
 from dpdist.publish.minisign import PublicKey, SecretKey, SignatureError
 from dpdist.publish.released import REMEDY
+from dpdist.publish.statement import unit_figures
 
-FIGURES = ("guarantee", "adjacency", "epsilon", "epsilon_per_set", "substitution_epsilon", "delta")
-"""What of a statement follows from the job alone."""
-SAYING = ("statement.json", "released/promise.json")
+FIGURES = (
+    "guarantee",
+    "adjacency",
+    "epsilon",
+    "epsilon_per_set",
+    "substitution_epsilon",
+    "delta",
+    "rho",
+    "substitution_rho",
+)
+"""What of a guarantee follows from the job alone."""
+IN_WORDS = {"privacy_unit_in_words": unit, "adjacency_in_words": neighbours}
+"""Sentences of a statement whose numbers follow from the job."""
+UNIT = ("privacy_unit", "privacy_unit_most", "record_share_of_budget", "correction")
+"""What else of a statement does."""
+NUMBER = re.compile(r"\d+(?:[./,]\d+)*")
+STATEMENT = "statement.json"
+SAYING = (STATEMENT, "released/promise.json")
 
 
 def public_of(folder: Path) -> Path:
@@ -42,6 +63,8 @@ def problems(public: Path, key: PublicKey | None = None) -> list[str]:
     lines = [str(error) for error in damage] or [str(error) for error in _claims(public)]
     if (why := unfit(public)) is not None:
         lines.append(f"{UNFIT}: {why}")
+    elif not lines and (wrong := _unapproved(public)):
+        lines.append(f"{SIGNATURE}: {wrong}")
     if key is not None and (wrong := _unsigned(public, key)):
         lines.append(f"{SIGNATURE}: {wrong}")
     return lines
@@ -67,7 +90,10 @@ def sign(public: Path, key: SecretKey) -> None:
     """Sign a folder's manifest. Raises `WorkspaceError` for a folder that is not whole, or a replay's."""
     if wrong := problems(public):
         raise WorkspaceError(str(public), f"it is not signed: {wrong[0]}", "sign a folder that `dpdist verify` finds whole")
-    said = read_object(public, MANIFEST)
+    said, listed = read_object(public, MANIFEST), read_job(public, "released/job.json").approvers
+    if listed and key.public not in map(PublicKey.parse, listed):
+        found = f"it is not signed: its job lists the keys that may approve it, and {key.public.name} is none of them"
+        raise WorkspaceError(str(public), found, "sign with a listed key")
     comment = " ".join(f"{name}:{said[name]}" for name in ("dataset", "period", "release"))
     write_text(public / SIGNATURE, key.sign((public / MANIFEST).read_bytes(), comment))
 
@@ -86,6 +112,16 @@ def _unsigned(public: Path, key: PublicKey) -> str | None:
     return None
 
 
+def _unapproved(public: Path) -> str | None:
+    """Why a release whose job lists the keys that may approve it is signed by none of them."""
+    listed = [PublicKey.parse(each) for each in read_job(public, "released/job.json").approvers]
+    wrong = [_unsigned(public, key) for key in listed]
+    if not listed or None in wrong:
+        return None
+    names = ", ".join(key.name for key in listed)
+    return wrong[0] if len(listed) == 1 else f"signed by none of the keys that its job lists, {names}"
+
+
 def _claims(public: Path) -> list[Damaged]:
     """Figures of a statement that do not follow from the release's job."""
     try:
@@ -97,12 +133,69 @@ def _claims(public: Path) -> list[Damaged]:
     except (DpdistError, ArithmeticError, LookupError, TypeError, ValueError) as error:
         found = f"a job of which nothing can be promised ({type(error).__name__})"
         return [Damaged("released/job.json", found, "the job as it was released")]
+    own = {**unit_figures(job), **({"correction": job.correction.model_dump()} if job.correction is not None else {})}
     return [
-        Damaged(name, f"{figure} {_shown(own.get(figure))}", f"{_shown(due[figure])}, which follows from its job")
-        for name, own in said.items()
-        for figure in FIGURES
-        if own.get(figure) != due[figure]
+        *(error for name, each in said.items() for error in _figures(name, FIGURES, each, due)),
+        *_figures(STATEMENT, UNIT, said[STATEMENT], own),
+        *_words(job, said[STATEMENT]),
+        *(_unlike(name, *each) for name, statement in said.items() for each in _gates(job, statement.get("acceptance"))),
     ]
+
+
+def _figures(name: str, figures: Iterable[str], file: Mapping[str, Any], due: Mapping[str, Any]) -> Iterator[Damaged]:
+    for figure in figures:
+        if file.get(figure) != due.get(figure):
+            yield _unlike(name, figure, file.get(figure), due.get(figure))
+
+
+def _unlike(name: str, figure: str, value: object, due: object) -> Damaged:
+    return Damaged(name, f"{figure} {_shown(value)}", f"{_shown(due)}, which follows from its job")
+
+
+def _words(job: Job, statement: Mapping[str, Any]) -> Iterator[Damaged]:
+    """Sentences with other numbers than the job's; how they are worded is not looked at."""
+    for name, worded in IN_WORDS.items():
+        if name not in statement and statement.get("guarantee") == "none":
+            continue
+        found, due = (NUMBER.findall(str(text)) for text in (statement.get(name), worded(job)))
+        if found != due:
+            yield _unlike(STATEMENT, f"{name} with the numbers", found, due)
+
+
+def _gates(job: Job, acceptance: Any) -> Iterator[tuple[str, object, object]]:
+    """What a statement says of gates and does not follow from the job, or from the noisy values that it says itself."""
+    if job.accept is None or not isinstance(acceptance, dict):
+        if job.accept is not None or acceptance is not None:
+            yield "acceptance", acceptance, "gates" if job.accept is not None else None
+        return
+    if acceptance.get("epsilon") != (epsilon := budget_text(job.accept.epsilon)):
+        yield "acceptance.epsilon", acceptance.get("epsilon"), epsilon
+    tables, listed = [table.name for table in job.tables], list(job.accept.tables)
+    measured = acceptance.get("tables")
+    known = isinstance(measured, list) and all(name in (listed or tables) for name in measured)
+    if not known or not measured or any(name not in measured for name in listed):
+        yield "acceptance.tables", measured, listed or tables
+    gates = _objects(acceptance.get("gates"))
+    due = [(gate.text, 1.0 if gate.measure == "coverage" else gate.limit) for gate in job.accept.gates]
+    found = [(each.get("gate"), each.get("limit")) for each in gates]
+    if found != due:
+        yield "acceptance.gates", found, due
+    elif not all(_met(each) for each in gates):
+        yield "acceptance.gates", [each.get("measured") for each in gates], "values within the limits"
+
+
+def _objects(given: Any) -> list[dict[str, Any]]:
+    """The objects of a JSON list; none of anything else."""
+    return [each for each in given if isinstance(each, dict)] if isinstance(given, list) else []
+
+
+def _met(gate: Mapping[str, Any]) -> bool:
+    """True if a gate is said to be met and its noisy value is, with noise at all."""
+    values: list[Any] = [gate.get(name) for name in ("measured", "limit", "noise_sd")]
+    if not all(isinstance(each, int | float) and not isinstance(each, bool) for each in values):
+        return False
+    measured, limit, sd = (float(each) for each in values)
+    return gate.get("accepted") is True and measured <= limit and sd > 0
 
 
 def _shown(value: object) -> str:

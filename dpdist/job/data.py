@@ -123,8 +123,10 @@ class Column(Frozen):
             raise ValueError("bounds must be [lower, upper] with lower < upper")
         if self.levels is not None and (self.zeros, self.outside, self.whole) != ("error", "error", False):
             raise ValueError("zeros, outside and whole are rules for a column with bounds")
-        if self.codes is not None and (self.levels is not None or self.outside != "error"):
-            raise ValueError("codes are of a column with bounds, and none lies outside")
+        if self.codes is not None and self.levels is not None:
+            raise ValueError("codes are of a column with bounds: leave them out beside levels")
+        if self.codes is not None and self.outside != "error":
+            raise ValueError("codes lie within the bounds, so that nothing can be clipped: leave outside out beside codes")
         if self.missing == "category" and self.levels is None:
             raise ValueError("missing: category is of a column with levels")
         if self.missing == "category" and self.levels is not None and NOT_REPORTED not in self.levels:

@@ -63,8 +63,8 @@ LARGEST_EFFECT = 100
 class Survey(Frozen):
     """The design; without a weight column every record counts as one.
 
-    `fpc` names columns with the size of the population that a stratum's units were sampled from: PSUs (records where there
-    are none), and, where records were sampled within PSUs too, a second column with the PSU's size.
+    `fpc` names columns of population sizes. The first has how many PSUs (records, where there are none) the stratum has.
+    Where records were sampled within PSUs too, a second column has the PSU's size.
     """
 
     weight: str | None = Field(default=None, description="column of the sampling weight; unset: every record counts one")

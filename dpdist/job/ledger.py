@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dpdist.job.values import Budget, Frozen, Sentence
+from dpdist.job.values import Budget, Delta, Frozen, Sentence
+
+BudgetClass = Literal["strict", "zCDP", "asymptotic"]
+"""Costs of different classes are never added: ε of strict and of asymptotic releases, ρ of those under zCDP."""
 
 
 class Window(Frozen):
@@ -22,6 +26,20 @@ class Limits(Frozen):
     total: Budget | None = Field(default=None, description="over all periods")
     per_period: Budget | None = Field(default=None, description="of one period: corrections of a release are charged, too")
     window: Window | None = Field(default=None, description="over any so many consecutive periods")
+    delta: Delta | None = Field(
+        default=None,
+        description="δ: of strict releases in all, under zCDP the one at which a release states its ε; a δ that nobody "
+        "knows does not fit",
+    )
+
+    def of(self, cls: BudgetClass) -> tuple[Limits, ...] | None:
+        """What holds for releases of a class; None where limits are stated for others alone."""
+        return (self,)
+
+    @property
+    def some(self) -> bool:
+        """True if anything is limited."""
+        return any(each is not None for each in (self.total, self.per_period, self.window, self.delta))
 
 
 class LedgerSettings(Limits):
@@ -32,3 +50,13 @@ class LedgerSettings(Limits):
         min_length=1,
         description="a file, sqlite:///FILE or postgresql://…; unset: DPDIST_LEDGER, or ledger.sqlite beside the workspace",
     )
+    limits: Mapping[BudgetClass, Limits] = Field(
+        default={},
+        description="limits by class, as {strict: {total: …}, zCDP: {total: …, delta: …}}; a release of a class that is "
+        "not listed is then refused",
+    )
+
+    def of(self, cls: BudgetClass) -> tuple[Limits, ...] | None:
+        if self.limits and cls not in self.limits:
+            return None
+        return (self, *(limits for name, limits in self.limits.items() if name == cls))

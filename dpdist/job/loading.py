@@ -58,7 +58,24 @@ def load_job(name: str | Path, settings: Sequence[str] | None = None) -> Job:
     """Read and validate a job file, with `settings` (each `key.path=value`) before what it says.
 
     Paths in it are from the folder that it lies in; data of a shipped job, and paths of settings, from the present one.
-    Raises `JobError` with line, path, what is allowed and the remedy.
+
+    Parameters
+    ----------
+    name : a job file, or the name of a shipped job.
+    settings : keys that go before the file's, each `key.path=value`.
+
+    Returns
+    -------
+    The job, frozen.
+
+    Raises
+    ------
+    JobError : every problem with its line, what is allowed and the remedy.
+
+    Example
+    -------
+    >>> dpdist.load_job("doctorates", ["synthetic_sets=5"]).synthetic_sets
+    5
     """
     layers, path = job_layers(name, settings)
     return _job(layers, str(path), path.parent)
@@ -100,7 +117,28 @@ def _plain(given: Any) -> Any:
 
 
 def parse_job(text: str, source: str = "job", folder: Path = Path()) -> Job:
-    """Validate a job given as YAML text; files that it names lie in `folder`."""
+    """Validate a job that is given as YAML text.
+
+    Parameters
+    ----------
+    text : as a job file has it.
+    source : what messages call it.
+    folder : where files lie that it names.
+
+    Returns
+    -------
+    The job, frozen.
+
+    Raises
+    ------
+    JobError : every problem with its line, what is allowed and the remedy.
+
+    Example
+    -------
+    >>> text = Path("small.yaml").read_text()
+    >>> dpdist.parse_job(text).budget.epsilon
+    Fraction(8, 1)
+    """
     return _job(read_layers(text, source, folder).located(folder), source, folder)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import combinations
 from math import ceil, floor, prod
 from typing import ClassVar, Literal
 
@@ -17,6 +18,8 @@ from dpdist.job.view import JobView
 MOST_LEVELS = 10_000
 MOST_CELLS = 1_000_000
 """Of a measured table."""
+MOST_CHOSEN_CELLS = 100_000
+"""Of a pair that may be chosen."""
 
 
 class WeightedMarginals(Noisy):
@@ -43,8 +46,24 @@ class WeightedMarginals(Noisy):
             yield Contradiction(("synthetic_sets",), found, "write 1")
         for outcome in declared(job):
             yield from _of_levels(outcome, job.columns[outcome])
-        if self.marginals is not None and len(declared(job)) == len(job.outcomes):
+        if len(declared(job)) != len(job.outcomes):
+            return
+        if self.marginals is not None:
             yield from self._of_marginals(job, self.marginals)
+        elif len(job.outcomes) > 1 and not candidates(self.sizes(job)):
+            found = f"no pair of columns has at most {MOST_CHOSEN_CELLS:,} cells, so none can be chosen"
+            alone = ", ".join(f"[{name}]" for name in job.outcomes)
+            yield Contradiction(
+                ("mechanism", "marginals"), found, f"write marginals: [{alone}], name pairs, or merge levels"
+            )
+
+    def sizes(self, job: JobView) -> tuple[int, ...]:
+        """Levels of every column."""
+        return tuple(len(levels_of(job.columns[name])) for name in job.outcomes)
+
+    def chooses(self, job: JobView) -> bool:
+        """True if pairs are chosen under noise: the job names none, and those that may be chosen make a loop."""
+        return self.marginals is None and loops(candidates(self.sizes(job)))
 
     def _of_marginals(self, job: JobView, named: tuple[tuple[str, ...], ...]) -> Iterator[Contradiction]:
         """Marginals are of the job's columns, hold all of them, and make no loop."""
@@ -73,6 +92,30 @@ class WeightedMarginals(Noisy):
         if left := [name for name in job.outcomes if not any(name in columns for columns in named)]:
             found = f"no marginal has column '{left[0]}'"
             yield Contradiction(("mechanism", "marginals"), found, f"add [{left[0]}], or a pair with it")
+
+
+Pair = tuple[int, int]
+
+
+def candidates(sizes: Sequence[int]) -> tuple[Pair, ...]:
+    """Pairs of columns, by number, that may be chosen."""
+    pairs = combinations(range(len(sizes)), 2)
+    return tuple(pair for pair in pairs if sizes[pair[0]] * sizes[pair[1]] <= MOST_CHOSEN_CELLS)
+
+
+def forest(pairs: Sequence[Pair]) -> int:
+    """How many of these pairs can be taken without a loop."""
+    groups, taken = {column: column for pair in pairs for column in pair}, 0
+    for one, other in pairs:
+        old, new = groups[other], groups[one]
+        taken += old != new
+        groups = {column: new if group == old else group for column, group in groups.items()}
+    return taken
+
+
+def loops(pairs: Sequence[Pair]) -> bool:
+    """True if not all of these pairs can be taken without a loop: only then is there a choice."""
+    return forest(pairs) < len(pairs)
 
 
 def levels_of(column: Column) -> tuple[float, ...]:

@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from dpdist.job.names import StatisticName
-from dpdist.job.values import Frozen, Sentence
+from dpdist.job.values import ADDRESS, AGENCY, LANGUAGE, VERSION, Frozen, Sentence
 
-Format = Literal["csv", "dta", "sav"]
-"""Of synthetic records, beside Parquet: text, Stata, SPSS. Noisy measurements are written for Stata too."""
+Format = Literal["csv", "dta", "sav", "ddi"]
+"""Of synthetic records, beside Parquet: text, Stata, SPSS, and their codebook as XML. Noisy measurements are written for
+Stata too."""
 NEEDS_AN_EXTRA: tuple[Format, ...] = ("sav",)
 """Formats whose library is not installed with dpdist itself."""
 FLAGS = ("reliable", "caution", "unreliable")
@@ -78,10 +79,12 @@ class Registry(Frozen):
         default=None, description="that the release is about"
     )
     publication_date: date = Field(description="the day of publication, as 2026-11-21")
-    tuning: Sentence = Field(description="how constants and the budget were chosen, on which data")
+    tuning: Sentence | None = Field(
+        default=None, description="how constants and the budget were chosen, on which data; unset: presentation.choices"
+    )
     justification: Sentence = Field(description="why this budget and this unit of privacy")
     author: Sentence | None = Field(default=None, description="of the entry; unset: the responsible body")
-    url: str | None = Field(default=None, pattern=r"^https?://\S+$", description="where the release is published")
+    url: str | None = Field(default=None, pattern=ADDRESS, description="where the release is published")
     continual: bool = Field(default=False, description="the product is published every period")
 
 
@@ -89,10 +92,10 @@ class Sdmx(Frozen):
     """Under which names tables are SDMX dataflows."""
 
     agency: str = Field(
-        pattern=r"^[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z][A-Za-z0-9_-]*)*$",
+        pattern=AGENCY,
         description="that maintains the structures, as ESTAT",
     )
-    version: str = Field(default="1.0", pattern=r"^\d+\.\d+(\.\d+)?$", description="of the structures")
+    version: str = Field(default="1.0", pattern=VERSION, description="of the structures")
 
 
 class Presentation(Frozen):
@@ -104,10 +107,18 @@ class Presentation(Frozen):
     licence: Sentence | None = Field(default=None, description="under which the release is published")
     contact: Sentence | None = Field(default=None, description="for questions: an address or a page")
     responsible: Sentence | None = Field(default=None, description="the body that answers for the release")
-    notes: tuple[Sentence, ...] = Field(default=(), description="printed with every table")
-    language: str = Field(
-        default="en", pattern=r"^[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*$", description="of the texts, as en-GB"
+    choices: Sentence | None = Field(
+        default=None,
+        exclude_if=lambda said: said is None,
+        description="how constants and the budget were chosen, on which data: printed in the statement",
     )
+    retention: Sentence | None = Field(
+        default=None,
+        exclude_if=lambda said: said is None,
+        description="how long records and confidential by-products are kept: printed in the statement",
+    )
+    notes: tuple[Sentence, ...] = Field(default=(), description="printed with every table")
+    language: str = Field(default="en", pattern=LANGUAGE, description="of the texts, as en-GB")
     columns: dict[str, ColumnText] = Field(default={}, description="labels, units and levels by column")
     tables: dict[str, TableText] = Field(default={}, description="titles and notes by table")
     estimator: Literal["parameters", "records"] | None = Field(
@@ -123,7 +134,9 @@ class Presentation(Frozen):
     sdmx: Sdmx | None = Field(
         default=None, exclude_if=lambda said: said is None, description="tables as SDMX-CSV too, with their structures"
     )
-    formats: tuple[Format, ...] = Field(default=("csv",), description="of synthetic records, beside Parquet")
+    formats: tuple[Format, ...] = Field(
+        default=("csv",), description="of synthetic records, beside Parquet; ddi is their codebook in DDI Codebook 2.5"
+    )
 
     def column(self, name: str) -> ColumnText:
         return self.columns.get(name, ColumnText())

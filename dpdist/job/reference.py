@@ -1,17 +1,28 @@
-"""What a job may name as its reference: public records, an earlier release, or noisy histograms of the current file."""
+"""What a job may name as its reference, one form each: a file, a simulated survey, an earlier release, histograms."""
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from fractions import Fraction
-from typing import Self
+from typing import Annotated, Any, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    SerializationInfo,
+    SerializerFunctionWrapHandler,
+    Tag,
+    model_serializer,
+)
 
 from dpdist.job.data import Simulate, TextFile
 from dpdist.job.values import Budget, Frozen, Period
 
 HISTOGRAM_SHARE = Fraction(1, 3)
 """Of a release's budget, where a job names no reference and histograms take its place."""
+KEYS = ("encoding", "separator", "path", "simulate", "release", "histogram", "period", "provenance")
+"""Of all forms, in the order in which a job is written."""
 
 
 class HistogramReference(Frozen):
@@ -21,31 +32,169 @@ class HistogramReference(Frozen):
     epsilon: Budget = Field(description="the part of budget.epsilon that the histograms take; write it in quotes")
 
 
-class Reference(TextFile):
-    """What limits and shapes are fixed on before the current file's outcomes are used: records that the job declares public
-    (an earlier period's file, or another, of the same columns and design), an earlier release, or noisy histograms; an
-    earlier release and histograms that bring its shapes up to date."""
+class ReferenceForm(Frozen):
+    """What limits and shapes are fixed on before the current file's outcomes are used, and what is asked of any form."""
 
-    path: str | None = Field(
-        default=None, description="a public file with the job's columns: Parquet, CSV, SAS, Stata or SPSS"
-    )
-    simulate: Simulate | None = Field(default=None, description="in place of a path: a simulated survey, for examples")
-    release: str | None = Field(default=None, description="public folder of an earlier release of reference_tables")
-    histogram: HistogramReference | None = Field(
-        default=None, description="noisy histograms of the current file, paid from the release's budget"
-    )
     period: Period | None = Field(default=None, description="the period that the file is of; not the job's own")
     provenance: str | None = Field(default=None, max_length=500, description="where it comes from and why it is public")
 
     @property
+    def holds_records(self) -> bool:
+        """True of records that the job declares public; False of what another release, or this one, measured."""
+        return False
+
+    @property
+    def known_before(self) -> bool:
+        """True if it is known before the current file is read."""
+        return True
+
+    @property
+    def unnamed(self) -> bool:
+        """True where a published job has left its path out, or a job has forgotten it."""
+        return False
+
+    @property
+    def file(self) -> str | None:
+        """The path of its records, where they are a file."""
+        return None
+
+    @property
+    def earlier(self) -> str | None:
+        """The folder of an earlier release."""
+        return None
+
+    @property
+    def paid(self) -> HistogramReference | None:
+        """Histograms of the current file, which take a part of the budget."""
+        return None
+
+    @property
     def named(self) -> str | None:
         """The file or folder, where there is one."""
-        return self.path or self.release
+        return self.file or self.earlier
 
-    @model_validator(mode="after")
-    def _one_source(self) -> Self:
-        given = [name for name in ("path", "simulate", "release", "histogram") if getattr(self, name) is not None]
-        if len(given) > 1 and given != ["release", "histogram"]:
-            found = f"give one of path, release and histogram, or simulate, not {' and '.join(given)}"
-            raise ValueError(f"{found}; release alone may have a histogram beside it")
+    @property
+    def written(self) -> TextFile:
+        """How its file of texts is written."""
+        return TextFile()
+
+    @property
+    def unsaid(self) -> frozenset[str]:
+        """Keys of files of texts that were left out."""
+        return self.written.unsaid
+
+    @model_serializer(mode="wrap")
+    def _with_all_keys(self, plain: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
+        """A written job has the keys of every form, null where they are another form's."""
+        said, left_out = plain(self), info.exclude or ()
+        others = () if info.exclude_unset or info.exclude_none else KEYS
+        return {name: said.get(name) for name in KEYS if name in said or (name in others and name not in left_out)}
+
+
+class FileReference(TextFile, ReferenceForm):
+    """Records that the job declares public: an earlier period's file, or another, of the same columns and design."""
+
+    path: str | None = Field(
+        default=None, description="a public file with the job's columns: Parquet, CSV, SAS, Stata or SPSS"
+    )
+
+    @property
+    def holds_records(self) -> bool:
+        return True
+
+    @property
+    def unnamed(self) -> bool:
+        return self.path is None
+
+    @property
+    def file(self) -> str | None:
+        return self.path
+
+    @property
+    def written(self) -> TextFile:
         return self
+
+
+class SimulatedReference(ReferenceForm):
+    """A simulated survey, for examples."""
+
+    simulate: Simulate = Field(description="in place of a path: a simulated survey, for examples")
+
+    @property
+    def holds_records(self) -> bool:
+        return True
+
+
+class ReleaseReference(ReferenceForm):
+    """An earlier release, alone or with histograms of the current file that bring its shapes up to date."""
+
+    release: str = Field(description="public folder of an earlier release of reference_tables")
+    histogram: HistogramReference | None = Field(
+        default=None, description="noisy histograms of the current file, paid from the release's budget"
+    )
+
+    @property
+    def earlier(self) -> str:
+        return self.release
+
+    @property
+    def paid(self) -> HistogramReference | None:
+        return self.histogram
+
+
+class HistogramsAlone(ReferenceForm):
+    """Noisy histograms of the current file in place of a reference."""
+
+    histogram: HistogramReference = Field(
+        description="noisy histograms of the current file, paid from the release's budget"
+    )
+
+    @property
+    def known_before(self) -> bool:
+        return False
+
+    @property
+    def paid(self) -> HistogramReference:
+        return self.histogram
+
+
+FORMS: dict[str, type[ReferenceForm]] = {
+    "release": ReleaseReference,
+    "histogram": HistogramsAlone,
+    "simulate": SimulatedReference,
+    "path": FileReference,
+}
+"""By the key that names a form; of several the first, for a release may have a histogram beside it."""
+
+
+def form_of(given: Any) -> str:
+    """The key that names the form of what is given; of a misspelt one, what it is nearest to."""
+    if isinstance(given, ReferenceForm):
+        return next(name for name, form in FORMS.items() if isinstance(given, form))
+    if not isinstance(given, dict):
+        return "path"
+    near = (name for key in given if key not in KEYS for name in get_close_matches(str(key), FORMS, n=1))
+    return next((name for name in FORMS if name in given), next(near, "path"))
+
+
+def _of_one_form(given: Any) -> Any:
+    """Without keys that are null; raises `ValueError` where two forms are named."""
+    if not isinstance(given, dict):
+        return given
+    said = {name: value for name, value in given.items() if value is not None}
+    named = [name for name in ("path", "simulate", "release", "histogram") if name in said]
+    if len(named) > 1 and named != ["release", "histogram"]:
+        found = f"give one of path, release and histogram, or simulate, not {' and '.join(named)}"
+        raise ValueError(f"{found}; release alone may have a histogram beside it")
+    return said
+
+
+Reference: TypeAlias = Annotated[
+    Annotated[FileReference, Tag("path")]
+    | Annotated[SimulatedReference, Tag("simulate")]
+    | Annotated[ReleaseReference, Tag("release")]
+    | Annotated[HistogramsAlone, Tag("histogram")],
+    Discriminator(form_of),
+    BeforeValidator(_of_one_form),
+]
+"""A job's reference."""

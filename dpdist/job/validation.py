@@ -7,10 +7,11 @@ from difflib import get_close_matches
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Tag, ValidationError
 from pydantic_core import ErrorDetails
 
 from dpdist.core.errors import Problem, ProblemsError
+from dpdist.job.values import NAME, PATTERNS
 from dpdist.job.yaml_lines import Lines, Where, dotted, place
 
 Schema = TypeVar("Schema", bound=BaseModel)
@@ -105,8 +106,8 @@ def _having(key: str, members: Mapping[str, type[BaseModel]]) -> str:
 
 def _shown(value: Any) -> str:
     """What a file says, short."""
-    if value in ([], (), {}):
-        return "an empty list" if value != {} else "nothing"
+    if value is None or value in ([], (), {}):
+        return "nothing" if value is None or value == {} else "an empty list"
     return f"{value!r:.80}"
 
 
@@ -119,7 +120,6 @@ _WORDS = {
     "too_long": ("a list of {max_length} at most", "shorten it"),
     "string_too_short": ("a text of {min_length} or more characters", "lengthen it"),
     "string_too_long": ("a text of at most {max_length} characters", "shorten it"),
-    "string_pattern_mismatch": ("letters, digits, _, . and -, the first a letter or a digit", "rename it"),
     "finite_number": ("a finite number", "write a number"),
     "literal_error": ("{expected}", "use one of these"),
 }
@@ -127,6 +127,7 @@ _KINDS = {
     "int": ("a whole number", "write one"),
     "float": ("a number", "write one"),
     "string": ("a text", "write it in quotes"),
+    "date": ("a day, as 2026-11-22", "write one"),
     "bool": ("true or false", "write one of them"),
     "tuple": ("a list, as in [one, another]", "write it in brackets"),
     "dict": ("keys with values, as in {key: value}", "write them"),
@@ -137,6 +138,8 @@ _KINDS = {
 
 def _in_words(kind: str, facts: Mapping[str, Any], message: str) -> tuple[str, str]:
     """What is allowed and the remedy, in words of a job file; those of checks of its own are as they are."""
+    if kind == "string_pattern_mismatch":
+        return PATTERNS[facts["pattern"]], "rename it" if facts["pattern"] == NAME else "write it so"
     if kind in _WORDS:
         allowed, remedy = _WORDS[kind]
         shown = {name: f"{value:,.10g}" if isinstance(value, int | float) else value for name, value in facts.items()}
@@ -178,14 +181,24 @@ def _within(annotation: Any, part: str | int) -> Any:
 
 
 def _members(annotation: Any) -> dict[str, type[BaseModel]]:
-    """Members of a union that are told apart by a name, by it."""
+    """Members of a union that are told apart, by the name that does it: a tag, or the one value of a key `name`."""
     while get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
     if get_origin(annotation) not in (Union, UnionType):
         return {}
-    named = [each for each in map(_plain, get_args(annotation)) if _is_model(each) and _TAG in each.model_fields]
-    tags = [(get_args(model.model_fields[_TAG].annotation), model) for model in named]
-    return {tag[0]: model for tag, model in tags if len(tag) == 1}
+    found = dict[str, type[BaseModel]]()
+    for member in get_args(annotation):
+        found |= _members(member) or {tag: _plain(member) for tag in _tags(member)}
+    return found
+
+
+def _tags(member: Any) -> tuple[str, ...]:
+    """What tells a member of a union from others, if anything does."""
+    if stated := tuple(str(each.tag) for each in getattr(member, "__metadata__", ()) if isinstance(each, Tag)):
+        return stated
+    model = _plain(member)
+    names = get_args(model.model_fields[_TAG].annotation) if _is_model(model) and _TAG in model.model_fields else ()
+    return names if len(names) == 1 else ()
 
 
 def _plain(annotation: Any) -> Any:

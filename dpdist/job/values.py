@@ -32,7 +32,24 @@ def at_most(limit: int, why: str) -> AfterValidator:
 
 Period = Annotated[str, BeforeValidator(lambda v: str(v) if isinstance(v, int) else v), AfterValidator(_printable)]
 ColumnName = Annotated[str, AfterValidator(_printable)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=80)]
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
+LANGUAGE = r"^[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*$"
+ADDRESS = r"^https?://\S+$"
+AGENCY = r"^[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z][A-Za-z0-9_-]*)*$"
+VERSION = r"^\d+\.\d+(\.\d+)?$"
+RELEASE = r"^[0-9a-f]{64}$"
+MINISIGN = r"^RW[QRST][A-Za-z0-9+/]{53}$"
+PATTERNS = {
+    NAME: "letters, digits, _, . and -, the first a letter or a digit",
+    LANGUAGE: "a language's tag, as en or en-GB",
+    ADDRESS: "an address that begins with http:// or https://, without blanks",
+    AGENCY: "letters, digits, _ and -, the first a letter, as ESTAT; parts are joined by a full stop",
+    VERSION: "two or three numbers joined by full stops, as 1.0",
+    MINISIGN: "a public key: the second line of minisign's .pub file, 56 characters that begin with RW",
+    RELEASE: "the 64 characters that the release's manifest has under `release`",
+}
+"""What a text of each form is, in words of a job file."""
+Name = Annotated[str, Field(pattern=NAME, max_length=80)]
 Sentence = Annotated[str, Field(max_length=400), AfterValidator(_printable)]
 """Text that is printed as it stands: one line, no control characters."""
 

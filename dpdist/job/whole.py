@@ -3,123 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fractions import Fraction
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Self
 
-from pydantic import Field, WithJsonSchema, model_validator
+from pydantic import ConfigDict, model_validator
 
-from dpdist.job.acceptance import Acceptance
-from dpdist.job.base import BASE_SCHEMA, Base
-from dpdist.job.budget import ReleaseBudget
-from dpdist.job.correction import Correction
-from dpdist.job.data import Column, Input, Keep
-from dpdist.job.design import Survey
-from dpdist.job.earlier import CALIBRATION_SCHEMA, Calibration, Fit
-from dpdist.job.ledger import LedgerSettings
-from dpdist.job.mechanisms import Mechanism
-from dpdist.job.model import Model, Outcome
+from dpdist.job.approval import Approval
+from dpdist.job.data import Column
+from dpdist.job.model import Model
 from dpdist.job.names import (
     SAMPLERS,
-    Comparator,
     Family,
     Statistics,
 )
-from dpdist.job.predictors import Predictors
-from dpdist.job.presentation import Presentation
-from dpdist.job.public_frame import FRAME_MINIMUM, PublicFrame
-from dpdist.job.reference import HISTOGRAM_SHARE, HistogramReference, Reference
-from dpdist.job.running import Diagnostics, Record, Runtime, Sampler
-from dpdist.job.tables import Microdata, Rake, Table
-from dpdist.job.units import PrivacyUnit
-from dpdist.job.values import ColumnName, Frozen, Name, Period, Sentence, at_most
-from dpdist.job.zcdp import rho_of
+from dpdist.job.reference import HISTOGRAM_SHARE, HistogramReference, HistogramsAlone
+from dpdist.job.shares import BudgetShares
 
-_UNSAID = Model(family="lognormal")
+DESCRIPTION = "A release: data, design, model, mechanism, budget, tables."
+_UNSET = Model(family="lognormal")
 
 
-def _unsaid(value: object) -> bool:
-    """A key that a job does not say is not in its release either."""
-    return value is None
+class Job(BudgetShares):
+    """A release: data, design, model, mechanism, budget, tables.
 
+    Parameters
+    ----------
+    The keys of a job file: docs/reference/job-file.md describes every one.
 
-class Job(Frozen):
-    """A release: data, design, model, mechanism, budget, tables."""
+    Raises
+    ------
+    ValidationError : a key is wrong. `load_job` and `parse_job` say the same with line and remedy, as a `JobError`.
 
-    extends: Annotated[Base, WithJsonSchema(BASE_SCHEMA)] | None = Field(
-        default=None, exclude=True, description="another job file: its keys hold where this one says nothing"
-    )
-    dataset: Name = Field(description="the survey's short name")
-    period: Period = Field(description='what the release is of, as in "2017"; write it in quotes')
-    assumed_public: tuple[Sentence, ...] = Field(
-        default=(), description="what the job states to be public though it may depend on records; the statement prints it"
-    )
-    input: Input = Field(default=Input(), description="the confidential file; the option --input goes before it")
-    columns: dict[ColumnName, Column] = Field(
-        description="the columns that are used, each with its public domain; nothing is inferred from the file"
-    )
-    universe: tuple[Keep, ...] = Field(default=(), description="public filters: records that pass all are released")
-    survey: Survey = Field(default=Survey(), description="weights and sampling design")
-    strata: tuple[str, ...] = Field(
-        default=(), description="columns whose combinations are fitted apart; none: one fit of the whole file"
-    )
-    outcome: Outcome = Field(description="a column, or several, as in [salary, hours], that are released together")
-    model: Model | None = Field(default=None, description="the likelihood, of mechanisms that fit one")
-    mechanism: Mechanism = Field(description="how records are protected, with its constants")
-    budget: ReleaseBudget = Field(description="what the whole release may cost, and against which neighbouring files")
-    synthetic_sets: Annotated[
-        int, Field(ge=1), at_most(1_000, "each is a file of the whole sample's records, and has its part of ε alone")
-    ] = Field(default=1, description="files of synthetic records; most mechanisms divide the budget among them")
-    reference: Reference | None = Field(
-        default=None,
-        description="public records, an earlier release or paid histograms, on which things are fixed; unset: "
-        "reference_tables pays a third of its budget for histograms",
-    )
-    fit: Fit = Field(default=Fit(), description="how well the family must fit the reference")
-    calibration: Annotated[Calibration, WithJsonSchema(CALIBRATION_SCHEMA)] | None = Field(
-        default=None, description="constants that `dpdist calibrate` tuned on an earlier period"
-    )
-    sampler: Sampler = Field(default=Sampler(), description="how posteriors are sampled")
-    diagnostics: Diagnostics = Field(default=Diagnostics(), description="thresholds of Markov chains")
-    tables: tuple[Table, ...] = Field(min_length=1, description="what is published; all tables have one budget")
-    microdata: Microdata = Field(default=Microdata(), description="what synthetic records beside strict tables hold")
-    rake: tuple[Rake, ...] = Field(default=(), description="public totals that synthetic weights and tables must meet")
-    compare: tuple[Comparator, ...] = Field(
-        default=(), description="other mechanisms to run beside this one, for the confidential evaluation alone"
-    )
-    record: Record = Field(default=Record(), description="which confidential by-products are kept")
-    privacy_unit: PrivacyUnit | None = Field(
-        default=None, exclude_if=_unsaid, description="whose loss the budget bounds; unset: one record's"
-    )
-    frame_minimum: Annotated[int, Field(ge=FRAME_MINIMUM, exclude_if=lambda least: least == FRAME_MINIMUM)] = Field(
-        default=FRAME_MINIMUM, description="published sample counts below it refuse a run, unless public_frame accepts them"
-    )
-    public_frame: PublicFrame | None = Field(
-        default=None,
-        exclude_if=_unsaid,
-        description="that sample counts so small are published all the same",
-    )
-    predictors: Predictors | None = Field(
-        default=None,
-        exclude_if=_unsaid,
-        description="protect: sample counts of the frame are published under noise; unset: as they are",
-    )
-    ledger: LedgerSettings | None = Field(default=None, description="the account that the release's budget is charged to")
-    accept: Acceptance | None = Field(
-        default=None, exclude_if=_unsaid, description="gates that the release must meet under noise, or it is not published"
-    )
-    correction: Correction | None = Field(
-        default=None, exclude_if=_unsaid, description="of a period that was released before: its version, and why"
-    )
-    approval: Literal["required"] | None = Field(
-        default=None,
-        exclude_if=_unsaid,
-        description="required: what a run makes is held aside, and `dpdist approve` alone publishes it",
-    )
-    presentation: Presentation = Field(
-        default=Presentation(), description="titles, labels, units and rules of print; it never changes a figure"
-    )
-    runtime: Runtime = Field(default=Runtime(), description="where and how the work is done; it never changes the result")
+    Example
+    -------
+    >>> job = dpdist.load_job("doctorates")
+    >>> job.outcomes, job.strict
+    (('salary',), False)
+    """
+
+    model_config = ConfigDict(json_schema_extra={"description": DESCRIPTION})
 
     @model_validator(mode="after")
     def _sampler_resolved(self) -> Self:
@@ -135,7 +57,7 @@ class Job(Frozen):
         """Histograms of the current file take the place of a reference that is not named, where public sizes allow it."""
         if self.reference is None and self.mechanism.own_histograms and not self.sizes_in_sums:
             own = HistogramReference(epsilon=self.budget.epsilon * HISTOGRAM_SHARE)
-            object.__setattr__(self, "reference", Reference(histogram=own))
+            object.__setattr__(self, "reference", HistogramsAlone(histogram=own))
         return self
 
     @property
@@ -174,7 +96,7 @@ class Job(Frozen):
     @property
     def likelihood(self) -> Model:
         """The model; where the mechanism fits none, one that says nothing."""
-        return self.model or _UNSAID
+        return self.model or _UNSET
 
     @property
     def family(self) -> Family | Statistics:
@@ -212,39 +134,6 @@ class Job(Frozen):
         return tuple(name for name in (*self.outcomes, self.survey.weight) if name is not None)
 
     @property
-    def epsilon_per_set(self) -> Fraction:
-        return self._epsilon_of_release / self.synthetic_sets
-
-    @property
-    def epsilon_of_tables(self) -> Fraction:
-        """What is left of the release's budget after its gates and its reference's histograms."""
-        own = self.reference.histogram if self.reference is not None else None
-        return self._epsilon_of_release - (own.epsilon if own is not None else 0)
-
-    @property
-    def _epsilon_of_release(self) -> Fraction:
-        """What the gates and the noisy frame leave of the budget."""
-        return self.budget.epsilon - (self.accept.epsilon if self.accept is not None else 0) - self.epsilon_of_frame
-
-    @property
-    def epsilon_of_frame(self) -> Fraction:
-        """What noisy sample counts take of the budget; 0 where counts are public."""
-        return self.predictors.protect.epsilon if self.predictors is not None else Fraction(0)
-
-    @property
-    def rho_of_frame(self) -> Fraction:
-        """The same in ρ, under Gaussian noise: what its ε alone would buy at the release's δ."""
-        if self.predictors is None:
-            return Fraction(0)
-        assert self.budget.delta is not None
-        return rho_of(self.epsilon_of_frame, self.budget.delta)
-
-    @property
-    def rho_of_tables(self) -> Fraction:
-        """What the noisy frame leaves of the release's ρ."""
-        return self.budget.concentrated - self.rho_of_frame
-
-    @property
     def protected_columns(self) -> tuple[str, ...]:
         """Columns of the frame whose sample counts are noisy."""
         if self.predictors is None:
@@ -258,6 +147,18 @@ class Job(Frozen):
         return tuple(name for name in self.categories if name not in self.protected_columns)
 
     @property
+    def approvers(self) -> tuple[str, ...]:
+        """Public keys of those who may approve the release; none: whoever has a key."""
+        return self.approval.keys if isinstance(self.approval, Approval) else ()
+
+    @property
+    def public_counts(self) -> tuple[str, ...] | None:
+        """Columns by whose combinations sample counts are published exactly; None where no exact count is."""
+        if self.predictors is not None:
+            return self.counted_columns or None
+        return None if self.sizes_secret else self.categories
+
+    @property
     def gated(self) -> bool:
         """True if gates may be measured beside the release: it is strict, by noise of pure ε on one set of statistics."""
         return self.mechanism.gates and self.strict and self.budget.delta is None
@@ -265,17 +166,17 @@ class Job(Frozen):
     @property
     def has_reference(self) -> bool:
         """True if something is fixed on a reference before the current file is read: a file, or an earlier release."""
-        return self.reference is not None and (self.reference.histogram is None or self.carries)
+        return self.reference is not None and self.reference.known_before
 
     @property
     def refreshes(self) -> bool:
         """True if an earlier release's shapes are brought up to date by histograms of the current file."""
-        return self.carries and self.reference is not None and self.reference.histogram is not None
+        return self.carries and self.reference is not None and self.reference.paid is not None
 
     @property
     def on_histograms(self) -> bool:
         """True if histograms of the current file alone stand in for a reference."""
-        return self.reference is not None and self.reference.histogram is not None and not self.carries
+        return self.reference is not None and not self.reference.known_before
 
     @property
     def sizes_secret(self) -> bool:
@@ -300,7 +201,7 @@ class Job(Frozen):
     @property
     def carries(self) -> bool:
         """True if the reference is an earlier release."""
-        return self.reference is not None and self.reference.release is not None
+        return self.reference is not None and self.reference.earlier is not None
 
     @property
     def strict(self) -> bool:

@@ -9,14 +9,15 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from dpdist.core.errors import BudgetRefused
 from dpdist.job import Limits, budget_text
+from dpdist.job.ledger import BudgetClass
 from dpdist.ledger.entries import Entry
 from dpdist.privacy.guarantees import Asymptotic, Concentrated, Guarantee, NoGuarantee, Strict
 
-Class = Literal["strict", "zCDP", "asymptotic"]
+Class = BudgetClass
 CLASSES: tuple[Class, ...] = get_args(Class)
 SYMBOL: dict[str, str] = {"strict": "ε", "zCDP": "ρ", "asymptotic": "ε"}
 _DATED = re.compile(r"\d{4}(?!\d)")
@@ -38,6 +39,8 @@ class Charge:
     """SHA-256 of what decides the job's result."""
     version: int = 1
     """Of the period's releases: a correction has a number of its own."""
+    corrects: str = ""
+    """Id of the release that a correction corrects."""
 
     @property
     def account(self) -> tuple[str, str]:
@@ -52,6 +55,7 @@ class Charge:
             "budget": budget_text(self.budget),
             "delta": None if self.delta is None else budget_text(self.delta),
             **({"version": self.version} if self.version > 1 else {}),
+            **({"corrects": self.corrects} if self.corrects else {}),
         }
 
     @classmethod
@@ -59,8 +63,9 @@ class Charge:
         said = entry.said
         own = {name: str(said[name]) for name in ("dataset", "period", "run", "adjacency", "job")}
         delta = None if said["delta"] is None else Fraction(said["delta"])
-        version = int(said.get("version", 1))
-        return cls(**own, cls=said["class"], budget=Fraction(said["budget"]), delta=delta, version=version)
+        version, corrects = int(said.get("version", 1)), str(said.get("corrects", ""))
+        budget = Fraction(said["budget"])
+        return cls(**own, cls=said["class"], budget=budget, delta=delta, version=version, corrects=corrects)
 
 
 def cost(guarantee: Guarantee, dataset: str) -> tuple[Class, Fraction, Fraction | None]:
@@ -121,7 +126,7 @@ def _form(period: str) -> str:
 
 def excesses(limits: Limits, before: Sequence[Charge], charge: Charge) -> Iterator[tuple[str, str]]:
     """What a charge would exceed of some limits: what it comes to, and what is allowed."""
-    sums, symbol = by_period([*before, charge]), SYMBOL[charge.cls]
+    sums, symbol = by_period([*before, charge]), f"{charge.cls} {SYMBOL[charge.cls]}"
     found = {"in all": (limits.total, sum(sums.values(), Fraction(0)))}
     found[f"in period {charge.period}"] = (limits.per_period, sums[charge.period])
     if limits.window is not None:
@@ -132,6 +137,25 @@ def excesses(limits: Limits, before: Sequence[Charge], charge: Charge) -> Iterat
         if limit is not None and reached > limit:
             own = f"this run's {symbol} = {budget_text(charge.budget)} would make {budget_text(reached)} {where}"
             yield own, f"{symbol} = {budget_text(limit)} {where}, {budget_text(reached - charge.budget)} of it charged"
+    yield from _excess_of_delta(limits, before, charge)
+
+
+def _excess_of_delta(limits: Limits, before: Sequence[Charge], charge: Charge) -> Iterator[tuple[str, str]]:
+    """δ adds up over strict releases. Under zCDP ρ adds up, and δ is what each release states its ε at."""
+    if limits.delta is None:
+        return
+    if charge.cls == "zCDP":
+        if charge.delta is not None and charge.delta > limits.delta:
+            found = f"this run's zCDP ε is stated at δ = {budget_text(charge.delta)}"
+            yield found, f"zCDP ε stated at δ = {budget_text(limits.delta)} or less"
+        return
+    every, allowed = [*before, charge], f"{charge.cls} δ = {budget_text(limits.delta)} in all"
+    known = [each.delta for each in every if each.delta is not None]
+    if len(known) < len(every):
+        whose = "this run's" if charge.delta is None else "an earlier release's"
+        yield f"{whose} {charge.cls} δ is no known number", allowed
+    elif (reached := sum(known, Fraction(0))) > limits.delta:
+        yield f"this run's {charge.cls} δ = {budget_text(known[-1])} would make {budget_text(reached)}", allowed
 
 
 def refuse_excess(entries: Sequence[Entry], stated: Limits, charge: Charge) -> None:
@@ -141,7 +165,11 @@ def refuse_excess(entries: Sequence[Entry], stated: Limits, charge: Charge) -> N
         found = f"the ledger has limits for {', '.join(sorted(kept))} releases of this dataset, none for {charge.cls} ones"
         remedy = f"state some: dpdist ledger init --dataset {charge.dataset} --class {charge.cls} --total …"
         raise BudgetRefused(charge.dataset, found, "a class that has limits", remedy)
-    limits = [each for each in (kept.get(charge.cls), stated) if each is not None and _limited(each)]
+    if (named := stated.of(charge.cls)) is None:
+        found = f"the job's ledger.limits name other classes of releases than {charge.cls}, which this run's is"
+        remedy = f"state ledger.limits.{charge.cls}, or leave ledger.limits out"
+        raise BudgetRefused(charge.dataset, found, "a class that has limits", remedy)
+    limits = [each for each in (kept.get(charge.cls), *named) if each is not None and each.some]
     others = sorted({each.adjacency for each in every if each.cls == charge.cls} - {charge.adjacency})
     if limits and others:
         found = f"its {charge.cls} releases were charged under adjacency {others[0]}, this one is under {charge.adjacency}"
@@ -155,10 +183,17 @@ def refuse_excess(entries: Sequence[Entry], stated: Limits, charge: Charge) -> N
 
 
 def refuse_correction(entries: Sequence[Entry], charge: Charge) -> None:
-    """Raises `BudgetRefused` for a correction of a version that was never charged."""
+    """Raises `BudgetRefused` for a correction that is not the version after the last one of its period.
+
+    So versions are in the order of their charges, and two corrections of one release have two numbers.
+    """
     if charge.version == 1:
         return
     known = {each.version for each in charges(entries, charge.dataset) if each.period == charge.period}
+    if charge.version in known:
+        found = f"version {charge.version} of {charge.period}, which is charged already"
+        remedy = f"state correction.version: {max(known) + 1}; correction.of says which release it corrects"
+        raise BudgetRefused(charge.dataset, found, f"the version after the last: {max(known) + 1}", remedy)
     if charge.version - 1 not in known:
         found = f"version {charge.version} of {charge.period}, of which version {charge.version - 1} was never charged"
         numbers = ", ".join(map(str, sorted(known))) or "no version"
@@ -166,13 +201,9 @@ def refuse_correction(entries: Sequence[Entry], charge: Charge) -> None:
         raise BudgetRefused(charge.dataset, found, f"the version after one that is there: {numbers}", remedy)
 
 
-def _limited(limits: Limits) -> bool:
-    return any(each is not None for each in (limits.total, limits.per_period, limits.window))
-
-
 def left(entries: Sequence[Entry], stated: Limits, charge: Charge) -> Fraction | None:
     """What the totals leave before this charge, the least of them; None where no total is stated."""
     spent = total(each for each in charges(entries, charge.dataset) if each.account == charge.account)
     kept = policies(entries, charge.dataset).get(charge.cls)
-    totals = [each.total for each in (kept, stated) if each is not None and each.total is not None]
+    totals = [each.total for each in (kept, *(stated.of(charge.cls) or ())) if each is not None and each.total is not None]
     return min(totals) - spent if totals else None

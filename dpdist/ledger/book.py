@@ -60,7 +60,7 @@ class Ledger:
                 refuse_correction(entries, charge)
                 refuse_excess(entries, stated, charge)
                 kept = self._append(link, entries[-1], {"kind": "reserve", **charge.said})
-            elif replace(Charge.of(kept), job=charge.job) != charge:
+            elif replace(Charge.of(kept), job=charge.job, corrects=charge.corrects) != charge:
                 raise self._other("the run was charged another cost")
             return Receipt(str(entries[0].said["ledger"]), kept.number, kept.sha256)
 

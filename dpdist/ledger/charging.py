@@ -49,9 +49,9 @@ def charge_of(job: Job, guarantee: Guarantee, run: str) -> Charge:
     decisive = hashlib.sha256(rfc8785.dumps({name: str(said) for name, said in job.identity.items()})).hexdigest()
     exchanged = f", {job.budget.exchange}" if job.budget.adjacency == "substitution" else ""
     unit = f", {job.privacy_unit.column} of at most {job.privacy_unit.most}" if job.privacy_unit is not None else ""
-    version = 1 if job.correction is None else job.correction.version
+    version, corrects = (1, "") if job.correction is None else (job.correction.version, job.correction.of)
     adjacency = f"{job.budget.adjacency}{exchanged}{unit}"
-    return Charge(job.dataset, job.period, run, cls, adjacency, budget, delta, decisive, version)
+    return Charge(job.dataset, job.period, run, cls, adjacency, budget, delta, decisive, version, corrects)
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,28 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from dpdist.job import Limits, budget_text
+from dpdist.job import Limits, budget_text, epsilon_of
 from dpdist.ledger.accounts import SYMBOL, Charge, by_period, charges, largest_window, policies, total
 from dpdist.ledger.entries import Entry
 
-EXPORTED = ("number", "time", "kind", "dataset", "period", "run", "class", "adjacency", "budget", "delta", "version")
+EXPORTED = (
+    "number",
+    "time",
+    "kind",
+    "dataset",
+    "period",
+    "run",
+    "class",
+    "adjacency",
+    "budget",
+    "delta",
+    "version",
+    "corrects",
+)
+
+
+SHOWN_OF_AN_ID = 12
+"""Characters of a release's id on a page; the export has all."""
 
 
 @dataclass(frozen=True)
@@ -57,13 +74,39 @@ class Page:
         deltas = [charge.delta for charge in self.charged]
         known = sum((each for each in deltas if each is not None), Fraction(0))
         if self.charged[0].cls == "strict":
-            said["δ"] = "not known of some releases" if None in deltas else budget_text(known)
+            said["δ"] = (
+                "not known of some releases" if None in deltas else budget_text(known) + _of(known, self.limits.delta)
+            )
+        elif self.charged[0].cls == "zCDP":
+            at = max(each for each in deltas if each is not None)
+            limit = "" if self.limits.delta is None else f" (stated at {budget_text(self.limits.delta)} or less)"
+            said["amounts to"] = f"ε = {budget_text(epsilon_of(spent, at))} at δ = {budget_text(at)}{limit}"
         if (most := self.limits.per_period) is not None:
             said["a period"] = f"at most {budget_text(most)}"
         if (window := self.limits.window) is not None:
             held = max(largest_window(sums, period, window.periods) for period in sums)
             said[f"{window.periods} periods"] = budget_text(held) + _of(held, window.budget)
+        for each in self.corrections:
+            of = f"{each['of'][:SHOWN_OF_AN_ID]}…" if each["of"] else "not stated"
+            said[f"{each['period']} version {each['version']}"] = (
+                f"corrects {of}, {SYMBOL[each['class']]} = {each['budget']}"
+            )
         return said
+
+    @property
+    def corrections(self) -> list[dict[str, Any]]:
+        """Every correction in the order of its charge: its version, and id of the release that it corrects."""
+        return [
+            {
+                "period": charge.period,
+                "version": charge.version,
+                "of": charge.corrects,
+                "class": charge.cls,
+                "budget": budget_text(charge.budget),
+            }
+            for charge in self.charged
+            if charge.version > 1
+        ]
 
     @property
     def said(self) -> dict[str, Any]:
@@ -71,7 +114,8 @@ class Page:
         first = self.charged[0]
         own = {"dataset": self.dataset, "class": first.cls, "adjacency": first.adjacency}
         limits = self.limits.model_dump(mode="json")
-        return {**own, "charged": budget_text(total(self.charged)), "limits": limits, "periods": self.lines}
+        said = {**own, "charged": budget_text(total(self.charged)), "limits": limits, "periods": self.lines}
+        return said | ({"corrections": self.corrections} if self.corrected else {})
 
 
 def _of(spent: Fraction, limit: Fraction | None) -> str:

@@ -48,8 +48,12 @@ from dpdist.sampling.clamped import VARIATION
 
 def promise_of(job: Job, per_set: Guarantee, *assumptions: str) -> Promise:
     """A promise of m draws, with what all tilted and clamped posteriors stand on."""
-    public = tuple(f"number of records after a rule that depends on the outcome: {r}" for r in job.outcome_dependent_rules)
-    composition = f"sequential over {job.synthetic_sets} synthetic sets{parallel(job)}"
+    public = tuple(
+        f"The number of records is public after a rule that depends on the outcome: {r}."
+        for r in job.outcome_dependent_rules
+    )
+    several = f"sequential over {job.synthetic_sets} synthetic sets"
+    composition = (several if job.synthetic_sets > 1 else "one synthetic set") + parallel(job)
     total = per_set if isinstance(per_set, NoGuarantee) else per_set.sets(job.synthetic_sets)
     if job.accept is not None and isinstance(total, Strict):
         total += Strict(job.budget.adjacency, job.accept.epsilon, exchange=Fraction(1))
@@ -128,8 +132,8 @@ def referred(job: Job) -> tuple[str, ...]:
     """What is said of the job's reference."""
     said = job.reference
     what = REFERENCE
-    if said is not None and said.path is None and said.simulate is None:
-        what = CHAINED if said.release is not None else BINNED
+    if said is not None and not said.holds_records:
+        what = CHAINED if said.earlier is not None else BINNED
     refreshed = (REFRESHED,) if job.refreshes else ()
     refused = (NOT_REFUSED,) if job.strict and job.has_reference else ()
     return (

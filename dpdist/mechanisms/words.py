@@ -45,6 +45,8 @@ class Words:
     """The same of estimates from synthetic records, where they are not those of parameters and synthesis."""
     steps: tuple[str, ...] = ()
     """What becomes of its statistics after their release, whatever the job."""
+    settings: Mapping[str, Mapping[object, str]] = field(default_factory=dict)
+    """The same by a setting of the mechanism: its name, and a text for each of its values."""
     entries: Mapping[str, str] = field(default_factory=dict)
     """What entries of the statement that it alone can have say in words, by name."""
 
@@ -54,7 +56,7 @@ class Words:
 
     def post_processing(self, release: ReleaseView) -> list[str]:
         """What becomes of its statistics after their release."""
-        return list(self.steps)
+        return [*self.steps, *(texts[getattr(release.job.mechanism, name)] for name, texts in self.settings.items())]
 
     def errors_of(self, release: ReleaseView) -> str:
         """What is in the standard errors of estimates from its parameters."""

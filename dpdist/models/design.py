@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from dpdist.core.records import Codes, Floats, Frame
 from dpdist.job import Job
@@ -64,6 +65,14 @@ def patterns(frame: Frame, columns: Sequence[str], rows: slice) -> Design:
 def counted(frame: Frame, rows: slice, cells: Design) -> Floats:
     """Sample records of every pattern as published, (pattern,); 1 where noise left none, which divides by it alone."""
     return np.maximum(np.bincount(cells.pattern, weights=frame.count[rows]), 1.0)
+
+
+def counted_again(cells: Design, counts: Floats) -> Floats:
+    """The same of counts (draw, row of the stratum), (draw, pattern)."""
+    rows = np.arange(len(cells.pattern))
+    held = csr_array((np.ones(len(rows)), (cells.pattern, rows)))
+    summed: Floats = np.asarray((held @ counts.T).T)
+    return np.maximum(summed, 1.0)
 
 
 def frame_strata_as_predictors(job: Job, frame: Frame) -> tuple[str, ...]:

@@ -17,55 +17,56 @@ from collections.abc import Sequence
 from dpdist.job import Job
 
 TRUST_MODEL = (
-    "central: the custodian, and all machines and people of the run, see every record and are trusted. The claim concerns "
-    "people who see only the public folder. Run times, refusals and messages are in no ε. You may look at the confidential "
-    "folder and then publish, withhold or run again: that choice can itself tell of records and is in no ε, so decide the "
-    "rule beforehand"
+    "The model is central: the custodian, who holds the file, and all machines and people of the run see every record and "
+    "are trusted. The claim concerns people who see only the public folder. Run times, refusals and messages are in no ε. "
+    "The custodian may look at the confidential folder and then publish, withhold or run again. That choice can itself "
+    "tell of records, and it is in no ε, whatever rule it follows. Only gates, measured under noise at a part of ε, bring "
+    "such a choice in."
 )
 IN_WORDS = {
     "zero_out": (
-        "two files are neighbours if they differ in one record only: in one file its {values} are used, in the other they "
-        "are ignored, as if nothing had been reported; its other columns, and that it is in the file, are the same in both"
+        "Two files are neighbours if they differ in one record only. In one file its {values} are used. In the other they "
+        "are ignored, as if nothing had been reported. Its other columns are the same in both, and it is in both files."
     ),
     "substitution": (
-        "two files are neighbours if they differ in one record only, whose {values} may have any other values; its other "
-        "columns, and so its cells, are the same in both"
+        "Two files are neighbours if they differ in one record only, whose {values} may have any other values. Its other "
+        "columns, and so its cells, are the same in both."
     ),
     "anywhere": (
-        "two files are neighbours if one record of the one is exchanged for any other record: all its columns may change, "
-        "its cell too; the number of records is the same in both; adding or removing a record costs half of ε"
+        "Two files are neighbours if one record of the one is exchanged for any other record. All its columns may change, "
+        "its cell too. The number of records is the same in both. Adding or removing a record costs half of ε."
     ),
     "exchanged": (
-        "two files are neighbours if one record of the one is exchanged for any other record{same}: its other columns may "
-        "change, its cell too; the number of records is the same in both"
+        "Two files are neighbours if one record of the one is exchanged for any other record{same}. Its other columns may "
+        "change, its cell too. The number of records is the same in both."
     ),
     "add_remove": (
-        "two files are neighbours if one has a record that the other has not, whatever its columns hold, and all else is "
-        "the same"
+        "Two files are neighbours if one has a record that the other has not, whatever its columns hold, and all else is "
+        "the same."
     ),
 }
 OF_UNITS = {
     "zero_out": (
-        "two files are neighbours if they differ in the records of one {unit} only, at most {most}: in one file their "
-        "{values} are used, in the other they are ignored, as if nothing had been reported; their other columns, and that "
-        "they are in the file, are the same in both"
+        "Two files are neighbours if they differ in the records of one {unit} only, at most {most}. In one file their "
+        "{values} are used. In the other they are ignored, as if nothing had been reported. Their other columns are the "
+        "same in both, and they are in both files."
     ),
     "substitution": (
-        "two files are neighbours if they differ in the records of one {unit} only, at most {most}, whose {values} may "
-        "have any other values; their other columns, and so their cells, are the same in both"
+        "Two files are neighbours if they differ in the records of one {unit} only, at most {most}, whose {values} may "
+        "have any other values. Their other columns, and so their cells, are the same in both."
     ),
     "anywhere": (
-        "two files are neighbours if the records of one {unit}, at most {most}, are exchanged for as many other records: "
-        "all their columns may change, their cells too; the number of records is the same in both; adding or removing a "
-        "{unit} costs half of ε"
+        "Two files are neighbours if the records of one {unit}, at most {most}, are exchanged for as many other records. "
+        "All their columns may change, their cells too. The number of records is the same in both. Adding or removing a "
+        "{unit} costs half of ε."
     ),
     "exchanged": (
-        "two files are neighbours if the records of one {unit}, at most {most}, are exchanged for as many other "
-        "records{same}: their other columns may change, their cells too; the number of records is the same in both"
+        "Two files are neighbours if the records of one {unit}, at most {most}, are exchanged for as many other "
+        "records{same}. Their other columns may change, their cells too. The number of records is the same in both."
     ),
     "add_remove": (
-        "two files are neighbours if one has the records of one {unit}, at most {most}, that the other has not, whatever "
-        "their columns hold, and all else is the same"
+        "Two files are neighbours if one has the records of one {unit}, at most {most}, that the other has not, whatever "
+        "their columns hold. All else is the same."
     ),
 }
 """Where the privacy unit is a column's value."""
@@ -137,24 +138,24 @@ def headline(job: Job) -> str:
     """What is protected and what is not, in a line."""
     kept = listed(job.components)
     if job.predictors is not None and job.budget.adjacency == "substitution":
-        return f"{kept} of {whom(job)}, and {_frame(job)}; {_public_counts(job)} is published as it is"
+        return f"{kept} of {whom(job)}, and {_frame(job)}; published as it is: {_public_counts(job)}"
     if job.sizes_secret and job.privacy_unit is not None:
         return f"{kept} of {whom(job)}, their table columns, their presence and the sample counts"
     if job.sizes_secret:
         return f"{kept} of a record, its table columns, its presence and the sample counts"
     columns = f"table columns ({', '.join(job.categories)}) and sample counts" if job.categories else "the sample count"
-    return f"{kept} of {whom(job)}; {columns} are published as they are"
+    return f"{kept} of {whom(job)}; published as they are: {columns}"
 
 
 def unit(job: Job) -> str:
     """Of whom the figures are the loss, and how it grows where one person has several records."""
     if (said := job.privacy_unit) is not None:
         beyond = (
-            "a file with more is refused" if said.beyond == "refuse" else "of more, the first in the file's order count"
+            "A file with more is refused." if said.beyond == "refuse" else "Of more, the first in the file's order count."
         )
         return (
-            f"the figures are the loss of a {said.column}: of all records with one value of that column, of which at most "
-            f"{said.most} count ({beyond})"
+            f"The figures are the loss of a {said.column}: of all records with one value of that column. At most "
+            f"{said.most} of them count. {beyond}"
         )
     grows = "up to k times one row's" if job.budget.delta is None else "in ρ up to k² times one row's"
-    return f"a record is one row of the file: for a person or household with k rows in it the loss is {grows}"
+    return f"A record is one row of the file. For a person or household with k rows in it the loss is {grows}."

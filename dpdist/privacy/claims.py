@@ -12,27 +12,28 @@ from dpdist.privacy.adjacency import listed, whom
 from dpdist.privacy.guarantees import Concentrated, NoGuarantee, Promise, delta_text, epsilon_text, large_delta
 
 NONE = (
-    "nothing is promised: no bound is claimed on what this release tells of any record, whatever ε the job states; it is "
-    "for comparison with releases that have a guarantee, not for publication"
+    "Nothing is promised. No bound is claimed on what this release tells of any record, whatever ε the job states. It is "
+    "for comparison with releases that have a guarantee, not for publication."
 )
 CONCENTRATED = (
-    "ρ-zero-concentrated differential privacy, for every file: (ε, δ)-private at the δ stated and, with another ε, at any "
-    "other, but for no ε alone: with a probability of up to δ a record may lose more than ε; releases of one person's "
-    "records add up in ρ, and with a pure ε as (ε, δ)"
+    "For every file this release is ρ-zero-concentrated differentially private. So it is (ε, δ)-private at the δ stated, "
+    "and at any other δ with another ε, but at no ε alone. With a probability of up to δ a record may lose more than ε. "
+    "Releases of one person's records add up in ρ. With a release of pure ε they add up as (ε, δ)."
 )
 STRICT = (
-    "for every file of the domain, whatever is published is at most e^ε = {factor} times as likely under one of two "
-    "neighbouring files as under the other; this is ε = {epsilon} for the whole release"
+    "For every file of the domain and each of its neighbours there: whatever is published is at most e^ε = {factor} times "
+    "as likely under the one as under the other. This is ε = {epsilon} for the whole release."
 )
-EXACT_DRAWS = "this holds for exact draws only, and the draws of this release are not proven exact (see assumptions)"
+EXACT_DRAWS = "This holds for exact draws only. The draws of this release are not proven exact (see assumptions)."
 ASYMPTOTIC = (
-    "not a differential-privacy guarantee for every file, nor proven for this one: ε = {epsilon} is a target. A bound on "
-    "the loss was computed from this file, over posterior draws, and brought down to it; a record's true loss can exceed "
-    "it. If the target held, one record would change no result's probability by more than a factor of e^ε = {factor}"
+    "This is not a differential-privacy guarantee for every file, nor is it proven for this one: ε = {epsilon} is a "
+    "target. A bound on the loss was computed from this file, over posterior draws, and brought down to the target. A "
+    "record's true loss can exceed it. If the target held, one record would change no result's probability by more than a "
+    "factor of e^ε = {factor}."
 )
-SAME_X = "where {values} of {whom} are exchanged for any others at the same x, ε = {epsilon}"
-REMOVED_AND_ADDED = "where {whom} {verb} exchanged for any other, one is removed and one added: ε = {epsilon}"
-MOVES = "a record that changes its table columns is not covered: the published counts show it"
+SAME_X = "Where {values} of {whom} are exchanged for any others at the same x, ε = {epsilon}."
+REMOVED_AND_ADDED = "Where {whom} {verb} exchanged for any other, one is removed and one added: ε = {epsilon}."
+MOVES = "A record that changes its table columns is not covered: the published counts show it."
 
 
 def promised(promise: Promise, sampler: Mapping[str, Any], reference: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -75,14 +76,14 @@ def in_words(promise: Mapping[str, Any], job: Job, records: int) -> str:
     epsilon = promise["epsilon"]
     times = factor(Fraction(epsilon))
     if promise["guarantee"] == "asymptotic":
-        return "; ".join([ASYMPTOTIC.format(epsilon=epsilon, factor=times), *_moves(job)])
+        return " ".join([ASYMPTOTIC.format(epsilon=epsilon, factor=times), *_moves(job)])
     claims = [STRICT.format(epsilon=epsilon, factor=times)]
     if "rho" in promise:
-        here = f"here ρ = {promise['rho']}, and ε = {epsilon} (e^ε = {times}) at δ = {promise['delta']}"
+        here = f"Here ρ = {promise['rho']}, and ε = {epsilon} (e^ε = {times}) at δ = {promise['delta']}."
         claims = [CONCENTRATED, here, *filter(None, [large_delta(job, records)])]
     if promise["guarantee"] == "strict for exact draws":
         claims.append(EXACT_DRAWS)
-    return "; ".join([*claims, *_exchanged(promise, job), *_moves(job)])
+    return " ".join([*claims, *_exchanged(promise, job), *_moves(job)])
 
 
 def _exchanged(promise: Mapping[str, Any], job: Job) -> list[str]:
@@ -106,7 +107,8 @@ def headline(promise: Mapping[str, Any]) -> dict[str, str]:
     """Guarantee and cost for a screen: strict figures under `guarantee`, an asymptotic target apart from them."""
     if promise["guarantee"] == "none":
         return {"guarantee": "none: for comparison only, not for publication"}
-    cost = f"ε = {promise['epsilon']} ({promise['epsilon_per_set']} a set)"
+    each = promise["epsilon_per_set"]
+    cost = f"ε = {promise['epsilon']}" + (f" ({each} a set)" if each != promise["epsilon"] else "")
     if "rho" in promise:
         cost = f"ρ = {promise['rho']}, ε = {promise['epsilon']} at δ = {promise['delta']}"
     neighbours = promise["adjacency"] + (", anywhere" if promise.get("exchange") == "anywhere" else "")

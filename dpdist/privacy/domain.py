@@ -13,8 +13,8 @@ from dpdist.job import Column, Job
 from dpdist.job.families import FAMILIES
 
 REFUSED = (
-    "a file outside of this domain is refused before anything is spent; whether a file is refused depends on its records, "
-    "and is in no ε"
+    "A file outside of this domain is refused before anything is spent. Whether a file is refused depends on its records, "
+    "and is in no ε."
 )
 
 
@@ -65,7 +65,7 @@ def _weight(job: Job) -> str:
 def _unit(job: Job) -> Iterator[str]:
     if (said := job.privacy_unit) is not None:
         most = f", and at most {said.most} records of one {said.column}" if said.beyond == "refuse" else ""
-        yield f"{said.column}: not missing{most}"
+        yield f"{said.column}: not missing, one spelling of every name{most}"
 
 
 def _design(job: Job) -> Iterator[str]:

@@ -185,8 +185,8 @@ def large_delta(job: Job, records: int) -> str:
     delta = job.budget.delta
     if delta is None or delta * records < 1:
         return ""
-    found = f"δ = {budget_text(delta)} is not below 1/n = 1/{records}"
-    return f"{found}: publishing one record of the file at random, whole, has such a δ; take a δ far below"
+    found = f"The δ of {budget_text(delta)} is not below 1/n = 1/{records}."
+    return f"{found} Publishing one record of the file at random, whole, has such a δ. Take a δ far below."
 
 
 def count_scale(epsilon: Fraction, adjacency: Adjacency) -> Fraction:

@@ -28,6 +28,7 @@ import numpy as np
 
 from dpdist.core.records import Floats, Frame, Ints
 from dpdist.job import Job, NoiseName
+from dpdist.privacy.simulated_noise import simulated_noise
 from dpdist.privacy.units import record_epsilon, record_rho
 
 TOTAL_SHARE = Fraction(1, 10)
@@ -98,6 +99,22 @@ def noisy_frame(job: Job, frame: Frame, measured: Sequence[Floats]) -> Frame:
     for below in estimates[1:]:
         total = _whole(_projected(below.reshape(len(total), -1), total), total).reshape(-1)
     return replace(frame, count=_from_tree(job, frame, total))
+
+
+def counted_again(job: Job, frame: Frame, draws: int, rng: np.random.Generator) -> Floats:
+    """Counts of every row of the published frame under noise once more, made to agree in the same way, (draw, row).
+
+    For standard errors, not for release: the published counts stand in for the exact ones.
+    """
+    known, law, published = levels(job), noise_name(job), counts(job, frame)
+    found = np.empty((draws, len(frame)))
+    for draw in range(draws):
+        measured = [
+            values + (np.zeros(1) if level.scale is None else simulated_noise(law, level.scale, len(values), rng))
+            for level, values in zip(known, published, strict=True)
+        ]
+        found[draw] = noisy_frame(job, frame, measured).count
+    return found
 
 
 def _upward(known: Sequence[Level], measured: Sequence[Floats], law: NoiseName) -> list[Floats]:

@@ -5,59 +5,76 @@ from __future__ import annotations
 from typing import Any
 
 from dpdist.core.errors import JobError, Problem
-from dpdist.core.records import Frame
+from dpdist.core.records import Frame, SmallCounts
 from dpdist.job import Job
 
 REMEDIES = (
-    "take coarser levels or fewer columns; protect the counts (budget.adjacency: add_remove, with predictors: {protect: "
-    '{epsilon: "…"}} or reference_tables); or state public_frame: {accepted: "why they may be published"}'
+    "take coarser levels or fewer columns; protect the counts (budget.adjacency: add_remove{}); or state public_frame: "
+    '{{accepted: "why they may be published"}}'
 )
+BY_NOISY_COUNTS = ', with predictors: {protect: {epsilon: "…"}} or reference_tables'
+BY_A_REFERENCE = ", with a file or an earlier release as reference"
+"""Of a mechanism that hides counts by itself, and not by histograms of the current file."""
 
 
-def small_counts(job: Job, frame: Frame) -> str:
-    """How many published counts are below the job's minimum; empty where there are none, or none is published."""
-    if _secret(job):
+def counted(job: Job, frame: Frame, units: SmallCounts | None = None) -> SmallCounts | None:
+    """Published counts below the job's minimum; None where none is published.
+
+    `units`: the same by privacy units, where one has several records, which a frame does not tell.
+    """
+    if job.public_counts is None:
+        return None
+    return units if units is not None else frame.below(job.frame_minimum, job.public_counts)
+
+
+def small_counts(job: Job, counts: SmallCounts | None) -> str:
+    """How many published counts are below the job's minimum, in words; empty where there are none."""
+    if counts is None or not counts.few:
         return ""
-    few, single, every = frame.below(job.frame_minimum, _by(job))
-    if not few:
-        return ""
-    return f"{few:,} of {every:,} published sample counts are below {job.frame_minimum}, {single:,} of them of one record"
+    if job.privacy_unit is None:
+        below, of = f"below {job.frame_minimum}", "one record"
+    else:
+        below, of = f"of fewer than {job.frame_minimum} units ({job.privacy_unit.column})", "one"
+    return f"{counts.few:,} of {counts.every:,} published sample counts are {below}, {counts.single:,} of them of {of}"
 
 
-def caution(job: Job, frame: Frame) -> str:
+def caution(job: Job, counts: SmallCounts | None) -> str:
     """What `validate` and `plan` say of them; empty where there is nothing to say."""
-    if not (found := small_counts(job, frame)):
+    if not (found := small_counts(job, counts)):
         return ""
     shown = f"{found}: who knows that person reads off its columns"
     if job.public_frame is not None:
         return f"{shown}; the job accepts them: {job.public_frame.accepted}"
-    return f"{shown}, and a run refuses; {REMEDIES}"
+    return f"{shown}, and a run refuses; {_remedies(job)}"
 
 
-def refuse_small_counts(job: Job, frame: Frame) -> None:
+def refuse_small_counts(job: Job, counts: SmallCounts | None) -> None:
     """Raises `JobError` where small counts would be published and the job does not accept them with a reason."""
-    found = small_counts(job, frame)
+    found = small_counts(job, counts)
     if found and job.public_frame is None:
         allowed = f"counts of {job.frame_minimum} or more, or a stated reason"
-        raise JobError(job.dataset, [Problem("public_frame", found, allowed, REMEDIES)])
+        raise JobError(job.dataset, [Problem("public_frame", found, allowed, _remedies(job))])
+
+
+def _remedies(job: Job) -> str:
+    """What the job's own mechanism can do about them."""
+    paid = job.reference is not None and job.reference.paid is not None
+    return REMEDIES.format(("", BY_A_REFERENCE)[paid] if job.mechanism.own_histograms else BY_NOISY_COUNTS)
 
 
 def accepted(job: Job, frame: Frame) -> dict[str, Any]:
-    """The statement's entry, where the job accepts small counts; `frame` is the published one."""
-    if job.public_frame is None or _secret(job):
+    """The statement's entry, where the job accepts small counts; `frame` is the published one.
+
+    Of counts by privacy units no figure is published: which records are of one unit is in no frame.
+    """
+    if job.public_frame is None or job.public_counts is None:
         return {}
-    few, single, every = frame.below(job.frame_minimum, _by(job))
-    reason = job.public_frame.accepted
-    shown = small_counts(job, frame) or f"none of {every:,} published sample counts is below {job.frame_minimum}"
-    figures = {"frame_minimum": job.frame_minimum, "counts": every, "below": few, "of_one_record": single}
-    return {"public_frame": {"in_words": f"{shown}; accepted, as the job states: {reason}", **figures, "accepted": reason}}
-
-
-def _secret(job: Job) -> bool:
-    """True if no exact count is published by any column."""
-    return job.sizes_secret and not _by(job)
-
-
-def _by(job: Job) -> tuple[str, ...] | None:
-    """Columns by which counts are exact where the others are protected; None: by all."""
-    return job.counted_columns if job.predictors is not None else None
+    reason, least = job.public_frame.accepted, job.frame_minimum
+    stated = {"frame_minimum": least, "accepted": reason}
+    if job.privacy_unit is not None:
+        may = f"published sample counts may be of fewer than {least} units ({job.privacy_unit.column})"
+        return {"public_frame": {"in_words": f"{may}; accepted, as the job states: {reason}", **stated}}
+    found = frame.below(least, job.public_counts)
+    shown = small_counts(job, found) or f"none of {found.every:,} published sample counts is below {least}"
+    figures = {"counts": found.every, "below": found.few, "of_one_record": found.single}
+    return {"public_frame": {"in_words": f"{shown}; accepted, as the job states: {reason}", **stated, **figures}}

@@ -12,46 +12,46 @@ from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import Resampled
 
 SEARCH_AGAIN = (
-    "estimator `parameters`: composition of the sample over x, sampling error of the weighted fit (at least the unweighted "
-    "fit's), the draws' spread over m, and the bias of the privacy weights (squared), which trim tails: under the "
-    "lognormal model counts are too low and means too high, by some per cent, and the estimates are not corrected for it; "
-    "all but the first by re-running the weight search on a synthetic sample, from a law that undoes the trimming to first "
-    "order"
+    "Estimator `parameters`: composition of the sample over x, sampling error of the weighted fit (at least the "
+    "unweighted fit's), the draws' spread over m, and the squared bias of the privacy weights. These weights trim tails: "
+    "under the lognormal model counts are too low and means too high, by some per cent. The estimates are not corrected "
+    "for it. All but the first come from re-running the weight search on a synthetic sample, from a law that undoes the "
+    "trimming to first order."
 )
 SYNTHESIS_ADDED = (
-    "estimator `records`: that of `parameters` and the synthetic records' own variance given x, over m. Who analyses the "
-    "synthetic sets alone has T = B/m + W: it leaves out the bias, and with one set the spread between sets"
+    "Estimator `records`: that of `parameters` and the synthetic records' own variance given x, over m. Who analyses the "
+    "synthetic sets alone has T = B/m + W. It leaves out the bias, and with one set the spread between sets."
 )
 BETWEEN_AND_WITHIN = (
-    "estimator `records`: T = B/m + W over m sets, W by linearisation with design strata, records as units; the bias of "
-    "the privacy weights, which trim tails, is not in it"
+    "Estimator `records`: T = B/m + W over m sets, W by linearisation with design strata, records as units. The bias of "
+    "the privacy weights, which trim tails, is not in it."
 )
-ONE_SET = "with one synthetic set, T = W leaves out the spread between sets and is too small"
+ONE_SET = "With one synthetic set, T = W leaves out the spread between sets and is too small."
 SKEWED = (
-    "intervals of counts are symmetric on the log scale, where they reach less far than the count, and otherwise as they "
-    "are, from 0; those of means and totals are symmetric as they are"
+    "Intervals of counts are symmetric on the log scale, where they reach less far than the count, and otherwise as they "
+    "are, from 0. Those of means and totals are symmetric as they are."
 )
 WITHIN_BOUNDS = (
-    "limits of means stand within the outcome's public bounds; those of counts, and of totals of what cannot be negative, "
-    "do not reach below 0"
+    "Limits of means stand within the outcome's public bounds. Those of counts, and of totals of what cannot be negative, "
+    "do not reach below 0."
 )
-SEARCH_STANDS_IN = "privacy weights were fixed on the reference: a search on a synthetic sample stands in for them here"
+SEARCH_STANDS_IN = "Privacy weights were fixed on the reference: a search on a synthetic sample stands in for them here."
 BORROWED = (
-    "the reference's own sampling error, of what the fit does not tell of a cell's distributions, is in these errors; "
-    "what privacy weights do to a fit is undone as the reference tells, and no bias of theirs is in them, nor is a change "
-    "of shape since the reference that the model does not follow"
+    "The reference's own sampling error, of what the fit does not tell of a cell's distributions, is in these errors. "
+    "What privacy weights do to a fit is undone as the reference tells, and no bias of theirs is in them. Nor is a change "
+    "of shape since the reference that the model does not follow."
 )
 BETWEEN_SETS = (
-    "estimator `parameters`: composition of the sample over x, and (1 + 1/m) times the variance between the m released "
-    "draws, a released draw's spread being no less than its fit's sampling error; with one set there is none. The bias of "
-    "the privacy weights, which trim tails, is not in it, and outgrows it in large strata"
+    "Estimator `parameters`: composition of the sample over x, and (1 + 1/m) times the variance between the m released "
+    "draws. A released draw's spread is no less than its fit's sampling error; with one set there is none. The bias of "
+    "the privacy weights, which trim tails, is not in it, and outgrows it in large strata."
 )
 
 FURTHER = [
-    "ratios, proportions, shares and differences: the same parts of their linearised forms, so that sums which two cells "
-    "share enter with their covariance",
-    "quantiles: intervals of the share of weight below them, read off the distribution function (Woodruff); beside "
-    "reference tables the reference's own sampling error at a known mean is in them",
+    "Ratios, proportions, shares and differences: the same parts of their linearised forms, so that sums which two cells "
+    "share enter with their covariance.",
+    "Quantiles: intervals of the share of weight below them, read off the distribution function (Woodruff). Beside "
+    "reference tables the reference's own sampling error at a known mean is in them.",
 ]
 """What is in the errors of further statistics."""
 
@@ -78,20 +78,20 @@ def standard_errors(release: ReleasedObject) -> list[str]:
         words_of(job).errors_of_records or (SYNTHESIS_ADDED if told else BETWEEN_AND_WITHIN),
         SKEWED,
         *([WITHIN_BOUNDS] if job.mechanism.adds_noise else []),
-        "nominal 90 % intervals under the model; the model's own misfit is not in them",
+        "Intervals have nominal 90 % under the model; the model's own misfit is not in them.",
     ]
     if family_facts(job).on_reference:
         said.append(BORROWED)
     if job.mechanism.clamps:
-        said.append("the bias that the clamp brings, which may be larger than all of this, is in no standard error")
+        said.append("The bias that the clamp brings, which may be larger than all of this, is in no standard error.")
     if job.likelihood.synthesis == "fbp" and not told:
-        said.append("estimator `records` under fbp: at least the error of `parameters`; its weights do not vary given x")
+        said.append("Estimator `records` under fbp: at least the error of `parameters`; its weights do not vary given x.")
     if job.likelihood.synthetic_weights == "expected" and not told:
         said.append(
-            "estimator `records` with expected weights: at least the error of `parameters`; w given y, x does not vary"
+            "Estimator `records` with expected weights: at least the error of `parameters`; w given y, x does not vary."
         )
     if job.rake:
-        said.append("raked estimates: of their residuals from a regression on the margins; a raked total has none")
+        said.append("Raked estimates: of their residuals from a regression on the margins; a raked total has none.")
     said += FURTHER if any(each.name not in STATISTICS for table in job.tables for each in table.statistics) else []
     return [*said, *_design(job), *([ONE_SET] if job.synthetic_sets == 1 and not (told or drawn) else [])]
 
@@ -106,13 +106,13 @@ def _design(job: Job) -> list[str]:
     effect, said = job.survey.design_effect, list[str]()
     if effect is not None:
         said.append(
-            f"sampling variances are multiplied by the public design effect {effect:g} that the job states, one for every "
-            "figure; the noise of protection is not"
+            f"Sampling variances are multiplied by the public design effect {effect:g} that the job states, one for every "
+            "figure; the noise of protection is not."
         )
     elif job.survey.psu:
-        said.append(f"clustering by {job.survey.psu} is not in the model: these standard errors are too small")
+        said.append(f"Clustering by {job.survey.psu} is not in the model: these standard errors are too small.")
     elif job.survey.replicate_weights is not None:
-        said.append("the design that the replicate weights carry is not in the model: these standard errors leave it out")
+        said.append("The design that the replicate weights carry is not in the model: these standard errors leave it out.")
     if job.survey.fpc:
-        said.append("populations are taken as infinite: standard errors have no finite population correction")
+        said.append("Populations are taken as infinite: standard errors have no finite population correction.")
     return said

@@ -13,12 +13,12 @@ from dpdist.models.copula.reference_summary import SHAPES
 from dpdist.publish.released import ReleasedObject
 
 SHARES = (
-    "small-area borrowing: this share of the shape of these cells is that of cells like them in the reference, at a scale "
-    "of the cell's own, and the rest its own records'. How unlike cells are is in the errors"
+    "Small-area borrowing: this share of the shape of these cells is that of cells like them in the reference, at a scale "
+    "of the cell's own, and the rest its own records'. How unlike cells are is in the errors."
 )
 WEIGHTS = (
-    "small-area borrowing: cells with few reference records take part of their distributions from other cells. The weight "
-    "of a cell's own records is smaller where these are fewer, and where they are more like the others"
+    "Small-area borrowing: cells with few reference records take part of their distributions from other cells. The weight "
+    "of a cell's own records is smaller where these are fewer, and where they are more like the others."
 )
 
 

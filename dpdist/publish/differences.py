@@ -16,11 +16,12 @@ import pandas as pd
 
 from dpdist.core.public_files import MANIFEST, read_object
 from dpdist.core.records import Floats
+from dpdist.publish.moved import BEYOND
 from dpdist.publish.opened import Release
 
-BEYOND = 2.0
-"""Standard errors of a difference, by default."""
 WHICH = ("release", "dataset", "period", "date")
+VERSION = ("version", "corrects", "correction")
+"""Of a correction: its number among the period's releases, the release that it corrects, and why."""
 CLAIMS = (
     "guarantee",
     "adjacency",
@@ -34,7 +35,7 @@ CLAIMS = (
     "synthetic_sets",
 )
 """Of a statement, what a release is worth as protection; beside these the chain's sums."""
-ELSEWHERE = ("dataset", "period", "budget", "synthetic_sets", "tables", "presentation")
+ELSEWHERE = ("dataset", "period", "correction", "budget", "synthetic_sets", "tables", "presentation")
 """Keys of a job that are told by other lines, or never change a figure."""
 OF_A_FIGURE = ("statistic", "variable", "estimator")
 NONE = "none"
@@ -92,7 +93,7 @@ def differences(before: Release, after: Release, beyond: float = BEYOND) -> Diff
     statements = [each.statement for each in (before, after)]
     jobs, versions = ([said[name] for said in manifests] for name in ("job", "versions"))
     facts = [
-        *_of("release", WHICH, *manifests),
+        *_of("release", (*WHICH, *VERSION), *(each | _version(each["job"]) for each in manifests)),
         *_of("guarantee", (*CLAIMS, *_chained(*statements)), *statements),
         *_of("job", sorted({*_flat(jobs[0]), *_flat(jobs[1])}), _flat(jobs[0]), _flat(jobs[1])),
         *_of_tables(*({table["name"]: table for table in job["tables"]} for job in jobs)),
@@ -104,6 +105,14 @@ def differences(before: Release, after: Release, beyond: float = BEYOND) -> Diff
             found, number = _moved(name, before.tables[name], after.tables[name], beyond)
             moved, compared = [*moved, *found], compared + number
     return Differences(tuple(facts), tuple(moved), compared, beyond)
+
+
+def _version(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Which of its period's releases it is; the first one corrects none."""
+    said = job.get("correction")
+    return (
+        {"version": 1} if said is None else dict(zip(VERSION, (said["version"], said["of"], said["reason"]), strict=True))
+    )
 
 
 def _chained(*statements: Mapping[str, Any]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from dpdist.core.records import Floats, Ints
-from dpdist.estimation.linear import Below
+from dpdist.estimation.unit_sums import Below
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.reference_tables.transported import Transported
 from dpdist.models.protocol import Distributed, Draws
@@ -67,6 +67,17 @@ class Distributions:
             about = laws.draws[(3, 4, 3, 3, 4)[law]]
             centre = model.until(about, row, value, outcome)
             return np.asarray(centre + (model.until(laws.draws[law], row, value, outcome) - centre) * laws.shrink[row])
+
+        return self._below(weight, share)
+
+    def recounted(self, weight: Floats) -> Below:
+        """Under noisy sample counts once more; `weight` is (draw, row)."""
+
+        def share(stratum: int, model: Distributed, row: Ints, value: Floats, outcome: int) -> Floats:
+            laws = None if self._laws is None else self._laws[stratum]
+            if laws is None or laws.recounted is None:
+                return np.full((len(weight), len(row)), np.nan)
+            return model.until(laws.recounted.theta, row, value, outcome)
 
         return self._below(weight, share)
 

@@ -31,6 +31,7 @@ from dpdist.publish.synthesis import synthesize
 from dpdist.publish.tables import Grounds, expectations, table
 from dpdist.publish.writers.cells import plain
 from dpdist.publish.writers.codebook import write_codebook
+from dpdist.publish.writers.ddi import write_ddi
 from dpdist.publish.writers.microdata import write_measurements_stata, write_microdata
 from dpdist.publish.writers.page import write_page
 from dpdist.publish.writers.registry import write_registry
@@ -49,7 +50,7 @@ def publish(release: ReleasedObject, public: Path, listener: Listener = silent, 
     `unfit`: why the folder is not for publication, of a replay or of one that is held. It stands in the file `UNFIT`,
     which stays when the folder is published again, as a signature does whose manifest is still the same.
     """
-    building = _building(public)
+    building = aside(public)
     if building.exists():
         shutil.rmtree(building)
     building.mkdir(parents=True)
@@ -63,6 +64,7 @@ def publish(release: ReleasedObject, public: Path, listener: Listener = silent, 
     write_marginals(building, release)
     write_workbook(building / "tables.xlsx", release.job, [form for form, _ in tables], said)
     write_codebook(building / "codebook.json", release.job, tables)
+    write_ddi(building / "codebook.xml", release.job, said)
     write_registry(building / "registry.yaml", release.job, said)
     write_sdmx(building / "sdmx", release.job, tables, said)
     write_page(building / "index.html", release.job, tables, said)
@@ -177,12 +179,13 @@ def recover(public: Path) -> None:
 
 def refuse_links(public: Path) -> None:
     """Raises `WorkspaceError` if the public folder, or one that stands beside it in a swap, is a link."""
-    for path in (public, _building(public), _old(public)):
+    for path in (public, aside(public), _old(public)):
         if path.is_symlink():
             raise WorkspaceError(str(path), "it is a link, not a folder", "remove the link; the same command resumes", 2)
 
 
-def _building(public: Path) -> Path:
+def aside(public: Path) -> Path:
+    """Where a folder is made before it is put in place."""
     return public.with_name(f".{public.name}.new")
 
 

@@ -19,8 +19,10 @@ import pyarrow.parquet as pq
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import Interval, combine_sets, stratum_sizes, t_interval
-from dpdist.estimation.linear import Figures, Units, across, asked, variance, woodruff
+from dpdist.estimation.linear import Figures, across, asked, variance
+from dpdist.estimation.quantiles import woodruff
 from dpdist.estimation.raking import margins_of
+from dpdist.estimation.unit_sums import Units
 from dpdist.estimation.variance import Stage
 from dpdist.job import Column, Statistic
 from dpdist.mechanisms.reference_tables.statement import looked_through
@@ -28,7 +30,7 @@ from dpdist.publish.distributions import Distributions
 from dpdist.publish.limits import unidentified_rows
 from dpdist.publish.refit import Laws
 from dpdist.publish.released import ReleasedObject
-from dpdist.publish.standard_errors import Spreads, normal_variance
+from dpdist.publish.standard_errors import Spreads, about, normal_variance
 
 UNBOUNDED = (-np.inf, np.inf)
 
@@ -82,10 +84,19 @@ class Material:
         """Rows under the laws of standard errors, in the order of `Spreads`."""
         assert self.spreads is not None
         found = []
-        for law in range(len(Spreads._fields)):
-            weight, products = self.spreads[0][law].weight, [each[law].product for each in self.spreads]
+        for law, spread in enumerate(self.spreads[0].laws):
+            weight, products = spread.weight, [each.laws[law].product for each in self.spreads]
             found.append(Units(self._n, weight, products, self.distributions.of_law(law, weight)))
         return found
+
+    @cached_property
+    def recounted(self) -> Units | None:
+        """Rows under noisy sample counts once more, which are in their weights; None where counts are exact."""
+        if self.spreads is None or (again := self.spreads[0].recounts) is None:
+            return None
+        products = [again.counts * each.recounts.product for each in self.spreads if each.recounts is not None]
+        weight = again.counts * again.weight
+        return Units(np.ones(weight.shape[1]), weight, products, self.distributions.recounted(weight))
 
     def synthetic(self, number: int) -> Units:
         """The records of a set."""
@@ -164,7 +175,8 @@ def _variances(material: Material, figures: Figures) -> tuple[Floats, Floats]:
         return effect * composed + (effect + 1.0 / sets) * between, composed
     centres, plain, draws, weighted, unweighted = (figures.of(units) for units in material.under_laws)
     sampling = composed + np.maximum(normal_variance(centres), normal_variance(plain))
-    return effect * sampling + normal_variance(draws) / noises + (weighted - unweighted)[0] ** 2, composed
+    counted = 0.0 if material.recounted is None else about(figures.of(material.recounted), weighted[0])
+    return effect * sampling + normal_variance(draws) / noises + (weighted - unweighted)[0] ** 2 + counted, composed
 
 
 def _quantiles(material: Material, figures: Figures, level: Floats | float) -> Floats:

@@ -2,7 +2,7 @@
 
 Post-processing. A figure that is a sum of cells holds the ranges of those that are not identified (models.saturation); a
 mean over cells takes these weights and means wherever in their ranges they bring it the farthest. A figure made of such
-cells alone has limits and no estimate.
+cells alone has limits and no estimate. Public totals narrow the ranges, and a count that follows from them has none.
 """
 
 from __future__ import annotations
@@ -17,12 +17,21 @@ from scipy.special import stdtrit
 from dpdist.core.records import Floats
 from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import STATISTICS, Interval
+from dpdist.estimation.raking import factors, within_totals
 from dpdist.mechanisms.reference_tables.drift_test import DRIFTED
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
+from dpdist.mechanisms.reference_tables.sensitivity import UNIT
 from dpdist.mechanisms.reference_tables.statement import looked_through
+from dpdist.publish.public_totals import fixed_counts, margins_and_room
 from dpdist.publish.released import ReleasedObject
 
 ROUNDS = 50
+AT_THE_BOUND = 0.9
+"""Mean clipped weight, in the public upper bound, from which the bound is taken to have cut the weights off."""
+SATURATED = (
+    "nearly all weights lie at or above the public bound of {weight}, {top:,.10g}: counts and totals are too low by an "
+    "unknown factor. Correct the bound, its unit first; a release under other bounds costs ε again"
+)
 
 
 class Ranges(NamedTuple):
@@ -50,11 +59,31 @@ def unidentified(release: ReleasedObject) -> dict[str, list[str]]:
     return {what: names for what, names in found.items() if names}
 
 
+def saturated(release: ReleasedObject) -> str | None:
+    """Why not to publish: weights in the mean at, or next to, their public upper bound, as the noisy sums tell; else None.
+
+    Weights above a bound are counted as the bound, so that counts are too low by no one knows what.
+    """
+    weight = release.job.survey.weight
+    if weight is None or not looked_through(release):
+        return None
+    top = (release.job.columns[weight].bounds or (0.0, np.inf))[1]
+    clipped, records = 0.0, 0.0
+    for stratum in range(len(release.frame.stratum_labels)):
+        model = release.model(stratum)
+        assert isinstance(model, ReferenceCells)
+        theta = release.theta(model, stratum, 0)
+        seen = model.count - theta["sums"][0][:, 0] / UNIT
+        clipped += float(seen @ theta["limits"][0][:, len(model.outcomes)])
+        records += float(model.count.sum())
+    return SATURATED.format(weight=weight, top=top) if clipped >= AT_THE_BOUND * top * records else None
+
+
 def drifted(release: ReleasedObject) -> dict[str, list[str]]:
     """Cells whose noisy sums are not those that a reference file or an earlier release predicts, by variable."""
     cells: dict[str, list[str]] = {}
     reference = release.job.reference
-    if reference is None or reference.histogram is not None:
+    if reference is None or reference.paid is not None:
         return cells
     for stratum, label in enumerate(release.frame.stratum_labels):
         model = release.model(stratum)
@@ -135,6 +164,13 @@ def _ranges(release: ReleasedObject, outcome: int) -> tuple[Ranges | None, Float
         weight[own], mean[own] = means[:, 0], means[:, 1 + outcome]
     if not np.isfinite(found).any():
         return None, weight, mean
+    margins, room = margins_and_room(release)
+    n = release.frame.count.astype(float)
+    if room is not None:
+        met = n * weight * factors(n * weight, margins, room)
+        kept = within_totals(met, margins, room)
+        weight = np.divide(met, n, out=weight, where=n > 0)
+        found[:, :2] = np.divide(np.column_stack(kept), n[:, None], out=np.full((rows, 2), np.nan), where=n[:, None] > 0)
     known = np.column_stack([weight, weight, mean, mean])
     return Ranges(*np.where(np.isfinite(found), found, known).T), weight, mean
 
@@ -147,12 +183,14 @@ def _widened(release: ReleasedObject, cells: Cells, ranges: Ranges, weight: Floa
     of_weight, of_mean = most_weight > least_weight, most > least
     products = np.array([w * y for w in ranges[:2] for y in ranges[2:]])
     total = [held @ (n * each) for each in (weight * mean - products.min(axis=0), products.max(axis=0) - weight * mean)]
-    count = [held @ (n * each) for each in (weight - least_weight, most_weight - weight)]
+    told = 1.0 - fixed_counts(cells, margins_and_room(release)[0])
+    count = [told * (held @ (n * each)) for each in (weight - least_weight, most_weight - weight)]
     with np.errstate(divide="ignore", invalid="ignore"):
         middle = (held @ (n * weight * mean)) / (held @ (n * weight))
     below = middle - farthest_means(cells, n, ranges, least, -1.0)
     above = farthest_means(cells, n, ranges, most, 1.0) - middle
     only = [_only(cells, rows) for rows in (of_weight, of_mean, of_weight | of_mean)]
+    only[0] = only[0] * told
     pairs = (count, (below, above), total)
     return [Wider(np.fmax(down, 0.0), np.fmax(up, 0.0), none) for (down, up), none in zip(pairs, only, strict=True)]
 

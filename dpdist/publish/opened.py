@@ -29,6 +29,8 @@ from dpdist.publish.printed import Printed, printed, wide_heads
 SetStatistic = Callable[[pd.DataFrame], tuple[float, float]]
 """Of a set's records: an estimate and its variance within the set."""
 QUOTE = "quote the published tables: their standard errors hold the protection"
+LINES = 10
+"""Of every table, where all are shown."""
 PAIR = "an estimate and its variance: two finite numbers, the second not negative"
 
 
@@ -66,7 +68,8 @@ class Tables(ParquetTables):
 
         Example
         -------
-        >>> release.tables.wide("salaries")  # doctest: +SKIP
+        >>> dpdist.open_release("doctorates-2017").tables.wide("salaries").index.name
+        'sex'
         """
         path = self.path(name)
         said = next(each for each in self._job.tables if each.name == name)
@@ -77,6 +80,15 @@ class Tables(ParquetTables):
             figures += [form.margins[:, j]] if form.with_margins else []
             figures += [form.flags[:, j]] if form.with_flags else []
         return pd.DataFrame(dict(zip(wide_heads(form), figures, strict=True)), index=_stub(form))
+
+    def __repr__(self) -> str:
+        """Every table as it is printed, its first lines."""
+        return "\n\n".join(_first_lines(name, self.wide(name)) for name in self) or super().__repr__()
+
+
+def _first_lines(name: str, table: pd.DataFrame) -> str:
+    more = f"\n… {len(table) - LINES:,} more lines: tables.wide({name!r})" if len(table) > LINES else ""
+    return f"{name}\n{table.head(LINES).to_string(na_rep='')}{more}"
 
 
 def _stub(form: Printed) -> pd.Index[Any] | None:
@@ -90,7 +102,18 @@ def _stub(form: Printed) -> pd.Index[Any] | None:
 class Release(os.PathLike[str]):
     """A release as everybody may see it. It stands for its public folder wherever a path is asked for.
 
-    Nothing here reads the confidential folder. `place` is the public folder, or its URL in an object store.
+    Nothing here reads the confidential folder.
+
+    Parameters
+    ----------
+    place : the public folder, or its URL in an object store.
+    opening : gives the folder on this machine.
+
+    Example
+    -------
+    >>> release = dpdist.open_release("doctorates-2017")
+    >>> list(release.tables), release.folder.name
+    (['salaries'], 'public')
     """
 
     place: str
@@ -132,7 +155,8 @@ class Release(os.PathLike[str]):
 
         Example
         -------
-        >>> release.synthetic(1).describe()  # doctest: +SKIP
+        >>> dpdist.open_release("doctorates-2017").synthetic(1).columns.tolist()
+        ['sex', 'salary', 'weight']
         """
         if number not in range(1, self._sets + 1):
             there = f"sets are numbered from 1 to {self._sets}" if self._sets else "this release has tables alone"
@@ -162,7 +186,9 @@ class Release(os.PathLike[str]):
 
         Example
         -------
-        >>> release.combine("salary").estimate  # doctest: +SKIP
+        >>> release = dpdist.open_release("doctorates-2017")
+        >>> release.combine("salary").estimate > 0
+        True
         """
         self._refuse_rule()
         measure = self._mean_of(statistic) if isinstance(statistic, str) else statistic

@@ -27,6 +27,10 @@ USED = ("estimate", "standard_error", "df")
 def period_differences(before: Release, after: Release) -> dict[str, pd.DataFrame]:
     """Later less earlier figures of every table that both releases have by the same columns, whatever else differs.
 
+    Parameters
+    ----------
+    before, after : releases of two periods.
+
     Returns
     -------
     A frame a table, a row a cell, statistic and estimator that both have: `before`, `after`, `difference`,
@@ -35,6 +39,12 @@ def period_differences(before: Release, after: Release) -> dict[str, pd.DataFram
     Raises
     ------
     AnalysisError : the releases are of one period, have no table in common, or one of them states no standard errors.
+
+    Example
+    -------
+    >>> before, after = map(dpdist.open_release, ("doctorates-2017", "doctorates-2019"))
+    >>> sorted(dpdist.period_differences(before, after))
+    ['salaries']
     """
     _refuse_one_period(before, after)
     found = {name: _of_table(before, after, name) for name in before.tables if _comparable(before, after, name)}

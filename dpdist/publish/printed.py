@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from typing import NamedTuple
 
@@ -67,11 +68,11 @@ class Printed:
     estimator: str
     notes: tuple[str, ...]
 
-    @property
+    @cached_property
     def with_flags(self) -> bool:
         return bool((self.flags != "").any())
 
-    @property
+    @cached_property
     def with_margins(self) -> bool:
         return bool(np.isfinite(self.margins).any())
 

@@ -33,10 +33,11 @@ class Drawn(NamedTuple):
 
     @classmethod
     def of(cls, release: ReleasedObject, cells: ReferenceCells, stratum: int) -> Drawn:
-        donors = release.donors.get(release.frame.stratum_labels[stratum]) or _points(release, cells, stratum)
+        known = release.donors.get(release.frame.stratum_labels[stratum])
+        donors = known or _points(release, cells, stratum)
         columns = release.job.outcome_columns.values()
         domains = tuple(
-            Domain.of(values, bounds, column.whole or kind_of(column) == "binary")
+            Domain.of(values, bounds, column.whole or kind_of(column) == "binary" or (not known and _on(values, bounds)))
             for values, bounds, column in zip(donors.outcomes.T, cells.bounds, columns, strict=True)
         )
         means = release.theta(cells, stratum, 0)["means"][0]
@@ -55,6 +56,11 @@ class Drawn(NamedTuple):
                 *(self.domains, self.cells.weighted),
             )
         return outcomes if outcomes.shape[1] > 1 else outcomes[:, 0], weight, donor
+
+
+def _on(values: Floats, bounds: tuple[float, float]) -> bool:
+    """Whether histograms found an outcome to be a yes or no: all its points are public bounds."""
+    return bool(np.isin(values, bounds).all())
 
 
 def _at_the_common_scale(donors: Donors, counts: Floats, means: Floats, domains: tuple[Domain, ...]) -> Donors:

@@ -97,6 +97,13 @@ class Fits(NamedTuple):
     unweighted: Draws
 
 
+class Recounted(NamedTuple):
+    """A stratum's sample counts under noise once more (draw, row), and what the released sums make of each draw of them."""
+
+    counts: Floats
+    theta: Draws
+
+
 class Laws(NamedTuple):
     """Parameters under which expectations of a stratum are judged, in the order of `Expectations`; errors about the fits
     are `shrink` (row,) times as large where the sample was a part of the stratum's own."""
@@ -106,6 +113,8 @@ class Laws(NamedTuple):
     shrink: Floats | None = None
     records: Records | None = None
     """The synthetic sample."""
+    recounted: Recounted | None = None
+    """Where sample counts are noisy."""
 
     def scaled(self, values: Sequence[Floats]) -> tuple[Floats, Floats, Floats, Floats, Floats]:
         """Values of rows (draw, row) under every law, the first three at the stratum's own size."""

@@ -6,6 +6,10 @@ that the weights bring by trimming tails: T = V_x + V_c + V_α/m + bias². The l
 sandwich variance: the fit's statistics are sums over records, so they are redrawn from their normal limit. That holds the
 weights fixed, which a search on another sample would not; so V_c is at least the unweighted fit's, the least that an
 estimator can have under the model. An estimate from synthetic records adds their own noise given x, S/m.
+
+Where sample counts are noisy (`predictors: {protect}`), T has one part more. The published counts get noise of the same
+law once more, are made to agree as they were, and every estimate is made from them and the same noisy sums. Its variance is
+added, and the square of its bias, which comes from counts that are kept from being negative.
 """
 
 from __future__ import annotations
@@ -19,11 +23,16 @@ from scipy.special import ndtri
 from dpdist.core.records import Floats
 from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import Figures, Sums, counts_and_means, stratum_sizes
-from dpdist.estimation.raking import Margin, factors, margins_of, raked_counts_and_means
+from dpdist.estimation.raking import Margin, Room, factors, raked_counts_and_means
 from dpdist.estimation.variance import Stage
-from dpdist.models.protocol import Draws, Expectation, StratumModel
-from dpdist.publish.refit import DRAWS, Expected, Laws, Recentred, expected_under, refitted
+from dpdist.models.protocol import Draws, Expectation, StratumModel, expected_of
+from dpdist.privacy.noisy_frame import counted_again
+from dpdist.publish.public_totals import margins_and_room
+from dpdist.publish.refit import DRAWS, Expected, Laws, Recentred, Recounted, expected_under, refitted
 from dpdist.publish.released import ReleasedObject
+
+RECOUNTS = 200
+"""Draws of noisy sample counts."""
 
 
 @runtime_checkable
@@ -36,6 +45,15 @@ class Resampled(StratumModel, Expectation, Protocol):
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """The same sample's parameters under other noise."""
+        ...
+
+
+@runtime_checkable
+class Countable(Protocol):
+    """A model of noisy sums whose estimates follow from them and from sample counts."""
+
+    def recounted(self, theta: Draws, counts: Floats) -> Draws:
+        """Parameters as the same sums would make them under other sample counts (draw, row of the stratum)."""
         ...
 
 
@@ -55,14 +73,19 @@ class Spread(NamedTuple):
     product: Floats
 
 
-class Spreads(NamedTuple):
-    """What `Expectations` of a rerun are, over all strata."""
+class Recounts(NamedTuple):
+    """Sample counts under noise once more, with what E(w|x) and E(wy|x) are then, (draw, row)."""
 
-    centres: Spread
-    plain: Spread
-    draws: Spread
-    weighted: Spread
-    unweighted: Spread
+    counts: Floats
+    weight: Floats
+    product: Floats
+
+
+class Spreads(NamedTuple):
+    """What `Expectations` of a rerun are, over all strata and in their order; where sample counts are noisy, `recounts`."""
+
+    laws: tuple[Spread, ...]
+    recounts: Recounts | None = None
 
 
 def laws(release: ReleasedObject, tick: Callable[[int], None]) -> list[Laws | None] | None:
@@ -70,12 +93,19 @@ def laws(release: ReleasedObject, tick: Callable[[int], None]) -> list[Laws | No
     fit, which has no sufficient statistics, no model can."""
     if release.job.mechanism.clamps or not isinstance(release.model(0), Recentred | Resampled):
         return None
-    found = []
+    found, counts = [], recounts(release)
     for stratum in range(len(release.frame.stratum_labels)):
         with np.errstate(all="ignore"):
-            found.append(_simulated(release, stratum) or refitted(release, stratum))
+            found.append(_simulated(release, stratum, counts) or refitted(release, stratum))
         tick(1)
     return found
+
+
+def recounts(release: ReleasedObject) -> Floats | None:
+    """Counts of the frame's rows under noise once more, (draw, row); None where they are exact."""
+    if release.job.predictors is None:
+        return None
+    return counted_again(release.job, release.frame, RECOUNTS, release.seed.generator("precision counts"))
 
 
 def spreads(release: ReleasedObject, tick: Callable[[int], None]) -> list[Spreads] | None:
@@ -89,8 +119,7 @@ def spreads_under(release: ReleasedObject, known: Sequence[Laws | None] | None) 
         return None
     rows, sizes = len(release.frame), (DRAWS, DRAWS, DRAWS, 1, 1)
     found = [
-        Spreads(*(Spread(np.full((n, rows), np.nan), np.full((n, rows), np.nan)) for n in sizes))
-        for _ in release.job.outcomes
+        tuple(Spread(np.full((n, rows), np.nan), np.full((n, rows), np.nan)) for n in sizes) for _ in release.job.outcomes
     ]
     for stratum, each in enumerate(known):
         own = release.frame.rows_of(stratum)
@@ -98,15 +127,32 @@ def spreads_under(release: ReleasedObject, known: Sequence[Laws | None] | None) 
             for outcome, of_outcome in zip(found, expected_under(release, stratum, each), strict=True):
                 for spread, expected in zip(outcome, of_outcome, strict=True):
                     spread.weight[:, own], spread.product[:, own] = expected
-    rake = margins_of(release.job, release.frame)
-    return [Spreads(*(_raked(spread, release, rake) for spread in each)) for each in found] if rake else found
+    rake, room = margins_and_room(release)
+    if rake:
+        found = [tuple(_raked(spread, release, rake, room) for spread in each) for each in found]
+    return [Spreads(each, _recounted(release, known, outcome)) for outcome, each in enumerate(found)]
 
 
-def _raked(spread: Spread, release: ReleasedObject, rake: Sequence[Margin]) -> Spread:
+def _recounted(release: ReleasedObject, known: Sequence[Laws | None], outcome: int) -> Recounts | None:
+    """None where sample counts are exact."""
+    if release.job.predictors is None:
+        return None
+    found = Recounts(*np.full((3, RECOUNTS, len(release.frame)), np.nan))
+    for stratum, each in enumerate(known):
+        if each is not None and each.recounted is not None:
+            own = release.frame.rows_of(stratum)
+            assert isinstance(each.model, Expectation)
+            pair = expected_of(each.model, each.recounted.theta, outcome)
+            for values, drawn in zip(found, (each.recounted.counts, *pair), strict=True):
+                values[:, own] = drawn
+    return found
+
+
+def _raked(spread: Spread, release: ReleasedObject, rake: Sequence[Margin], room: Room | None) -> Spread:
     """Every draw raked by itself; those that are not known everywhere stay as they are."""
     known = np.isfinite(spread.weight).all(axis=1)
     factor = np.ones_like(spread.weight)
-    factor[known] = factors(release.frame.count * spread.weight[known], rake)
+    factor[known] = factors(release.frame.count * spread.weight[known], rake, room)
     return Spread(spread.weight * factor, spread.product * factor)
 
 
@@ -116,8 +162,12 @@ def composition(release: ReleasedObject, cells: Cells, expected: Sequence[Expect
     n = frame.count.astype(float)
     a, b = (np.mean([pair[i] for pair in expected], axis=0) for i in range(2))
     stage = Stage.of(stratum_sizes(frame), lonely=release.job.survey.lonely_record)
-    rake, sums = margins_of(release.job, frame), Sums(n * a, n * b, n * a * a, n * a * b, n * b * b)
-    return raked_counts_and_means(sums, frame, cells, rake, stage) if rake else counts_and_means(sums, frame, cells, stage)
+    (rake, room), sums = margins_and_room(release), Sums(n * a, n * b, n * a * a, n * a * b, n * b * b)
+    return (
+        raked_counts_and_means(sums, frame, cells, rake, stage, room)
+        if rake
+        else counts_and_means(sums, frame, cells, stage)
+    )
 
 
 def variances(release: ReleasedObject, cells: Cells, expected: Sequence[Expected], found: Spreads | None) -> list[Floats]:
@@ -134,13 +184,22 @@ def variances(release: ReleasedObject, cells: Cells, expected: Sequence[Expected
         per_set = cell_estimates(cells, n, *(np.array([pair[i] for pair in expected]) for i in range(2)))
         between = [v.var(axis=0, ddof=1) if sets > 1 else np.full(len(cells), np.nan) for v in per_set]
         return [effect * each.variance + (effect + 1.0 / sets) * b for each, b in zip(composed, between, strict=True)]
-    figures = [cell_estimates(cells, n, spread.weight, spread.product) for spread in found]
+    figures = [cell_estimates(cells, n, spread.weight, spread.product) for spread in found.laws]
+    again = None if found.recounts is None else cell_estimates(cells, *found.recounts)
     total = []
     for k, each in enumerate(composed):
         centres, plain, draws, weighted, unweighted = (figure[k] for figure in figures)
         sampling = each.variance + np.maximum(normal_variance(centres), normal_variance(plain))
-        total.append(effect * sampling + normal_variance(draws) / noises + (weighted - unweighted)[0] ** 2)
+        counted = 0.0 if again is None else about(again[k], weighted[0])
+        total.append(effect * sampling + normal_variance(draws) / noises + (weighted - unweighted)[0] ** 2 + counted)
     return total
+
+
+def about(drawn: Floats, value: Floats) -> Floats:
+    """Variance of draws (draw, cell), as of a normal law, and the square of their mean's distance from a value (cell,); a
+    draw without the figure is taken to have the value."""
+    known = np.where(np.isfinite(drawn), drawn, value)
+    return np.asarray(normal_variance(known) + (known.mean(axis=0) - value) ** 2)
 
 
 def cell_estimates(cells: Cells, n: Floats, weight: Floats, product: Floats) -> tuple[Floats, Floats, Floats]:
@@ -158,7 +217,7 @@ def normal_variance(drawn: Floats) -> Floats:
         return np.asarray(((high - low) / (2.0 * ndtri(0.95))) ** 2)
 
 
-def _simulated(release: ReleasedObject, stratum: int) -> Laws | None:
+def _simulated(release: ReleasedObject, stratum: int, counts: Floats | None) -> Laws | None:
     """Laws of a model that is sampled anew as it was released; None of another."""
     model, label = release.model(stratum), release.frame.stratum_labels[stratum]
     if not isinstance(model, Resampled):
@@ -168,4 +227,9 @@ def _simulated(release: ReleasedObject, stratum: int) -> Laws | None:
     redrawn = model.resampled(theta, n, DRAWS, key.generator("centres"))
     drawn = model.noised_again(theta, n, DRAWS, key.generator("draws"))
     middle = model.averaged(drawn) if isinstance(model, Averaged) else theta
-    return Laws(model, (redrawn, redrawn, drawn, theta, middle))
+    found = Laws(model, (redrawn, redrawn, drawn, theta, middle))
+    if counts is None:
+        return found
+    assert isinstance(model, Countable)
+    own = counts[:, release.frame.rows_of(stratum)]
+    return found._replace(recounted=Recounted(own, model.recounted(theta, own)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 from dpdist.job import Job, budget_text
@@ -15,21 +16,34 @@ from dpdist.privacy.noisy_frame import levels, noise_name
 from dpdist.privacy.small_counts import accepted
 from dpdist.publish.accuracy import standard_errors
 from dpdist.publish.borrowing import borrowing
-from dpdist.publish.limits import drifted, unidentified
+from dpdist.publish.limits import drifted, saturated, unidentified
+from dpdist.publish.minisign import PublicKey
 from dpdist.publish.released import DISTRIBUTIONS, ReleasedObject
 
 APPROVAL = (
-    "this release was held, and published when somebody had approved it. Who approves may look at the confidential "
-    "evaluation first: that choice depends on the records, and it is in no ε"
+    "This release was held, and published when somebody had approved it. Who approves may look at the confidential "
+    "evaluation first. That choice depends on the records, and it is in no ε. {who}"
 )
+ANYBODY = "The job lists no keys: whoever has any key may approve."
+LISTED = "The job lists the keys that may approve: {names}."
+ADDS_UP = (
+    "What a person loses adds up over the releases whose files hold her, over tables, periods and surveys. Take releases "
+    "with guarantees for every file, of the same neighbours and the same privacy unit: one unit loses at most the sum of "
+    "their ε and of their δ. {}"
+)
+COUNTED = "A ledger counts the releases of this dataset that were run with it."
+NOT_COUNTED = "No ledger counts them here."
 NOISY_COUNTS = (
-    "the numbers of sample records by {columns} were counted at the levels listed, with {law} of the scale that stands "
-    "there; levels were then made to agree, in whole numbers of at least 0; tables and synthetic records are made "
-    "from these counts. A combination that holds few records may be published with none, and one without with some. "
-    "The noise of these counts is in no standard error"
+    "The numbers of sample records by {columns} were counted at the levels listed, with {law} of the scale that stands "
+    "there. Levels were then made to agree, in whole numbers of at least 0. Tables and synthetic records are made from "
+    "these counts. A combination that holds few records may be published with none, and one without with some."
+)
+NOISE_IN_ERRORS = (
+    " The noise of these counts is in the standard errors. It was simulated once more and made to agree in the same way, "
+    "and all estimates were made from it and the same noisy sums."
 )
 VERBATIM = (
-    "most of the reference's weights and outcomes, cell by cell, as they stand in its records; publish this folder only if "
+    "most of the reference's weights and outcomes, cell by cell, as they stand in its records. Publish this folder only if "
     "the reference really is published"
 )
 
@@ -43,10 +57,12 @@ def statement(release: ReleasedObject) -> dict[str, Any]:
         **({"correction": job.correction.model_dump()} if job.correction is not None else {}),
         **_claimed(release),
         **release.promise,
-        "privacy_unit": "record" if job.privacy_unit is None else job.privacy_unit.column,
+        **unit_figures(job),
         "privacy_unit_in_words": unit(job),
+        **_other_releases(release),
         "trust_model": TRUST_MODEL,
-        **({"approval": APPROVAL} if job.approval is not None else {}),
+        **_stated(job),
+        **({"approval": approval(job)} if job.approval is not None else {}),
         "domain": domain(job),
         "synthetic_sets": 0 if job.mechanism.whole_tables else job.synthetic_sets,
         "metered": release.promise.get("metered", False),
@@ -60,9 +76,26 @@ def statement(release: ReleasedObject) -> dict[str, Any]:
         "post_processing": _post_processing(release),
         **_microdata(release),
         "standard_errors": standard_errors(release),
+        **({"do_not_publish": why} if (why := saturated(release)) is not None else {}),
         **_not_identified(release),
         **_drift(release),
     }
+
+
+def _other_releases(release: ReleasedObject) -> dict[str, str]:
+    """What other releases of the same people add, and whether they are counted; nothing where nothing is promised."""
+    if release.promise["guarantee"] == "none":
+        return {}
+    counted = COUNTED if release.promise.get("metered", False) else NOT_COUNTED
+    return {"other_releases": ADDS_UP.format(counted)}
+
+
+def _stated(job: Job) -> dict[str, str]:
+    """What dpdist cannot know and the job states: who answers, how long records are kept, how choices were made."""
+    text = job.presentation
+    facts = {"responsible_body": text.responsible, "contact": text.contact, "retention": text.retention}
+    facts["choices"] = text.choices or (text.registry.tuning if text.registry is not None else None)
+    return {name: said for name, said in facts.items() if said is not None}
 
 
 def _noisy_frame(job: Job) -> dict[str, Any]:
@@ -75,6 +108,7 @@ def _noisy_frame(job: Job) -> dict[str, Any]:
         for level in levels(job)
     ]
     words = NOISY_COUNTS.format(law=law, columns=", ".join(job.protected_columns) or "no column")
+    words += "" if job.mechanism.whole_tables else NOISE_IN_ERRORS
     return {"protected_predictors": {"in_words": words, "epsilon": budget_text(job.epsilon_of_frame), "measured": measured}}
 
 
@@ -99,6 +133,20 @@ def _not_identified(release: ReleasedObject) -> dict[str, Any]:
     """Cells whose noisy sums do not identify them, where there are any."""
     cells = unidentified(release)
     return {"not_identified": {"in_words": words_of(release.job).entries["not_identified"], **cells}} if cells else {}
+
+
+def unit_figures(job: Job) -> dict[str, Any]:
+    """The privacy unit, how many of its records count, and which part of ε, or of ρ, one of them may lose."""
+    if (said := job.privacy_unit) is None:
+        return {"privacy_unit": "record"}
+    share = Fraction(1, said.most) if job.budget.delta is None else Fraction(1, said.most**2)
+    return {"privacy_unit": said.column, "privacy_unit_most": said.most, "record_share_of_budget": str(share)}
+
+
+def approval(job: Job) -> str:
+    """Who may have approved it, and that this choice is in no ε."""
+    names = ", ".join(PublicKey.parse(each).name for each in job.approvers)
+    return APPROVAL.format(who=LISTED.format(names=names) if names else ANYBODY)
 
 
 def _claimed(release: ReleasedObject) -> dict[str, Any]:
@@ -128,17 +176,17 @@ def _model(release: ReleasedObject) -> dict[str, Any]:
 def _density(release: ReleasedObject) -> str:
     job = release.job
     outcomes = (", log " if family_facts(job).logs else ", ").join(job.outcomes)
-    density = (words_of(job).density_of(release) or FAMILIES[job.likelihood.family].density).format(
-        outcome=outcomes, weight=job.survey.weight
-    )
+    sums, named = words_of(job).density_of(release), {"outcome": outcomes, "weight": job.survey.weight or "a weight of 1"}
+    if sums:
+        return f"{sums.format(**named)}, in the observed sample"
     given = ", given the predictors" if job.likelihood_predictors else ""
-    return f"{density}, natural logarithm{given}, in the observed sample"
+    return f"{FAMILIES[job.likelihood.family].density.format(**named)}, natural logarithm{given}, in the observed sample"
 
 
 def _on_a_file(release: ReleasedObject) -> bool:
     """True if the reference is a file: the job as published names no earlier release, but the promise does."""
     said = release.job.reference
-    return said is not None and said.histogram is None and "chain" not in release.promise.get("reference", {})
+    return said is not None and said.paid is None and "chain" not in release.promise.get("reference", {})
 
 
 def _public(release: ReleasedObject) -> list[str]:
@@ -151,12 +199,12 @@ def _public(release: ReleasedObject) -> list[str]:
     ]
     if job.reference is not None:
         what = "a file that the job declares public (its checksum stands under reference)"
-        chained, binned = "chain" in release.promise.get("reference", {}), job.reference.histogram is not None
+        chained, binned = "chain" in release.promise.get("reference", {}), job.reference.paid is not None
         if chained:
             also = ", and noisy histograms that are part of this one" if binned else ""
             what = f"an earlier release (its manifest's checksum stands under reference){also}"
         elif binned:
-            what = "points made of noisy histograms; the noisy counts themselves are not published"
+            what = "points made of noisy histograms. The noisy counts themselves are not published"
         facts.append(f"the reference, {what}")
     if release.facts:
         what = VERBATIM if _on_a_file(release) else "points of the earlier release, as they were"
@@ -180,23 +228,23 @@ def _post_processing(release: ReleasedObject) -> list[str]:
     for name, column in job.outcome_columns.items():
         low, high = column.bounds or (0.0, 0.0)
         steps.append(
-            f"synthetic {name} beyond the public bounds [{low:,.10g}, {high:,.10g}] is set to the nearest bound, "
-            "and the model's means are means of the so limited variable"
+            f"Values of synthetic {name} beyond the public bounds [{low:,.10g}, {high:,.10g}] are set to the nearest "
+            "bound. The model's means are means of the so limited variable."
         )
     steps += words.post_processing(release)
     if family_facts(job).on_reference:
         steps.append(
-            "scores are turned back into weights and outcomes by the reference's distributions, within its range: no value "
-            "beyond what the reference holds is drawn; means from parameters take either within narrow bins of scores"
+            "Scores are turned back into weights and outcomes by the reference's distributions, within its range: no value "
+            "beyond what the reference holds is drawn. Means from parameters take either within narrow bins of scores."
         )
     if family_facts(job).on_reference and (borrowed := borrowing(release)):
-        steps.append(f"{borrowed['in_words']}: the entry `borrowing` names these cells")
+        steps.append(f"{borrowed['in_words']} The entry `borrowing` names these cells.")
     if job.likelihood.synthesis == "fbp":
         weights = "N/n with the public N" if job.likelihood.population_weights == "proportional" else "1/E(π|x)"
-        steps.append(f"synthetic outcomes follow the population law; synthetic weights are {weights}")
+        steps.append(f"Synthetic outcomes follow the population law; synthetic weights are {weights}.")
     if job.likelihood.synthetic_weights == "expected":
-        steps.append("synthetic weights are E(w|y*, x) under the released parameters, not drawn")
+        steps.append("Synthetic weights are E(w|y*, x) under the released parameters, not drawn.")
     if job.rake:
         by = "; ".join(", ".join(said.by) or "all records" for said in job.rake)
-        steps.append(f"weights are raked to the public totals by {by} that the job states; tables from parameters too")
+        steps.append(f"Weights are raked to the public totals by {by} that the job states; tables from parameters too.")
     return steps

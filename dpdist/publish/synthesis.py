@@ -16,9 +16,10 @@ import pyarrow.parquet as pq
 
 from dpdist.core.records import Codes, Floats
 from dpdist.estimation.estimators import Sums, record_sums
-from dpdist.estimation.raking import factors, margins_of
+from dpdist.estimation.raking import factors
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.models.protocol import Presampled, StratumModel, Synthesizer
+from dpdist.publish.public_totals import margins_and_room
 from dpdist.publish.reference_records import Drawn
 from dpdist.publish.released import ReleasedObject
 
@@ -39,8 +40,10 @@ def synthesize(release: ReleasedObject, folder: Path, tick: Callable[[int], None
     folder.mkdir(parents=True)
     frame, rows = release.frame, len(release.frame)
     sums = [[Sums(*(np.zeros(rows) for _ in range(5))) for _ in release.sets] for _ in release.job.outcomes]
-    rake = margins_of(release.job, frame)
-    factor = [factors(each.a, rake) for each in synthetic_sums(release)] if rake else [np.ones(rows)] * len(release.sets)
+    rake, room = margins_and_room(release)
+    factor = (
+        [factors(each.a, rake, room) for each in synthetic_sums(release)] if rake else [np.ones(rows)] * len(release.sets)
+    )
     with ExitStack() as stack:
         writers = [
             stack.enter_context(pq.ParquetWriter(folder / f"set-{k + 1}.parquet", _schema(release), compression="zstd"))

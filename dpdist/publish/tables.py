@@ -21,7 +21,7 @@ from dpdist.estimation.estimators import (
     stratum_sizes,
     t_interval,
 )
-from dpdist.estimation.raking import factors, margins_of, raked_counts_and_means
+from dpdist.estimation.raking import factors, raked_counts_and_means
 from dpdist.estimation.variance import Stage
 from dpdist.job import Table
 from dpdist.mechanisms.laplace_tables.release import NoisyTables
@@ -29,6 +29,7 @@ from dpdist.models.protocol import Expectation, expected_of
 from dpdist.publish.further import Material, further
 from dpdist.publish.limits import limited
 from dpdist.publish.noisy_figures import noised_intervals
+from dpdist.publish.public_totals import margins_and_room
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import Spreads, cell_estimates, composition, variances
 
@@ -45,9 +46,10 @@ def expectations(release: ReleasedObject, outcome: int = 0) -> list[tuple[Floats
         for k, (weight, product) in enumerate(found):
             drawn = expected_of(model, release.theta(model, stratum, k), outcome)
             weight[own], product[own] = drawn[0][0], drawn[1][0]
-    if rake := margins_of(release.job, release.frame):
+    rake, room = margins_and_room(release)
+    if rake:
         n = release.frame.count.astype(float)
-        factor = [factors(n * weight, rake) for weight, _ in found]
+        factor = [factors(n * weight, rake, room) for weight, _ in found]
         found = [(weight * g, product * g) for (weight, product), g in zip(found, factor, strict=True)]
     return found
 
@@ -182,10 +184,12 @@ def combined_records(
 
 def _per_set(release: ReleasedObject, cells: Cells, sums: Sequence[Sums]) -> list[Figures]:
     """Counts, means and totals of every set's records, raked if the job says so."""
-    frame, rake = release.frame, margins_of(release.job, release.frame)
+    frame, (rake, room) = release.frame, margins_and_room(release)
     stage = Stage.of(stratum_sizes(frame), lonely=release.job.survey.lonely_record)
     return [
-        raked_counts_and_means(each, frame, cells, rake, stage) if rake else counts_and_means(each, frame, cells, stage)
+        raked_counts_and_means(each, frame, cells, rake, stage, room)
+        if rake
+        else counts_and_means(each, frame, cells, stage)
         for each in sums
     ]
 

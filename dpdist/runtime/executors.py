@@ -3,36 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
-from uuid import uuid4
+from typing import Protocol, TypeVar
 
-from dpdist.core.errors import ClusterError, DpdistError, TaskError
 from dpdist.core.progress import Event, Listener, silent
 from dpdist.job import Runtime
-from dpdist.runtime import scheduler
-from dpdist.runtime.attempts import attempt, one_thread, unit_of
-from dpdist.runtime.interrupts import interrupts_kept
-from dpdist.runtime.scheduler import ALLOWED_DEATHS
-from dpdist.runtime.tls import passing_security
+from dpdist.runtime.attempts import one_thread, unit_of
+from dpdist.runtime.dask_executor import STAN, elsewhere, local
+from dpdist.runtime.failures import raise_together, stop_or_note
 
 R = TypeVar("R")
-
-TASKS_IN_FLIGHT = 3
-"""Submitted tasks per worker: enough that none waits, few enough that the scheduler stays idle."""
-START_ATTEMPTS = 3
-"""Times in a row that the start of missing workers may fail."""
-LOSSES = 5
-"""Times in a row that the link to the scheduler may be lost before a task has finished."""
-STAN = {"stan": 1.0}
-"""What a worker offers to one subprocess fit at a time."""
-_CHECK_INTERVAL = 1.0
-_NEVER = 1e9
-_NO_PAGES: dict[str, list[str]] = {f"distributed.{side}.http.routes": [] for side in ("scheduler", "worker")}
-_PRELOAD = ["dpdist.runtime.worker"]
 
 
 class Executor(Protocol):
@@ -62,161 +45,11 @@ class Serial:
             try:
                 result = one_thread(task, key)
             except Exception as error:
-                _stop_or_note(self.runtime, error, failures)
+                stop_or_note(self.runtime, error, failures)
             else:
                 self.listener(Event("task", "", unit=unit_of(task, key), seconds=time.perf_counter() - began))
                 yield result
-        _raise_together(failures)
-
-
-@dataclass
-class Dask:
-    """On the workers of a Dask client, each a process with one thread; a window of tasks is in flight at a time.
-
-    A scheduler elsewhere may be lost and come back: `connect` gives a client of it anew, and tasks without a result are
-    submitted again under their old names. Tasks leave the same bytes however often they run.
-    """
-
-    runtime: Runtime
-    client: Any
-    needs: Mapping[str, float] = field(default_factory=dict)
-    connect: Callable[[], Any] | None = None
-    listener: Listener = silent
-    _workers: tuple[float, int] = (-1e9, 1)
-    """When the scheduler was last asked for its workers, and their number."""
-
-    @property
-    def width(self) -> int:
-        """Those asked for, or more where more are there: an autoscaler begins with few."""
-        return max(self.runtime.workers, self._width())
-
-    def map(self, task: Callable[[int], R], keys: Sequence[int]) -> Iterator[R]:
-        from distributed.scheduler import KilledWorker
-
-        call, waiting, failures, losses = uuid4().hex[:8], list(reversed(keys)), list[Exception](), 0
-        pending: dict[Any, int] = {}
-        try:
-            while waiting or pending:
-                try:
-                    self._fill(pending, waiting, task, call)
-                    done = self._finished(set(pending))
-                except scheduler.Lost:
-                    done, losses = set(), losses + 1
-                    waiting += list(pending.values())
-                    self.listener(Event("retry", "", done=len(pending)))
-                    pending.clear()
-                    self._reconnect(losses)
-                for future in done:
-                    key = pending.pop(future)
-                    try:
-                        result = future.result()
-                    except KilledWorker:
-                        _stop_or_note(self.runtime, _killed(self.runtime, future.key), failures)
-                        continue
-                    except scheduler.lost_results():
-                        waiting.append(key)
-                        self.listener(Event("retry", "", done=1))
-                        continue
-                    losses = 0
-                    self.listener(Event("task", "", unit=unit_of(task, key), seconds=result.seconds))
-                    if result.error is None:
-                        yield result.value
-                    else:
-                        _stop_or_note(self.runtime, result.error, failures)
-        finally:
-            with suppress(*scheduler.broken_links()):
-                self.client.cancel(list(pending), force=True)
-        _raise_together(failures)
-
-    def _fill(self, pending: dict[Any, int], waiting: list[int], task: Callable[[int], R], call: str) -> None:
-        """Submit as many tasks as the window takes."""
-        window = TASKS_IN_FLIGHT * self._width() if waiting else 0
-        while waiting and len(pending) < window:
-            name = f"{type(task).__name__}-{call}-{waiting[-1]}"
-            future = self._submitted(task, waiting[-1], name)
-            pending[future] = waiting.pop()
-
-    def _submitted(self, task: Callable[[int], R], key: int, name: str) -> Any:
-        try:
-            return self.client.submit(attempt, task, key, key=name, pure=False, resources=dict(self.needs) or None)
-        except scheduler.broken_links():
-            if self.connect is None or self.client.status == "running":
-                raise
-            raise scheduler.Lost from None
-
-    def _width(self) -> int:
-        """Workers: of a local cluster those asked for, elsewhere those that were there a moment ago."""
-        if self.connect is None:
-            return self.runtime.workers
-        asked, workers = self._workers
-        if time.monotonic() - asked > _CHECK_INTERVAL:
-            workers = max(1, len(scheduler.workers_of(self.client)))
-            self._workers = time.monotonic(), workers
-        return workers
-
-    def _finished(self, pending: set[Any]) -> set[Any]:
-        """Those that have finished, at least one; workers that are missing meanwhile are started."""
-        from distributed import wait
-
-        deadline = time.monotonic() + self.runtime.stall_timeout
-        while (left := deadline - time.monotonic()) > 0:
-            self.listener(Event("alive", ""))
-            self.start_missing()
-            if self.connect is not None and self.client.status != "running":
-                raise scheduler.Lost
-            try:
-                return set(wait(pending, timeout=min(left, _CHECK_INTERVAL), return_when="FIRST_COMPLETED").done)
-            except TimeoutError:
-                continue
-            except scheduler.lost_results():
-                raise scheduler.Lost from None
-        raise self._stalled(pending)
-
-    def _stalled(self, pending: set[Any]) -> TaskError:
-        """The error of a stall; workers elsewhere that hold a stalled task are restarted, for a task cannot be cut."""
-        names = ", ".join(sorted(future.key for future in pending)[:3])
-        found = f"no task finished for {self.runtime.stall_timeout:g} s ({names})"
-        if self.connect is not None:
-            if not scheduler.workers_of(self.client):
-                found = f"{found}: the scheduler has no workers"
-            scheduler.cut(self.client, pending)
-        remedy = "look at the machine's load and storage, or raise runtime.stall_timeout; the same command resumes"
-        return TaskError(found, remedy)
-
-    def _reconnect(self, losses: int) -> None:
-        """A new client of the scheduler, which may be another one by now at the same address."""
-        if self.connect is None or losses > LOSSES:
-            raise ClusterError(
-                f"the link to the scheduler was lost {losses} times before a task finished",
-                "look at the scheduler's log, its memory and the network; the same command resumes",
-            )
-        scheduler.close(self.client)
-        self.client = self.connect()
-
-    def start_missing(self) -> None:
-        """Start the workers that a local cluster lacks; whoever runs a scheduler elsewhere sees to its workers."""
-        cluster, failures = self.client.cluster if self.connect is None else None, list[Exception]()
-        while cluster is not None and len(cluster.workers) - len(_given_up(cluster)) < self.runtime.workers:
-            try:
-                cluster.sync(_open_missing, cluster, self.runtime.workers)
-            except Exception as error:
-                failures.append(error)
-            if len(failures) == START_ATTEMPTS:
-                raise _not_started(failures[-1]) from failures[-1]
-
-
-def _given_up(cluster: Any) -> list[Any]:
-    """Names of workers that are gone for good. A worker that dies is started again by its nanny, unless that has closed."""
-    from distributed import Status
-
-    return [name for name, nanny in list(cluster.workers.items()) if nanny.status in (Status.closed, Status.failed)]
-
-
-async def _open_missing(cluster: Any, workers: int) -> None:
-    for name in _given_up(cluster):
-        del cluster.workers[name]
-    cluster.worker_spec.update(dict.fromkeys(range(workers), cluster.new_spec))
-    await cluster._correct_state()
+        raise_together(failures)
 
 
 @contextmanager
@@ -231,92 +64,8 @@ def executor(
     if runtime.executor == "serial":
         yield Serial(runtime, listener)
     elif runtime.scheduler is None:
-        with _local(runtime, needs, listener) as workers:
+        with local(runtime, needs, listener) as workers:
             yield workers
     else:
-        with _elsewhere(runtime, needs, shared, listener) as workers:
+        with elsewhere(runtime, needs, shared, listener) as workers:
             yield workers
-
-
-@contextmanager
-def _elsewhere(
-    runtime: Runtime, needs: Mapping[str, float], shared: Path | str | None, listener: Listener
-) -> Iterator[Dask]:
-    """On a scheduler that somebody else runs."""
-    from distributed.utils import silence_logging_cmgr
-
-    place = scheduler.Place.of(runtime)
-    with silence_logging_cmgr(level=50):
-        workers = Dask(runtime, place.connect(), needs, place.connect, listener)
-        try:
-            scheduler.check_workers(workers.client, runtime.start_timeout, needs, shared)
-            yield workers
-        finally:
-            scheduler.close(workers.client)
-
-
-@contextmanager
-def _local(runtime: Runtime, needs: Mapping[str, float], listener: Listener) -> Iterator[Dask]:
-    import dask
-    from distributed import Client, LocalCluster
-
-    settings = {
-        **scheduler.settings(runtime.start_timeout),
-        # a cluster closes the nanny of a worker that is not there this long after *any* of its deaths, and starts no other
-        "distributed.deploy.lost-worker-timeout": _NEVER,
-        **_NO_PAGES,
-    }
-    with (
-        interrupts_kept() as let_through,
-        dask.config.set(settings),
-        LocalCluster(
-            n_workers=0,
-            threads_per_worker=1,
-            processes=True,
-            memory_limit=int(runtime.memory_per_worker),
-            # other users of this machine can reach loopback, and whoever is served by a scheduler runs code
-            security=passing_security(),
-            dashboard_address="127.0.0.1:0",
-            worker_dashboard_address=None,
-            scheduler_kwargs={"dashboard": False},
-            silence_logs=50,
-            preload=_PRELOAD,
-            resources=STAN,
-        ) as cluster,
-        Client(cluster) as client,
-    ):
-        workers = Dask(runtime, client, needs, None, listener)
-        workers.start_missing()
-        let_through()
-        yield workers
-
-
-def _stop_or_note(runtime: Runtime, error: Exception, failures: list[Exception]) -> None:
-    if runtime.on_failure == "stop":
-        raise error
-    failures.append(error)
-
-
-def _raise_together(failures: list[Exception]) -> None:
-    if len(failures) == 1:
-        raise failures[0]
-    if failures:
-        first = str(failures[0]) if isinstance(failures[0], DpdistError) else type(failures[0]).__name__
-        found = f"{len(failures)} tasks failed; the first: {first}"
-        raise TaskError(found, "mend the cause; the same command resumes") from failures[0]
-
-
-def _not_started(failure: BaseException) -> TaskError:
-    while failure.__cause__ is not None:
-        failure = failure.__cause__
-    return TaskError(
-        f"no worker could be started ({type(failure).__name__}: {failure})",
-        "look at the machine's memory, storage and limits of processes; the same command resumes",
-    )
-
-
-def _killed(runtime: Runtime, name: str) -> TaskError:
-    return TaskError(
-        f"{ALLOWED_DEATHS} workers died under task {name}",
-        f"if it ran out of memory, raise runtime.memory_per_worker (now {int(runtime.memory_per_worker) / 2**30:.1f} GiB)",
-    )

@@ -26,7 +26,14 @@ SMALL_EPSILON = 0.05
 """Below it a release of a few thousand records is mostly noise."""
 SHOWN = 12
 """Cells of a table that a plan lists, the noisiest first."""
+ALONE = (
+    "this is noise alone. The bias of clipping, the reference's own error and how well histograms fit are not in it: "
+    "means often err by more. dpdist rehearse measures the whole error, of counts and means apart"
+)
+TYPICAL = "figures are typical ones, of counts and means alike, where limits are set by a reference or by histograms"
+BOUND = "figures are least ones, for noise under public bounds: they do not compare with those of another mechanism"
 KNOWN = "a strict mechanism whose noise follows from public sizes: reference_tables, laplace_strict, or laplace_composed"
+OTHERWISE = "use dpdist rehearse"
 
 
 class Expected(NamedTuple):
@@ -38,6 +45,10 @@ class Expected(NamedTuple):
     @property
     def median(self) -> float:
         return float(self.cells["noise"].median())
+
+    @property
+    def largest(self) -> float:
+        return float(self.cells["noise"].max())
 
     @property
     def drowned(self) -> int:
@@ -61,7 +72,8 @@ def expected_noise(plan: Plan) -> Expected | None:
         with np.errstate(divide="ignore", invalid="ignore"):
             noise = np.where(records > 0, of_one * np.sqrt(added / records), np.nan)
         named = [", ".join(label) or "all" for label in cells.labels]
-        frames.append(pd.DataFrame({"table": table.name, "cell": named, "records": records.astype(int), "noise": noise}))
+        columns = {"table": table.name, "cell": named, "records": records.astype(int), "sums": added.astype(int)}
+        frames.append(pd.DataFrame(columns | {"noise": noise}))
     return Expected(pd.concat(frames, ignore_index=True), bool(getattr(model, "noise_at_least", True)))
 
 
@@ -70,7 +82,10 @@ def warned(plan: Plan) -> Iterator[str]:
     noises, epsilon = expected_noise(plan), float(plan.job.budget.epsilon)
     if noises is not None and noises.drowned:
         cells = f"{_about(noises)}{_drowned(noises)}"
-        yield f"at ε = {epsilon:g} noise would drown {cells}; dpdist plan --for-error .5 tells what is needed"
+        enough = epsilon_for(plan, DROWNED, every=True)
+        more = f", {budget_text(enough.of_histograms)} of it for histograms," if enough.of_histograms is not None else ""
+        at = f"at ε = {budget_text(enough.epsilon)}{more} none"
+        yield f"at ε = {epsilon:g} noise would drown {cells}; {at} (dpdist plan tells which)"
     elif noises is None and plan.promise.total.name != "none" and epsilon < SMALL_EPSILON:
         yield f"ε = {epsilon:g} is small, and noise is not known beforehand: dpdist rehearse measures it on public data"
 
@@ -93,30 +108,69 @@ def in_words(noises: Expected) -> Iterator[str]:
         f"{largest['noise']:.2g} in the largest ({largest['cell']})"
     )
     yield f"{_drowned(noises)} above {DROWNED:g}, which noise would drown"
+    yield BOUND if noises.at_least else TYPICAL
+    yield ALONE
     for name, rows in known.groupby("table", sort=False):
         worst = rows.sort_values("noise", ascending=False, kind="stable")
-        for cell, records, noise in worst[["cell", "records", "noise"]].head(SHOWN).itertuples(index=False):
-            yield f"{name}: {cell} ({records:,} records): {noise:.2g}"
+        for cell, records, sums, noise in worst[["cell", "records", "sums", "noise"]].head(SHOWN).itertuples(index=False):
+            several = f" in {sums:,} noisy sums" if sums > 1 else ""
+            yield f"{name}: {cell} ({records:,} records{several}): {noise:.2g}"
         if len(worst) > SHOWN:
             yield f"{name}: {len(worst) - SHOWN:,} cells more, of {worst['noise'].iloc[SHOWN]:.2g} or less"
 
 
-def epsilon_for(plan: Plan, error: float) -> Fraction:
-    """The least ε, in two digits, at which the median cell's noise is at most `error` direct standard errors.
+class Needed(NamedTuple):
+    """ε of a release, and what its histograms take of it; None without histograms."""
 
-    A part of ε that histograms take stays the same part of it. Raises `JobError` where noise is not known beforehand.
+    epsilon: Fraction
+    of_histograms: Fraction | None
+
+    @property
+    def changes(self) -> str:
+        """The flags that set them."""
+        said = f"--set budget.epsilon={budget_text(self.epsilon)}"
+        if self.of_histograms is None:
+            return said
+        return f"{said} --set reference.histogram.epsilon={budget_text(self.of_histograms)}"
+
+
+def epsilon_for(plan: Plan, error: float, *, every: bool = False) -> Needed:
+    """The least ε, in two digits, at which the median cell's noise, or `every` cell's, is at most `error` direct SE.
+
+    Of what gates leave, histograms take the part that they take now. Raises `JobError` where noise is not known beforehand.
     """
-    found = expected_noise(plan)
+    found, job = expected_noise(plan), plan.job
     if found is None or not np.isfinite(found.median):
-        name = plan.job.mechanism.name
-        problem = Problem("--for-error", f"noise of '{name}' is not known beforehand here", KNOWN, "use dpdist rehearse")
-        raise JobError(plan.job.dataset, [problem])
-    wanted = float(plan.job.budget.epsilon) * found.median / error
-    step = Fraction(10) ** (floor(log10(wanted)) - 1)
-    return ceil(Fraction(wanted) / step) * step
+        problem = Problem("--for-error", f"noise of '{job.mechanism.name}' is not known beforehand here", KNOWN, OTHERWISE)
+        raise JobError(job.dataset, [problem])
+    paid = job.reference.paid if job.reference is not None else None
+    left = job.epsilon_of_tables + (paid.epsilon if paid is not None else 0)
+    gates = job.budget.epsilon - left
+    epsilon = _rounded_up(float(gates) + float(left) * (found.largest if every else found.median) / error)
+    return Needed(epsilon, _rounded_up(float(paid.epsilon / left * (epsilon - gates))) if paid is not None else None)
+
+
+def _rounded_up(epsilon: float) -> Fraction:
+    """To two digits."""
+    step = Fraction(10) ** (floor(log10(epsilon)) - 1)
+    return ceil(Fraction(epsilon) / step) * step
 
 
 def needed(plan: Plan, error: float) -> str:
     """What `plan --for-error` prints."""
-    epsilon = budget_text(epsilon_for(plan, error))
-    return f"at ε = {epsilon} the median cell's noise is {error:g} direct standard errors: --set budget.epsilon={epsilon}"
+    median, every = (epsilon_for(plan, error, every=each) for each in (False, True))
+    size = f"the median cell's noise is {error:g} direct standard errors"
+    return (
+        f"at ε = {budget_text(median.epsilon)} {size}: {median.changes}\n"
+        f"at ε = {budget_text(every.epsilon)} no cell's noise is more: {every.changes}\n"
+        f"{ALONE}"
+    )
+
+
+def drowns_all(plan: Plan) -> str:
+    """Where noise would drown every cell: so, in a line; otherwise nothing."""
+    found = expected_noise(plan)
+    if found is None or not (known := int(found.cells["noise"].notna().sum())) or found.drowned < known:
+        return ""
+    size = f"{found.median:,.0f}" if found.median >= 10 else f"{found.median:.2g}"
+    return f"noise would drown every cell: {_about(found)}{size} direct standard errors in the median"

@@ -35,7 +35,9 @@ from dpdist.models.protocol import Draws, Exact, Expectation, Improper, StratumM
 from dpdist.privacy.weights import Ones
 from dpdist.runtime.blocks import block_rows
 from dpdist.sampling.exact import ExactSampler, GridSampler
-from dpdist.survey.prepare import Tick, design_of, place, replicate_sums
+from dpdist.survey.batches import Tick
+from dpdist.survey.census import design_of
+from dpdist.survey.placement import place, replicate_sums
 from dpdist.survey.reference_file import ReferenceFile
 
 WITHIN = 2.0
@@ -46,9 +48,10 @@ DRAWS = 200
 PUBLIC_KEY = Key(bytes(32)).child("goodness of fit")
 """Of draws from a public file's posterior, which need no secret: every plan and run has the same figures."""
 MEASURE = (
-    f"share of the reference's table cells, of {FEWEST_JUDGED} records or more, whose expectation under the fitted law "
-    f"lies within {WITHIN:g} standard errors of the direct estimate, given the cells' sizes where the design has neither "
-    "PSUs nor replicate weights; the score is the smallest share of a statistic, and says nothing of the shape of records"
+    f"The share of the reference's table cells whose expectation under the fitted law lies within {WITHIN:g} standard "
+    f"errors of the direct estimate. Cells of {FEWEST_JUDGED} records or more are judged, given their sizes where the "
+    "design has neither PSUs nor replicate weights. The score is the smallest share of a statistic, and says nothing of "
+    "the shape of records."
 )
 
 

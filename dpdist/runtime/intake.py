@@ -16,8 +16,9 @@ from dpdist.storage.identity import Identity
 from dpdist.storage.paths import SCRATCH
 from dpdist.storage.tables import gather, write_records, write_table
 from dpdist.storage.workspace import Workspace
+from dpdist.survey.batches import changed_while_read
 from dpdist.survey.earlier_release import ReferenceRelease
-from dpdist.survey.prepare import changed_while_read, let_go, place
+from dpdist.survey.placement import let_go, place
 from dpdist.survey.reference_file import copied_columns, place_reference
 
 

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dpdist.core.records import Frame
+from dpdist.core.records import Frame, SmallCounts
 from dpdist.job import Job, budget_text
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.reference_tables.collapsing import fewest
@@ -15,11 +15,12 @@ from dpdist.mechanisms.reference_tables.sensitivity import noise_scales
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy import adjacency, claims
 from dpdist.privacy.guarantees import Promise
+from dpdist.privacy.small_counts import counted
 from dpdist.privacy.units import record_epsilon
 from dpdist.runtime.blocks import Layout, log_lik_bytes
 from dpdist.runtime.goodness_of_fit import GoodnessOfFit
+from dpdist.survey.census import Census
 from dpdist.survey.earlier_release import ReferenceRelease
-from dpdist.survey.prepare import Census
 from dpdist.survey.reference_file import ReferenceFile
 from dpdist.survey.source import Source
 
@@ -30,7 +31,23 @@ STRATA = "strata"
 
 @dataclass(frozen=True, repr=False)
 class Plan:
-    """What a run would do, printed in ten lines. `census` was taken from the file and is confidential but for its frame."""
+    """What a run would do, printed in ten lines. `census` was taken from the file and is confidential but for its frame.
+
+    Parameters
+    ----------
+    job : what was planned.
+    source : the confidential file.
+    census : what one pass over it told.
+    promise : the guarantee, before data are seen.
+    layout : strata, blocks and memory.
+    reference : the job's, opened.
+    goodness : how well the family fits it.
+
+    Example
+    -------
+    >>> dpdist.validate("small.yaml").promise.total.epsilon
+    Fraction(8, 1)
+    """
 
     job: Job
     source: Source
@@ -53,6 +70,11 @@ class Plan:
     @property
     def frame(self) -> Frame:
         return self.layout.frame
+
+    @property
+    def small_counts(self) -> SmallCounts | None:
+        """Published sample counts below the job's minimum; None where none is published."""
+        return counted(self.job, self.frame, self.census.small)
 
 
 def plan_lines(plan: Plan) -> str:
@@ -85,22 +107,22 @@ def sizes(plan: Plan) -> dict[str, str]:
     """What follows from the number of records."""
     if plan.job.sizes_secret:
         return {"blocks, memory": "not shown either, for they follow from the number of records"}
-    frame, layout, count = plan.frame, plan.layout, plan.frame.stratum_count
+    job, frame, layout, count = plan.job, plan.frame, plan.layout, plan.frame.stratum_count
     needed, given = layout.largest_task_bytes / 2**20, int(plan.job.runtime.memory_per_worker) / 2**20
     store = f"{log_lik_bytes(frame, layout.draws) / 2**20:,.0f} MiB before compression"
     return {
         STRATA: f"{len(count):,} (from {int(count.min()):,} to {int(count.max()):,} records)",
         "blocks": f"{len(layout.blocks):,}",
         MEMORY: f"{needed:,.0f} MiB at most, of {given:,.0f} MiB a worker",
-        "log-likelihood store": store if layout.log_lik else "not kept",
+        **({"log-likelihood store": store if layout.log_lik else "not kept"} if job.model is not None else {}),
     }
 
 
 def first_stage(job: Job) -> dict[str, str]:
     """What stands in for a reference, and why, where the current file's own histograms do."""
-    if job.reference is None or job.reference.histogram is None:
+    if job.reference is None or job.reference.paid is None:
         return {}
-    spent, left = (budget_text(each) for each in (job.reference.histogram.epsilon, job.epsilon_of_tables))
+    spent, left = (budget_text(each) for each in (job.reference.paid.epsilon, job.epsilon_of_tables))
     how = "each cell then has the limits of the least predicted error, public bounds among them"
     return {"reference": f"none; noisy histograms take {spent} of epsilon and leave {left}: {how}"}
 

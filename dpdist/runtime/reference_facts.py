@@ -66,5 +66,5 @@ def _chained(plan: Plan, earlier: ReferenceRelease) -> dict[str, Any]:
 
 def _histograms(job: Job) -> dict[str, Any]:
     """What the current file's histograms take of the budget, where there are any."""
-    given = job.reference.histogram if job.reference is not None else None
+    given = job.reference.paid if job.reference is not None else None
     return {"histogram": {"epsilon": budget_text(given.epsilon)}} if given is not None else {}

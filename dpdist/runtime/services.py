@@ -15,12 +15,10 @@ from typing import Any
 from dpdist.core.errors import ClusterError
 from dpdist.runtime import scheduler as remote
 from dpdist.runtime.json_logs import log_as_json
+from dpdist.runtime.service_defaults import HTTP, PATIENCE
 from dpdist.runtime.tls import Credentials, address_here, connect
 
-PORT = 8786
-HTTP = "127.0.0.1:0"
 _PRELOAD = ["dpdist.runtime.worker"]
-PATIENCE = 300.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _HTTP_ROUTES = {
     f"distributed.{side}.http.routes": [f"distributed.http.{side}.prometheus", "distributed.http.health"]

@@ -21,17 +21,18 @@ from dpdist.sampling.protocol import Sampler, Unconverged
 from dpdist.sampling.toolchain import check_program, executable, find_toolchain
 
 CAVEAT = (
-    "draws are those of Markov chains: within an unknown total variation γ of the posterior, with which a draw is "
-    "(ε, (1 + e^ε)γ)-private at best"
+    "Draws are those of Markov chains, within an unknown total variation γ of the posterior. With that a draw is "
+    "(ε, (1 + e^ε)γ)-private at best."
 )
 GRID_CAVEAT = (
-    "draws come from an interpolant on a grid that follows the posterior: within the total variation γ stated above (from "
-    f"five records on; {FEW_RECORDS_ERROR:g} below) of the posterior, with which a draw is (ε, (1 + e^ε)γ)-private at best"
+    "Draws come from an interpolant on a grid that follows the posterior. They are within the total variation γ stated "
+    f"above of the posterior, from five records on, and within {FEW_RECORDS_ERROR:g} below. With that a draw is "
+    "(ε, (1 + e^ε)γ)-private at best."
 )
 NOISE_LAWS: dict[NoiseName, str] = {"laplace": "discrete Laplace", "gaussian": "discrete Gaussian"}
 RETRIES = (
-    "a fit whose Stan run fails{}, is repeated with another seed, up to {} attempts in all: this number was fixed before "
-    "the run, and what was released is conditional on an attempt that passed"
+    "A fit whose Stan run fails{}, is repeated with another seed, up to {} attempts in all. This number was fixed before "
+    "the run. What was released is conditional on an attempt that passed."
 )
 
 

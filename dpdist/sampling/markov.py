@@ -22,12 +22,13 @@ from dpdist.core.records import Floats, Records
 from dpdist.job import Diagnostics, Program, Sampler, Toolchain
 from dpdist.models.protocol import Clamped, ClampedStan, Draws, StanData, StratumModel
 from dpdist.models.user import CLAMPED_FACTOR, OUTCOME, WEIGHT, User
+from dpdist.sampling.building import Executable
 from dpdist.sampling.cache import cache_folder
 from dpdist.sampling.diagnostics import Diagnostics as Found
 from dpdist.sampling.diagnostics import Policy, diagnose
 from dpdist.sampling.protocol import Unconverged
 from dpdist.sampling.stan import Chains, StanSettings, fit, generate, log_density, seed_of
-from dpdist.sampling.toolchain import Executable, executable
+from dpdist.sampling.toolchain import executable
 
 TRIED_PARAMETERS, TRIED_RECORDS = 16, 8
 """Parameters and records at which a user's program is tried."""

@@ -22,8 +22,8 @@ import numpy as np
 
 from dpdist.core.errors import StanError
 from dpdist.core.records import Floats
+from dpdist.sampling.building import Executable
 from dpdist.sampling.cmdstan import cmdstanpy, variables
-from dpdist.sampling.toolchain import Executable
 
 if TYPE_CHECKING:
     import xarray as xr

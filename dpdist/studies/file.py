@@ -16,13 +16,50 @@ NOT_A_MAPPING = Problem("study", "not a mapping of keys", "study:, seed:, cases:
 
 
 def load_study(name: str | Path) -> Study:
-    """Read and validate a study file; a name without a folder is also looked up among the studies shipped with dpdist."""
+    """Read and validate a study file.
+
+    Parameters
+    ----------
+    name : a study file, or the name of a shipped study.
+
+    Returns
+    -------
+    The study, frozen.
+
+    Raises
+    ------
+    StudyError : every problem with its line, what is allowed and the remedy.
+
+    Example
+    -------
+    >>> dpdist.load_study("guarantees").kind
+    'guarantees'
+    """
     path = find_shipped(name, "studies", StudyError)
     return parse_study(read_yaml(path, StudyError), str(path))
 
 
 def parse_study(text: str, source: str = "study") -> Study:
-    """Validate a study given as YAML text. Raises `StudyError` with line, path, what is allowed and the remedy."""
+    """Validate a study that is given as YAML text.
+
+    Parameters
+    ----------
+    text : as a study file has it.
+    source : what messages call it.
+
+    Returns
+    -------
+    The study, frozen.
+
+    Raises
+    ------
+    StudyError : every problem with its line, what is allowed and the remedy.
+
+    Example
+    -------
+    >>> dpdist.parse_study(Path("study.yaml").read_text()).replicates
+    2
+    """
     keys, lines = mapping(text, source, StudyError, NOT_A_MAPPING)
     if (name := keys.get("kind", DEFAULT)) not in KINDS:
         nearest = get_close_matches(str(name), KINDS, n=1)

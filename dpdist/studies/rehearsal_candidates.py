@@ -45,6 +45,12 @@ class Candidate(NamedTuple):
     recommended: Terms
     changed: tuple[str, ...]
 
+    @property
+    def on_reference(self) -> bool:
+        """True if the recommended job uses a public file or an earlier release as its reference."""
+        reference = self.recommended.get("reference")
+        return reference is not None and "histogram" not in reference
+
 
 class Refused(NamedTuple):
     """A mechanism that is not rehearsed, and why."""

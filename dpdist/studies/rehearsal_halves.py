@@ -15,6 +15,7 @@ from dpdist.core.errors import DataError, JobError, Problem
 from dpdist.core.keys import Key
 from dpdist.core.records import Ints
 from dpdist.job import Job, Simulate
+from dpdist.job.reference import SimulatedReference
 from dpdist.survey.schema import needed_columns
 from dpdist.survey.source import Source, open_file, open_source, simulated_source
 
@@ -42,11 +43,11 @@ class Halves(NamedTuple):
 def public_source(job: Job, public: Path | None) -> Source:
     """The file that is named, the job's reference, or a simulated twin. Raises `JobError` where there is none."""
     given = job.reference
-    _refuse_the_input(job, public if public is not None else given.path if given is not None else None)
+    _refuse_the_input(job, public if public is not None else given.file if given is not None else None)
     if public is not None:
-        return open_file(public, given if given is not None else job.input)
-    if given is not None and given.path is not None:
-        return open_source(job, given.path, given)
+        return open_file(public, given.written if given is not None else job.input)
+    if given is not None and given.file is not None:
+        return open_source(job, given.file, given.written)
     if (simulated := _twin(job)) is None:
         remedy = "name a public file with the job's columns by --public"
         raise JobError(job.dataset, [Problem("reference", "no public file to rehearse on", "reference.path", remedy)])
@@ -55,7 +56,7 @@ def public_source(job: Job, public: Path | None) -> Source:
 
 def public_reference(job: Job, public: Path | None) -> dict[str, Any]:
     """What a recommended job names as its reference: the job's own where that is records, else what was rehearsed on."""
-    if job.reference is not None and (job.reference.path is not None or job.reference.simulate is not None):
+    if job.reference is not None and job.reference.holds_records and not job.reference.unnamed:
         return job.reference.model_dump(mode="json", exclude_unset=True)
     if public is not None:
         return {"path": str(public), "provenance": "a public file"}
@@ -65,7 +66,7 @@ def public_reference(job: Job, public: Path | None) -> dict[str, Any]:
 
 def _twin(job: Job) -> Simulate | None:
     """The settings of a simulated survey: the reference's, or the input's with another seed."""
-    if job.reference is not None and job.reference.simulate is not None:
+    if isinstance(job.reference, SimulatedReference):
         return job.reference.simulate
     simulated = job.input.simulate
     return simulated.model_copy(update={"seed": simulated.seed + 1}) if simulated is not None else None

@@ -19,16 +19,25 @@ from dpdist.job.loading import job_of
 from dpdist.release import run
 from dpdist.studies.rehearsal_candidates import Candidate, Refused
 
-GOOD_COVERAGE, GOOD_ERROR = 0.85, 1.0
+GOOD_COVERAGE, GOOD_ERROR, GOOD_LARGEST, GOOD_BIAS = 0.85, 1.0, 4.0, 0.5
+DRAWS = 4
+"""Releases of a candidate under new noise, of those that may come first."""
+OUT_OF_REACH = 2.0
+"""A candidate whose first draw is so many times as bad as the best one's is not drawn again."""
+NEAR = 0.1
+"""Share of the best score by which another may be worse and still be as good."""
 RULE = (
-    "A mechanism is as good as its worst statistic in a table. It is good enough if there its 90 % intervals hold at least "
-    f"{GOOD_COVERAGE:g} of the direct estimates, and its median error is at most {GOOD_ERROR:g} direct standard error. "
-    "A figure that is not published counts as infinitely far off, and as not held. "
-    "The mechanism must be good enough on both halves: if it is not on the other one, the next is taken. "
-    "Of those that are, strict ones come first, and of these the one with the smallest median error. If none is, the "
-    "strict one with the smallest median error is written, and is not good enough."
+    "Every statistic of a table has four figures, averaged over draws of the noise. Three are in direct standard errors: "
+    "the median error, the largest error, and the mean error with its sign (bias). The fourth is the share of direct "
+    "estimates that 90 % intervals miss. "
+    f"Each is divided by its limit: {GOOD_ERROR:g}, {GOOD_LARGEST:g}, {GOOD_BIAS:g} and {1 - GOOD_COVERAGE:.2g}. "
+    "The score of a mechanism is the largest of these. It is good enough if the score is at most 1, on both halves. "
+    "If it is not on the other one, the next is taken. Of those that are good enough, strict ones come first, and of these "
+    f"the smallest score. Scores tie if they differ by less than {100 * NEAR:.0f} %, or by less than two standard errors "
+    "over draws. Of those that tie with the best, one with a public reference comes first, then the job with the fewest "
+    "changes. A figure that is not published counts as infinitely far off, and as not held."
 )
-COLUMNS = ("mechanism", "guarantee", "table", "statistic", "cell", "error_in_direct_se", "covered")
+COLUMNS = ("mechanism", "guarantee", "table", "statistic", "cell", "error_in_direct_se", "covered", "draw")
 
 
 @dataclass(frozen=True)
@@ -37,14 +46,19 @@ class Trial:
 
     candidate: Candidate
     cells: pd.DataFrame
-    """A row a cell and statistic: `COLUMNS`, and `bias`, the error with its sign."""
+    """A row a cell, statistic and draw of the noise: `COLUMNS`, and `bias`, the error with its sign."""
     suppressed: int
     seconds: float
 
     @cached_property
     def by_statistic(self) -> pd.DataFrame:
-        """Median and largest error, bias and coverage of every table's statistics."""
-        groups = self.cells.groupby(["table", "statistic"], sort=False)
+        """Median and largest error, bias and coverage of every table's statistics, averaged over draws; their `score`."""
+        mean = self._by_draw.groupby(["table", "statistic"], sort=False).mean().drop(columns="draw").reset_index()
+        return mean.assign(score=_scores(mean), cells=mean["cells"].astype(int))
+
+    @cached_property
+    def _by_draw(self) -> pd.DataFrame:
+        groups = self.cells.groupby(["draw", "table", "statistic"], sort=False)
         return groups.agg(
             median=("error_in_direct_se", "median"),
             largest=("error_in_direct_se", "max"),
@@ -52,6 +66,10 @@ class Trial:
             coverage=("covered", "mean"),
             cells=("cell", "size"),
         ).reset_index()
+
+    @property
+    def draws(self) -> int:
+        return int(self.cells["draw"].nunique())
 
     @property
     def error(self) -> float:
@@ -65,8 +83,45 @@ class Trial:
         return float(self.by_statistic["coverage"].min())
 
     @property
+    def score(self) -> float:
+        """By `RULE`: at most 1 is good enough; infinite where nothing can be judged."""
+        worst = float(self.by_statistic["score"].max())
+        return worst if not np.isnan(worst) else np.inf
+
+    @property
+    def score_error(self) -> float:
+        """Standard error of the score over draws; infinite of a single one."""
+        by_draw = _scores(self._by_draw).groupby(self._by_draw["draw"]).max()
+        return float(by_draw.std() / np.sqrt(len(by_draw))) if len(by_draw) > 1 else np.inf
+
+    @property
     def good(self) -> bool:
-        return self.coverage >= GOOD_COVERAGE and self.error <= GOOD_ERROR
+        return self.score <= 1.0
+
+
+def _scores(rows: pd.DataFrame) -> pd.Series[float]:
+    """Of statistics: the largest of four figures over their limits; NaN where there is no error to judge."""
+    missed = (1.0 - rows["coverage"]) / (1.0 - GOOD_COVERAGE)
+    parts = [rows["median"] / GOOD_ERROR, rows["largest"] / GOOD_LARGEST, rows["bias"].abs() / GOOD_BIAS, missed]
+    return pd.concat(parts, axis=1).max(axis=1).where(rows["median"].notna())
+
+
+def tied(trial: Trial, best: Trial) -> bool:
+    """True if a trial's score is as good as the best one's, by `RULE`."""
+    apart = trial.score - best.score
+    if not np.isfinite(apart):
+        return trial is best
+    noise = np.hypot(trial.score_error, best.score_error)
+    return bool(apart <= NEAR * best.score or (np.isfinite(noise) and apart <= 2.0 * noise))
+
+
+def repeated(first: Trial, again: Sequence[Trial]) -> Trial:
+    """One trial of several draws of the noise."""
+    cells, number = [], 0
+    for each in (first, *again):
+        cells.append(each.cells.assign(draw=each.cells["draw"] + number))
+        number += each.draws
+    return Trial(first.candidate, pd.concat(cells, ignore_index=True), first.suppressed, first.seconds)
 
 
 def trial(candidate: Candidate, current: Path, workspace: Path) -> Trial:
@@ -100,7 +155,7 @@ def cells_of(candidate: Candidate, table: str, statistic: str, rows: pd.DataFram
     made = pd.DataFrame({"cell": rows[labels].astype(str).agg(" / ".join, axis=1) if labels else "all"}, index=rows.index)
     made = made.assign(mechanism=candidate.label, guarantee=candidate.guarantee, table=table, statistic=statistic)
     made = made.assign(error_in_direct_se=bias.abs().where(~lost, np.inf), covered=held.astype(float).where(asked))
-    return made.assign(bias=bias)[[*COLUMNS, "bias"]]
+    return made.assign(bias=bias, draw=0)[[*COLUMNS, "bias"]]
 
 
 Confirmed = dict[str, Trial | None]
@@ -119,11 +174,23 @@ def confirmed(trials: Sequence[Trial], again: Callable[[Candidate], Trial | None
         return each.good and second is not None and second.good
 
     while True:
-        ordered = sorted(trials, key=lambda each: (not good(each), not each.candidate.strict, each.error))
+        ordered = in_order(trials, good)
         first = ordered[0]
         if first.candidate.label in other:
             return ordered, good(first), other
         other[first.candidate.label] = again(first.candidate)
+
+
+def in_order(trials: Sequence[Trial], good: Callable[[Trial], bool]) -> list[Trial]:
+    """By `RULE`: good ones first, then strict ones, then the score; what ties with the first is ordered by its job."""
+
+    def group(each: Trial) -> tuple[bool, bool]:
+        return not good(each), not each.candidate.strict
+
+    ordered = sorted(trials, key=lambda each: (*group(each), each.score))
+    level = [each for each in ordered if group(each) == group(ordered[0]) and tied(each, ordered[0])]
+    level.sort(key=lambda each: (not each.candidate.on_reference, len(each.candidate.changed), each.score))
+    return [*level, *(each for each in ordered if all(each is not one for one in level))]
 
 
 class Findings(NamedTuple):
@@ -158,8 +225,13 @@ class Rehearsal(NamedTuple):
         return self.findings.good
 
     @property
+    def verdict(self) -> str:
+        """What the first mechanism is."""
+        return "Recommended" if self.good else "None is good enough; the least bad is"
+
+    @property
     def best(self) -> Trial:
-        """What is recommended."""
+        """What is recommended, or the least bad."""
         return self.trials[0]
 
     @property

@@ -27,12 +27,32 @@ def run(
     listener: Listener = silent,
     data: str | Path | None = None,
 ) -> Path:
-    """Run what is missing of a study and write summary.csv, replicates.parquet and index.html. Returns the folder.
+    """Run what is missing of a study and write summary.csv, replicates.parquet and index.html.
 
-    `replicates` overrides the study's own number; a larger one adds to what is there. Results are those of simulated data
-    with keyed NumPy randomness: nothing in the folder is confidential, and nothing of it is a release. A study of files
-    reads them in `data`; what it leaves tells of them, and they must be public.
-    Raises `WorkspaceError` where the folder is another study's or in use.
+    Results are those of simulated data with keyed NumPy randomness: nothing in the folder is confidential, and nothing of
+    it is a release. What a study of files leaves tells of these, and they must be public.
+
+    Parameters
+    ----------
+    study : from `load_study` or `parse_study`.
+    out : the folder.
+    replicates : in place of the study's own number; a larger one adds to what is there.
+    listener : is told of progress.
+    data : the folder of files that a study of files reads.
+
+    Returns
+    -------
+    The folder.
+
+    Raises
+    ------
+    WorkspaceError : the folder is another study's or in use.
+
+    Example
+    -------
+    >>> study = dpdist.parse_study(Path("study.yaml").read_text())
+    >>> (dpdist.run_study(study, "study") / "summary.csv").exists()
+    True
     """
     if replicates is not None:
         study = study.model_copy(update={"replicates": replicates})

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import cached_property
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from dpdist.core.keys import Key
 from dpdist.job import Budget, Frozen, Name, Runtime, budget_text
 from dpdist.studies.shown import Beside, Figure, Limit, Note
 
@@ -59,6 +60,11 @@ class Study(Frozen):
         """Labels of what no ε decides and that stands under each: it is counted once."""
         return ()
 
+    def key_of(self, case: str, number: int | None = None) -> Key:
+        """What a case's random numbers follow from, or those of its `number`-th replicate."""
+        key = Key(self.seed.to_bytes(32, "big")).child(case)
+        return key if number is None else key.child(str(number))
+
     def replicates_of(self, case: int) -> int:
         """Of a case, by its place."""
         return self.replicates
@@ -96,6 +102,22 @@ class Study(Frozen):
                 known_or_refused(f"table '{table.title}'", (row.mechanism,), self.labels)
                 known_or_refused(f"table '{table.title}'", tuple(row.values), tuple(table.columns))
         return self
+
+
+class StudyOfArms(Study):
+    """What studies say that compare labelled arms at every ε, always by the same measures."""
+
+    mechanisms: tuple[Any, ...] = Field(min_length=1)
+    epsilons: tuple[Budget, ...] = Field(min_length=1)
+    measures: ClassVar[tuple[str, ...]]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(arm.label for arm in self.mechanisms)
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        return self.measures
 
 
 _DECIDES_NOTHING = {"title", "about", "data", "references", "replicates", "notes", "beside", "figures", "limits", "runtime"}

@@ -9,15 +9,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpdist.core.records import Codes, Floats, Ints
+from dpdist.core.records import Codes, Floats, Ints, Level
 from dpdist.job import Column, Job
 from dpdist.job.data import NOT_REPORTED
 from dpdist.job.families import FAMILIES, families_for
 from dpdist.survey.findings import Batch, Findings, Mask, positions
-from dpdist.survey.schema import replicates
+from dpdist.survey.schema import garbled, replicates
 
 LARGEST_WEIGHT = 1e15
 """Beyond it a sum of weights in float64 no longer holds a record of weight 1."""
+LARGEST_NAME = 2.0**53
+"""Beyond it float64 does not tell whole numbers apart."""
 
 
 class Checked(NamedTuple):
@@ -77,7 +79,7 @@ def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, t
     population = _numbers(job.survey.fpc, b, "population sizes", "a finite size of at least 1", lambda v: v < 1)
     again = _numbers(replicates(job), b, "replicate weights", "finite weights of at least 0", lambda v: v < 0)
     psu = _names(job.survey.psu, "PSU", b) if job.survey.psu else None
-    unit = _names(job.privacy_unit.column, "unit", b) if job.privacy_unit is not None else None
+    unit = _unit_names(job.privacy_unit.column, b) if job.privacy_unit is not None else None
     whole = Checked(
         b.row,
         codes,
@@ -95,9 +97,26 @@ def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, t
 
 def _names(column: str, what: str, b: Batch) -> pa.Array:
     """Values of a column that names groups of records, as texts."""
-    names = pc.cast(b.text(column), pa.string())
+    return _complete(pc.cast(b.text(column), pa.string()), column, what, b)
+
+
+def _complete(names: pa.Array, column: str, what: str, b: Batch) -> pa.Array:
     b.wrong(np.asarray(pc.is_null(names)), column, "missing values", f"a {what} for every record", "complete the column")
     return names
+
+
+def _unit_names(column: str, b: Batch) -> pa.Array:
+    """Names of privacy units as texts; of a column of numbers they are whole, so that 1 and 1.0 are one."""
+    values = b.text(column)
+    if pa.types.is_floating(values.type):
+        missing = pa.array(np.asarray(pc.is_null(values, nan_is_null=True)))
+        number = np.asarray(pc.if_else(missing, 0.0, values), dtype=np.float64)
+        unnamed = (number != np.floor(number)) | (np.abs(number) > LARGEST_NAME)
+        found, allowed = "a number that names no unit: it has a fraction, or is beyond 2^53", "whole numbers, or texts"
+        b.wrong(unnamed, column, found, allowed, "store the column as whole numbers or as texts")
+        whole = pa.array(np.where(unnamed, 0.0, number).astype(np.int64), mask=np.asarray(missing))
+        values = pc.cast(whole, pa.string())
+    return _complete(pc.cast(values, pa.string()), column, "unit", b)
 
 
 def _numbers(names: Sequence[str], b: Batch, what: str, allowed: str, wrong: Callable[[Floats], Mask]) -> Floats:
@@ -194,6 +213,29 @@ def _weight(job: Job, b: Batch) -> Floats:
     return values
 
 
+def _nearly(name: str, levels: Sequence[Level], values: pa.Array, codes: Codes, b: Batch) -> None:
+    """Values that are a declared level but for spaces, or for the encoding in which the file was read."""
+    texts = [str(level) for level in levels]
+    shown = ", ".join(map(repr, texts[:8])) + (", …" if len(texts) > 8 else "")
+    remedy = f"delete the spaces in the file, or write them in columns.{name}.levels, the level in quotes"
+    outer = positions(pc.utf8_trim_whitespace(values), [text.strip() for text in texts], exact=True)
+    level = positions(_plain(values), _plain(pa.array(texts)).to_pylist(), exact=True)
+    ways = {"levels but for spaces before or after them": outer}
+    ways["levels but for no-break spaces, or for several spaces in a row"] = level
+    for found, meant in ways.items():
+        spaced = (codes < 0) & (meant >= 0) & b.keep
+        b.wrong(spaced, name, found, f"as the job writes them: {shown}", remedy, repr)
+    read = [each for text in texts for each in garbled(text)]
+    if read:
+        found, utf8 = "levels as a text in UTF-8 looks in another encoding", "write encoding: utf-8 beside the file's path"
+        b.wrong((codes < 0) & (positions(values, read, exact=True) >= 0), name, found, "text in UTF-8", utf8)
+
+
+def _plain(texts: pa.Array) -> pa.Array:
+    """Every run of spaces, of whatever kind, as one; none at the ends."""
+    return pc.utf8_trim_whitespace(pc.replace_substring_regex(texts, r"[\s\x{00A0}\x{2000}-\x{200B}\x{202F}]+", " "))
+
+
 def _category(name: str, column: Column, b: Batch) -> Codes:
     assert column.levels is not None
     values = b.text(name)
@@ -207,11 +249,7 @@ def _category(name: str, column: Column, b: Batch) -> Codes:
     codes = positions(values, column.levels, exact=not b.text_only)
     shown = ", ".join(map(str, column.levels[:8])) + (", …" if len(column.levels) > 8 else "")
     if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
-        spaced = (codes < 0) & (
-            positions(pc.utf8_trim_whitespace(values), [str(x).strip() for x in column.levels], True) >= 0
-        )
-        remedy = f"delete the spaces in the file, or write them in columns.{name}.levels, the level in quotes"
-        b.wrong(spaced, name, "levels but for spaces before or after them", shown, remedy)
+        _nearly(name, column.levels, values, codes, b)
     remedy = f"add the level to columns.{name}.levels, or correct the file"
     b.wrong(codes < 0, name, "values that are not declared levels", shown, remedy)
     return codes

@@ -32,8 +32,11 @@ class CsvSource:
 
     @cached_property
     def columns(self) -> Sequence[str]:
-        with self._open(None) as reader:
-            names: list[str] = reader.schema.names
+        try:
+            with self._open(None) as reader:
+                names: list[str] = reader.schema.names
+        except UnicodeError as error:  # Arrow decodes names only when they are asked for
+            raise self._unreadable(error) from None
         if (len(names) == 1 or "\0" in "".join(names)) and (problem := misread(self.path, self.written)):
             raise DataError(self.name, [problem])
         return names

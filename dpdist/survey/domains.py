@@ -37,7 +37,7 @@ class Domain:
 
     def of_number(self) -> Domain:
         """As an outcome or a weight has it: levels that are numbers as bounds."""
-        if self.levels is None or not all(isinstance(each, int) for each in self.levels):
+        if self.levels is None or not all(str(each).lstrip("-").isdecimal() for each in self.levels):
             return self
         return Domain(self.origin, bounds=outward(min(map(int, self.levels)), max(map(int, self.levels))))
 
@@ -69,13 +69,25 @@ def _kind(kind: pa.DataType) -> str:
     return "text" if pa.types.is_string(kind) or pa.types.is_large_string(kind) else "other"
 
 
-def seen(source: Source, names: Iterable[str], origin: str) -> dict[str, Domain]:
+def nested(source: Source, first: str, others: Iterable[str]) -> set[str]:
+    """Columns that say what the first one says, finer or coarser: crossed with it they have no more cells than alone."""
+    pairs: dict[str, set[tuple[Level, Level]]] = {other: set() for other in others}
+    for batch in source.batches([first, *pairs]) if pairs else ():
+        columns = {name: _decoded(batch.column(batch.schema.get_field_index(name))) for name in (first, *pairs)}
+        for other, met in pairs.items():
+            distinct = pa.table({"a": columns[first], "b": columns[other]}).group_by(["a", "b"]).aggregate([])
+            met |= set(zip(*distinct.to_pydict().values(), strict=True))
+    return {other for other, met in pairs.items() if len(met) == max(len({a for a, _ in met}), len({b for _, b in met}))}
+
+
+def seen(source: Source, names: Iterable[str], origin: str, in_order: bool = True) -> dict[str, Domain]:
     """Domains that the values of a file show; columns with too many levels have none.
 
+    Texts are in the order in which the file has them first, or in that of the alphabet.
     Reads every value: of a confidential file only where the custodian says so.
     """
     kinds(source)
-    met = {name: _Met(source.text_only) for name in names if name in source.columns}
+    met = {name: _Met(source.text_only, in_order) for name in names if name in source.columns}
     for batch in source.batches(list(met)) if met else ():
         for name, each in met.items():
             each.add(batch.column(batch.schema.get_field_index(name)))
@@ -85,16 +97,18 @@ def seen(source: Source, names: Iterable[str], origin: str) -> dict[str, Domain]
 class _Met:
     """What is met in a column: whether all is numbers, their range, the levels while they are few."""
 
-    def __init__(self, text_only: bool) -> None:
-        self.text_only, self.levels, self.holes = text_only, set[Level](), False
+    def __init__(self, text_only: bool, in_order: bool) -> None:
+        self.text_only, self.in_order, self.levels, self.holes = text_only, in_order, dict[Level, None](), False
         self.number, self.whole, self.low, self.high = True, True, math.inf, -math.inf
 
     def add(self, values: pa.Array) -> None:
-        values = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+        if pa.types.is_dictionary(values.type) and values.type.ordered:
+            self.levels |= dict.fromkeys(values.dictionary.to_pylist()[: MOST_LEVELS + 1])
+        values = _decoded(values)
         self.holes |= values.null_count > 0
         values = values.drop_null()
         if len(self.levels) <= MOST_LEVELS:
-            self.levels |= set(pc.unique(values).to_pylist()[: MOST_LEVELS + 1])
+            self.levels |= dict.fromkeys(pc.unique(values).to_pylist()[: MOST_LEVELS + 1])
         if self.number and len(values):
             self._add_numbers(values)
 
@@ -118,8 +132,13 @@ class _Met:
             if self.whole and len(self.levels) <= FEW_NUMBERS:
                 return Domain(origin, levels=tuple(sorted(int(each) for each in self.levels)), holes=self.holes)
             return Domain(origin, bounds=outward(self.low, self.high), holes=self.holes)
-        single = {type(each) for each in self.levels} in ({str}, {bool})
-        return Domain(origin, levels=tuple(sorted(self.levels, key=str)), holes=self.holes) if few and single else None
+        kind = {type(each) for each in self.levels}
+        levels = tuple(self.levels if self.in_order and kind == {str} else sorted(self.levels, key=str))
+        return Domain(origin, levels=levels, holes=self.holes) if few and kind in ({str}, {bool}) else None
+
+
+def _decoded(values: pa.Array) -> pa.Array:
+    return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
 
 
 def outward(low: float, high: float) -> tuple[float, float]:

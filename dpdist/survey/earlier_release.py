@@ -49,8 +49,8 @@ class ReferenceRelease:
 def open_release(job: Job, source: Source, frame: Frame) -> ReferenceRelease:
     """Check the job's earlier release against the job and the current file. Raises `DataError`, naming its folder."""
     assert job.reference is not None
-    assert job.reference.release is not None
-    carried = read_earlier(Path(job.reference.release))
+    assert job.reference.earlier is not None
+    carried = read_earlier(Path(job.reference.earlier))
     if problems := list(_problems(job, source, carried)):
         raise DataError(str(carried.folder), problems)
     cells = [[str(level) for level in levels] for levels in zip(*_levels(job, frame), strict=True)] or [[]] * len(frame)

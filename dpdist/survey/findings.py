@@ -65,10 +65,13 @@ class Batch:
         self.findings.rule(what, int((where & self.keep).sum()))
         self.keep &= ~where
 
-    def wrong(self, where: Mask, column: str, found: str, allowed: str, remedy: str) -> None:
+    def wrong(
+        self, where: Mask, column: str, found: str, allowed: str, remedy: str, shown: Callable[[object], str] = str
+    ) -> None:
+        """Records that are refused; `shown` writes their values for who asks to see them."""
         bad = np.flatnonzero(where & self.keep)
         if len(bad):
-            values = [str(self.batch.column(column)[int(i)].as_py()) for i in bad[:SHOWN]]
+            values = [shown(self.batch.column(column)[int(i)].as_py()) for i in bad[:SHOWN]]
             self.findings.add(column, found, allowed, remedy, self.row[bad], values)
             self.keep &= ~where
 

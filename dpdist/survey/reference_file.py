@@ -12,16 +12,22 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dpdist.core.errors import DataError, Problem
 from dpdist.core.records import Frame, Ints, Records
 from dpdist.job import Job
-from dpdist.survey.prepare import Census, Tick, place, take_census
+from dpdist.job.reference import SimulatedReference
+from dpdist.survey.batches import Tick
+from dpdist.survey.census import Census, take_census
+from dpdist.survey.placement import place
 from dpdist.survey.same_file import LARGEST, hashed, same_records
 from dpdist.survey.schema import check_copied
 from dpdist.survey.source import Source, open_source, simulated_source
 
 SHOWN = 3
+NEARLY_ALL = 0.9
+"""Share of a reference's weights outside their public bounds from which the bounds are taken for wrong."""
 
 
 @dataclass(frozen=True)
@@ -53,23 +59,49 @@ def open_reference(job: Job, source: Source, frame: Frame, tick: Tick = lambda r
     """Check the job's reference against the job and the current file. Raises `DataError`, naming the reference."""
     assert job.reference is not None
     said = job.reference
-    found = open_source(job, said.path, said) if said.simulate is None else simulated_source(said.simulate)
+    found = (
+        simulated_source(said.simulate)
+        if isinstance(said, SimulatedReference)
+        else open_source(job, said.file, said.written)
+    )
     digest = found.fingerprint()
     if digest == source.fingerprint():
         raise _current(found)
     if problems := check_copied(job, found.columns, lambda names: next(iter(found.batches(names))).schema):
         raise DataError(found.name, problems)
     census = take_census(job.by_record, found, tick)
+    if problem := _weight_bounds(job, found):
+        raise DataError(found.name, [problem])
     if same_records(*(hashed(job, file, largest=LARGEST) for file in (source, found))):
         raise _current(found)
     row, missing = _matched(job, frame, census.frame)
     if missing:
         names = " and ".join(job.reference_columns) or "file"
         allowed = f"a record for every combination of {names} that the current file has"
-        remedy = "merge levels, leave a predictor out, or take a reference that has them"
+        fewer = "leave a predictor out" if job.likelihood_predictors else "leave a column out of the tables"
+        remedy = f"merge levels, {fewer}, or take a reference that has them"
         places = tuple(missing[:SHOWN])
         raise DataError(found.name, [Problem("reference", "no record of", allowed, remedy, len(missing), places)])
     return ReferenceFile(found, census, digest, row)
+
+
+def _weight_bounds(job: Job, source: Source) -> Problem | None:
+    """Public weights that nearly all lie outside bounds at which the job clips, and so does not refuse them one by one."""
+    name = job.survey.weight
+    declared = job.columns.get(name) if name is not None else None
+    if name is None or declared is None or declared.bounds is None or declared.outside != "clip":
+        return None
+    low, high = declared.bounds
+    outside = records = 0
+    for batch in source.batches((name,)):
+        values = pc.cast(batch.column(0), pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        outside, records = outside + int(((values < low) | (values > high)).sum()), records + len(values)
+    if outside <= NEARLY_ALL * records:
+        return None
+    remedy = f"correct columns.{name}.bounds, their unit first"
+    return Problem(
+        f"columns.{name}.bounds", "nearly all of the reference's weights lie outside", f"[{low:g}, {high:g}]", remedy
+    )
 
 
 def place_reference(job: Job, reference: ReferenceFile, scratch: Path, tick: Tick = lambda rows: None) -> Records:
@@ -104,7 +136,7 @@ def _matched(job: Job, frame: Frame, other: Frame) -> tuple[Ints, list[str]]:
     met = _keys(other, names)
     row = np.array([first.get(key, -1) for key in met], dtype=np.int64)
     labels = [
-        ", ".join(f"{name} = {frame.levels[name][code]}" for name, code in zip(names, key, strict=True))
+        " and ".join(f"{name} = {frame.levels[name][code]}" for name, code in zip(names, key, strict=True))
         for key in first.keys() - set(met)
     ]
     return row, sorted(labels)

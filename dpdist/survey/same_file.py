@@ -27,7 +27,7 @@ from scipy.special import gammaln
 
 from dpdist.core.records import Floats, Ints
 from dpdist.job import Job
-from dpdist.survey.prepare import checked_batches
+from dpdist.survey.batches import checked_batches
 from dpdist.survey.source import Source
 
 Hashes = NDArray[np.uint64]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 
 import pyarrow as pa
 
@@ -46,14 +47,7 @@ def check_schema(job: Job, schema: pa.Schema, text_only: bool) -> list[Problem]:
     problems = []
     for name in needed_columns(job):
         if name not in schema.names:
-            problems.append(
-                Problem(
-                    name,
-                    "missing column",
-                    f"the file has {_listed(schema.names)}",
-                    "correct the name in the job or the file",
-                )
-            )
+            problems.append(missing_column(name, schema.names))
             continue
         kind = schema.field(name).type
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
@@ -86,6 +80,29 @@ def check_schema(job: Job, schema: pa.Schema, text_only: bool) -> list[Problem]:
     return problems
 
 
+def missing_column(name: str, names: Sequence[str]) -> Problem:
+    """A column that a file lacks: another encoding's spelling of it, or a name like it, is named."""
+    if any(each in names for each in garbled(name)):
+        found = "missing column; the file has its name as a text in UTF-8 looks in another encoding"
+        remedy = "the file is in UTF-8: write encoding: utf-8 beside its path, or leave encoding out"
+        return Problem(name, found, "text in UTF-8", remedy)
+    near = get_close_matches(name, names, n=1) or [each for each in names if each.lower() == name.lower()][:1]
+    remedy = "correct the name in the job or the file"
+    return Problem(name, "missing column", f"the file has {_listed(names)}", did_you_mean(near, remedy))
+
+
+def did_you_mean(near: Sequence[str], otherwise: str) -> str:
+    """The remedy for a name that is not known."""
+    return f"did you mean '{near[0]}'?" if near else otherwise
+
+
+def garbled(text: str) -> set[str]:
+    """How a text that is stored in UTF-8 looks to who reads it as Latin-1 or Windows' code page; none of plain ASCII."""
+    stored = text.encode()
+    read = {stored.decode("latin-1"), stored.decode("cp1252", errors="ignore")}
+    return read - {text}
+
+
 def check_copied(job: Job, names: Sequence[str], schema: Callable[[Sequence[str]], pa.Schema]) -> list[Problem]:
     """Columns that the job copies from a reference and that it lacks, has twice, or that hold no single values.
 
@@ -94,6 +111,8 @@ def check_copied(job: Job, names: Sequence[str], schema: Callable[[Sequence[str]
     for name in wanted:
         if name not in names:
             remedy = "correct the name under microdata.columns, or leave it out"
+            near = get_close_matches(name, names, n=1)
+            remedy = f"did you mean '{near[0]}'? {remedy}" if near else remedy
             problems.append(Problem(name, "missing column", f"the reference has {_listed(names)}", remedy))
         elif list(names).count(name) > 1:
             problems.append(Problem(name, "stands twice in the reference", "each column once", "rename or delete one"))

@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpdist.core.errors import DataError, JobError, Problem
-from dpdist.core.files import sha256
 from dpdist.job import Job, Simulate, TextFile
 from dpdist.survey.csv_file import CsvSource
 from dpdist.survey.csv_text import Written
+from dpdist.survey.one_file import OneFile
 from dpdist.survey.simulate import SCHEMA, Doctorates, Truth
 from dpdist.survey.statistical_file import StatisticalSource
 from dpdist.survey.unreadable import FORMATS, STATISTICAL, unreadable
@@ -109,26 +109,12 @@ def simulated_source(simulate: Simulate) -> Source:
 
 
 @dataclass(frozen=True)
-class ParquetSource:
-    path: Path
-    text_only: bool = False
+class ParquetSource(OneFile):
+    """A Parquet file, read by row groups."""
 
-    def __post_init__(self) -> None:
-        self.schema  # noqa: B018 - unreadable files are found when the source is opened
-
-    @property
-    def name(self) -> str:
-        return str(self.path)
-
-    @cached_property
-    def schema(self) -> pa.Schema:
+    def _described(self) -> pa.Schema:
         with self._open() as file:
             return file.schema_arrow
-
-    @property
-    def columns(self) -> Sequence[str]:
-        names: list[str] = self.schema.names
-        return names
 
     @cached_property
     def rows(self) -> int:
@@ -141,16 +127,6 @@ class ParquetSource:
                 yield from file.iter_batches(batch_size=BATCH_ROWS, columns=list(columns))
             except (pa.ArrowException, OSError):
                 raise unreadable(self.name, "a row group cannot be read", "copy the file again: it is damaged") from None
-
-    def lines(self, rows: set[int]) -> Mapping[int, int]:
-        return {}
-
-    def fingerprint(self) -> str:
-        return sha256(self.path)
-
-    @property
-    def truth(self) -> None:
-        return None
 
     def _open(self) -> pq.ParquetFile:
         try:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpdist.core.errors import DataError
-from dpdist.core.files import sha256
+from dpdist.survey.one_file import OneFile
 from dpdist.survey.unreadable import STATISTICAL, unreadable
 
 CHUNK_ROWS = 65_536
@@ -23,36 +22,21 @@ CHUNK_VALUES = 1 << 23
 
 
 @dataclass(frozen=True)
-class StatisticalSource:
+class StatisticalSource(OneFile):
     """Numbers are float64, dates too; empty texts and all of a program's kinds of missing values are missing."""
 
-    path: Path
     encoding: str | None = None
-    text_only: bool = False
-
-    def __post_init__(self) -> None:
-        self.meta  # noqa: B018 - unreadable files are found when the source is opened
-
-    @property
-    def name(self) -> str:
-        return str(self.path)
 
     @cached_property
     def meta(self) -> Any:
         """What the file's header says, as pyreadstat has it. Raises `DataError`."""
         return self._read(metadataonly=True)[1]
 
-    @cached_property
-    def schema(self) -> pa.Schema:
+    def _described(self) -> pa.Schema:
         kinds: Mapping[str, str] = self.meta.readstat_variable_types
         return pa.schema(
             [(name, pa.string() if kinds[name] == "string" else pa.float64()) for name in self.meta.column_names]
         )
-
-    @property
-    def columns(self) -> Sequence[str]:
-        names: list[str] = self.schema.names
-        return names
 
     @property
     def rows(self) -> int | None:
@@ -77,16 +61,6 @@ class StatisticalSource:
             first += batch.num_rows
             if batch.num_rows < size or first == self.rows:
                 return
-
-    def lines(self, rows: set[int]) -> Mapping[int, int]:
-        return {}
-
-    def fingerprint(self) -> str:
-        return sha256(self.path)
-
-    @property
-    def truth(self) -> None:
-        return None
 
     def _read(self, **how: Any) -> tuple[Any, Any]:
         kind = self.path.suffix.lower()

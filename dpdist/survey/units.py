@@ -1,34 +1,44 @@
-"""Records of one privacy unit: never more than its stated maximum, counted in the file's order."""
+"""Records of one privacy unit: never more than its stated maximum, counted in the file's order.
+
+A unit's name is its text as it stands; of a numeric column it is the whole number. A file in which two names differ in
+spelling alone is refused, whatever they mean. Taken for two, one household would have twice its records, and twice ε. Taken
+for one, a second household would decide which records of the first count, and move them too.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from unicodedata import normalize
+from fractions import Fraction
+from unicodedata import category, normalize
 
 import numpy as np
 import pandas as pd
 
+from dpdist.core.records import Ints, SmallCounts
 from dpdist.job import Job
 from dpdist.survey.checks import Checked
-from dpdist.survey.findings import Findings
+from dpdist.survey.findings import Findings, Mask
 
-NUMBER = re.compile(r"0*(\d+)(?:\.0*)?")
-"""A whole number, as programs write it in columns with missing values too."""
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,3})?")
+INVISIBLE = ("Cc", "Cf")
+"""Unicode's categories of characters that are not seen."""
 
 
-def spelled(name: str) -> str:
-    """One spelling of a unit's name: without blanks around it, numbers without leading zeros or a fraction of 0.
+def folded(name: str) -> str:
+    """What names that differ in spelling alone have in common; empty for a name that shows nothing.
 
-    Units that are taken together have fewer records that count, so that no bound is passed by spelling.
+    It forgets blanks at the ends and repeated ones, case, Unicode form, invisible characters, and how a number is written.
     """
-    text = normalize("NFKC", name).strip()
-    whole = NUMBER.fullmatch(text)
-    return text if whole is None else whole[1]
+    if name.isascii() and name.isdigit():
+        return name.lstrip("0") or "0"
+    text = normalize("NFKC", normalize("NFKC", name).casefold())
+    text = " ".join("".join(c for c in text if c.isspace() or category(c) not in INVISIBLE).split())
+    return str(Fraction(text)) if NUMBER.fullmatch(text) else text
 
 
 class Bounded:
-    """Counts the records of every unit over the batches of one pass; holds one number a unit.
+    """Counts the records of every unit over the batches of one pass; holds a name and a number a unit.
 
     Whether a record is one too many follows from records of its own unit alone.
     """
@@ -36,15 +46,20 @@ class Bounded:
     def __init__(self, job: Job, findings: Findings):
         self.said, self.findings = job.privacy_unit, findings
         self.seen = Counter[str]()
+        self.spelled = dict[str, str]()
 
     def __call__(self, checked: Checked) -> Checked:
         """The batch without records beyond the maximum, which are counted as problems or as left out."""
         if self.said is None or checked.unit is None or not len(checked.row):
             return checked
-        code, names = pd.factorize(np.array([spelled(name) for name in checked.unit.to_pylist()], dtype=object))
+        code, names = pd.factorize(np.array(checked.unit.to_pylist(), dtype=object))
+        folds = [folded(name) for name in names]
+        checked, code = self._without(checked, code, np.array([not fold for fold in folds]), MISSING)
+        again = [self.spelled.setdefault(fold, name) != name for fold, name in zip(folds, names, strict=True)]
+        checked, code = self._without(checked, code, np.array(again), AMBIGUOUS)
         before = np.array([self.seen[name] for name in names], dtype=np.int64)
         beyond = pd.Series(code).groupby(code).cumcount().to_numpy() + before[code] >= self.said.most
-        self.seen.update(dict(zip(names, np.bincount(code).tolist(), strict=True)))
+        self.seen.update(dict(zip(names, np.bincount(code, minlength=len(names)).tolist(), strict=True)))
         if not beyond.any():
             return checked
         column, most = self.said.column, self.said.most
@@ -55,3 +70,45 @@ class Bounded:
             found, allowed = f"more than {most} records of one {column}", f"at most {most} records of each"
             self.findings.add(column, found, allowed, remedy, checked.row[beyond], [])
         return checked.take(~beyond)
+
+    def _without(self, checked: Checked, code: Ints, wrong: Mask, problem: tuple[str, str, str]) -> tuple[Checked, Ints]:
+        """The batch without records of the wrong names (name,), which are a problem."""
+        bad = wrong[code]
+        if not bad.any():
+            return checked, code
+        assert self.said is not None
+        self.findings.add(self.said.column, *problem, checked.row[bad], [])
+        return checked.take(~bad), code[~bad]
+
+
+MISSING = ("missing values", "a unit for every record", "complete the column")
+AMBIGUOUS = (
+    "names of units that differ in spelling alone",
+    "one spelling of every name: blanks, case, leading zeros and Unicode form tell no units apart",
+    "write a unit's name in one way; give units that are different names that differ in more",
+)
+
+
+class UnitsMet:
+    """Distinct units in every published sample count, told apart up to the job's minimum: no more names are held."""
+
+    def __init__(self, job: Job):
+        self.least = job.frame_minimum
+        self.names = dict[int, set[str]]()
+        self.full = set[int]()
+
+    def __call__(self, key: Ints, names: list[str]) -> None:
+        """Records of a batch: the number of their count (record,), and their units."""
+        met = pd.DataFrame({"key": key, "name": names}).drop_duplicates()
+        met = met[~met["key"].isin(self.full)]
+        for number, name in zip(met["key"].tolist(), met["name"].tolist(), strict=True):
+            own = self.names.setdefault(number, set())
+            if number not in self.full:
+                own.add(name)
+            if len(own) >= self.least:
+                self.full.add(number)
+
+    @property
+    def small(self) -> SmallCounts:
+        sizes = np.array([len(own) for own in self.names.values()], dtype=np.int64)
+        return SmallCounts(int((sizes < self.least).sum()), int((sizes == 1).sum()), len(sizes))

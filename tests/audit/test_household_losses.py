@@ -48,7 +48,7 @@ OTHERS = [
     *(Case("perturbed_histogram", adjacency, weighted=False, sets=2) for adjacency in BOTH),
 ]
 CASES = [*MAIN, *(pytest.param(case, marks=pytest.mark.slow) for case in OTHERS)]
-TRIED = 60
+TRIED = 120
 ROUNDING = 1e-9
 
 

@@ -24,7 +24,15 @@ from dpdist.engine import in_memory
 from dpdist.engine.protocol import Noise
 from dpdist.evaluation import lower_bounds
 from dpdist.evaluation.auditing import bound_from_outside
-from dpdist.evaluation.lower_bounds import claim_of_record, draws, draws_to_exceed, lower_bound, most_shown
+from dpdist.evaluation.lower_bounds import (
+    claim_of_record,
+    draws,
+    draws_to_exceed,
+    lower_bound,
+    most_shown,
+    of_sets,
+    releases,
+)
 from dpdist.job import Job, epsilon_of
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.laplace_cells import release as cell_sums
@@ -105,6 +113,26 @@ def test_nor_of_mechanisms_that_take_longer(name: str) -> None:
     found = shown(case, SEVERAL)
     print(f"| {name} | {claimed:g} | {found:.3f} |")
     assert found <= claimed
+
+
+def shown_by_sets(case: Case, runs: int) -> float:
+    """What the synthetic records alone show: they stand in the public frame, of four records a cell."""
+    sampler, rows = sampler_of(case.job, None), np.repeat(np.arange(CELLS, dtype=np.int32), 4)  # type: ignore[arg-type]
+    sides = []
+    for file in pair(case):
+        found = list(releases(case.job, case.model, case.learned, sampler, file, runs, Key.from_os()))
+        sides.append(of_sets(case.model, found, rows, Key.from_os()))
+    return lower_bound(*sides)
+
+
+@pytest.mark.parametrize("fault", ["none", pytest.param("halved", marks=pytest.mark.slow), "unclipped"])
+def test_membership_from_synthetic_records_alone(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their sums by cell are the noisy ones within bounds. Controls: noise halved, and bounds three times as wide."""
+    case, claimed = QUICK["Laplace cells"]
+    {"none": lambda _: None, "halved": halved, "unclipped": unclipped}[fault](monkeypatch)
+    found = shown_by_sets(case, 3 * RUNS if fault == "halved" else RUNS)
+    assert (found > claimed) is (fault != "none")
+    assert found > 0.2 * claimed, "no power"
 
 
 def halved(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,3 +346,13 @@ def test_the_file_with_another_record_in_place_keeps_the_other_outcomes() -> Non
     file = Records(three, np.zeros(3, dtype=np.int32), outcomes, np.ones(3), whole)
     other = lower_bounds.neighbour(job, file, 1)
     assert (other.outcomes != file.outcomes).tolist() == [[False, False], [True, False], [False, False]]
+
+
+def test_runs_that_release_other_tables_are_compared_all_the_same() -> None:
+    """Rows of different lengths, as where pairs are chosen: what is missing is 0. Control: the same two lengths tell
+    nothing by themselves."""
+    rng = np.random.default_rng(2)
+    near, far = rng.laplace(1.0, 0.5, (2_000, 2)), rng.laplace(0.0, 0.5, (2_000, 1))
+    assert lower_bound(np.rint(near), np.rint(far)) > 0.5
+    alike = np.zeros((2_000, 2)), np.zeros((2_000, 1))
+    assert lower_bound(*alike) == 0.0

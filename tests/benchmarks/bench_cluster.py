@@ -10,7 +10,8 @@ from time import perf_counter
 import numpy as np
 
 from dpdist.job import Runtime
-from dpdist.runtime.executors import Dask, executor
+from dpdist.runtime.dask_executor import Dask
+from dpdist.runtime.executors import executor
 
 SECONDS = 0.5
 

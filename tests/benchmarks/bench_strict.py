@@ -15,7 +15,7 @@ from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.planning import make_plan
 from dpdist.runtime.blocks import block_rows
-from dpdist.survey.prepare import place
+from dpdist.survey.placement import place
 
 FIELDS = ("arts", "engineering", "health", "law", "sciences", "social sciences", "trades")
 JOB = """

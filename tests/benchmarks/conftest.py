@@ -20,7 +20,7 @@ from dpdist.core.records import Records
 from dpdist.job import Job
 from dpdist.models import Lognormal
 from dpdist.planning import make_plan
-from dpdist.survey.prepare import place
+from dpdist.survey.placement import place
 
 JOB = """
 dataset: bench

@@ -33,8 +33,6 @@ def broken(page: Path, text: str) -> list[str]:
     lost = []
     for link in WITHIN.finditer(text):
         target = (page.parent / link["path"]).resolve() if link["path"] else page
-        if "_generated" in target.parts:
-            continue
         if not target.exists() or (link["anchor"] and target.suffix == ".md" and link["anchor"] not in anchors(target)):
             lost.append(link[0])
     return lost

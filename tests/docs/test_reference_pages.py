@@ -14,6 +14,8 @@ from pages import ROOT
 
 from dpdist import parse_job, run
 from dpdist.cli.main import app
+from dpdist.job import Job
+from dpdist.job.presentation import Presentation, Registry
 from dpdist.mechanisms.registry import MECHANISMS
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -40,6 +42,40 @@ def test_every_field_of_a_statement_is_described(public: Path) -> None:
     assert named("statement.md", {"guaranty"}) == {"guaranty"}
 
 
+STATED = """presentation:
+  responsible: Agency
+  contact: data@agency.example
+  retention: ten years, then destroyed
+  choices: on the survey of 2020, which is public
+"""
+
+
+def test_a_statement_says_who_answers_how_long_records_are_kept_and_how_choices_were_made(tmp_path: Path) -> None:
+    """As the job states it, and nothing where it states nothing. Control: the small release of the other tests."""
+    public = Path(run(parse_job(small_release.JOB + STATED), tmp_path, small_release.survey()))
+    said = json.loads((public / "statement.json").read_text(encoding="utf-8"))
+    assert (said["responsible_body"], said["contact"]) == ("Agency", "data@agency.example")
+    assert said["retention"] == "ten years, then destroyed"
+    assert said["choices"] == "on the survey of 2020, which is public"
+    assert named("statement.md", set(said)) == set()
+    assert "ten years, then destroyed" in (public / "index.html").read_text(encoding="utf-8").lower()
+
+
+def test_items_of_an_evaluation_stand_where_the_page_on_nist_says(public: Path) -> None:
+    """A name is a field that the page of statements describes, a key of presentation, or a public file."""
+    assert "retention" not in json.loads((public / "statement.json").read_text(encoding="utf-8"))
+    text = (REFERENCE / "nist.md").read_text(encoding="utf-8")
+    fields = set(re.findall(r"`([a-z_]+)`", (REFERENCE / "statement.md").read_text(encoding="utf-8")))
+    columns = {"standard_error", "lower", "upper", "versions", "presentation"}
+    assert set(re.findall(r"`([a-z_]+)`", text)) - fields - columns == set()
+    keys = re.findall(r"`presentation\.([a-z_.]+)`", text)
+    assert len(keys) >= 6
+    known = set(Presentation.model_fields) | {f"registry.{name}" for name in Registry.model_fields}
+    assert set(keys) - known == set()
+    files = set(re.findall(r"`([a-z]+\.(?:json|html|parquet|yaml))`", text))
+    assert files - {"registry.yaml"} <= {path.name for path in public.rglob("*")}, "control: no such file is made up"
+
+
 def test_every_public_file_is_described(public: Path) -> None:
     """Names of tables and numbers of sets stand for any; what lies in released/ has a table of its own."""
     found = {path.relative_to(public).as_posix() for path in public.rglob("*") if path.is_file()}
@@ -53,20 +89,32 @@ def test_every_verb_stands_in_the_readme() -> None:
     assert {verb for verb in verbs if f"dpdist {verb}" not in text} == set()
 
 
-def test_generated_parts_name_every_mechanism_and_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generated_parts_stand_in_the_pages_as_the_code_makes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clone has whole pages, without Sphinx. Control: a page that is behind is seen.
+
+    One that is behind is written anew by `python docs/generated.py`.
+    """
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
     import generated
 
     try:
-        generated.write(tmp_path)
+        texts = {page.name: (page.read_text(encoding="utf-8"), text) for page, text in generated.pages()}
+        behind = generated.PART.sub("", texts["cli.md"][0])
     finally:
         sys.modules.pop("generated", None)
-    mechanisms = (tmp_path / "mechanisms.md").read_text(encoding="utf-8")
-    assert [name for name in MECHANISMS if f"`{name}`" not in mechanisms] == []
-    verbs = (tmp_path / "cli.md").read_text(encoding="utf-8")
-    assert "## `dpdist run`" in verbs
-    assert "## `dpdist cluster certs`" in verbs
-    assert "## The keys of a job" in (tmp_path / "job-file.md").read_text(encoding="utf-8")
+    assert [name for name, (there, made) in texts.items() if there != made] == [], "run: python docs/generated.py"
+    assert behind != texts["cli.md"][1]
+
+
+def test_reference_pages_of_a_clone_are_whole() -> None:
+    """Every mechanism, verb and key of a job stands in the files themselves; nothing is included from a build."""
+    texts = {name: (REFERENCE / name).read_text(encoding="utf-8") for name in ("mechanisms.md", "cli.md", "job-file.md")}
+    assert [name for name in MECHANISMS if f"| `{name}`" not in texts["mechanisms.md"]] == []
+    verbs = typer.main.get_command(app).commands
+    assert [name for name in (*verbs, "cluster certs") if f"## `dpdist {name}`" not in texts["cli.md"]] == []
+    assert [key for key in Job.model_fields if f"| `{key}` |" not in texts["job-file.md"]] == []
+    pages = [*(ROOT / "docs").rglob("*.md")]
+    assert [page.name for page in pages if "{include}" in page.read_text(encoding="utf-8")] == []
 
 
 def test_every_section_of_methods_that_the_code_names_is_there() -> None:

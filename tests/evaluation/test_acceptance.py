@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from named_draws import named
 from small_release import JOB, survey
@@ -17,13 +18,24 @@ from typer.testing import CliRunner
 
 import dpdist
 from dpdist.cli.main import app
-from dpdist.core.errors import JobError, NotAccepted
-from dpdist.core.records import Floats
-from dpdist.evaluation.acceptance import SENSITIVITY, Figures, noise_scale, order_statistic, scaled_errors
+from dpdist.core.errors import JobError, NotAccepted, WorkspaceError
+from dpdist.core.records import Floats, Frame
+from dpdist.evaluation.acceptance import (
+    SENSITIVITY,
+    Figures,
+    Measured,
+    gate_noise,
+    gate_value,
+    noise_scale,
+    order_statistic,
+    refuse_unmet,
+    scaled_errors,
+)
 from dpdist.job import Statistic
 from dpdist.ledger.accounts import charges, total
 from dpdist.ledger.book import Ledger
 from dpdist.mechanisms.laplace_cells.sensitivity import UNIT, CellBounds
+from dpdist.storage.workspace import Workspace
 
 BOUNDS = CellBounds(60.0, -1000.0, 5000.0)
 SHARES = (1.0, 0.5, 0.75)
@@ -184,6 +196,72 @@ def test_a_release_that_misses_a_gate_is_not_published_however_often_it_is_run(t
     assert len(charges(Ledger(f"{tmp_path}/ledger.sqlite").entries(), "small")) == 1
     with pytest.raises(NotAccepted):
         dpdist.run(dpdist.parse_job(job_file.read_text()), tmp_path / "again", survey(400))
+
+
+def measured(measure: str, estimates: Floats, limit: float) -> Measured:
+    """A gate on the counts of two fields and their total, without noise; intervals reach 20 to both sides."""
+    said = job(0.5).model_dump(mode="json") | {"tables": [{"name": "counts", "by": ["field"], "statistics": ["count"]}]}
+    said["accept"]["gates"] = [{"measure": measure, "of": "count", "limit": limit}]
+    own = dpdist.Job.model_validate(said)
+    frame = Frame({"field": np.arange(2, dtype=np.int32)}, {"field": ("arts", "law")}, np.array([9, 9]), (), ())
+    rows = {"estimator": "parameters", "statistic": "count", "variable": None, "estimate": estimates}
+    half = np.where(estimates == 0, 0.0, 20.0)
+    table = pd.DataFrame(rows).assign(lower=estimates - half, upper=estimates + half)
+    assert own.accept is not None
+    return gate_value(own, own.accept.gates[0], frame, {"salary": ROWS}, {"counts": table}, 0.0)
+
+
+ROWS = np.array([[2.0 * UNIT, 0.0], [3.0 * UNIT, 0.0]])
+"""Σa of two fields: direct counts of 120 and 180; 300 in all."""
+
+
+@pytest.mark.parametrize("gap", [np.nan, 0.0])
+@pytest.mark.parametrize(
+    ("measure", "limit", "met"),
+    [("largest", 0.9, False), ("median", 0.9, True), ("coverage", 0.6, True), ("coverage", 0.9, False)],
+)
+def test_a_cell_without_a_figure_is_an_error_beyond_every_limit(gap: float, measure: str, limit: float, met: bool) -> None:
+    """One of three cells is missing, or 0: the largest error is not met, and a share of cells is one of all three."""
+    found = measured(measure, np.array([121.0, gap, 302.0]), limit)
+    assert (found.accepted, found.figures, found.without_figure) == (met, 3, 1)
+    assert (found.measured is None) != met
+    whole = measured(measure, np.array([121.0, 181.0, 302.0]), limit)
+    assert (whole.accepted, whole.without_figure) == (True, 0), "control"
+
+
+def test_what_a_gate_says_of_cells_without_a_figure() -> None:
+    said = "largest of count: beyond every limit, for 1 of 3 cells has no figure, or one of 0"
+    with pytest.raises(NotAccepted, match=said):
+        refuse_unmet([measured("largest", np.array([121.0, np.nan, 302.0]), 0.9)])
+
+
+@pytest.mark.parametrize(
+    ("other", "found"),
+    [
+        ({"limit": "0.8"}, "what is summed"),
+        ({"of: count, limit: LIMIT": "of: {mean: salary}, limit: LIMIT"}, "what is summed"),
+        ({"bounds: [1, 60]": "bounds: [1, 61]"}, "what is summed"),
+        ({'epsilon: "1"\n  gates': 'epsilon: "1.5"\n  gates'}, "scale"),
+        ({"records": "others"}, "the exact sums"),
+    ],
+)
+def test_noise_of_gates_serves_the_gates_and_the_records_that_it_was_drawn_for(
+    other: dict[str, str], found: str, tmp_path: Path
+) -> None:
+    """A run that goes on with other facts is refused, as with any other kept noise; control: with the same it goes on."""
+    text, limit = JOB + GATES, other.pop("limit", "0.9")
+    sums = {"salary": ROWS}
+    space = Workspace.at(tmp_path / "ws")
+    space.completions.mkdir(parents=True)
+    first = gate_noise(space, dpdist.parse_job(text.replace("LIMIT", "0.9")), sums)
+    assert np.array_equal(gate_noise(space, dpdist.parse_job(text.replace("LIMIT", "0.9")), sums), first)
+    if other.pop("records", ""):
+        sums = {"salary": ROWS + 1.0}
+    for old, new in other.items():
+        assert old in text
+        text = text.replace(old, new)
+    with pytest.raises(WorkspaceError, match=f"was drawn for something else: .*{found}"):
+        gate_noise(space, dpdist.parse_job(text.replace("LIMIT", limit)), sums)
 
 
 def test_without_gates_the_report_says_what_a_look_costs(tmp_path: Path) -> None:

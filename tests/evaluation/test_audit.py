@@ -9,6 +9,7 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
+from simulated_doctorates import simulated
 from threadpoolctl import threadpool_limits
 from typer.testing import CliRunner
 
@@ -112,14 +113,9 @@ def test_an_audit_is_confidential_until_it_is_written_to_the_confidential_folder
     pd.testing.assert_frame_equal(kept, found["linear"][0].disclose_to_custodian())
 
 
-JOB = """
-dataset: audit
-period: "2017"
-input: {simulate: {kind: doctorates, population: 6000, sample: 700, seed: 7}}
-columns:
-  field: {levels: [biology, computing, mathematics, physical_sciences, psychology, social_sciences, engineering, health]}
-  sex: {levels: [male, female]}
-  salary: {bounds: [0, 1000000]}
+JOB = (
+    simulated(6000, 700, 7, "audit")
+    + """\
 universe: [{column: field, keep: [biology, engineering]}]
 survey: {weight: weight, design_strata: [field]}
 strata: [field]
@@ -130,6 +126,7 @@ budget: {epsilon: "3.6"}
 sampler: {draws: 200}
 tables: [{name: all, statistics: [count]}]
 """
+)
 
 
 @pytest.fixture(scope="module")

@@ -19,10 +19,13 @@ from typer.testing import CliRunner
 
 import dpdist
 from dpdist.cli.main import app
+from dpdist.evaluation.judged import judged
 from dpdist.evaluation.summary import brief
 from dpdist.job import Job
+from dpdist.storage.workspace import Workspace
 
 TOP = 60000.0
+SENSITIVITY_OVER_EPSILON = 2 / 50
 
 
 def survey(seed: int = 1, n: int = 900) -> pd.DataFrame:
@@ -179,7 +182,7 @@ def test_no_report_prints_nan_and_what_is_missing_says_why(finished: Path) -> No
     assert theology
     assert all("no record" in line for line in theology)
     assert not any("no record" in line for line in lines if "medicine" in line)
-    assert "± is one standard error" in " ".join(lines)
+    assert "SE is one standard error" in " ".join(lines)
 
 
 def test_a_release_without_standard_errors_says_why(finished: Path, tmp_path: Path) -> None:
@@ -188,9 +191,32 @@ def test_a_release_without_standard_errors_says_why(finished: Path, tmp_path: Pa
     said["tables"] = [JOB["tables"][1]]
     dpdist.run(Job.model_validate(said), tmp_path / "ws", finished.parent / "survey.parquet")
     text = " ".join(dpdist.report(tmp_path / "ws", confidential=True).split())
-    assert "not given: there are none: the noise has the scale of the file's own sensitivities" in text
+    assert "not given: There are none. The noise has the scale of the file's own sensitivities" in text
     assert "there is nothing to judge" in text
     assert "nan" not in text.split()
+
+
+def test_a_confidential_report_begins_with_the_verdict_and_the_figure_of_all_records(finished: Path) -> None:
+    """Clipping makes the mean too low: so does the first line say. Control: the public report has no such line."""
+    first = " ".join(dpdist.report(finished, confidential=True).split())[:400]
+    assert first.startswith("CONFIDENTIAL VERDICT: do not publish: all records are off (pay, mean of salary")
+    rows = evaluation(finished, "pay").set_index(["field", "statistic"])
+    mine = rows.loc[("Total", "mean")]
+    off = 100 * (1 - mine["synthetic"] / mine["direct"])
+    size = (mine["direct"] - mine["synthetic"]) / mine["synthetic_se"]
+    assert f"−{off:.1f} %, {size:.1f} published SE" in first
+    assert "VERDICT" not in dpdist.report(finished)
+
+
+def test_noise_alone_is_a_part_of_the_published_error(finished: Path) -> None:
+    """By hand, of a count: Laplace noise of scale 2/50 of the largest weight, 100, on each of three base cells' sums."""
+    with Workspace.opened(finished, soon=True) as space:
+        rows = judged(space)["pay"]
+    counts = rows[(rows["statistic"] == "count") & (rows["field"] == "arts")]
+    assert counts["synthetic_noise_se"].iloc[0] == pytest.approx(np.sqrt(6.0) * 100.0 * SENSITIVITY_OVER_EPSILON, rel=0.1)
+    known = rows["synthetic_se"].notna() & rows["synthetic_noise_se"].notna()
+    assert known.sum() > 5
+    assert (rows["synthetic_noise_se"] <= 1.05 * rows["synthetic_se"])[known].all()
 
 
 def test_a_report_still_shows_the_evaluation_after_an_audit(finished: Path) -> None:
@@ -228,7 +254,7 @@ def test_a_run_ends_with_the_verdict_on_a_terminal_and_nowhere_else(finished: Pa
     shown = on_a_terminal(*told)
     assert "CONFIDENTIAL VERDICT: do not publish" in shown
     words = " ".join(shown.split())
-    assert re.search(r"pay, mean of salary: [^:]* further off than chance allows\. Do not publish\.", words)
+    assert re.search(r"pay, mean of salary: 90 %[^:]*: it is biased\.[^:]*Do not publish\.", words)
     log = tmp_path / "events.jsonl"
     for further in ([], ["--json"], ["--quiet"], ["--log", str(log)]):
         done = CliRunner().invoke(app, [*told, *further])

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import re
 import stat
+from collections.abc import Callable
 from html import unescape
 from pathlib import Path
+from typing import Any
 
+import jinja2
 import numpy as np
 import pandas as pd
 import pytest
+import small_release
 from typer.testing import CliRunner
 
 from dpdist.cli.main import app
@@ -200,3 +204,47 @@ def test_distributions_are_shares_of_weight_and_axes_hold_all_values() -> None:
     assert axis("y", values).at(np.array([1.0, 2.0, 3.0])).tolist() == [0.0, 0.5, 1.0]
     assert axis("y", np.array([1.0, 100.0])).at(np.array([10.0])).tolist() == pytest.approx([0.5])
     assert not axis("y", np.array([0.0, 100.0])).log
+
+
+def quoting(confidential: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library fails on the page, and its message quotes a record."""
+    found = jinja2.Environment.get_template
+
+    def failing(self: jinja2.Environment, name: str, *more: Any) -> jinja2.Template:
+        if name == "report.html":
+            raise ValueError("salary 88888.25")
+        return found(self, name, *more)
+
+    monkeypatch.setattr(jinja2.Environment, "get_template", failing)
+
+
+def in_the_way(confidential: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (confidential / "report.html").unlink()
+    (confidential / "report.html").mkdir()
+
+
+@pytest.mark.parametrize(("fault", "how"), [(quoting, ["--json"]), (in_the_way, ["--quiet"])])
+def test_a_page_that_cannot_be_written_is_one_line_and_the_run_ends_as_its_release_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Callable[[Path, pytest.MonkeyPatch], None], how: list[str]
+) -> None:
+    """No exception's message and no traceback, which may quote records; the line names the command that writes the page."""
+    small_release.survey().to_parquet(tmp_path / "survey.parquet")
+    text = small_release.JOB.replace("survey: {", "input: {path: survey.parquet}\nsurvey: {")
+    (tmp_path / "job.yaml").write_text(text, encoding="utf-8")
+    command = ["run", str(tmp_path / "job.yaml"), "--workspace", str(tmp_path / "ws"), *how]
+    first = CliRunner().invoke(app, command)
+    assert (first.exit_code, "report.html" in first.stderr) == (0, False), "control"
+    fault(tmp_path / "ws" / "confidential", monkeypatch)
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    (line,) = [each for each in done.stderr.splitlines() if "report.html" in each]
+    assert "The release stands" in line
+    assert f"`dpdist report {tmp_path / 'ws'} --open`" in line
+    assert "Traceback" not in done.output
+    assert "88888" not in done.output
+    if how == ["--json"]:
+        assert json.loads(done.stdout.splitlines()[-1])["event"] == "done"
+    log = (tmp_path / "ws" / "confidential" / "log").read_text(encoding="utf-8")
+    assert "Traceback" in log
+    again = CliRunner().invoke(app, ["report", str(tmp_path / "ws"), "--open"])
+    assert again.exit_code != 0, "control: asked for by itself, the page still fails aloud"

@@ -301,7 +301,9 @@ WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
 def _serve() -> None:
-    import dpdist.cli.main  # noqa: F401 - imported once, before any fork
+    import dpdist.cli.main  # imported once, before any fork, with what its verbs import
+    import dpdist.cli.report
+    import dpdist.release  # noqa: F401
     from dpdist.models.numerics import fused
 
     fused.extremes(np.ones((6, 1)), np.ones((6, 1)))

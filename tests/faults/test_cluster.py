@@ -20,9 +20,12 @@ from dpdist.core.errors import ClusterError, TaskError
 from dpdist.job import Runtime
 from dpdist.runtime import tls
 from dpdist.runtime.certificates import make_certificates
-from dpdist.runtime.executors import Dask, executor
+from dpdist.runtime.dask_executor import Dask
+from dpdist.runtime.executors import executor
 from dpdist.runtime.scheduler import Place
 from dpdist.runtime.tls import Credentials, connect
+
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")

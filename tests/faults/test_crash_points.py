@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from campaign import Server, Survey, arguments, inventory, public_bytes
 
+pytestmark = pytest.mark.long
+
 SMALL_BLOCKS = {"TENSOR_BYTES": 2**17, "SPAN_VALUES": 2**14}
 """Blocks of 128 records and spans of one block: strata of a few hundred records are giants."""
 SEED = 3_141_592

@@ -42,6 +42,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.mark.parametrize("case", JOBS)
+@pytest.mark.long
 def test_a_release_has_the_same_bytes_on_a_cluster_and_after_a_death(
     case: str, inputs: Path, cluster: Cluster, dpdist: Server, tmp_path: Path
 ) -> None:

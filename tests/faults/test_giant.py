@@ -65,6 +65,7 @@ def results(journal: Iterable[str]) -> set[str]:
     return {Path(name).stem for name in journal if not name.endswith(".request")}
 
 
+@pytest.mark.long
 def test_rounds_that_a_killed_run_finished_are_not_run_again(giant: Survey, whole: Path, tmp_path: Path) -> None:
     """Killed in round 2 when its first span is done, and again after round 4: every result that stood is kept as it was."""
     job, workspace, replay = giant.job(), tmp_path / "killed", ("--replay", whole / "confidential")

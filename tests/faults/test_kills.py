@@ -28,6 +28,8 @@ from dpdist.core.progress import silent
 from dpdist.job.loading import load_job
 from dpdist.planning import make_plan
 
+pytestmark = pytest.mark.long
+
 STRATA = 100
 SEED = 20_260_103
 

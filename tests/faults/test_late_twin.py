@@ -149,6 +149,7 @@ assert all(outcome.failure is None for outcome in ProtectBin(fit.address, 1)(0))
 """
 
 
+@pytest.mark.long
 def test_a_worker_that_wakes_after_the_release_has_ended_writes_nothing(dpdist: Server, tmp_path: Path) -> None:
     """A process of its own with a task in hand, held up in the middle of a stratum until others have done it all."""
     survey, work = Survey(tmp_path, (30,) * 20, draws=100), tmp_path / "work"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from campaign import Server, public_bytes
+from campaign import Ended, Server, public_bytes
+from postgres_server import PostgresServer
 
 from dpdist.core.errors import LedgerError
 from dpdist.ledger.book import Ledger
@@ -47,10 +49,23 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    server = PostgresServer()
+    yield server
+    server.close()
+
+
+def place_of(folder: Path) -> str:
+    """The ledger of a campaign: the one that its job names, or the file beside its workspace."""
+    named = folder / "ledger.url"
+    return named.read_text() if named.exists() else str(folder / "ledger.sqlite")
+
+
 def kinds(folder: Path) -> list[str]:
     """Entries after the first; none where nobody has begun the ledger."""
     try:
-        return [entry.kind for entry in Ledger(str(folder / "ledger.sqlite")).entries()][1:]
+        return [entry.kind for entry in Ledger(place_of(folder)).entries()][1:]
     except LedgerError:
         return []
 
@@ -65,9 +80,14 @@ def wrong(folder: Path) -> list[str]:
     return found + (["released unsettled"] if published and said != ["reserve", "settle"] else [])
 
 
-def campaign(dpdist: Server, job: Path, folder: Path, deaths: list[int | str]) -> list[str]:
-    """What was wrong with a run that was killed so often, after every kill and at the end."""
+def campaign(dpdist: Server | Counted, job: Path, folder: Path, deaths: list[int | str], url: str = "") -> list[str]:
+    """What was wrong with a run that was killed so often, after every kill and at the end; `url`: of a server's ledger."""
     folder.mkdir()
+    if url:
+        Ledger(url).begin()
+        (folder / "ledger.url").write_text(url)
+        (folder / "job.yaml").write_text(job.read_text().replace("ledger: {", f'ledger: {{url: "{url}", '))
+        job = folder / "job.yaml"
     command = ["run", str(job), "--workspace", str(folder / "ws"), "--quiet"]
     found, published = [], {}
     for death in deaths:
@@ -83,26 +103,43 @@ def campaign(dpdist: Server, job: Path, folder: Path, deaths: list[int | str]) -
     return found + wrong(folder)
 
 
+class Counted:
+    """A server that counts the commands that really were killed."""
+
+    def __init__(self, server: Server) -> None:
+        self.server, self.kills = server, 0
+
+    def __call__(self, *command: object, die_at: int | str | None = None) -> Ended:
+        ended = self.server(*command, die_at=die_at)
+        self.kills += ended.code == -9
+        return ended
+
+
+@pytest.mark.long
 def test_killed_between_reserve_fit_settle_and_publish(dpdist: Server, job: Path, tmp_path: Path) -> None:
     """At each of the stages once; its budget has room for one charge only, so a second would be refused."""
     assert campaign(dpdist, job, tmp_path / "campaign", list(STAGES)) == []
 
 
+@pytest.mark.long
 def test_killed_at_seeded_changes_to_the_file_system(dpdist: Server, job: Path, tmp_path: Path) -> None:
     rng = np.random.default_rng(SEED)
     assert campaign(dpdist, job, tmp_path / "campaign", rng.integers(1, 60, 6).tolist()) == []
 
 
 @pytest.mark.slow
-def test_killed_a_hundred_times(dpdist: Server, job: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", ["sqlite", "postgresql"])
+def test_killed_a_hundred_times(
+    where: str, dpdist: Server, job: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     """Twenty runs, each killed at five or more changes in turn, spread over the whole run."""
-    rng, found, killed = np.random.default_rng(SEED + 1), [], 0
+    server = request.getfixturevalue("postgres") if where == "postgresql" else None
+    rng, found, counted = np.random.default_rng(SEED + 1), list[str](), Counted(dpdist)
     for number in range(20):
         deaths = [*sorted(rng.integers(1, 80, 5).tolist()), STAGES[number % len(STAGES)]]
-        found += campaign(dpdist, job, tmp_path / str(number), deaths)
-        killed += len(deaths)
+        found += campaign(counted, job, tmp_path / str(number), deaths, "" if server is None else server.url())
     assert found == []
-    assert killed >= 100
+    assert counted.kills >= 100
 
 
 def test_control_a_run_that_forgets_its_charge_is_found_out(dpdist: Server, job: Path, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ SOON = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": "11s"}
 STRATA = 64
 
 
+@pytest.mark.long
 def test_a_small_cluster_survives_a_killed_worker_a_cut_link_and_a_killed_driver(dpdist: Server, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     survey = Survey(opened(tmp_path / "survey"), (1500,) * STRATA, draws=1000, log_lik="never")

@@ -67,6 +67,7 @@ def silent(*ended: Ended) -> bool:
     return not any(secret in one.text for one in ended for secret in (KEY, SECRET))
 
 
+@pytest.mark.long
 def test_a_release_leaves_the_objects_that_it_leaves_in_a_folder_and_every_verb_knows_them(
     few: Survey, undisturbed: Path, store: ObjectServer, command: Server
 ) -> None:
@@ -100,6 +101,7 @@ def test_a_release_leaves_the_objects_that_it_leaves_in_a_folder_and_every_verb_
     assert os.listdir(store.folder) == []
 
 
+@pytest.mark.long
 def test_two_workers_leave_the_same_objects(few: Survey, undisturbed: Path, store: ObjectServer) -> None:
     prefix, url = place()
     started = Run(few.job("dask", workers=2), url, "--replay", undisturbed / "confidential")
@@ -125,6 +127,7 @@ MOMENTS = [
 
 
 @pytest.mark.parametrize(("moment", "done", "cleared"), MOMENTS)
+@pytest.mark.long
 def test_a_killed_driver_resumes_and_writes_no_finished_stratum_again(
     few: Survey, undisturbed: Path, store: ObjectServer, command: Server, moment: str, done: int, cleared: bool
 ) -> None:
@@ -146,6 +149,7 @@ def test_a_killed_driver_resumes_and_writes_no_finished_stratum_again(
     assert len(marks) == done
 
 
+@pytest.mark.long
 def test_giant_strata_keep_their_journal_there_and_resume_from_it(
     store: ObjectServer, command: Server, tmp_path: Path
 ) -> None:

@@ -20,8 +20,10 @@ from campaign import Run, Server, Survey, arguments, public_bytes, strata_done, 
 
 from dpdist.core.errors import FitError, TaskError
 from dpdist.job import Runtime
-from dpdist.runtime import executors
-from dpdist.runtime.executors import ALLOWED_DEATHS, Dask, Serial, executor
+from dpdist.runtime import dask_executor
+from dpdist.runtime.dask_executor import Dask
+from dpdist.runtime.executors import Serial, executor
+from dpdist.runtime.scheduler import ALLOWED_DEATHS
 
 SERIAL, DASK = {"executor": "serial"}, {"executor": "dask", "workers": 2}
 
@@ -142,8 +144,8 @@ def test_a_worker_that_is_killed_as_it_starts_and_one_that_left_for_good_are_rep
 
 
 def test_workers_that_cannot_be_started_end_the_run_and_the_cause_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executors, "_PRELOAD", ["there.is.no.such.module"])
-    monkeypatch.setattr(executors, "START_ATTEMPTS", 1)
+    monkeypatch.setattr(dask_executor, "_PRELOAD", ["there.is.no.such.module"])
+    monkeypatch.setattr(dask_executor, "START_ATTEMPTS", 1)
     others = family()
     with (
         pytest.raises(TaskError, match=r"no worker could be started \(ModuleNotFoundError: No module named 'there'"),

@@ -33,6 +33,7 @@ def fits(running: Run) -> list[psutil.Process]:
     return [process for process in running.family() if any("method=sample" in word for word in command(process))]
 
 
+@pytest.mark.long
 def test_a_worker_killed_during_a_fit_leaves_nothing_and_the_run_ends_with_the_same_bytes(
     survey: Survey, tmp_path: Path
 ) -> None:

@@ -271,6 +271,7 @@ REMADE = [
 
 
 @pytest.mark.parametrize("name", REMADE)
+@pytest.mark.long
 def test_a_damaged_file_is_made_again_to_the_same_bytes(
     few: Survey, undisturbed: Path, tmp_path: Path, dpdist: Server, name: str
 ) -> None:
@@ -284,6 +285,7 @@ def test_a_damaged_file_is_made_again_to_the_same_bytes(
 
 @pytest.mark.parametrize("name", ["confidential/key", "confidential/identity.json"])
 @pytest.mark.parametrize("begun", ["half done", "done"])
+@pytest.mark.long
 def test_a_damaged_key_or_identity_is_refused_and_restored_it_resumes(
     few: Survey, undisturbed: Path, tmp_path: Path, dpdist: Server, name: str, begun: str
 ) -> None:
@@ -313,6 +315,7 @@ HALF_DONE = [
 
 
 @pytest.mark.parametrize("name", HALF_DONE)
+@pytest.mark.long
 def test_a_file_that_is_damaged_while_a_run_is_interrupted_is_made_again(
     few: Survey, undisturbed: Path, tmp_path: Path, dpdist: Server, name: str
 ) -> None:
@@ -358,6 +361,7 @@ def all_but_marked(giant: tuple[Survey, Path, Path], dpdist: Server) -> Path:
 @pytest.mark.parametrize(
     "name", ["parts/strata-000000/bounds-00002.parquet", "log_lik.zarr/log_lik/c/0/0/2", "log_lik.zarr/record/zarr.json"]
 )
+@pytest.mark.long
 def test_a_journal_does_not_vouch_for_by_products_that_were_damaged_since(
     giant: tuple[Survey, Path, Path], all_but_marked: Path, tmp_path: Path, dpdist: Server, name: str
 ) -> None:
@@ -380,6 +384,7 @@ IN_JOURNAL = {
 
 
 @pytest.mark.parametrize("kind", IN_JOURNAL)
+@pytest.mark.long
 def test_a_damaged_journal_costs_rounds_but_gives_the_same_bytes(
     giant: tuple[Survey, Path, Path], tmp_path: Path, dpdist: Server, kind: str
 ) -> None:
@@ -394,6 +399,7 @@ def test_a_damaged_journal_costs_rounds_but_gives_the_same_bytes(
 
 
 @pytest.mark.parametrize("name", ["job.json", "promise.json", "frame.parquet", "set-1.json", "seed"])
+@pytest.mark.long
 def test_a_damaged_release_is_not_published_again(undisturbed: Path, tmp_path: Path, dpdist: Server, name: str) -> None:
     """`dpdist publish` has nothing else to go by: it refuses and leaves the folder as it is."""
     wrong = []

@@ -92,6 +92,7 @@ def test_the_same_content_under_another_path_is_the_same_input(
         ("dask", "group", "protect"),
     ],
 )
+@pytest.mark.long
 def test_ctrl_c_ends_a_run_in_seconds_leaves_no_process_and_the_same_command_resumes(
     several: Survey, peace: Path, tmp_path: Path, dpdist: Server, executor: str, where: str, moment: str
 ) -> None:

@@ -57,6 +57,8 @@ def kept(path: Path) -> Kept:
 
 def _plain(path: Path, content: bytes) -> str:
     text = _DATE.sub('"date": "day"', content.decode("utf-8"))
+    if '"chain"' in text:  # an earlier release's checksum vouches for its page too
+        text = _DIGEST.sub("digest", text)
     if path.name != "manifest.json":
         return text
     manifest: dict[str, Any] = json.loads(text)

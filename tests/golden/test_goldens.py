@@ -6,11 +6,15 @@ A change that is meant is recorded anew: `python tests/golden/record.py`, and th
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from statistics import mean
+from typing import Any
 
 import pytest
 from golden_runs import GOLDENS, Kept, differences, kept, read_golden, released
 from golden_studies import STUDIES, studied
+from pages import sentences, words
 from small_jobs import EXACT, cases, reach
 from small_runs import write_inputs
 
@@ -27,6 +31,33 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", CASES)
 def test_a_job_releases_what_is_recorded(name: str, inputs: Path, tmp_path: Path) -> None:
     assert differences(read_golden(name), released(name, CASES[name], inputs, tmp_path / "work")) == []
+    statement = json.loads((tmp_path / "work" / "public" / "statement.json").read_text(encoding="utf-8"))
+    assert unreadable(statement) == []
+
+
+def unreadable(statement: dict[str, Any]) -> list[str]:
+    """Sentences of a statement over 35 words, and its mean length where that is over 18."""
+    every = [each for text in _texts(statement) for each in sentences(text)]
+    lengths = [len(words(each)) for each in every]
+    far = [each for each, length in zip(every, lengths, strict=True) if length > 35]
+    return far if mean(lengths) <= 18 else [*far, f"{mean(lengths):.1f} words in the mean"]
+
+
+def _texts(said: Any) -> Iterator[str]:
+    """Texts of more than three words, wherever they stand."""
+    if isinstance(said, str) and len(words(said)) > 3:
+        yield said
+    elif isinstance(said, dict | list):
+        for each in said.values() if isinstance(said, dict) else said:
+            yield from _texts(each)
+
+
+def test_a_statement_of_long_sentences_is_found() -> None:
+    """Control: one of 36 words; a mean of 20."""
+    assert unreadable({"a": ["It holds for all.", "word " * 35 + "end."]}) == [
+        "word " * 35 + "end.",
+        "20.0 words in the mean",
+    ]
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpdist.core.errors import BudgetRefused
-from dpdist.job import Limits
-from dpdist.ledger.accounts import Charge, cost, largest_window, refuse_excess
+from dpdist.job import LedgerSettings, Limits, budget_text, epsilon_of
+from dpdist.ledger.accounts import Charge, cost, largest_window, refuse_correction, refuse_excess
 from dpdist.ledger.entries import Entry, following
+from dpdist.ledger.pages import pages
 from dpdist.privacy.guarantees import Asymptotic, Concentrated, Guarantee, NoGuarantee, Strict
 
 ONE = Charge("wages", "2021", "", "strict", "zero_out", Fraction(1), Fraction(0), "job")
@@ -119,6 +120,85 @@ def test_a_guarantee_costs_its_epsilon_or_rho(guarantee: Guarantee, found: tuple
 def test_no_budget_covers_a_release_that_promises_nothing() -> None:
     with pytest.raises(BudgetRefused, match="promises nothing"):
         cost(NoGuarantee(), "wages")
+
+
+RHO = replace(ONE, cls="zCDP", budget=Fraction(1, 8), delta=SMALL)
+
+
+def test_delta_adds_up_over_strict_releases() -> None:
+    """Exact. Control: without a limit on δ nothing is refused, and pure releases always fit."""
+    draws = replace(ONE, delta=SMALL)
+    limits = Limits(delta=str(3 * SMALL))
+    assert fits(entries(draws, draws), draws, limits)
+    assert fits(entries(draws, draws, draws), ONE, limits)
+    assert fits(entries(draws, draws, draws), draws, Limits(total="9"))
+    with pytest.raises(
+        BudgetRefused, match=r"strict δ = 0.000001 would make 0.000004\n    allowed: strict δ = 0.000003 in all"
+    ):
+        refuse_excess(entries(draws, draws, draws), limits, draws)
+
+
+@pytest.mark.parametrize(
+    ("before", "charge", "whose"),
+    [
+        ((), replace(ONE, delta=None), "this run's strict"),
+        ((replace(ONE, delta=None),), ONE, "an earlier release's strict"),
+        ((), replace(ONE, cls="asymptotic", delta=None), "this run's asymptotic"),
+    ],
+)
+def test_a_delta_that_nobody_knows_fits_under_no_limit(before: tuple[Charge, ...], charge: Charge, whose: str) -> None:
+    with pytest.raises(BudgetRefused, match=f"{whose} δ is no known number"):
+        refuse_excess(entries(*before), Limits(delta="1e-3"), charge)
+    assert fits(entries(*before), charge, Limits(total="9")), "control"
+
+
+def test_rho_adds_up_under_zcdp_and_delta_is_the_one_that_epsilon_is_stated_at() -> None:
+    limits = Limits(total="1/4", delta="1e-6")
+    assert fits(entries(RHO), RHO, limits)
+    with pytest.raises(BudgetRefused, match=r"zCDP ρ = 0.125 would make 0.375 in all\n    allowed: zCDP ρ = 0.25 in all"):
+        refuse_excess(entries(RHO, RHO), limits, RHO)
+    with pytest.raises(BudgetRefused, match=r"allowed: zCDP ε stated at δ = 0.000001 or less"):
+        refuse_excess(entries(RHO), limits, replace(RHO, delta=2 * SMALL))
+
+
+def test_limits_of_a_job_by_class_hold_for_their_class_alone() -> None:
+    stated = LedgerSettings.model_validate({"limits": {"strict": {"total": "2"}, "zCDP": {"total": "1/8"}}})
+    assert fits(entries(ONE), ONE, stated)
+    assert not fits(entries(ONE, ONE), ONE, stated)
+    assert fits(entries(ONE, ONE), RHO, stated)
+    assert not fits(entries(ONE, RHO), RHO, stated)
+    with pytest.raises(BudgetRefused, match="name other classes of releases than asymptotic"):
+        refuse_excess(entries(), stated, replace(ONE, cls="asymptotic", delta=None))
+
+
+def version(number: int, of: str) -> Charge:
+    return replace(ONE, version=number, corrects=of * 64)
+
+
+def test_versions_are_in_the_order_of_their_charges_and_no_two_corrections_have_one() -> None:
+    """A correction of a correction and two corrections of one release alike; another period counts its own."""
+    kept = entries(ONE, version(2, "a"), version(3, "a"), version(4, "b"))
+    refuse_correction(kept, version(5, "a"))
+    for number, found in ((2, "version 2 of 2021, which is charged already"), (4, "already"), (6, "5 was never charged")):
+        with pytest.raises(BudgetRefused, match=found):
+            refuse_correction(kept, version(number, "a"))
+    with pytest.raises(BudgetRefused, match="version 1 was never charged"):
+        refuse_correction(kept, replace(version(2, "a"), period="2022"))
+    assert [Charge.of(entry) for entry in kept[1:]] == [
+        replace(charge, run=f"run-{k}") for k, charge in enumerate((ONE, *map(version, (2, 3, 4), "aab")), start=1)
+    ]
+
+
+def test_the_page_names_every_correction_and_what_it_corrects() -> None:
+    (page,) = pages(entries(ONE, version(2, "a"), version(3, "b")))
+    assert page.lines[0]["versions"] == "1, 2, 3"
+    assert page.facts["2021 version 2"] == "corrects aaaaaaaaaaaa…, ε = 1"
+    assert [(each["version"], each["of"]) for each in page.said["corrections"]] == [(2, "a" * 64), (3, "b" * 64)]
+    (rho,) = pages(entries(RHO, RHO, zCDP=Limits(total="1", delta="1e-6")))
+    assert (
+        rho.facts["amounts to"]
+        == f"ε = {budget_text(epsilon_of(Fraction(1, 4), SMALL))} at δ = 0.000001 (stated at 0.000001 or less)"
+    )
 
 
 MONTHS = st.dictionaries(st.sampled_from([f"2021-{k:02d}" for k in range(1, 13)]), st.fractions(0, 3), min_size=1)

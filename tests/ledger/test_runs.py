@@ -30,6 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A survey, and a job file whose ledger stands beside the workspaces; ε = 3 a release."""
     monkeypatch.delenv("DPDIST_LEDGER", raising=False)
     survey().head(300).to_parquet(tmp_path / "survey.parquet")
+    survey().tail(500).to_parquet(tmp_path / "earlier.parquet")
     write_job(tmp_path, "{}")
     return tmp_path
 
@@ -109,10 +110,75 @@ def test_over_budget_is_exit_code_3_before_anything_is_written(folder: Path) -> 
     done = run(folder, "three")
     assert done.exit_code == 3
     assert (
-        "budget of small: this run's ε = 3 would make 9 in all\n    allowed: ε = 6 in all, 6 of it charged" in done.output
+        "budget of small: this run's strict ε = 3 would make 9 in all\n    allowed: strict ε = 6 in all, 6 of it charged"
+        in done.output
     )
     assert sorted(folder.iterdir()) == before
     assert run(folder, "two").exit_code == 0, "who was charged goes on"
+
+
+GAUSSIAN = (
+    ("laplace_strict}", "sanitized_statistics, noise: gaussian}\nmodel: {family: lognormal, predictors: [sex]}"),
+    ('{epsilon: "3"}', '{rho: "1/8", delta: "1e-6"}'),
+    ("[0, 200000]", "[1, 200000]"),
+    ("runtime:", 'reference: {path: earlier.parquet, period: "2020"}\nruntime:'),
+)
+WEIGHTED = (
+    ("laplace_strict}", "weighted}\nmodel: {family: lognormal, predictors: [sex]}"),
+    ('"3"', '"20"'),
+    ("[0, 200000], outside: clip", "[1, 2000000]"),
+    ("  weight: {bounds: [1, 60], outside: clip}\n", ""),
+)
+OF_CLASSES = {
+    "strict ε": (
+        (),
+        'limits: {strict: {total: "5"}}',
+        "strict ε = 3 would make 6 in all\n    allowed: strict ε = 5 in all",
+    ),
+    "zCDP ρ": (GAUSSIAN, 'total: "0.2"', "zCDP ρ = 0.125 would make 0.25 in all\n    allowed: zCDP ρ = 0.2 in all"),
+    "asymptotic ε": (WEIGHTED, 'limits: {asymptotic: {total: "30"}}', "asymptotic ε = 20 would make 40 in all"),
+}
+
+
+@pytest.mark.parametrize("of", OF_CLASSES)
+def test_every_class_has_limits_and_a_message_that_names_it(of: str, folder: Path) -> None:
+    """The second run is refused before anything is written. Control: the first, and another class's limit."""
+    edits, limits, found = OF_CLASSES[of]
+    write_job(folder, f"{{{limits}}}", *edits)
+    done = run(folder, "one")
+    assert done.exit_code == 0, done.output
+    before = sorted(folder.iterdir())
+    done = run(folder, "two")
+    assert (done.exit_code, f"this run's {found}" in done.output) == (3, True), done.output
+    assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("edits", "limits", "found"),
+    [
+        (GAUSSIAN, 'delta: "1e-9"', "this run's zCDP ε is stated at δ = 0.000001"),
+        (GAUSSIAN, 'limits: {strict: {total: "9"}}', "name other classes of releases than zCDP"),
+        (WEIGHTED, 'delta: "1e-6"', "this run's asymptotic δ is no known number"),
+        (WEIGHTED, 'limits: {zCDP: {total: "9"}}', "name other classes of releases than asymptotic"),
+    ],
+)
+def test_a_delta_or_a_class_without_a_limit_refuses_the_first_run(
+    edits: tuple[tuple[str, str], ...], limits: str, found: str, folder: Path
+) -> None:
+    write_job(folder, f"{{{limits}}}", *edits)
+    done = run(folder, "one")
+    assert (done.exit_code, found in done.output) == (3, True), done.output
+    assert not (folder / "one").exists()
+
+
+def test_a_limit_of_delta_is_stated_by_class_on_the_command_line(folder: Path) -> None:
+    place = ["--ledger", str(folder / "ledger.sqlite"), "--dataset", "small"]
+    told = CliRunner().invoke(app, ["ledger", "init", *place, "--class", "zCDP", "--total", "1", "--delta", "1e-9"])
+    assert "limits of small, zCDP: total 1, delta 1E-9" in told.output
+    write_job(folder, "{}", *GAUSSIAN)
+    done = run(folder, "one")
+    assert (done.exit_code, "zCDP ε stated at δ = 1E-9 or less" in done.output) == (3, True), done.output
+    assert CliRunner().invoke(app, ["ledger", "init", *place, "--delta", "2"]).exit_code == 2
 
 
 def test_a_limit_that_the_job_does_not_know_holds_too(folder: Path) -> None:
@@ -267,6 +333,7 @@ ELECTIONS = tuple(str(year) for year in range(1994, 2026, 2))
 
 
 @pytest.mark.real_data
+@pytest.mark.long
 def test_sixteen_elections_add_up_and_the_seventeenth_is_refused(data: Path, tmp_path: Path) -> None:
     """One template, a chain of releases: the ledger's sum is the one in the last statement."""
     place = tmp_path / "ledger.sqlite"

@@ -21,7 +21,7 @@ from dpdist.mechanisms.laplace_cells.release import CellSums
 from dpdist.mechanisms.promises import promise_of
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.privacy.guarantees import Asymptotic, Promise, Strict
-from dpdist.publish import measurements
+from dpdist.publish import measured_figures
 
 NOISY = [
     "perturbed_histogram-substitution-histogram",
@@ -123,7 +123,7 @@ def test_a_promise_of_another_budget_is_told_so() -> None:
 
 def test_noisy_statistics_that_publishing_does_not_know_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a new mechanism: its measurements would be left out, and its statement would be another's."""
-    monkeypatch.delitem(measurements.MEASURED, CellSums)
+    monkeypatch.delitem(measured_figures.MEASURED, CellSums)
     name = "laplace_strict"
     monkeypatch.delitem(statements.WORDS, name)
     assert problems(name, MECHANISMS[name], jobs_under(name)) == [

@@ -10,7 +10,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyreadstat
 import pytest
+from csvw import TableGroup
 from test_reference_tables import JOB, Named, job, survey
 
 import dpdist
@@ -78,6 +80,30 @@ def test_a_synthetic_record_has_one_donors_columns_beside_that_donors_weight_and
     pd.testing.assert_frame_equal(made[DRAWN], pd.read_parquet(plain / "synthetic" / "set-1.parquet"))
     for name in ("tables/salaries.parquet", "released/set-1.json"):
         assert (public / name).read_bytes() == (plain / name).read_bytes()
+
+
+def test_copied_columns_stand_in_every_format_and_in_both_codebooks(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Texts with gaps, days, whole numbers, yes or no: as Stata, SPSS and CSV on the Web have them."""
+    said = {"formats": ["csv", "dta", "sav", "ddi"], "columns": {"region": {"label": "Region"}}}
+    made = job(files, edit=LISTED).model_dump(mode="json") | {"presentation": said}
+    public = Path(dpdist.run(type(job(files)).model_validate(made), tmp_path / "ws"))
+    records = pd.read_parquet(public / "synthetic" / "set-1.parquet")
+    for path, read in (("set-1.dta", pyreadstat.read_dta), ("set-1.sav", pyreadstat.read_sav)):
+        frame, meta = read(str(public / "synthetic" / path))
+        assert list(frame["id"]) == list(records["id"])
+        assert list(frame["age"]) == list(records["age"])
+        assert list(frame["tenured"]) == list(records["tenured"].astype(int))
+        assert list(frame["region"].fillna("")) == list(records["region"].fillna(""))
+        assert list(pd.to_datetime(frame["since"])) == list(pd.to_datetime(records["since"]))
+        assert meta.column_names_to_labels["region"] == "Region"
+    group = TableGroup.from_file(public / "codebook.json")
+    monkeypatch.chdir(public)
+    (table,) = [each for each in group.tables if str(each.url) == "synthetic/set-1.csv"]
+    rows = list(table.iterdicts(strict=True))  # a column that the codebook lacks is a warning, and fails
+    assert [row["region_7"] or "" for row in rows] == list(records["region"].fillna(""))
+    assert 'name="since"' in (public / "codebook.xml").read_text(encoding="utf-8")
 
 
 def test_the_statement_says_what_is_measured_and_what_is_copied(

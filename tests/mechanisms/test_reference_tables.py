@@ -27,6 +27,8 @@ from dpdist.mechanisms.reference_tables.borrowing import complete
 from dpdist.mechanisms.reference_tables.clipping import Cell
 from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
 from dpdist.mechanisms.reference_tables.clipping_inversion import invert_clipping
+from dpdist.mechanisms.reference_tables.collapsing import pooled, spread
+from dpdist.mechanisms.reference_tables.drift_test import DRIFTED
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
 from dpdist.models.copula.cells import UNIT as LEAST
@@ -117,6 +119,28 @@ def test_under_drift_of_scale_the_clip_is_undone_exactly_and_a_fixed_clip_is_not
     assert found.estimate[0] == pytest.approx([1.4 * w.mean(), 0.8 * np.average(y, weights=w)], rel=1e-6)
     clipped = limits.cap[0] * exact[0].mean()
     assert abs(clipped / (1.4 * w.mean()) - 1) > 0.01, "control: the clipped mean itself is off"
+
+
+@pytest.mark.parametrize("share", [1, 2])
+def test_errors_of_means_are_those_of_the_current_outcomes(share: int) -> None:
+    """Outcomes larger than the reference's by .15 vary by as much more: relative errors are what they were.
+
+    `share` cells are one unit. Scales are those of which the drift test says nothing."""
+    rng = np.random.default_rng(3)
+    y, w = np.exp(rng.normal(10.0, 0.5, 4000)), np.exp(rng.normal(3.0, 0.6, 4000))
+    cells = [Cell.of(w, y, (0.0, 1e9)) for _ in range(share)]
+    whole = pooled(cells, np.full(share, 4000.0))
+    limits, errors = limits_of([whole], 50, 2.0), {}
+    for grown in (1.0, 1.15, 0.87):
+        v, q = whole.statistics(0.0, np.log(grown), tuple(float(each[0]) for each in limits))
+        sums, n = UNIT * 50.0 * share * np.array([[1.0 - v, q]]), np.array([50.0 * share])
+        inverted = invert_clipping([whole], limits, sums, n, Noise(2.0, 2.0), shrinkage=True)
+        assert np.abs(inverted.departure).max() < DRIFTED
+        found = spread(inverted, cells, [whole], np.zeros(share, dtype=np.int64))
+        of_mean = found.sampling[0, 1, 1] + found.alone[0, 1, 1]
+        errors[grown] = np.sqrt(of_mean) / found.estimate[0, 1]
+    assert errors[1.15] == pytest.approx(errors[1.0], rel=0.02)
+    assert errors[0.87] == pytest.approx(errors[1.0], rel=0.02)
 
 
 def test_shrinkage_goes_with_the_noise_and_not_with_the_sampling_error() -> None:
@@ -251,7 +275,7 @@ def test_secret_sizes_are_told_by_noisy_sums_alone(files: Path, tmp_path: Path, 
             dpdist.run(job(files, adjacency="add_remove"), tmp_path / name, input=tmp_path / f"{name}.parquet")
     said = json.loads((tmp_path / "some" / "public" / "statement.json").read_text())
     assert (said["guarantee"], said["adjacency"], said["substitution_epsilon"]) == ("strict", "add_remove", "2")
-    assert not any("number of sample records in each combination are public" in text for text in said["assumptions"])
+    assert not any("number of sample records in each combination" in text for text in said["assumptions"])
     frames = [pd.read_parquet(tmp_path / name / "public" / "released" / "frame.parquet") for name in ("some", "few")]
     true = rows[(rows["field"] != "law") | (rows["sex"] != "m")].groupby(["field", "sex"]).size()
     told = frames[0].set_index(["field", "sex"])["count"]
@@ -472,7 +496,9 @@ def test_a_cell_without_reference_records_is_refused_by_name(files: Path, tmp_pa
     rows[(rows["field"] != "law") | (rows["sex"] != "m")].to_parquet(tmp_path / "odd.parquet")
     with pytest.raises(DataError, match="no record of") as caught:
         dpdist.run(job(files, edit=(f"{files}/before.parquet", f"{tmp_path}/odd.parquet")), tmp_path / "ws")
-    assert "field = law, sex = m" in str(caught.value)
+    assert "no record of (field = law and sex = m)" in str(caught.value)
+    assert "leave a column out of the tables" in str(caught.value)
+    assert "predictor" not in str(caught.value)
     assert not (tmp_path / "ws").exists()
 
 

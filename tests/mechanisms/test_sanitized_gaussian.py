@@ -77,7 +77,7 @@ def test_a_release_states_rho_epsilon_and_delta_and_that_epsilon_is_not_pure(wor
     assert Fraction(str(said["rho"])) == rho
     assert Fraction(str(said["substitution_rho"])) == rho * EXCHANGE
     assert Fraction(str(said["substitution_epsilon"])) == epsilon_of(rho * EXCHANGE, Fraction("1e-6"))
-    assert "for no ε alone" in str(said["guarantee_in_words"])
+    assert "at no ε alone" in str(said["guarantee_in_words"])
     assert "1/n" not in str(said["guarantee_in_words"])
     assert said["mechanism"]["noise"] == "gaussian"  # type: ignore[index]
     assumed = " ".join(said["assumptions"])  # type: ignore[arg-type]

@@ -347,7 +347,7 @@ def test_a_cell_or_a_column_that_the_reference_lacks_is_refused_by_name(files: P
     rows = pd.read_parquet(files / "before.parquet")
     rows[(rows["field"] != "law") | (rows["sex"] != "m")].to_parquet(tmp_path / "cell.parquet")
     rows.drop(columns="weight").to_parquet(tmp_path / "column.parquet")
-    for name, told_ in (("cell", "field = law, sex = m"), ("column", "missing column")):
+    for name, told_ in (("cell", "field = law and sex = m"), ("column", "missing column")):
         with pytest.raises(DataError, match=told_):
             dpdist.run(job(files, edit=(f"{files}/before.parquet", f"{tmp_path}/{name}.parquet")), tmp_path / "ws")
         assert not (tmp_path / "ws").exists()

@@ -17,6 +17,7 @@ import dpdist
 from dpdist.core.errors import DataError, JobError
 from dpdist.core.records import Floats, Frame, Ints, Records
 from dpdist.engine.in_memory import noise_of, run_rounds
+from dpdist.engine.protocol import Noise
 from dpdist.estimation.weighted_points import CELL
 from dpdist.job import Adjacency, Job
 from dpdist.job.loading import parse_job
@@ -24,11 +25,10 @@ from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.mechanisms.weighted_marginals.records import drawn
 from dpdist.mechanisms.weighted_marginals.release import Marginals
-from dpdist.mechanisms.weighted_marginals.selection import candidates, chosen, scores
+from dpdist.mechanisms.weighted_marginals.selection import chosen, scores
 from dpdist.mechanisms.weighted_marginals.sensitivity import UNIT, choice_scale, moved, table_scale
 from dpdist.mechanisms.weighted_marginals.tree import fit, onto_simplex
 from dpdist.models.protocol import Draws
-from dpdist.publish.standard_errors import normal_variance
 from dpdist.sampling.exact import ExactSampler
 
 JOB = """
@@ -146,7 +146,7 @@ def test_scores_move_by_no_more_than_their_sensitivity_and_by_all_of_it(adjacenc
     told, _ = grid()
     own = survey(3, 50)
     margins = [np.array([10.0, 10.0]), np.array([5.0, 10.0, 5.0]), np.array([5.0, 5.0, 5.0, 5.0])]
-    asked = model.measuring(candidates(model))
+    asked = model.measuring(model.candidates)
     base = asked.statistics(own, np.ones(50))
     alone = [asked.statistics(told.take(np.array([k])), np.ones(1)) for k in range(0, len(told), 5)]
     each = np.array([scores(model, margins, base + one) for one in alone])
@@ -241,7 +241,7 @@ def test_a_choice_takes_the_largest_noisy_score_that_makes_no_loop() -> None:
     """Control for the sort of the result: noise alone decides where it is large."""
     own = survey(2)
     model = modelled(job(said=""), len(own))
-    exact = model.measuring(candidates(model)).statistics(own, np.ones(len(own)))
+    exact = model.measuring(model.candidates).statistics(own, np.ones(len(own)))
     margins = list(model.tree(released(job(said=""), own, quiet=True)[1]).margins)
     lifted = np.array([0.0, 1e15, 0.0])
     rounds = chosen(model, margins, exact, count(1))
@@ -259,9 +259,9 @@ def test_a_pair_whose_cells_noise_would_drown_scores_below_a_small_one() -> None
     own = survey(2, 400)
     model = modelled(said, 400)
     shuffled = records(np.column_stack([own.outcomes[:, 2] * 60, own.outcomes[:, 0], own.outcomes[:, 1]]), own.weight)
-    exact = model.measuring(candidates(model)).statistics(shuffled, np.ones(400))
+    exact = model.measuring(model.candidates).statistics(shuffled, np.ones(400))
     margins = [np.full(size, 400.0 / size) for size in model.sizes]
-    found = dict(zip(candidates(model), scores(model, margins, exact), strict=True))
+    found = dict(zip(model.candidates, scores(model, margins, exact), strict=True))
     assert found[1, 2] > found[0, 1]
 
 
@@ -436,9 +436,65 @@ def test_what_has_no_guarantee_or_no_list_of_levels_is_refused(other: dict[str, 
 def test_ten_thousand_levels_are_measured_alone() -> None:
     """A table of 30,000 cells is small enough, a pair of two such columns is never a candidate."""
     model = modelled(job(said="", kids=9_999))
-    assert candidates(model) == ((0, 1), (0, 2), (1, 2))
+    assert model.candidates == ((0, 1), (0, 2), (1, 2))
     said = text(said="").replace("bounds: [1, 3]", "bounds: [1, 100]")
-    assert candidates(modelled(parse_job(said.replace("bounds: [0, 3]", "bounds: [0, 9999]")))) == ((0, 1), (0, 2))
+    assert modelled(parse_job(said.replace("bounds: [0, 3]", "bounds: [0, 9999]"))).candidates == ((0, 1), (0, 2))
+
+
+def of_columns(*columns: str) -> Job:
+    """No tables are named."""
+    return parse_job(text(said="", outcome=", ".join(columns)).replace("[count, {mean: degree}, {mean: kids}]", "[count]"))
+
+
+def asked_of(said: Job) -> list[Noise]:
+    """The noise that the rounds ask for, on a small file."""
+    requests = list[Noise]()
+
+    def noise(request: Noise) -> Floats:
+        requests.append(request)
+        return np.zeros(request.size)
+
+    model, rng = modelled(said, 30), np.random.default_rng(1)
+    columns = np.column_stack([rng.integers(0, len(levels), 30) + min(levels) for levels in model.levels]).astype(float)
+    own = records(columns, np.ones(30))
+    rounds = MECHANISMS["weighted_marginals"].protect(said, model, Notes())
+    run_rounds(rounds, model, ExactSampler(1), KEY, "all", [own], noise=noise)
+    return requests
+
+
+def test_nothing_is_spent_on_a_choice_that_is_none() -> None:
+    """Two columns have one pair: half of ε is for their own tables, half for the pair's. Control: three have a choice."""
+    requests = asked_of(of_columns("sex", "degree"))
+    assert [request.size for request in requests] == [5, 6]
+    assert [request.scale for request in requests] == [4 * UNIT, 2 * UNIT], "ε/2 over two tables, ε/2 over one"
+    three = asked_of(job(said=""))
+    assert [request.size for request in three] == [9, 3, 2, *[request.size for request in three[3:]]]
+    assert three[0].scale == 9 * UNIT
+
+
+def test_pairs_that_make_no_loop_are_all_measured() -> None:
+    """Three columns of which one pair is too large: the other two are the tree, whatever noise would say."""
+    said = text(said="").replace("bounds: [1, 3]", "bounds: [1, 100]").replace("bounds: [0, 3]", "bounds: [0, 9999]")
+    requests = asked_of(parse_job(said))
+    assert [request.size for request in requests] == [2 + 100 + 10_000, 200 + 20_000]
+    assert [request.scale for request in requests] == [6 * UNIT, 4 * UNIT]
+
+
+def test_a_job_with_no_pair_that_may_be_chosen_is_refused() -> None:
+    """100 x 10,000 cells are too many to be chosen, and a pair that is named may have them."""
+    said = text(said="", outcome="degree, kids").replace("bounds: [1, 3]", "bounds: [1, 100]")
+    said = said.replace("bounds: [0, 3]", "bounds: [0, 9999]")
+    with pytest.raises(JobError, match="no pair of columns has at most 100,000 cells") as told:
+        parse_job(said)
+    assert "marginals: [[degree], [kids]]" in str(told.value)
+    parse_job(said.replace("weighted_marginals}", "weighted_marginals, marginals: [[degree], [kids]]}"))
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"), [(COLUMNS[:2], "nothing is chosen"), (COLUMNS, "A third of ε"), (COLUMNS[2:], "names")]
+)
+def test_statements_say_how_epsilon_is_shared(columns: tuple[str, ...], said: str) -> None:
+    assert said in " ".join(MECHANISMS["weighted_marginals"].promise(of_columns(*columns)).assumptions)
 
 
 def test_a_level_outside_the_public_list_is_refused_before_anything_is_spent(tmp_path: Path) -> None:
@@ -449,33 +505,3 @@ def test_a_level_outside_the_public_list_is_refused_before_anything_is_spent(tmp
     assert "sex" in str(told.value)
     assert "f, m" in str(told.value)
     assert not (tmp_path / "work" / "public").exists()
-
-
-def test_errors_hold_most_of_the_bias_of_counts_that_are_set_to_0() -> None:
-    """60 levels of which 57 are empty: noise that is cut at 0 moves the mean. Of 60 files under noise of a fixed seed 46
-    are held, short of the nominal 54: the bias is estimated from tables that have it already. Control: without it 24."""
-    rng = np.random.default_rng(5)
-    said = parse_job(
-        text(", marginals: [[kids]]", kids=59, survey="", outcome="kids", epsilon="0.3").replace("{mean: degree}, ", "")
-    )
-    model = modelled(said, 1000)
-    table = np.zeros(60)
-    table[:3] = 650, 250, 100
-    mean, held = float(table @ np.arange(60)) / 1000, {True: 0, False: 0}
-    scale = float(model.scale_of((0,)))
-    for _ in range(60):
-        noise = np.rint(rng.laplace(0.0, scale, 60))
-        theta = model.released(((0,),), table * 2**20 + noise)
-        drawn = model.noised_again(theta, 1000, 60, rng)
-        value, about, middle = (ratio(model, each) for each in (theta, drawn, model.averaged(drawn)))
-        for bias in (True, False):
-            square = normal_variance(about[:, None])[0] + (bias * (value[0] - middle[0])) ** 2
-            held[bias] += bool(abs(value[0] - mean) <= 1.645 * np.sqrt(square))
-    assert held[True] >= 42
-    assert held[False] < 36, "control"
-
-
-def ratio(model: Marginals, theta: Draws) -> Floats:
-    """Means of the one column, (draw,)."""
-    weight, total = model.expect(theta)
-    return np.asarray(total[:, 0] / weight[:, 0])

@@ -13,7 +13,8 @@ from scipy.integrate import quad
 
 from dpdist.core.records import Floats
 from dpdist.mechanisms.reference_tables import clipping_inversion
-from dpdist.mechanisms.reference_tables.clipping import LARGEST_LOG_SCALE, Cell
+from dpdist.mechanisms.reference_tables.cell_shape import LARGEST_LOG_SCALE
+from dpdist.mechanisms.reference_tables.clipping import Cell
 from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
 from dpdist.mechanisms.reference_tables.clipping_inversion import ClippingInversion, invert_clipping
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits

@@ -16,10 +16,11 @@ import dpdist
 from dpdist.core.errors import JobError
 from dpdist.core.records import TOTAL
 from dpdist.mechanisms.reference_tables import histograms
-from dpdist.mechanisms.reference_tables.clipping import Blur, Cell
+from dpdist.mechanisms.reference_tables.cell_shape import Blur
+from dpdist.mechanisms.reference_tables.clipping import Cell
 from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
 from dpdist.mechanisms.reference_tables.clipping_inversion import invert_clipping
-from dpdist.mechanisms.reference_tables.histogram_cells import HistogramCell
+from dpdist.mechanisms.reference_tables.histogram_cells import Hidden, HistogramCell, beyond
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
 
 Named = Callable[[str], AbstractContextManager[None]]
@@ -71,7 +72,7 @@ def test_a_grand_total_is_not_that_of_the_mixture_of_its_cells(
 ) -> None:
     """Control: clipping turned back through the group's histogram as every cell's shape puts the total far too high."""
     found = errors(tmp_path / "new", spread(0.8), noise_of)
-    monkeypatch.setattr(histograms, "HistogramCell", lambda largest_weight, **said: Cell(**said))
+    monkeypatch.setattr(histograms, "HistogramCell", lambda largest_weight, hidden, **said: Cell(**said))
     before = errors(tmp_path / "old", spread(0.8), noise_of)
     assert abs(found[TOTAL]) < 3.0
     assert found.abs().max() < 5.0
@@ -115,14 +116,6 @@ def test_rounding_leaves_no_variance_below_zero() -> None:
     assert (blurred == 0.0).all()
 
 
-def test_a_mean_product_is_that_of_the_scales_it_was_solved_for() -> None:
-    """Shrinkage meets the statistic that `solve` inverts. Control: with the weight turned back it is another."""
-    cell, limits = made([1.0, 2.0, 9.0], [10.0, 20.0, 70.0]), (30.0, 3.0, 30.0)
-    s, g = cell.solve(0.9, 0.2, limits)
-    assert cell.product(s, g, limits)[0] == pytest.approx(0.2, abs=1e-9)
-    assert abs(Cell.product(cell, s, g, limits)[0] - 0.2) > 0.02
-
-
 def test_half_of_a_misfits_variance_is_a_cells_own() -> None:
     """So that differences within a group hold it; the other half is the group's."""
     cells, limits = (
@@ -146,15 +139,14 @@ def made(weight: list[float], outcome: list[float], within: int = 0) -> Histogra
     return HistogramCell(*shape, blur=Blur(*places), shrunk_within=within, largest_weight=50.0)
 
 
-def test_a_clipped_weight_gets_half_of_the_tail_and_no_more() -> None:
+def test_a_clipped_weight_gets_its_groups_tail_and_no_more() -> None:
     """Exactly; a cell with five times another's clipped mean has five times its weight. Control: inverted, it has more."""
     cell, limits = made([1.0, 2.0, 9.0], [10.0, 20.0, 70.0]), (20.0, 3.0, 20.0)
-    clipped = (1 + 2 + 3) / 3
-    s, _ = cell.solve(clipped / 3.0, 0.0, limits)
-    assert cell.mean_weight * np.exp(s) == pytest.approx(clipped + 0.5 * (cell.mean_weight - clipped))
+    s, _ = cell.solve((1 + 2 + 3) / 3 / 3.0, 0.0, limits)
+    assert cell.mean_weight * np.exp(s) == pytest.approx(cell.mean_weight)
     light, heavy = (cell.solve(v, 0.0, limits)[0] for v in (0.18, 0.9))
     assert heavy - light == pytest.approx(np.log(5.0))
-    assert Cell.solve(cell, 0.9, 0.0, limits)[0] - Cell.solve(cell, 0.18, 0.0, limits)[0] > np.log(6.0)
+    assert Cell.solve(cell.shape, 0.9, 0.0, limits)[0] - Cell.solve(cell.shape, 0.18, 0.0, limits)[0] > np.log(6.0)
 
 
 def test_a_mean_outcome_is_found_at_its_scale_whatever_the_weights_are() -> None:
@@ -163,8 +155,40 @@ def test_a_mean_outcome_is_found_at_its_scale_whatever_the_weights_are() -> None
     cell, limits = made([4.0, 4.0, 4.0], y.tolist()), (30.0, 3.0, 30.0)
     for v in (0.2, 0.7, 1.0):
         product = v * np.clip((1.2 * y - 30.0) / 30.0, -1.0, 1.0).mean()
-        assert cell.solve(v, product, limits)[1] == pytest.approx(np.log(1.2), abs=1e-9)
-    assert abs(cell.solve(0.5, product, limits)[1] - np.log(1.2)) > 0.1
+        assert cell.mean_at(cell.solve(v, product, limits)[1]) == pytest.approx(1.2 * y.mean(), rel=1e-9)
+    assert abs(cell.mean_at(cell.solve(0.5, product, limits)[1]) - 1.2 * y.mean()) > 5.0
+
+
+SHAPES = [[0.0, 0.0, 0.4, 100.0], [10.0, 20.0, 70.0, 90.0], [0.0, 0.0, 0.0, 100.0], [99.0, 100.0, 100.0, 100.0]]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_mean_within_the_public_bounds_follows_from_the_noisy_sums_alone(shape: list[float]) -> None:
+    """Σwy/Σw of records, whatever the histogram's shape says. Control: that shape's own scale leads elsewhere."""
+    rng = np.random.default_rng(3)
+    weight, outcome = rng.uniform(1.0, 9.0, 500), 100.0 * (rng.random(500) < 0.24)
+    cell, limits = made([1.0, 2.0, 9.0, 4.0], shape), (50.0, 9.0, 50.0)
+    v, c = weight / 9.0, (outcome - 50.0) / 50.0
+    found = cell.mean_at(cell.solve(float(v.mean()), float((v * c).mean()), limits)[1])
+    assert found == pytest.approx(np.average(outcome, weights=weight), rel=1e-9)
+
+
+def test_scaling_a_shape_of_yes_and_no_raises_no_mean() -> None:
+    """The control of the one before: a shape of 0, a little above it and 1, turned back by its scale, stays far below."""
+    shape = made([1.0, 1.0, 1.0, 1.0], SHAPES[0]).shape
+    assert shape.mean_at(shape.solve(1.0, 0.8, (50.0, 1.0, 50.0))[1]) < 60.0
+
+
+def test_noise_may_hide_records_between_the_last_that_are_sure_and_the_public_bound() -> None:
+    """The mean excess over a limit of values even in logarithms, against their average; none beyond the public bound."""
+    values = np.geomspace(20.0, 100.0, 200_001)
+    for limit in (5.0, 20.0, 40.0, 100.0):
+        assert beyond(limit, (20.0, 100.0)) == pytest.approx(np.maximum(values - limit, 0.0).mean(), rel=1e-3, abs=1e-9)
+    cell = replace(made([1.0, 2.0, 9.0], [10.0, 20.0, 70.0]), hidden=Hidden(0.01, (9.0, 50.0), (0.0, 0.0), (70.0, 100.0)))
+    whole = cell.misfit((0.0, 0.0), (50.0, 50.0, 50.0))
+    assert (whole == 0.0).all()
+    assert cell.misfit((0.0, 0.0), (40.0, 9.0, 40.0))[1] == pytest.approx(0.01 * beyond(80.0, (70.0, 100.0)))
+    assert cell.misfit((0.0, 0.0), (50.0, 9.0, 50.0))[0] == pytest.approx(0.01 * beyond(9.0, (9.0, 50.0)) / 4.0)
 
 
 def test_limits_are_the_public_bounds_where_noise_is_small_and_narrow_where_it_is_not() -> None:

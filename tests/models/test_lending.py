@@ -67,7 +67,9 @@ def test_errors_hold_how_unlike_the_borrowed_shape_is() -> None:
         return float(invert_clipping([held], limits, sums, count, Noise(8.0, 8.0), True).sampling[0, 1, 1])
 
     near, far = (mixed(own, other, 0.5, unlike) for unlike in (0.0, 0.2))
-    assert variance(far) - variance(near) == pytest.approx((0.5 * 0.2 * far.mean_rate) ** 2, rel=1e-9)
+    moved = invert_clipping([far], limits, sums, count, Noise(8.0, 8.0), True).scale[0, 1]
+    grown = far.growth(float(moved))
+    assert variance(far) - variance(near) == pytest.approx((0.5 * 0.2 * far.mean_rate * grown) ** 2, rel=1e-9)
     assert mixed(own, other, 1.0, 0.2) is own
 
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpdist.core.records import Codes, Floats, Ints
-from dpdist.mechanisms.reference_tables.clipping import Blur, Cell
+from dpdist.mechanisms.reference_tables.cell_shape import Blur
+from dpdist.mechanisms.reference_tables.clipping import Cell
 from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
 from dpdist.mechanisms.reference_tables.clipping_inversion import invert_clipping
 from dpdist.mechanisms.reference_tables.collapsing import FEWEST, Spread, collapsed, pooled, spread

@@ -58,6 +58,17 @@ def test_validate_and_plan_say_how_many_counts_are_small_and_what_helps(
     assert "1 of them of one record" in shown
     assert "coarser levels" in shown
     assert "adjacency: add_remove" in shown
+    assert "predictors: {protect:" in shown
+
+
+def test_what_helps_is_what_the_mechanism_takes(tmp_path: Path) -> None:
+    """`reference_tables` hides counts without `predictors`; under histograms it has a reference to name first."""
+    text = JOB.replace("{name: laplace_strict}", "{name: reference_tables}")
+    with pytest.raises(JobError) as caught:
+        dpdist.run(parse_job(text), tmp_path / "ws", survey(tmp_path))
+    (problem,) = caught.value.problems
+    assert "add_remove, with a file or an earlier release as reference)" in problem.remedy
+    assert "predictors" not in problem.remedy
 
 
 def test_a_run_refuses_them_before_it_spends_or_writes(tmp_path: Path) -> None:
@@ -89,6 +100,60 @@ def test_a_stated_reason_lets_them_pass_and_the_statement_prints_it(tmp_path: Pa
 def test_an_empty_reason_is_none(reason: str) -> None:
     with pytest.raises(JobError, match="public_frame"):
         parse_job(JOB + f"public_frame: {{accepted: {reason}}}\n")
+
+
+HOUSEHOLDS = "privacy_unit: {column: household, most: 5}\n"
+
+
+def homes(folder: Path, shared: tuple[str, ...] = ("a", "b")) -> Path:
+    """Five records in every cell; in these wards all of a cell are of one household, elsewhere each has its own."""
+    rows = [(ward, sex, k) for ward in "abcd" for sex in "fm" for k in range(5)]
+    table = pd.DataFrame(rows, columns=["ward", "sex", "household"])
+    table["household"] = [f"{w}{s}{0 if w in shared else k}" for w, s, k in rows]
+    path = folder / "clinic.parquet"
+    table.sample(frac=1, random_state=1).assign(cost=np.linspace(1, 999, len(rows)), weight=2.0).to_parquet(path)
+    return path
+
+
+def test_counts_of_few_households_are_small_however_many_records_they_have(tmp_path: Path) -> None:
+    """The oracle is pandas. Control: the same file, with ε of a record, has no count below 3."""
+    path = homes(tmp_path)
+    households = pd.read_parquet(path).groupby(["ward", "sex"])["household"].nunique()
+    assert ((households < 3).sum(), (households == 1).sum(), len(households)) == (4, 4, 8)
+    dpdist.run(parse_job(JOB), tmp_path / "records", path)
+    found = "4 of 8 published sample counts are of fewer than 3 units \\(household\\), 4 of them of one"
+    with pytest.raises(JobError, match=found):
+        dpdist.run(parse_job(JOB.replace("clinic", "homes") + HOUSEHOLDS), tmp_path / "ws", path)
+    assert not (tmp_path / "ws" / "public").exists()
+    apart = homes(tmp_path, ())
+    assert dpdist.run(parse_job(JOB.replace("clinic", "homes") + HOUSEHOLDS), tmp_path / "ws", apart)
+
+
+def test_the_statement_has_no_figure_of_households(tmp_path: Path) -> None:
+    """Of whose household a record is nothing is published; the custodian's screen has the counts, as a control."""
+    path, text = homes(tmp_path), JOB + HOUSEHOLDS + ACCEPTED
+    (tmp_path / "job.yaml").write_text(text, encoding="utf-8")
+    shown = CliRunner().invoke(app, ["validate", str(tmp_path / "job.yaml"), "--input", str(path)]).output
+    assert "4 of 8 published sample counts are of fewer than 3 units (household)" in " ".join(
+        shown.replace("│", " ").split()
+    )
+    for opened in (dpdist.run(parse_job(text), tmp_path / "ws", path), dpdist.publish(tmp_path / "ws")):
+        said = opened.statement["public_frame"]
+        assert set(said) == {"in_words", "frame_minimum", "accepted"}
+        assert said["in_words"].startswith("published sample counts may be of fewer than 3 units (household); accepted")
+    frame = pd.read_parquet(tmp_path / "ws" / "public" / "released" / "frame.parquet")
+    assert set(frame["count"]) == {5}, "nothing else of households is published"
+
+
+@pytest.mark.parametrize("batch", [1, 7, 1000])
+def test_units_are_counted_over_all_batches_and_after_truncation(batch: int, tmp_path: Path) -> None:
+    """A household beyond its maximum is in fewer cells; a fifth household counts for a minimum of 5 alone."""
+    frame = pd.DataFrame({"household": [1, 1, 1, 2, 3, 4, 5, 6] * 2, "ward": ["a", "b", "c", *"aaaaa"] * 2})
+    frame.assign(sex="f", cost=5.0, weight=2.0).to_parquet(tmp_path / "f.parquet", row_group_size=batch)
+    text = JOB + "privacy_unit: {column: household, most: 2, beyond: truncate}\n"
+    for least, few in ((3, 1), (6, 1), (7, 2)):
+        plan = dpdist.plan(parse_job(text + f"frame_minimum: {least}\n"), tmp_path / "f.parquet")
+        assert plan.census.small == (few, 1, 2), least
 
 
 def test_the_minimum_may_be_raised_and_not_lowered(tmp_path: Path) -> None:

@@ -9,20 +9,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from simulated_doctorates import simulated
 
 import dpdist
 from dpdist.core.errors import JobError
 from dpdist.publish.folder import publish
 from dpdist.publish.released import ReleasedObject, read_release
 
-JOB = """
-dataset: doctorates
-period: "2017"
-input: {simulate: {kind: doctorates, population: 20000, sample: 1500, seed: 11}}
-columns:
-  field: {levels: [biology, computing, mathematics, physical_sciences, psychology, social_sciences, engineering, health]}
-  sex: {levels: [male, female]}
-  salary: {bounds: [0, 1000000]}
+JOB = (
+    simulated(20000, 1500, 11)
+    + """\
 survey: {weight: weight, design_strata: [field]}
 outcome: salary
 model: {family: lognormal, predictors: [sex]}
@@ -32,6 +28,7 @@ sampler: {draws: 200}
 tables:
   - {name: salaries, by: [sex], statistics: [count, {mean: salary}]}
 """
+)
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import norm
+from simulated_doctorates import simulated
 
 import dpdist
 from dpdist.core.errors import JobError
@@ -27,14 +28,9 @@ STATISTICS = """
       - {difference: {median: salary}, from: {field: biology}}
       - {difference: count, from: {sex: male}}
 """
-JOB = """
-dataset: doctorates
-period: "2017"
-input: {simulate: {kind: doctorates, population: 30000, sample: 1200, seed: 12}}
-columns:
-  field: {levels: [biology, computing, mathematics, physical_sciences, psychology, social_sciences, engineering, health]}
-  sex: {levels: [male, female]}
-  salary: {bounds: [0, 1000000]}
+JOB = (
+    simulated(30000, 1200, 12)
+    + """\
   hours: {bounds: [0, 168], outside: clip}
 survey: {weight: weight, design_strata: [field]}
 outcome: [salary, hours]
@@ -49,6 +45,7 @@ tables:
     by: [field, sex]
     statistics:STATISTICS
 """.replace("STATISTICS", STATISTICS)
+)
 
 
 @pytest.fixture(scope="module")

@@ -112,6 +112,43 @@ def test_a_cell_without_an_estimate_has_limits_that_hold_it_and_so_has_what_is_m
     assert not found.loc["count", TOTAL]["suppressed"]
 
 
+@pytest.fixture(scope="module")
+def heavy() -> pd.DataFrame:
+    """Weights of trailers lie beyond a limit that is the others'."""
+    return unlike((40.0, 50.0, 50.0, 40.0, 700.0))
+
+
+@pytest.fixture(scope="module")
+def tables(heavy: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory, noise_of: Named) -> list[pd.DataFrame]:
+    """The same release without a public total, and where the number of all is one."""
+    total = f"rake: [{{by: [], totals: {{Total: {direct(heavy)['count', TOTAL]}}}}}]"
+    found = []
+    for added in ("", total):
+        with noise_of("heavy"):
+            folder = tmp_path_factory.mktemp("totalled")
+            found.append(table(ran(folder, heavy, reference=f"{HISTOGRAM}\n{added}")).loc["count"])
+    return found
+
+
+def test_a_public_total_tells_the_cell_that_sums_do_not_and_takes_nothing_from_others(
+    tables: list[pd.DataFrame], heavy: pd.DataFrame
+) -> None:
+    """Scaled as they are, all cells gave or took what trailers had too much or too little."""
+    (plain, found), true, told = tables, direct(heavy)["count"], list(KINDS[:4])
+    assert list(plain.index[plain["suppressed"]]) == ["trailer"]
+    assert not found["suppressed"].any()
+    np.testing.assert_allclose(found.loc[told, "estimate"], plain.loc[told, "estimate"], rtol=1e-6)
+    assert found.loc["trailer", "estimate"] == pytest.approx(true[TOTAL] - found.loc[told, "estimate"].sum(), rel=1e-9)
+    assert found.loc["trailer", "lower"] <= true["trailer"] <= found.loc["trailer", "upper"]
+
+
+def test_a_count_that_is_a_public_total_has_no_width(tables: list[pd.DataFrame], heavy: pd.DataFrame) -> None:
+    """Control: without the total it has the width of the trailers' range."""
+    before, one = (each.loc[TOTAL] for each in tables)
+    assert one["estimate"] == pytest.approx(direct(heavy)["count", TOTAL], rel=1e-9)
+    assert one["upper"] - one["lower"] < 1e-6 * one["estimate"] < 0.01 * (before["upper"] - before["lower"])
+
+
 def test_statement_and_report_name_the_cells(space: Path) -> None:
     said = json.loads((space / "public" / "statement.json").read_text())
     hidden = table(space).query("suppressed").loc["count"].index

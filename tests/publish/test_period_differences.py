@@ -114,9 +114,9 @@ def people(rng: np.random.Generator, growth: float, n: int = 1500) -> pd.DataFra
 
 @pytest.mark.slow
 def test_intervals_of_differences_along_a_chain_hold_the_truth_as_often_as_they_say(tmp_path: Path) -> None:
-    """The later release stands on the earlier one. 150 chains of 4 cells: counts and means both within .86 and .96."""
+    """The later release stands on the earlier one. 200 chains of 4 cells: counts and means both within .86 and .94."""
     rng, growth, held = np.random.default_rng(8), 1.06, {"count": list[bool](), "mean": list[bool]()}
-    for number in range(150):
+    for number in range(200):
         folder = tmp_path / str(number)
         folder.mkdir()
         people(rng, 1.0).to_parquet(folder / "reference.parquet")
@@ -135,5 +135,6 @@ def test_intervals_of_differences_along_a_chain_hold_the_truth_as_often_as_they_
             }[str(statistic)]
             held[str(statistic)] += list((own["lower"] <= truth) & (truth <= own["upper"]))
     coverage = {name: float(np.mean(each)) for name, each in held.items()}
-    assert all(len(each) == 600 for each in held.values())
-    assert all(0.86 <= each <= 0.96 for each in coverage.values()), coverage
+    print(coverage)
+    assert all(len(each) == 800 for each in held.values())
+    assert all(0.86 <= each <= 0.94 for each in coverage.values()), coverage

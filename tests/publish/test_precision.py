@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from simulated_doctorates import simulated
 
 import dpdist
 from dpdist.core.table_cells import cross
@@ -18,14 +19,9 @@ from dpdist.publish.standard_errors import composition, spreads
 from dpdist.publish.synthesis import synthesize
 from dpdist.publish.tables import Grounds, estimates, expectations
 
-JOB = """
-dataset: doctorates
-period: "2017"
-input: {simulate: {kind: doctorates, population: 30000, sample: 1200, seed: 12}}
-columns:
-  field: {levels: [biology, computing, mathematics, physical_sciences, psychology, social_sciences, engineering, health]}
-  sex: {levels: [male, female]}
-  salary: {bounds: [0, 1000000]}
+JOB = (
+    simulated(30000, 1200, 12)
+    + """\
 survey: {weight: weight, design_strata: [field]}
 outcome: salary
 model: {family: lognormal, predictors: [field, sex]}
@@ -36,6 +32,7 @@ sampler: {draws: 300}
 tables:
   - {name: salaries, by: [sex], statistics: [count, {mean: salary}, {total: salary}]}
 """
+)
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,10 @@ These tests need R with haven: `apt-get install r-base-core r-cran-haven`.
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
+from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +74,25 @@ def test_records_and_measurements_give_the_published_totals_in_r(public: Path) -
     assert np.allclose([count for _, count, _ in found[6:]], published("parameters", "count"), rtol=1e-9)
     direct = [float(own["weight"].sum()) for _, own in survey().groupby("field")]
     assert not np.allclose(direct, published("records", "count")[:2], rtol=1e-5), "without noise this would show nothing"
+
+
+def test_the_pages_example_for_r_gives_the_figure_that_the_page_names(public: Path) -> None:
+    """That for Python is run in test_page. Those for Stata and SAS are not run: these programs are not free."""
+    html = (public / "index.html").read_text(encoding="utf-8")
+    code = re.search(r"<h3>R</h3>\s*<pre[^>]*><code>(.*?)</code>", html, re.DOTALL)
+    assert code is not None
+    program = shutil.which("Rscript")
+    assert program is not None, NEEDED
+    script = "options(digits = 17)\n" + unescape(code[1])
+    done = subprocess.run(
+        [program, "--vanilla", "-e", script], cwd=public, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    table = pd.read_parquet(public / "tables" / "counts.parquet").query("estimator == 'records' and statistic == 'mean'")
+    of = table.query("sex == 'Total'").set_index("field")["estimate"]
+    first, names, figures = done.stdout.splitlines()
+    assert float(first.split()[1]) == pytest.approx(of["Total"], rel=1e-9)
+    assert [float(each) for each in figures.split()] == pytest.approx([of[name] for name in names.split()], rel=1e-9)
 
 
 def test_measurements_for_stata_are_those_of_the_parquet_file(public: Path) -> None:

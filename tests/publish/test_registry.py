@@ -12,6 +12,7 @@ import yaml
 from small_release import JOB, survey
 
 import dpdist
+from dpdist.core.errors import JobError
 from dpdist.job.loading import parse_job
 from dpdist.publish.writers.registry import entry
 
@@ -136,3 +137,16 @@ def test_without_a_registry_there_is_no_entry(tmp_path: Path) -> None:
     survey().to_parquet(tmp_path / "survey.parquet")
     public = Path(dpdist.run(parse_job(JOB), tmp_path / "ws", input=tmp_path / "survey.parquet"))
     assert not (public / "registry.yaml").exists()
+
+
+def test_how_choices_were_made_is_said_once_and_an_entry_without_it_is_refused(public: Path) -> None:
+    tuning, choices = "    tuning: the budget was set by the board, on no data\n", "  choices: on the survey of 2020\n"
+    job = parse_job(JOB + REGISTRY.replace(tuning, "").replace("  registry:", f"{choices}  registry:"))
+    said = json.loads((public / "statement.json").read_text(encoding="utf-8"))
+    assert said["choices"] == "the budget was set by the board, on no data"
+    assert job.presentation.registry is not None
+    made = entry(job, job.presentation.registry, said)
+    own = made["deployment"]["implementation"]["preprocessing_and_hyperparameter_tuning"]
+    assert own == "on the survey of 2020"
+    with pytest.raises(JobError, match=r"add presentation\.choices"):
+        parse_job(JOB + REGISTRY.replace(tuning, ""))

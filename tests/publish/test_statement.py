@@ -128,7 +128,7 @@ def test_a_statement_says_in_words_what_is_protected_and_what_is_not(mechanism: 
         assert said["protected"] == []
         assert {*parts, "field"} <= {*said["not_protected"]}
         assert "adjacency_in_words" not in said
-        assert "nothing is promised" in said["guarantee_in_words"]
+        assert "Nothing is promised" in said["guarantee_in_words"]
         return
     secret = adjacency in SECRET
     assert said["protected"][: len(parts)] == parts
@@ -148,12 +148,12 @@ def test_a_statement_says_what_its_class_claims(mechanism: str, adjacency: str) 
     said = statement_of(job(mechanism, adjacency))
     words, screen = said["guarantee_in_words"], headline(said)
     if said["guarantee"] == "asymptotic":
-        assert words.startswith("not a differential-privacy guarantee for every file")
+        assert words.startswith("This is not a differential-privacy guarantee for every file")
         assert "not a differential-privacy guarantee" in screen["guarantee"]
         assert "ε" not in screen["guarantee"]
         assert "exchange" not in screen
     elif said["guarantee"] != "none":
-        assert "for every file of the domain" in words
+        assert words.startswith("For every file of the domain")
         assert "e^ε = 2.719" in words
         assert "2.719" in screen["in words"]
         assert ("exact draws only" in words) == (said["guarantee"] == "strict for exact draws")
@@ -168,7 +168,7 @@ def test_a_statement_says_what_its_class_claims(mechanism: str, adjacency: str) 
 def test_under_secret_sizes_nothing_is_said_to_be_public_that_is_not(adjacency: str) -> None:
     """Control: under zero_out all of it is said."""
     texts = {each: json.dumps(statement_of(job("reference_tables", each))) for each in (adjacency, "zero_out")}
-    for phrase in ("the number of sample records in each combination are public", "presence in the sample"):
+    for phrase in ("the number of sample records in each combination", "presence in the sample"):
         assert phrase not in texts[adjacency]
         assert phrase in texts["zero_out"]
     assert "membership is public" not in texts[adjacency]

@@ -15,7 +15,7 @@ from dpdist.cli.main import app
 from dpdist.core.errors import JobError
 from dpdist.evaluation.opening import open_evaluation
 from dpdist.job import Job
-from dpdist.job.loading import parse_job
+from dpdist.job.loading import load_job, parse_job
 from dpdist.runtime.expected_noise import epsilon_for, expected_noise
 
 JOB = """
@@ -34,6 +34,7 @@ tables: [{name: incomes, by: [region], statistics: [count, {mean: income}]}]
 runtime: {executor: serial}
 """
 REFERRING = ("laplace_strict}", "reference_tables}\nreference: {path: earlier.parquet}")
+OF_STATED_EPSILON = 'reference: {histogram: {epsilon: "0.3"}}\n'
 COUNTS = {"north": 2000, "south": 500, "tiny": 4}
 
 
@@ -73,7 +74,10 @@ def validated(job: str) -> str:
 
 def test_validate_says_in_a_line_how_many_cells_noise_drowns(job: Job) -> None:
     """Control: at an ε that drowns none it says nothing."""
-    assert "caution: at ε = 0.0001 noise would drown at least 4 of 4 cells" in validated(JOB.replace('"1"', '"0.0001"'))
+    drowned = validated(JOB.replace('"1"', '"0.0001"'))
+    assert drowned.startswith("The job is valid, but noise would drown every cell: at least 1,122 direct")
+    assert "caution: at ε = 0.0001 noise would drown at least 4 of 4 cells" in drowned
+    assert validated(JOB).startswith("The job is valid: 2,504 records")
     assert "at ε = 1 noise would drown at least 1 of 4 cells" in validated(JOB)
     assert "drown" not in validated(JOB.replace('"1"', '"8"'))
 
@@ -111,13 +115,34 @@ def test_a_release_errs_about_as_much_as_its_plan_tells(job: Job, tmp_path: Path
 def test_the_epsilon_for_an_error_brings_the_median_cell_there(job: Job) -> None:
     """At most the wanted error; at a tenth less ε it would be more."""
     for wanted in (0.5, 0.05):
-        epsilon = epsilon_for(plan(job), wanted)
+        epsilon = epsilon_for(plan(job), wanted).epsilon
         now, less = (
             expected_noise(plan(parse_job(JOB.replace('"1"', f'"{e}"')))) for e in (float(epsilon), 0.9 * float(epsilon))
         )
         assert now is not None
         assert less is not None
         assert now.median <= wanted < less.median
+
+
+def test_the_epsilon_for_every_cell_leaves_none_drowned(job: Job) -> None:
+    """As the caution names it; control: at a tenth less one is drowned."""
+    enough = epsilon_for(plan(job), 1.0, every=True).epsilon
+    assert f"at ε = {float(enough):g} none" in validated(JOB)
+    for epsilon, drowned in ((float(enough), 0), (0.9 * float(enough), 1)):
+        found = expected_noise(plan(parse_job(JOB.replace('"1"', f'"{epsilon}"'))))
+        assert found is not None
+        assert found.drowned == drowned
+
+
+def test_a_plan_says_that_noise_is_not_the_whole_error_and_how_many_sums_a_margin_has(job: Job) -> None:
+    Path("job.yaml").write_text(JOB, encoding="utf-8")
+    found = CliRunner().invoke(app, ["plan", "job.yaml"])
+    words = " ".join(found.output.split())
+    assert "this is noise alone" in words
+    assert "they do not compare with those of another mechanism" in words
+    assert "Total (2,504 records in 3 noisy sums)" in words
+    assert "a set)" not in words
+    assert "log-likelihood" not in words
 
 
 def test_plan_prints_cells_and_epsilon(job: Job) -> None:
@@ -128,8 +153,35 @@ def test_plan_prints_cells_and_epsilon(job: Job) -> None:
     assert re.search(r"tiny \(4 records\): 1.4", found.output)
     found = CliRunner().invoke(app, ["plan", "job.yaml", "--for-error", ".5"])
     assert re.search(r"at ε = 0\.\d+ the median cell's noise is 0.5", found.output), found.output
+    assert re.search(r"at ε = \d\.\d no cell's noise is more", found.output), found.output
     found = CliRunner().invoke(app, ["plan", "job.yaml", "--for-error", "-1"])
     assert (found.exit_code, "a number above 0" in found.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "",
+        OF_STATED_EPSILON,
+        OF_STATED_EPSILON + 'accept: {epsilon: "0.1", gates: [{measure: median, of: count, limit: 0.2}]}\n',
+    ],
+)
+def test_the_printed_settings_bring_a_job_with_histograms_there(job: Job, said: str) -> None:
+    """Histograms of a stated ε keep their part of what gates leave, so they are set as well."""
+    Path("job.yaml").write_text(JOB.replace("laplace_strict", "reference_tables") + said, encoding="utf-8")
+    found = CliRunner().invoke(app, ["plan", "job.yaml", "--for-error", "0.05"])
+    assert found.exit_code == 0, found.output
+    settings = re.findall(r"--set (\S+)", found.output)[:2]
+    assert [setting.split("=")[0] for setting in settings] == ["budget.epsilon", "reference.histogram.epsilon"]
+    noise = expected_noise(plan(load_job("job.yaml", settings)))
+    assert noise is not None
+    assert 0.045 < noise.median <= 0.05
+    before = load_job("job.yaml")
+    assert before.reference is not None
+    assert before.reference.paid is not None
+    control = expected_noise(plan(load_job("job.yaml", settings[:1])))
+    assert control is not None
+    assert (control.median < 0.045) == bool(said), "an ε of histograms that stays leaves more to the table than is asked"
 
 
 def test_secret_sizes_are_not_told_by_noise(job: Job) -> None:

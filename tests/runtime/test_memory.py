@@ -16,11 +16,13 @@ from dpdist.core.keys import Key
 from dpdist.core.progress import silent
 from dpdist.job import Runtime
 from dpdist.planning import make_plan
-from dpdist.runtime.executors import Dask, executor
+from dpdist.runtime.dask_executor import Dask
+from dpdist.runtime.executors import executor
 from dpdist.runtime.fit_address import open_fit
 from dpdist.runtime.intake import store_records
 from dpdist.runtime.strata import create_stores, protect_all
 from dpdist.storage.identity import Identity
+from dpdist.storage.ownership import owned
 from dpdist.storage.workspace import Workspace
 
 JOB = """
@@ -64,7 +66,7 @@ def measured_and_projected(
     job = dpdist.parse_job(JOB.format(population=3 * n, **said))
     plan, space = make_plan(job, None, silent), Workspace(folder)
     identity = Identity(job.identity, plan.source.fingerprint())
-    with space.owned(identity, None), executor(Runtime(executor="dask", workers=1)) as workers:
+    with owned(space, identity, None), executor(Runtime(executor="dask", workers=1)) as workers:
         assert isinstance(workers, Dask)
         store_records(space, plan, identity, silent)
         fit = open_fit(space, Key.from_hex(space.key.read_text()), "strata")
@@ -75,12 +77,14 @@ def measured_and_projected(
 
 
 @pytest.mark.parametrize("case", [*GRID, *(pytest.param(*[case], marks=pytest.mark.slow) for case in LARGE)], ids=str)
+@pytest.mark.long
 def test_a_task_never_needs_more_than_projected_nor_less_than_half(case: tuple[int, str, int, str], tmp_path: Path) -> None:
     measured, projected = measured_and_projected(tmp_path, *case)
     print(f"n, p, S, tensors {case}: measured {measured / 2**20:.0f} MiB, projected {projected / 2**20:.0f} MiB")
     assert measured <= projected <= 2 * measured
 
 
+@pytest.mark.long
 def test_nor_does_a_task_under_stan(tmp_path: Path, stan_cache: Path) -> None:
     measured, projected = measured_and_projected(tmp_path, 3000, "[sex]", 500, "always", "stan")
     print(f"under Stan: measured {measured / 2**20:.0f} MiB, projected {projected / 2**20:.0f} MiB")

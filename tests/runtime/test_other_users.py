@@ -13,7 +13,8 @@ import pytest
 from distributed import Client, LocalCluster
 
 from dpdist.job import Runtime
-from dpdist.runtime.executors import Dask, executor
+from dpdist.runtime.dask_executor import Dask
+from dpdist.runtime.executors import executor
 
 pytestmark = pytest.mark.other_users
 INTRUDER = Path(__file__).with_name("intruder.py")
@@ -39,6 +40,7 @@ def intruder(file: Path, address: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_no_port_of_a_local_cluster_serves_another_user(guarded_file: Path) -> None:
     with executor(Runtime(executor="dask", workers=1)) as workers:
         assert isinstance(workers, Dask)
@@ -70,6 +72,7 @@ def test_the_key_of_a_local_cluster_is_in_no_file_environment_or_command_line(
     assert not any("PRIVATE KEY" in text for text in told)
 
 
+@pytest.mark.long
 def test_control_a_plain_cluster_gives_another_user_the_custodians_files(guarded_file: Path) -> None:
     with LocalCluster(1, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster, Client(cluster) as client:
         found = intruder(guarded_file, client.scheduler.address)

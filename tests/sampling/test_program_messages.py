@@ -9,7 +9,8 @@ import pytest
 
 from dpdist.core.errors import JobError, ProgramError
 from dpdist.job.loading import find_job, load_job
-from dpdist.sampling.toolchain import check_program, without_source
+from dpdist.sampling.building import without_source
+from dpdist.sampling.toolchain import check_program
 
 SECRETS = "alpha,secret-1\nbeta,secret-2\ngamma,secret-3\n"
 JOB = "doctorates_pooling"

@@ -15,7 +15,7 @@ import pytest
 from filelock import FileLock
 
 from dpdist.core.errors import ProgramError, ToolchainError
-from dpdist.sampling import cache, toolchain
+from dpdist.sampling import building, cache, embedded, toolchain
 from dpdist.sampling.cache import kept
 from dpdist.sampling.programs import find_program
 from dpdist.sampling.toolchain import executable, find_toolchain
@@ -35,9 +35,9 @@ def compiler(program, tmp_path, monkeypatch):
     script.chmod(0o755)
     monkeypatch.setenv("CXX", str(script))
     monkeypatch.setenv("DPDIST_CACHE", str(tmp_path / "cache"))
-    toolchain._first_line.cache_clear()
+    building.first_line.cache_clear()
     yield lambda: sum("-x c++" in line for line in log.read_text().splitlines())
-    toolchain._first_line.cache_clear()
+    building.first_line.cache_clear()
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_another_compiler_is_noticed(compiler, source, tmp_path):
     executable(source, "embedded")
     script = tmp_path / "cxx"
     script.write_text(script.read_text().replace("recording 1", "recording 2"))
-    toolchain._first_line.cache_clear()
+    building.first_line.cache_clear()
     executable(source, "embedded")
     assert compiler() == 2
 
@@ -234,7 +234,7 @@ def test_the_last_compiler_is_the_one_that_is_recorded(compiler, source, taken_a
     executable(source, "embedded")
     script = tmp_path / "cxx"
     script.write_text(script.read_text().replace("recording 1", "recording 2"))
-    toolchain._first_line.cache_clear()
+    building.first_line.cache_clear()
     second = executable(source, "embedded")
     taken_away()
     assert executable(source, "embedded") == second
@@ -246,8 +246,8 @@ def test_the_last_compiler_is_the_one_that_is_recorded(compiler, source, taken_a
 )
 def test_no_httpstan(monkeypatch, system, machine, remedy):
     monkeypatch.setattr(util, "find_spec", lambda name: None)
-    monkeypatch.setattr(toolchain.platform, "system", lambda: system)
-    monkeypatch.setattr(toolchain.platform, "machine", lambda: machine)
+    monkeypatch.setattr(embedded.platform, "system", lambda: system)
+    monkeypatch.setattr(embedded.platform, "machine", lambda: machine)
     with pytest.raises(ToolchainError, match=remedy):
         find_toolchain("embedded")
 

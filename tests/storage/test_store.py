@@ -19,6 +19,7 @@ from dpdist.core.keys import Key
 from dpdist.storage.bucket import Bucket
 from dpdist.storage.identity import Identity
 from dpdist.storage.noise_once import drawn_once
+from dpdist.storage.ownership import owned
 from dpdist.storage.workspace import Workspace
 
 View = Callable[[], Workspace]
@@ -232,13 +233,13 @@ def test_two_jobs_never_share_a_key(in_bucket: View, monkeypatch: pytest.MonkeyP
 
     def silent_then(path: Path) -> bool:
         if path == one.identity and not keys:
-            with other.owned(Identity({"epsilon": "1"}, "other"), None) as key:
+            with owned(other, Identity({"epsilon": "1"}, "other"), None) as key:
                 keys.append(key)
         return put(path)
 
     monkeypatch.setattr(one.store, "put_if_absent", silent_then)
     monkeypatch.setattr(other.store, "alone", lambda lock: nullcontext())
-    with pytest.raises(WorkspaceError, match="belongs to another job"), one.owned(Identity({"epsilon": "2"}, "own"), None):
+    with pytest.raises(WorkspaceError, match="belongs to another job"), owned(one, Identity({"epsilon": "2"}, "own"), None):
         pass
     assert len(keys) == 1
 

@@ -23,6 +23,8 @@ from dpdist.studies.kinds.tables_settings import TablesStudy
 from dpdist.studies.ratios import ratios
 from dpdist.studies.run import run
 
+pytestmark = pytest.mark.long
+
 METHODS_7 = {
     ("fbs", "3.6"): (1.46, 0.52),
     ("fbs", "10.8"): (1.16, 0.85),

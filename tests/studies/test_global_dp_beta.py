@@ -16,6 +16,8 @@ from dpdist.studies.file import load_study
 from dpdist.studies.kinds import simulation
 from dpdist.studies.run import run
 
+pytestmark = pytest.mark.long
+
 COUNTS = {
     ("weighted_e", 5): (23, 49),
     ("weighted_e", 4): (186, 103),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -18,7 +19,18 @@ from dpdist.studies.rehearsal import recommended, rehearse, small
 from dpdist.studies.rehearsal_candidates import Candidate, candidates
 from dpdist.studies.rehearsal_halves import halved, public_reference, public_source
 from dpdist.studies.rehearsal_page import page
-from dpdist.studies.rehearsal_trials import COLUMNS, RULE, Rehearsal, Trial, cells_of, confirmed
+from dpdist.studies.rehearsal_trials import (
+    COLUMNS,
+    DRAWS,
+    RULE,
+    Rehearsal,
+    Trial,
+    cells_of,
+    confirmed,
+    in_order,
+    repeated,
+    tied,
+)
 
 JOB = """
 dataset: people
@@ -77,7 +89,8 @@ def test_rehearsal_csv_has_every_cell_of_every_mechanism(rehearsed: tuple[Path, 
     folder, made = rehearsed
     rows = pd.read_csv(folder / "out" / "rehearsal.csv")
     assert tuple(rows.columns) == COLUMNS
-    assert len(rows) == 2 * 4 * len(made.trials)
+    assert len(rows) == 2 * 4 * sum(each.draws for each in made.trials)
+    assert made.best.draws == DRAWS
     assert set(rows["cell"]) == {"north", "south", "east", "Total"}
     assert set(rows["statistic"]) == {"count", "mean of income"}
     assert rows["covered"].isin([True, False]).all()
@@ -158,7 +171,7 @@ def test_the_page_states_the_rule_and_what_was_not_run(rehearsed: tuple[Path, Re
 
 def made_up(label: str, strict: bool, error: float, covered: float) -> Trial:
     """A trial with this error and this coverage in every cell."""
-    cells = pd.DataFrame({"table": "t", "statistic": "count", "cell": list("abcdefghij"), "bias": error})
+    cells = pd.DataFrame({"table": "t", "statistic": "count", "cell": list("abcdefghij"), "bias": error, "draw": 0})
     held = (np.arange(10) < 10 * covered).astype(float)
     return Trial(Candidate(label, {}, "", strict, {}, ()), cells.assign(error_in_direct_se=error, covered=held), 0, 1.0)
 
@@ -180,6 +193,65 @@ def test_the_order_is_that_of_the_rule() -> None:
         "strict, uncovered",
         "strict, far",
     ]
+
+
+def on_reference(trial: Trial, changes: int) -> Trial:
+    """The same of a job with a public reference, and so many changes."""
+    recommended = {"reference": {"path": "earlier.parquet"}}
+    changed = tuple(map(str, range(changes)))
+    return replace(trial, candidate=trial.candidate._replace(recommended=recommended, changed=changed))
+
+
+def first_of(found: list[Trial]) -> str:
+    return in_order(found, lambda each: each.good)[0].candidate.label
+
+
+def test_largest_error_bias_and_coverage_weigh_as_the_median_does() -> None:
+    """A smaller median is not enough, beside one cell that is far off, beside a bias, or beside intervals that miss."""
+    sound = made_up("sound", True, 0.45, 0.9)
+    lucky = made_up("lucky", True, 0.4, 0.9)
+    far = Trial(lucky.candidate, lucky.cells.assign(error_in_direct_se=[0.3] * 9 + [11.2], bias=0.0), 0, 1.0)
+    biased = Trial(lucky.candidate, lucky.cells.assign(bias=-0.83), 0, 1.0)
+    missed = Trial(lucky.candidate, lucky.cells.assign(covered=[0.0] * 4 + [1.0] * 6), 0, 1.0)
+    assert first_of([sound, lucky]) == "lucky"
+    for worse in (far, biased, missed):
+        assert worse.error <= 0.4
+        assert not worse.good
+        assert first_of([worse, sound]) == "sound"
+
+
+def test_scores_that_tie_within_their_error_prefer_the_reference_and_then_the_simpler_job() -> None:
+    """.94 against 1.04 in one draw each; control: without a tie the smaller score comes first."""
+    given = on_reference(made_up("reference", True, 0.26, 1.0), 1)
+    other = made_up("histograms", True, 0.24, 1.0)
+    assert other.score < given.score
+    assert first_of([other, given]) == "reference"
+    assert first_of([other, on_reference(made_up("reference", True, 0.4, 1.0), 1)]) == "histograms"
+    simple = on_reference(made_up("simple", True, 0.255, 1.0), 0)
+    assert first_of([other, given, simple]) == "simple"
+
+
+def test_draws_of_the_noise_are_averaged_and_tell_how_far_a_score_is_chance() -> None:
+    one, two = made_up("a", True, 0.2, 1.0), made_up("a", True, 0.4, 1.0)
+    both = repeated(one, [two])
+    assert both.draws == 2
+    assert both.score == pytest.approx((one.score + two.score) / 2)
+    assert both.score_error == pytest.approx(np.std([one.score, two.score], ddof=1) / np.sqrt(2))
+    rival = on_reference(repeated(made_up("b", True, 0.3, 1.0), [made_up("b", True, 0.5, 1.0)]), 0)
+    assert rival.score > 1.2 * both.score
+    assert tied(rival, both)
+    assert not tied(on_reference(made_up("b", True, 0.4, 1.0), 0), made_up("a", True, 0.3, 1.0)), "one draw has no error"
+
+
+def test_what_is_not_good_enough_is_not_called_recommended(rehearsed: tuple[Path, Rehearsal]) -> None:
+    """On page and job. Control: a good one is."""
+    folder, made = rehearsed
+    bad = made._replace(findings=made.findings._replace(good=False))
+    good = made._replace(findings=made.findings._replace(good=True))
+    for text in (page(bad), recommended(bad, folder / "out")):
+        assert "None is good enough; the least bad is: " in text
+        assert "Recommended: " not in text
+    assert all("Recommended: " in text for text in (page(good), recommended(good, folder / "out")))
 
 
 def test_a_mechanism_is_as_good_as_its_worst_statistic() -> None:

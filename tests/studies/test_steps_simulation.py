@@ -11,7 +11,9 @@ import yaml
 from scipy.stats import t
 
 from dpdist.core.records import Floats
-from dpdist.evaluation.cross_utility import specks, total_variation
+from dpdist.evaluation.microdata.coded import Coded
+from dpdist.evaluation.microdata.marginals import total_variation
+from dpdist.evaluation.microdata.propensity import propensity
 from dpdist.job.loading import find_job
 from dpdist.studies.file import load_study, parse_study
 from dpdist.studies.kinds.partitions import PartitionsKind
@@ -55,12 +57,18 @@ def test_steps_has_its_first_layer_better_than_flat_counts() -> None:
     assert above_flat("steps", "all_cells")[0] > 0
 
 
-def test_total_variation_is_half_the_distance_of_shares() -> None:
-    one, other = np.array([[30.0, 10.0], [10.0, 0.0]]), np.array([[10.0, 10.0], [10.0, 20.0]])
-    assert total_variation(one, other, 2) == pytest.approx(0.4)
-    assert total_variation(one, other, 1) == pytest.approx(0.4)
-    assert total_variation(one, other, 1, among=[0]) == pytest.approx(abs(40 / 50 - 20 / 50))
-    assert total_variation(one, 7.0 * one, 2) == 0.0
+def test_total_variation_of_counts_is_half_the_distance_of_shares() -> None:
+    one, other = (
+        Coded.of_counts(np.array(counts)) for counts in ([[30.0, 10.0], [10.0, 0.0]], [[10.0, 10.0], [10.0, 20.0]])
+    )
+    assert total_variation(one, other, 2) == pytest.approx([0.4])
+    assert total_variation(one, other, 1) == pytest.approx([0.4, 0.4])
+    assert total_variation(one.about((0,)), other.about((0,)), 1) == pytest.approx([abs(40 / 50 - 20 / 50)])
+    assert total_variation(one, one._replace(weight=7.0 * one.weight), 2) == [0.0]
+
+
+def specks(one: Floats, other: Floats, ways: int = 1) -> float:
+    return propensity(Coded.of_counts(one), Coded.of_counts(other), pairs=ways == 2).specks
 
 
 def test_propensity_scores_tell_files_apart_by_as_much_as_they_differ() -> None:

@@ -19,6 +19,8 @@ from dpdist.studies.kinds.strict_tables_settings import StrictTablesStudy
 from dpdist.studies.ratios import ratios
 from dpdist.studies.run import run
 
+pytestmark = pytest.mark.long
+
 LIMITS = {"n1000_3": 1.5, "n10355_3": 1.15}
 
 

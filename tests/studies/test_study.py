@@ -119,6 +119,7 @@ def test_measures_are_those_of_the_records_that_were_simulated_and_synthesized(d
 
 
 @pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.long
 def test_results_are_the_same_on_any_number_of_workers(done, tmp_path, workers):
     runtime = study().runtime.model_copy(update={"executor": "dask", "workers": workers})
     found = run(study(runtime=runtime), tmp_path / "out")

@@ -112,7 +112,7 @@ def test_errors_of_counts_are_told_in_both_scales(folder: Path) -> None:
         own = {measure: value for (*at, measure), value in found.items() if at == [case, "reference_tables"]}
         median, largest = (own[f"count_given_{size}"] / own[f"count_{size}"] for size in ("median", "max"))
         assert largest > 1.1
-        assert median > 1.1 if case == "chain" else abs(median - 1.0) < 0.01, "of halves the total is the median cell"
+        assert median > 0.99, "the total, whose size is given, is near the median cell"
         assert "mean_given_median" not in own, "means hardly differ"
     assert found["chain", "reference_tables", "count_last_given_median"] > 0
 

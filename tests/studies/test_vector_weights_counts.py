@@ -14,6 +14,8 @@ import pytest
 from dpdist.studies.file import load_study
 from dpdist.studies.run import run
 
+pytestmark = pytest.mark.long
+
 BOUNDS = {
     ("poisson", "unweighted"): (9.5, 1.3),
     ("poisson", "LW"): (3.64, 0.25),

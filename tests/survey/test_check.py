@@ -106,7 +106,7 @@ def test_one_text_is_not_another_that_looks_like_it() -> None:
     values = ["F", " f", "f "]
     _, findings = checked(make_job(), batch(sex=values))
     assert told(findings) == [
-        ("sex", "levels but for spaces before or after them", 2, ("row 2", "row 3"), tuple(values[1:])),
+        ("sex", "levels but for spaces before or after them", 2, ("row 2", "row 3"), ("' f'", "'f '")),
         ("sex", "values that are not declared levels", 1, ("row 1",), ("F",)),
     ]
 
@@ -374,3 +374,18 @@ def test_a_coded_column_of_numbers_is_refused_by_its_type() -> None:
     job = coded()
     (problem,) = check_schema(job, batch().schema, False)
     assert (problem.where, problem.allowed) == ("salary", "text, as its codes say")
+
+
+@pytest.mark.parametrize(
+    ("declared", "value"),
+    [("New York", "New\u00a0York"), ("New\u00a0York", "New York"), ("New York", "New  York"), ("New  York", "New York")],
+)
+def test_levels_that_differ_by_spaces_show_the_difference(declared: str, value: str) -> None:
+    """As Python writes them, so that a no-break space is seen; of the file only to who asks. Control: another word."""
+    _, findings = checked(make_job({"levels": [declared, "Reno"]}), batch(sex=[value, "Reno", "Newyork"]))
+    (spaced, other) = told(findings)
+    assert spaced[1:4] == ("levels but for no-break spaces, or for several spaces in a row", 1, ("row 1",))
+    assert spaced[4] == (repr(value),)
+    assert other[1] == "values that are not declared levels"
+    (problem, _) = findings.problems.values()
+    assert problem.allowed == f"as the job writes them: {declared!r}, 'Reno'", "of declared levels, and not of those met"

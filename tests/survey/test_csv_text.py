@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from dpdist.core.errors import DataError, Problem
-from dpdist.job import Job, Reference
+from dpdist.job import Job
 from dpdist.job.data import Input
 from dpdist.job.loading import parse_job
+from dpdist.job.reference import FileReference
+from dpdist.survey.census import take_census
 from dpdist.survey.csv_text import Written, lines_of
-from dpdist.survey.prepare import take_census
+from dpdist.survey.reference_file import open_reference
 from dpdist.survey.source import open_source
 
 TEXT = """
@@ -73,7 +75,7 @@ def test_another_encoding_is_named_with_the_line_that_reads_the_file(
     assert found.places[0].startswith("line ")
     said = parse_job(TEXT.replace("Brest]", "Brest, Brest \u2013]") + f"input: {{path: {path}, encoding: {encoding}}}")
     assert take_census(said, open_source(said)).frame.count.sum() == 2
-    reference = Reference(path=str(path), encoding=encoding)
+    reference = FileReference(path=str(path), encoding=encoding)
     assert take_census(said, open_source(job, path, reference)).frame.count.sum() == 2
 
 
@@ -153,3 +155,70 @@ def test_a_record_is_named_by_its_line_in_csv(job: Job, tmp_path: Path) -> None:
 def test_a_weight_that_no_population_has_is_refused(weight: str, job: Job, tmp_path: Path) -> None:
     found = problem(job, written(tmp_path, (HEADER + ROWS.replace(",3\n", f",{weight}\n")).encode()))
     assert (found.where, found.allowed, found.places) == ("weight", "weights from 1e-15 to 1e+15", ("line 3",))
+
+
+ACCENTED = """
+dataset: tiny
+period: "2"
+columns:
+  âge: {levels: [jeune, âgé]}
+  salary: {bounds: [0, 1000], outside: clip}
+survey: {weight: weight}
+outcome: salary
+mechanism: {name: reference_tables}
+budget: {epsilon: "1", adjacency: substitution}
+reference: {path: reference.csv}
+tables: [{name: t, by: [âge], statistics: [count]}]
+"""
+OLD = "âge,salary,weight\n" + "jeune,1.5,2\nâgé,2.5,3\n" * 3
+
+
+def refused(job: Job, path: Path) -> Problem:
+    with pytest.raises(DataError) as error:
+        take_census(job, open_source(job, path))
+    return error.value.problems[0]
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+@pytest.mark.parametrize("through", ["census", "columns"])
+def test_a_header_in_another_encoding_is_refused_as_a_record_is(encoding: str, through: str, tmp_path: Path) -> None:
+    """With the line and the encoding to write. Control: with that encoding the file is read."""
+    path, own = written(tmp_path, OLD.encode(encoding)), parse_job(ACCENTED)
+    with pytest.raises(DataError) as error:
+        take_census(own, open_source(own, path)) if through == "census" else open_source(own, path).columns
+    (found,) = error.value.problems
+    assert (found.found, found.allowed, found.places) == ("bytes that are not UTF-8", "text in UTF-8", ("line 1",))
+    assert f"{{path: survey.csv, encoding: {encoding}}}" in found.remedy
+    assert take_census(own, open_source(own, path, Input(encoding=encoding))).frame.count.sum() == 6
+
+
+def test_a_reference_whose_header_is_in_another_encoding_is_refused_by_its_name(tmp_path: Path) -> None:
+    own = parse_job(ACCENTED, folder=tmp_path)
+    written(tmp_path, OLD.replace("1.5", "1.7").encode("latin-1"), "reference.csv")
+    source = open_source(own, written(tmp_path, OLD.encode()))
+    with pytest.raises(DataError, match="bytes that are not UTF-8") as error:
+        open_reference(own, source, take_census(own, source).frame)
+    assert error.value.source.endswith("reference.csv")
+    assert "encoding: latin-1" in error.value.problems[0].remedy
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252"])
+def test_a_file_in_utf8_that_is_declared_otherwise_is_recognised_by_its_columns(encoding: str, tmp_path: Path) -> None:
+    """Their names are there, as UTF-8 looks in that encoding; and by its levels, where only these have accents."""
+    path, own = written(tmp_path, OLD.encode()), parse_job(ACCENTED).model_copy(update={"input": Input(encoding=encoding)})
+    found = refused(own, path)
+    assert (found.where, found.allowed) == ("âge", "text in UTF-8")
+    assert "write encoding: utf-8 beside its path" in found.remedy
+    plain = parse_job(ACCENTED.replace("âge", "age")).model_copy(update={"input": Input(encoding=encoding)})
+    by_level = refused(plain, written(tmp_path, OLD.replace("âge", "age").encode()))
+    assert (by_level.where, by_level.allowed, by_level.count) == ("age", "text in UTF-8", 3)
+    assert "write encoding: utf-8" in by_level.remedy
+
+
+@pytest.mark.parametrize("name", ["Weight", "weigth", "wieght"])
+def test_a_missing_column_is_answered_with_one_like_it(name: str, tmp_path: Path) -> None:
+    """Control: of a name like none, no other is proposed."""
+    own, path = parse_job(ACCENTED.replace("weight: weight", f"weight: {name}")), written(tmp_path, OLD.encode())
+    assert refused(own, path).remedy == "did you mean 'weight'?"
+    far = parse_job(ACCENTED.replace("weight: weight", "weight: stratum_size"))
+    assert refused(far, path).remedy == "correct the name in the job or the file"

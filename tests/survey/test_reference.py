@@ -11,7 +11,7 @@ import pytest
 
 from dpdist.core.errors import DataError
 from dpdist.job import Job
-from dpdist.survey.prepare import take_census
+from dpdist.survey.census import take_census
 from dpdist.survey.reference_file import open_reference, place_reference
 from dpdist.survey.same_file import hashed
 from dpdist.survey.source import ParquetSource
@@ -79,7 +79,7 @@ def test_records_stand_under_rows_of_the_current_frame_with_their_stratum_and_pr
 
 
 @pytest.mark.parametrize(
-    ("rows", "missing"), [("a f x, b f x, b m y", "field = a, sex = m"), ("a f x, a m x", "field = b")]
+    ("rows", "missing"), [("a f x, b f x, b m y", "field = a and sex = m"), ("a f x, a m x", "field = b")]
 )
 def test_a_combination_that_the_reference_lacks_is_named(rows: str, missing: str, tmp_path: Path) -> None:
     now, before = source(tmp_path / "now.parquet", table(NOW)), source(tmp_path / "before.parquet", table(rows, 101.0))

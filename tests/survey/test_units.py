@@ -20,8 +20,8 @@ from dpdist.job.loading import parse_job
 from dpdist.ledger.charging import charge_of
 from dpdist.mechanisms.laplace_cells.release import CellSums
 from dpdist.mechanisms.registry import mechanism_of
+from dpdist.survey.batches import checked_batches
 from dpdist.survey.findings import Findings
-from dpdist.survey.prepare import checked_batches
 from dpdist.survey.source import open_source
 
 JOB = """
@@ -111,9 +111,9 @@ def test_the_statement_the_noise_and_the_ledger_are_of_the_household(tmp_path: P
     opened = dpdist.run(job(UNIT), tmp_path / "ws", survey(tmp_path))
     said = json.loads((tmp_path / "ws" / "public" / "statement.json").read_text())
     assert (said["privacy_unit"], said["epsilon"], said["delta"]) == ("household", "1", "0")
-    assert "all records with one value of that column, of which at most 5 count" in said["privacy_unit_in_words"]
+    assert "of all records with one value of that column. At most 5 of them count." in said["privacy_unit_in_words"]
     assert "the records of one household only, at most 5" in said["adjacency_in_words"]
-    assert "household: not missing, and at most 5 records of one household" in said["domain"]
+    assert "household: not missing, one spelling of every name, and at most 5 records of one household" in said["domain"]
     assert "which records are of one household" in said["not_protected"]
     assert any("1/5 of it" in line for line in said["assumptions"])
     assert said["headline"].startswith("cost and weight of all records of a household;")
@@ -132,7 +132,7 @@ def test_the_statement_the_noise_and_the_ledger_are_of_the_household(tmp_path: P
 def test_a_truncated_file_has_its_bias_among_the_cautions(tmp_path: Path) -> None:
     said = dpdist.run(job(TRUNCATED), tmp_path / "ws", survey(tmp_path, 9)).statement
     assert any("first 5 in the file's order count" in caution for caution in said["cautions"])
-    assert "household: not missing" in said["domain"]
+    assert "household: not missing, one spelling of every name" in said["domain"]
 
 
 NOT_STRICT = [
@@ -209,23 +209,81 @@ def test_gates_are_measured_under_the_noise_of_a_household() -> None:
     assert scales[1] == 5 * scales[0] == 5 * Fraction(2 * 2**20) / Fraction(2, 3)
 
 
-SPELLINGS = ["7", "07", " 7", "7 ", "7.0", "\uff17"]
+AMBIGUOUS = [
+    ["7", "07"],
+    ["7", "+7"],
+    ["7", "7.0"],
+    ["7", " 7"],
+    ["7", "\uff17"],
+    ["100000", "1e+05"],
+    ["a7", "A7"],
+    ["a7", "a7 "],
+    ["a  7", "a 7"],
+    ["a7", "a\u200b7"],
+    ["\u00e9", "e\u0301"],
+    ["\ufb01n", "fin"],
+]
+"""Names that may be of one household, or of two: nobody can tell."""
+
+
+def checked(frame: pd.DataFrame, path: Path, beyond: str) -> tuple[int, list[str]]:
+    """Records that are kept, and what was found wrong."""
+    stated, findings = parse_job(JOB + UNIT.replace("most: 5", f"most: 5, beyond: {beyond}")), Findings()
+    if path.suffix == ".csv":
+        frame.to_csv(path, index=False, quoting=1)
+    else:
+        frame.to_parquet(path, row_group_size=2)
+    batches = list(checked_batches(stated, open_source(stated, path), findings))
+    return sum(len(batch.row) for batch in batches), [problem.found for problem in findings.problems.values()]
+
+
+def named(names: object) -> pd.DataFrame:
+    return pd.DataFrame({"household": names, "region": "north", "cost": 5.0, "weight": 2.0})
 
 
 @pytest.mark.parametrize("beyond", ["refuse", "truncate"])
-def test_a_unit_is_one_however_its_name_is_spelled(beyond: str, tmp_path: Path) -> None:
-    stated = parse_job(JOB + UNIT.replace("most: 5", f"most: 5, beyond: {beyond}"))
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize("names", AMBIGUOUS)
+def test_a_file_with_two_spellings_of_what_may_be_one_unit_is_refused(
+    names: list[str], suffix: str, beyond: str, tmp_path: Path
+) -> None:
+    """Taken for two, one household has 2ε; taken for one, a second household decides which records of the first count."""
+    _, found = checked(named([*names[:1] * 4, *names[1:] * 4]), tmp_path / f"homes.{suffix}", beyond)
+    assert found == ["names of units that differ in spelling alone"]
 
-    def kept(names: list[str]) -> tuple[int, int]:
-        path = tmp_path / "homes.csv"
-        rows = {"household": names, "region": "north", "cost": 5.0, "weight": 2.0}
-        pd.DataFrame(rows).to_csv(path, index=False, quoting=1)
-        findings = Findings()
-        batches = list(checked_batches(stated, open_source(stated, path), findings))
-        return sum(len(batch.row) for batch in batches), len(findings.problems)
 
-    assert kept(SPELLINGS) == (5, 1 if beyond == "refuse" else 0)
-    assert kept(["7", "70", "17", "7a", "0", "A7"]) == (6, 0), "control: these are six"
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_control_one_spelling_of_each_unit_is_taken_as_it_stands(suffix: str, tmp_path: Path) -> None:
+    names = ["07", "70", "17", "7a", "0", "b7", " 12", "1 12", "11 2", "\u00e9", "1.5", "9" * 40, "9" * 39 + "8"]
+    assert checked(named(names), tmp_path / f"homes.{suffix}", "refuse") == (len(names), [])
+    kept = checked(named(["07"] * 7 + ["7a"] * 3), tmp_path / f"homes.{suffix}", "truncate")
+    assert kept == (8, [])
+
+
+@pytest.mark.parametrize("beyond", ["refuse", "truncate"])
+def test_a_refused_spelling_names_rows_and_no_value(beyond: str, tmp_path: Path) -> None:
+    path = tmp_path / "homes.csv"
+    named(["8675309", "3", "08675309"]).to_csv(path, index=False, quoting=1)
+    with pytest.raises(DataError) as caught:
+        dpdist.run(job(UNIT.replace("most: 5", f"most: 5, beyond: {beyond}")), tmp_path / "ws", path)
+    assert "household: names of units that differ in spelling alone (line 4)" in str(caught.value)
+    assert "8675309" not in str(caught.value)
+    assert not (tmp_path / "ws").exists()
+
+
+def test_a_numeric_column_names_units_by_whole_numbers(tmp_path: Path) -> None:
+    """1 and 1.0 are one number; with a fraction, or where floating point merges neighbours, a number names nothing."""
+    assert checked(named([1.0] * 7 + [2.0]), tmp_path / "f.parquet", "truncate") == (6, [])
+    assert checked(named([2**53 + 1, 2**53 + 2]), tmp_path / "i.parquet", "refuse") == (2, []), "control: whole numbers"
+    for wrong in (1.5, 2.0**53 + 2, np.inf):
+        kept, found = checked(named([1.0, wrong]), tmp_path / "w.parquet", "refuse")
+        assert (kept, len(found)) == (1, 1)
+        assert "names no unit" in found[0]
+
+
+@pytest.mark.parametrize("name", [" ", "\u200b", "\u3000"])
+def test_a_name_without_a_letter_is_a_missing_one(name: str, tmp_path: Path) -> None:
+    assert checked(named(["7", name]), tmp_path / "homes.parquet", "refuse") == (1, ["missing values"])
 
 
 def test_a_unit_is_not_named_by_a_column_of_the_universe() -> None:

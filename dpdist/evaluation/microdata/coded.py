@@ -17,6 +17,11 @@ class Coded(NamedTuple):
     sizes: tuple[int, ...]
     weight: Floats
 
+    @classmethod
+    def of_counts(cls, counts: Floats) -> Coded:
+        """A file by its counts, one axis a column: every cell is a record whose weight is the count."""
+        return cls(np.indices(counts.shape).reshape(counts.ndim, -1).T, counts.shape, counts.ravel())
+
     @property
     def unweighted(self) -> Coded:
         """The same records, each of weight 1."""

@@ -20,6 +20,8 @@ from dpdist.evaluation.microdata.coded import Coded
 RIDGE = 1e-6
 """Of a stacked file of total weight 1."""
 NEWTON_STEPS, CLOSE = 50, 1e-10
+TIE = 1e-8
+"""Scores no farther apart than this are one: rounding orders equal ones by file."""
 
 
 class Propensity(NamedTuple):
@@ -72,5 +74,5 @@ def _largest(score: Floats, signed: Floats) -> float:
     """Largest distance of two distribution functions of a score, from weights of the one and minus those of the other."""
     order = np.argsort(score, kind="stable")
     ordered, steps = score[order], np.cumsum(signed[order])
-    last = np.append(ordered[1:] > ordered[:-1], True)
+    last = np.append(np.diff(ordered) > TIE, True)
     return float(2.0 * np.abs(steps[last]).max())

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import jinja2
 
-from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import private, write_text
-from dpdist.evaluation.opening import EVALUATED, NO_EVALUATION, evaluations
+from dpdist.evaluation.judged import judged
+from dpdist.evaluation.report.material import Material
 from dpdist.evaluation.report.parts import Section
-from dpdist.evaluation.report.sections import Material, sections
-from dpdist.evaluation.summary import LOOKED, overall
+from dpdist.evaluation.report.sections import sections
+from dpdist.evaluation.report.verdict_section import limits_of_the_job
+from dpdist.evaluation.summary import LOOKED, Overall, overall
 from dpdist.publish.released import read_release
 from dpdist.storage.workspace import Workspace
 
@@ -29,13 +30,9 @@ def write_report(space: Workspace) -> Path:
 
     Raises `WorkspaceError` where the run has no evaluation.
     """
-    names, found = sorted(path.stem for path in (space.newest / "tables").glob("*.parquet")), evaluations(space)
-    if not set(names) <= set(found):
-        raise WorkspaceError(space.place, NO_EVALUATION, EVALUATED)
-    statement = json.loads((space.newest / "statement.json").read_text(encoding="utf-8"))
-    material = Material(space, read_release(space.newest / "released"), {name: found[name] for name in names}, statement)
+    material = material_of(space)
     made = list(sections(material))
-    if "acceptance" not in statement:
+    if "acceptance" not in material.statement:
         made[0].sentences.append(LOOKED)
     html = _rendered(material, made)
     while len(html.encode()) >= HEAVIEST and _lighter(made):
@@ -43,6 +40,13 @@ def write_report(space: Workspace) -> Path:
     with private():
         write_text(space.report, html)
     return space.report
+
+
+def material_of(space: Workspace) -> Material:
+    """What the verdict and the page are made of. Raises `WorkspaceError` where the run has no evaluation."""
+    tables = judged(space)
+    statement = json.loads((space.newest / "statement.json").read_text(encoding="utf-8"))
+    return Material(space, read_release(space.newest / "released"), tables, statement)
 
 
 def _lighter(made: list[Section]) -> bool:
@@ -64,9 +68,17 @@ def _rendered(material: Material, made: list[Section]) -> str:
         marking=MARKING,
         title=job.presentation.title or f"{job.dataset}, {job.period}",
         facts=list(_facts(material)),
-        overall=overall(material.tables),
+        overall=stated(material),
         sections=made,
     )
+
+
+def stated(material: Material) -> Overall:
+    """The verdict on the intervals; where they pass, and a limit of the job failed, that is said instead."""
+    found, failed = overall(material.tables), [row[0] for row in limits_of_the_job(material) if row[-1] == "failed"]
+    if found.fails or not failed:
+        return found
+    return found._replace(head=f"limits of the job failed: {'; '.join(failed)}", fails=True)
 
 
 def _facts(material: Material) -> Iterator[tuple[str, str]]:

@@ -77,6 +77,16 @@ def roles(job: Job) -> Iterator[Contradiction]:
         )
     if psu is not None and psu in (*outcomes, weight):
         yield Contradiction(("survey", "psu"), f"'{psu}' is used as outcome or weight as well", "name another column")
+    yield from _replicates_and_populations(job)
+    for name in job.likelihood.prior.location:
+        if name not in (*outcomes, weight):
+            known = " or ".join(map(str, (*outcomes, weight)))
+            yield Contradiction(("model", "prior", "location", name), f"'{name}' is not modelled", f"name {known}")
+
+
+def _replicates_and_populations(job: Job) -> Iterator[Contradiction]:
+    """Replicate weights stand in place of PSUs and populations; these are columns of their own."""
+    outcomes, weight, psu = job.outcomes, job.survey.weight, job.survey.psu
     replicated = job.survey.replicate_weights
     if replicated is not None and weight is None:
         yield Contradiction(("survey", "replicate_weights"), "replicate weights are of a weight", "name survey.weight")
@@ -98,10 +108,6 @@ def roles(job: Job) -> Iterator[Contradiction]:
         yield Contradiction(
             ("survey", "replicate_weights"), f"'{clash}' is used as outcome, weight or category as well", "rename it"
         )
-    for name in job.likelihood.prior.location:
-        if name not in (*outcomes, weight):
-            known = " or ".join(map(str, (*outcomes, weight)))
-            yield Contradiction(("model", "prior", "location", name), f"'{name}' is not modelled", f"name {known}")
 
 
 def universe(job: Job) -> Iterator[Contradiction]:

@@ -30,7 +30,7 @@ def reference(job: Job) -> Iterator[Contradiction]:
         yield Contradiction(
             ("reference",), f"'{name}' fixes nothing on a reference", f"leave it out, or take {' or '.join(known)}"
         )
-    if said is not None and not any((said.path, said.simulate, said.release, said.histogram)):
+    if said is not None and said.unnamed:
         yield Contradiction(("reference", "path"), "no file is named", "add path, an earlier period's file that is public")
     yield from release_or_histogram(job)
     if said is not None and said.period == job.period:
@@ -44,7 +44,7 @@ def fit(job: Job) -> Iterator[Contradiction]:
     if job.fit == Fit():
         return
     said = job.reference
-    if said is None or (said.path is None and said.simulate is None):
+    if said is None or not said.holds_records:
         found = "a family's fit is measured on the records of a reference, and the job names none"
         yield Contradiction(("fit",), found, "add reference: {path: …}, or leave fit out")
     elif not parametric(job.family):
@@ -55,24 +55,24 @@ def fit(job: Job) -> Iterator[Contradiction]:
 def release_or_histogram(job: Job) -> Iterator[Contradiction]:
     """What an earlier release or the current file's histograms can stand in for, and what they need."""
     said, name = job.reference, job.mechanism.name
-    if said is None or said.path is not None:
+    if said is None or said.holds_records:
         return
-    if not job.mechanism.own_histograms and (said.release, said.histogram) != (None, None):
+    if not job.mechanism.own_histograms:
         yield Contradiction(("reference",), f"'{name}' is fixed on records", "name a public file under reference.path")
-    if said.release is not None and said.period is not None:
+    if said.earlier is not None and said.period is not None:
         yield Contradiction(("reference", "period"), "an earlier release tells its own period", "leave it out")
-    if said.histogram is None:
+    if said.paid is None:
         return
-    if said.histogram.epsilon >= job.budget.epsilon:
+    if said.paid.epsilon >= job.budget.epsilon:
         found = "the histograms take the release's whole budget, which budget.epsilon states"
         yield Contradiction(("reference", "histogram", "epsilon"), found, "spend a part of it, a third as a rule")
     elif 0 < job.epsilon_of_tables / job.most_records < LEAST_BUDGET:
         found = f"the histograms leave less than 1e-6 for the table, and {TOO_LITTLE}"
         yield Contradiction(("reference", "histogram", "epsilon"), found, "give the histograms less, or raise epsilon")
-    elif said.histogram.epsilon / job.most_records < LEAST_BUDGET:
+    elif said.paid.epsilon / job.most_records < LEAST_BUDGET:
         found = f"{job.most_records} records of a unit leave less than 1e-6 for each, and {TOO_LITTLE}"
         yield Contradiction(("reference", "histogram", "epsilon"), found, "give the histograms more")
-    if said.release is None:
+    if not said.known_before:
         yield from _histogram_alone(job)
     elif job.survey.weight is None and all(column.two_valued for column in job.outcome_columns.values()):
         found = "without a weight, an outcome of two values has no shape that could be brought up to date"

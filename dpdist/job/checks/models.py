@@ -73,68 +73,92 @@ def family_keys(job: Job) -> Iterator[Contradiction]:
             f": {family}_regression" if f"{family}_regression" in FAMILIES else ""
         )
         yield Contradiction(("model", "predictors"), f"'{family}' has no predictors", remedy)
-    for outcome in declared(job):
-        if (bounds := job.columns[outcome].bounds) is not None:
-            support = facts.support
-            if bounds[0] < support.low or bounds[1] > support.high:
-                found = f"bounds outside what '{family}' takes, {support.text}"
-                yield Contradiction(("columns", outcome, "bounds"), found, "narrow them")
-        codes = job.columns[outcome].codes
-        wrong = [text for text, code in (codes or {}).items() if not facts.support.inside(np.array([code]))[0]]
-        if codes is not None and wrong:
-            found = f"'{family}' takes {facts.support.text}, and '{wrong[0]}' is coded {codes[wrong[0]]:g}"
-            yield Contradiction(("model", "family"), found, f"families that can take it are {families_for(codes.values())}")
+    yield from _within_support(job)
     if family != "lognormal":
-        if model.synthesis != "fbs" and family == "scores":
-            found = "under 'scores' the population's law has no closed form: the weight is no power of its score"
-            yield Contradiction(("model", "synthesis"), found, "write fbs")
-        elif model.synthesis != "fbs":
-            yield Contradiction(("model", "synthesis"), f"only 'lognormal' has {model.synthesis}", "write fbs")
-        if model.prior != Prior():
-            where = "" if family == "scores" else ", in its program"
-            yield Contradiction(("model", "prior"), f"the prior of '{family}' is fixed{where}", "leave prior out")
-        if job.mechanism.fallback == "proper_prior":
+        yield from _fixed_by_the_family(job)
+    yield from _of_a_program(job) if family == "user" else _without_a_program(job)
+
+
+def _within_support(job: Job) -> Iterator[Contradiction]:
+    """Bounds and codes of outcomes are values that the family takes."""
+    family, support = job.family, FAMILIES[job.family].support
+    for outcome in declared(job):
+        bounds = job.columns[outcome].bounds
+        if bounds is not None and (bounds[0] < support.low or bounds[1] > support.high):
+            found = f"bounds outside what '{family}' takes, {support.text}"
+            yield Contradiction(("columns", outcome, "bounds"), found, "narrow them")
+        codes = job.columns[outcome].codes
+        wrong = [text for text, code in (codes or {}).items() if not support.inside(np.array([code]))[0]]
+        if codes is not None and wrong:
+            found = f"'{family}' takes {support.text}, and '{wrong[0]}' is coded {codes[wrong[0]]:g}"
+            yield Contradiction(("model", "family"), found, f"families that can take it are {families_for(codes.values())}")
+
+
+def _fixed_by_the_family(job: Job) -> Iterator[Contradiction]:
+    """Keys of the lognormal family, which others have no choice of."""
+    family, model = job.family, job.likelihood
+    if model.synthesis != "fbs" and family == "scores":
+        found = "under 'scores' the population's law has no closed form: the weight is no power of its score"
+        yield Contradiction(("model", "synthesis"), found, "write fbs")
+    elif model.synthesis != "fbs":
+        yield Contradiction(("model", "synthesis"), f"only 'lognormal' has {model.synthesis}", "write fbs")
+    if model.prior != Prior():
+        where = "" if family == "scores" else ", in its program"
+        yield Contradiction(("model", "prior"), f"the prior of '{family}' is fixed{where}", "leave prior out")
+    if job.mechanism.fallback == "proper_prior":
+        yield Contradiction(
+            ("mechanism", "fallback"), f"the prior of '{job.model_name}' is proper already", "take refuse or pool"
+        )
+
+
+def _of_a_program(job: Job) -> Iterator[Contradiction]:
+    """A user's program is whole, and its names are its own."""
+    model = job.likelihood
+    for name in ("program", "parameters"):
+        if not getattr(model, name):
+            yield Contradiction(("model", name), "a user's program needs it", f"add {name}")
+    if model.program is not None and "#include" in model.program.text:
+        yield Contradiction(("model", "program"), "it includes another file", "write the program into one file")
+    own = {"N", "y", "w", "alpha", "generate", "reference", "clamp"}
+    for name in (*job.strata, *model.predictors):
+        if not name.isidentifier() or name in own:
             yield Contradiction(
-                ("mechanism", "fallback"), f"the prior of '{job.model_name}' is proper already", "take refuse or pool"
+                ("model", "predictors"), f"'{name}' cannot name a variable of a program", "rename the column"
             )
-    if family == "user":
-        for name in ("program", "parameters"):
-            if not getattr(model, name):
-                yield Contradiction(("model", name), "a user's program needs it", f"add {name}")
-        if model.program is not None and "#include" in model.program.text:
-            yield Contradiction(("model", "program"), "it includes another file", "write the program into one file")
-        own = {"N", "y", "w", "alpha", "generate", "reference", "clamp"}
-        for name in (*job.strata, *model.predictors):
-            if not name.isidentifier() or name in own:
-                yield Contradiction(
-                    ("model", "predictors"), f"'{name}' cannot name a variable of a program", "rename the column"
-                )
-        columns = {*job.strata, *model.predictors}
-        for name in model.data:
-            if name in own | columns | {f"{column}_levels" for column in columns}:
-                yield Contradiction(("model", "data", name), f"'{name}' is given by dpdist, record by record", "rename it")
-        if not _finite(model.data):
+    columns = {*job.strata, *model.predictors}
+    for name in model.data:
+        if name in own | columns | {f"{column}_levels" for column in columns}:
+            yield Contradiction(("model", "data", name), f"'{name}' is given by dpdist, record by record", "rename it")
+    if not _finite(model.data):
+        yield Contradiction(("model", "data"), "a value is no number, list or mapping of finite numbers", "write numbers")
+    yield from _parameters(job)
+
+
+def _parameters(job: Job) -> Iterator[Contradiction]:
+    """Names and sizes of a user's parameters."""
+    model, columns = job.likelihood, {*job.strata, *job.likelihood.predictors}
+    for name, dims in model.parameters.items():
+        if name in ("chain", "draw", "stratum", *columns) or not name.isidentifier():
             yield Contradiction(
-                ("model", "data"), "a value is no number, list or mapping of finite numbers", "write numbers"
+                ("model", "parameters", name), f"'{name}' is the name of a dimension", "rename the parameter"
             )
-        for name, dims in model.parameters.items():
-            if name in ("chain", "draw", "stratum", *columns) or not name.isidentifier():
+        for dim in dims:
+            if isinstance(dim, int) and dim < 1:
+                yield Contradiction(("model", "parameters", name), f"{dim} is no size", "give a size of at least 1")
+            if isinstance(dim, str) and dim not in (*model.predictors, *job.strata):
                 yield Contradiction(
-                    ("model", "parameters", name), f"'{name}' is the name of a dimension", "rename the parameter"
+                    ("model", "parameters", name), f"'{dim}' is no predictor", "name a predictor, or give a size"
                 )
-            for dim in dims:
-                if isinstance(dim, int) and dim < 1:
-                    yield Contradiction(("model", "parameters", name), f"{dim} is no size", "give a size of at least 1")
-                if isinstance(dim, str) and dim not in (*model.predictors, *job.strata):
-                    yield Contradiction(
-                        ("model", "parameters", name), f"'{dim}' is no predictor", "name a predictor, or give a size"
-                    )
-    else:
-        for name in ("program", "parameters", "data", "log_lik"):
-            if getattr(model, name):
-                yield Contradiction(
-                    ("model", name), f"'{family}' comes with its program", f"leave {name} out, or take family: user"
-                )
+
+
+def _without_a_program(job: Job) -> Iterator[Contradiction]:
+    """Keys of a user's program, which other families have no use for."""
+    model = job.likelihood
+    for name in ("program", "parameters", "data", "log_lik"):
+        if getattr(model, name):
+            yield Contradiction(
+                ("model", name), f"'{job.family}' comes with its program", f"leave {name} out, or take family: user"
+            )
 
 
 def sampler_settings(job: Job) -> Iterator[Contradiction]:

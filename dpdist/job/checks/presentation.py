@@ -15,7 +15,7 @@ WIDE = ".wide"
 
 
 def presentation(job: Job) -> Iterator[Contradiction]:
-    said, columns = job.presentation, tuple(dict.fromkeys([*job.columns, *job.components]))
+    said, columns = job.presentation, tuple(dict.fromkeys([*job.columns, *job.components, *job.microdata.columns]))
     for name, column in said.columns.items():
         path = ("presentation", "columns", name)
         if name not in columns:
@@ -64,7 +64,8 @@ def _twice(path: Path, labels: dict[str, str], what: str) -> Iterator[Contradict
     first: dict[str, str] = {}
     for name, label in labels.items():
         if label in first:
-            yield Contradiction((*path, name), f"it has the {what} of '{first[label]}'", "take another label")
+            found = f"'{name}' and '{first[label]}' have one {what}, '{label}': readers could not tell them apart"
+            yield Contradiction((*path, name), found, "take another label")
         first.setdefault(label, name)
 
 
@@ -109,3 +110,5 @@ def _registry(job: Job) -> Iterator[Contradiction]:
         yield Contradiction(path, found, "leave registry out, or take a strict mechanism")
     if job.presentation.responsible is None:
         yield Contradiction(path, "an entry names who is responsible", "add presentation.responsible")
+    if job.presentation.registry.tuning is None and job.presentation.choices is None:
+        yield Contradiction(path, "an entry says how constants and the budget were chosen", "add presentation.choices")

@@ -17,9 +17,13 @@ PROTECT = 'protect them by predictors: {protect: {epsilon: "…"}}'
 
 def table_statistics(job: Job) -> Iterator[Contradiction]:
     names = [table.name for table in job.tables]
+    files = [name.casefold() for name in names]
     for i, table in enumerate(job.tables):
         if names.index(table.name) != i:
             yield Contradiction(("tables", i, "name"), f"table '{table.name}' is named twice", "rename one")
+        elif (first := files.index(files[i])) != i:
+            found = f"'{table.name}' and '{names[first]}' are one file where capitals do not count"
+            yield Contradiction(("tables", i, "name"), found, "rename one")
         for j, statistic in enumerate(table.statistics):
             path = ("tables", i, "statistics", j)
             yield from _statistic(job, table, statistic, path)
@@ -121,8 +125,8 @@ def copied(job: Job) -> Iterator[Contradiction]:
     if job.mechanism.name != "reference_tables":
         found = f"'{job.mechanism.name}' draws records from a model, or has none: no record of a reference is in them"
         yield Contradiction(path, found, "take mechanism: {name: reference_tables}, or leave microdata out")
-    elif said is not None and (said.release is not None or said.histogram is not None):
-        what = "an earlier release holds" if said.release is not None else "histograms hold"
+    elif said is not None and not said.holds_records:
+        what = "an earlier release holds" if said.earlier is not None else "histograms hold"
         found = f"{what} {', '.join(held)} alone"
         yield Contradiction(path, found, "name a public file under reference.path, or leave microdata out")
     replicated = job.survey.replicate_weights
@@ -174,7 +178,7 @@ def _secret_sizes(job: Job) -> Iterator[Contradiction]:
         yield Contradiction(
             ("rake",), "raking goes by the public number of records in a cell", "leave it out, or take zero_out"
         )
-    if job.reference is not None and job.reference.histogram is not None:
+    if job.reference is not None and job.reference.paid is not None:
         found = "groups of cells for histograms follow from public sizes"
         yield Contradiction(
             ("reference", "histogram"), found, "leave them out and name a file or an earlier release, or take zero_out"

@@ -16,7 +16,7 @@ import numpy as np
 from dpdist.core.records import Codes, Floats, Frame, Records
 from dpdist.job import Job
 from dpdist.mechanisms.laplace_cells.sensitivity import UNIT, CellBounds, noise_scale
-from dpdist.models.design import counted, design
+from dpdist.models.design import counted, counted_again, design
 from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws, Extremes, Parameter
 from dpdist.privacy.units import moves, record_epsilon
@@ -70,7 +70,7 @@ class CellSums(OutcomeModel):
     def means(self, theta: Draws) -> tuple[Floats, Floats]:
         """Mean weight and mean outcome of every cell within their public bounds, (draw, cell)."""
         sums = self.bounds.sums(theta["sums"])
-        weight = np.clip(sums[..., 0] / self.count, self.least_weight, self.bounds.weight)
+        weight = np.clip(sums[..., 0] / theta.values.get("count", self.count), self.least_weight, self.bounds.weight)
         with np.errstate(divide="ignore", invalid="ignore"):
             outcome = np.where(sums[..., 0] > 0, sums[..., 1] / sums[..., 0], self.bounds.centre)
         return weight, np.clip(outcome, *self.outcome_bounds)
@@ -92,6 +92,10 @@ class CellSums(OutcomeModel):
         """The released sums with noise of the same law: for standard errors, not for release."""
         noise = rng.laplace(0.0, float(self.scale), (draws, *theta["sums"].shape[1:]))
         return Draws({"sums": theta["sums"] + noise})
+
+    def recounted(self, theta: Draws, counts: Floats) -> Draws:
+        """The released sums under other sample counts (draw, row)."""
+        return Draws({"sums": np.repeat(theta["sums"], len(counts), axis=0), "count": counted_again(self.design, counts)})
 
     def log_lik(self, draws: Draws, records: Records) -> Floats:
         """Sums have no density of a record."""

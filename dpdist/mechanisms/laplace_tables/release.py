@@ -16,7 +16,7 @@ import numpy as np
 from dpdist.core.records import Floats, Frame, Records
 from dpdist.core.table_cells import Cells, cross
 from dpdist.job import Job, StatisticName
-from dpdist.job.mechanisms import WholeTables
+from dpdist.job.noisy_sums import WholeTables
 from dpdist.mechanisms.laplace_cells.sensitivity import UNIT, CellBounds
 from dpdist.mechanisms.laplace_tables.sensitivity import finest, local_scale, outcome_needed, public_scale, ratios, stacked
 from dpdist.models.design import design
@@ -43,7 +43,7 @@ class NoisyTable:
     cells: Cells
     statistics: tuple[StatisticName, ...]
     occupied: Floats
-    """1 for a cell with sample records, else 0: public."""
+    """1 for a cell that may have sample records, else 0. Public: all may where sample counts are noisy."""
 
     @property
     def parameter(self) -> Parameter:
@@ -72,7 +72,8 @@ class NoisyTables(OutcomeModel):
         for said in job.tables:
             cells = cross(frame, said.by, said.margins)
             own = tuple(dict.fromkeys(statistic.name for statistic in said.statistics)) if local else sums
-            found.append(NoisyTable(said.name, cells, own, (cells.membership @ count > 0).astype(np.float64)))
+            held = np.ones(len(cells)) if job.predictors is not None else cells.membership @ count
+            found.append(NoisyTable(said.name, cells, own, (held > 0).astype(np.float64)))
         bounds = None if local else CellBounds(_largest_weight(job), low, high)
         scale = local_scale(job, frame) if local else public_scale(job, frame)
         assert isinstance(job.mechanism, WholeTables)

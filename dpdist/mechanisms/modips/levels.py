@@ -64,6 +64,18 @@ class LevelCounts(Sanitized):
         most = np.eye(levels)[counts.argmax(axis=2)]
         return {"probability": np.divide(gammas, total, out=most, where=total > 0.0)}
 
+    def moved(self, theta: Draws, before: Floats, after: Floats) -> Mapping[str, Floats]:
+        """Probabilities of at least 0 that sum to 1."""
+        old, new = (self._shares(theta["sums"], held) for held in (before, after))
+        probability = theta["probability"] + new - old
+        return {"probability": nearest_on_simplex(probability, np.ones(probability.shape[:-1]))}
+
+    def _shares(self, sums: Floats, held: Floats) -> Floats:
+        """Of a cell's Σv by level, as the sums say, (draw, cell, level)."""
+        start, levels = (0 if self.weights is None else len(self.count)), len(self.levels)
+        values = np.broadcast_to(sums[:, start:].reshape(len(sums), -1, levels) / UNIT, (*held.shape, levels))
+        return np.asarray(nearest_on_simplex(values, held) / held[..., None])
+
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         """E(w|x) and E(wy|x), (draw, row)."""
         weight = self.weight(theta)

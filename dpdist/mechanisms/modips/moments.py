@@ -84,6 +84,33 @@ class Moments(Sanitized):
         mean = np.clip(centre + sd[:, None] * spread, -1.0, 1.0)
         return {"mean": middle + half * mean, "standard_deviation": half * sd}
 
+    def moved(self, theta: Draws, before: Floats, after: Floats) -> Mapping[str, Floats]:
+        """Means by the change of the posterior's centre, standard deviations by the factor of the scatter."""
+        middle, half = self.middle
+        old, new = (self._centre(theta["sums"], held) for held in (before, after))
+        mean = np.clip((theta["mean"] - middle) / half + new - old, -1.0, 1.0)
+        sd = np.repeat(theta["standard_deviation"] / half, len(after))
+        if self.variance is None:
+            one, other = (self._variance(theta["sums"], *each) for each in ((before, old), (after, new)))
+            sd = np.clip(sd * np.sqrt(other / one), LEAST_SD, 1.0)
+        return {"mean": middle + half * mean, "standard_deviation": half * sd}
+
+    def _centre(self, sums: Floats, held: Floats) -> Floats:
+        """Means of cells as the sums say, in half widths, (draw, cell)."""
+        start = 0 if self.weights is None else len(self.count)
+        b = np.clip(sums[:, start : start + len(self.count)] / UNIT, -held, held)
+        if self.matrix is None:
+            return np.asarray(b / held)
+        x = self.matrix
+        beta = np.linalg.solve(np.einsum("ci,dc,cj->dij", x, held, x), (b @ x)[..., None])[..., 0]
+        return np.asarray(beta @ x.T)
+
+    def _variance(self, sums: Floats, held: Floats, centre: Floats) -> Floats:
+        """About these means, in half widths squared, (draw,)."""
+        total = held.sum(axis=1)
+        square = sums[:, -1] / UNIT / total + 0.5 - (held * centre**2).sum(axis=1) / total
+        return np.asarray(np.clip(square, LEAST_SD**2, 1.0))
+
     def _deviation(self, last: Floats, total: Floats, explained: Floats, uniforms: Floats) -> Floats:
         """Standard deviations drawn from their posteriors, (draw,), in half widths."""
         if self.variance is not None:

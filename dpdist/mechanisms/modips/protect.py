@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from itertools import count
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from dpdist.core.confidential import Confidential
-from dpdist.core.digests import digest
 from dpdist.core.records import Floats
-from dpdist.engine.protocol import Noise, Pass, Released, Rounds, Sample, StratumRecorder
+from dpdist.engine.protocol import Noise, Pass, Rounds, Sample, StratumRecorder
 from dpdist.job import Job
 from dpdist.job import Modips as Settings
 from dpdist.mechanisms.counting import Count
@@ -29,71 +27,61 @@ from dpdist.mechanisms.modips.statement import (
     TRUNCATION,
 )
 from dpdist.mechanisms.modips.truncation import CANDIDATES, clamped, truncated
+from dpdist.mechanisms.noisy_sums import NoiseOn, NoisySums, released
 from dpdist.mechanisms.promises import of_frame, parallel, promise_of, with_frame
-from dpdist.models.protocol import StratumModel
+from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Promise, Strict
 
 
-@dataclass(frozen=True)
-class Modips:
+class Modips(NoisySums[Settings, Sanitized]):
     """[M]: strict, with δ = 0. Every sanitization has noise of its own and an equal part of ε."""
 
-    scope: Literal["stratum"] = "stratum"
+    spec, sums = Settings, Sanitized
 
-    def promise(self, job: Job) -> Promise:
-        said = job.mechanism
-        assert isinstance(said, Settings)
-        entered = LEVELS_SANITIZED if said.counted else MOMENTS_SANITIZED
-        entered = LOCATION_SANITIZED if said.variance is not None else entered
-        nested = (NESTED.format(said.nested),) if said.nested > 1 else ()
-        total = Strict(job.budget.adjacency, job.epsilon_of_tables, exchange=_exchange(job))
+    def promised(self, job: Job, settings: Settings) -> Promise:
+        entered = LEVELS_SANITIZED if settings.counted else MOMENTS_SANITIZED
+        entered = LOCATION_SANITIZED if settings.variance is not None else entered
+        nested = (NESTED.format(settings.nested),) if settings.nested > 1 else ()
+        total = Strict(job.budget.adjacency, job.epsilon_of_tables, exchange=_exchange(job, settings))
         per_set = replace(total, epsilon=job.epsilon_per_set)
         moves = () if job.sizes_secret else (MOVES_UNCLAIMED,)
         found = promise_of(
-            job, per_set, entered, SANITIZATION[said.sanitization], TRUNCATION[said.truncation], *nested, *moves
+            job, per_set, entered, SANITIZATION[settings.sanitization], TRUNCATION[settings.truncation], *nested, *moves
         )
-        if said.nested == 1:
+        if settings.nested == 1:
             return found
-        once = replace(total, epsilon=said.epsilon(job))
+        once = replace(total, epsilon=settings.epsilon(job))
         composition = (
-            f"sequential over {said.noises(job)} sanitizations{parallel(job)}; their sets follow by post-processing"
+            f"sequential over {settings.noises(job)} sanitizations{parallel(job)}; their sets follow by post-processing"
         )
         return replace(found, total=with_frame(job, total), per_set=once, composition=composition + of_frame(job))
 
-    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: None = None) -> Rounds:
-        assert isinstance(model, Sanitized)
-        assert isinstance(job.mechanism, Settings)
-        return modips(model, job.synthetic_sets, job.mechanism.nested, float(job.epsilon_of_tables), recorder)
+    def rounds(self, job: Job, settings: Settings, model: Sanitized, recorder: StratumRecorder, learned: None) -> Rounds:
+        return modips(model, job.synthetic_sets, settings.nested, float(job.epsilon_of_tables), recorder)
 
 
-def _exchange(job: Job) -> Fraction:
+def _exchange(job: Job, settings: Settings) -> Fraction:
     """ε against an exchange at the same x, over ε; two zero-outs but where one L1 sensitivity is all that counts."""
-    said = job.mechanism
-    assert isinstance(said, Settings)
-    if job.sizes_secret or said.sanitization == "individual" or said.truncation == "bounded":
+    if job.sizes_secret or settings.sanitization == "individual" or settings.truncation == "bounded":
         return Fraction(2)
-    known, weighted = said.variance is not None, job.survey.weight is not None
-    off, exchanged = (together(said.law, weighted, known, each) for each in ("zero_out", "substitution"))
+    known, weighted = settings.variance is not None, job.survey.weight is not None
+    off, exchanged = (together(settings.law, weighted, known, each) for each in ("zero_out", "substitution"))
     return exchanged / off
 
 
 def modips(model: Sanitized, sets: int, nested: int, epsilon: float, recorder: StratumRecorder) -> Rounds:
     """Algorithms 1 and 2 of [M]: `nested` sets of every sanitization; posterior and records are post-processing."""
     sums = yield Pass(Count(model), "sum")
-    bound, numbers, released = (digest(model), digest(sums)), count(1), []
+    on, numbers, drawn = NoiseOn.of(model, sums), count(1), list[Draws]()
     for number in range(0, sets, nested):
-        noisy = yield from _sanitized(model, sums, numbers, bound)
+        noisy = yield from _sanitized(model, sums, on, numbers)
         for inner in range(nested):
             theta = yield Sample(noisy, "release", number + inner + 1, model)
-            released.append(theta)
-    told = {"database_bound": None, "epsilon_local": epsilon, "epsilon_local_range": None}
-    recorder.summary(Confidential({**told, "diagnostics": {"statistics": float(len(sums))}}))
-    return Released(tuple(released))
+            drawn.append(theta)
+    return released(recorder, drawn, epsilon, statistics=float(len(sums)))
 
 
-def _sanitized(
-    model: Sanitized, sums: Floats, numbers: count[int], bound: tuple[str, str]
-) -> Generator[Noise, Any, Floats]:
+def _sanitized(model: Sanitized, sums: Floats, on: NoiseOn, numbers: count[int]) -> Generator[Noise, Any, Floats]:
     """All sums under noise, within their public domains."""
     found = np.empty_like(sums)
     for (start, stop), scale in zip(model.parts, model.scales, strict=True):
@@ -101,12 +89,12 @@ def _sanitized(
         low, high = (ends[own] for ends in model.domain)
         size = stop - start
         if model.truncation == "clamped":
-            noise = yield Noise(scale, size, next(numbers), "laplace", *bound)
+            noise = yield on.draw(scale, size, next(numbers))
             found[own] = clamped(sums[own], noise, low, high)
             continue
         found[own] = np.nan
         while np.isnan(found[own]).any():
-            noise = yield Noise(scale, size * CANDIDATES, next(numbers), "laplace", *bound)
+            noise = yield on.draw(scale, size * CANDIDATES, next(numbers))
             drawn = truncated(sums[own], noise.reshape(size, CANDIDATES), low, high)
             found[own] = np.where(np.isnan(found[own]), drawn, found[own])
     return found

@@ -19,7 +19,7 @@ import numpy as np
 from dpdist.core.records import Codes, Floats, Frame, Records
 from dpdist.job import Adjacency, Job, Law, Modips, Truncation
 from dpdist.mechanisms.modips.sensitivity import UNIT, groups, scales, together
-from dpdist.models.design import counted, design, patterns
+from dpdist.models.design import counted, counted_again, design, patterns
 from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws, Extremes, Parameter
 from dpdist.privacy.units import moves, record_epsilon
@@ -100,6 +100,10 @@ class Sanitized(OutcomeModel):
     def laws(self, sums: Floats, rng: np.random.Generator) -> Mapping[str, Floats]:
         """Laws drawn from the posteriors given sums (draw, sum), by parameter."""
 
+    @abstractmethod
+    def moved(self, theta: Draws, before: Floats, after: Floats) -> Mapping[str, Floats]:
+        """Released laws moved by the change from Σv `before` (1, cell) to `after` (draw, cell), by parameter."""
+
     @property
     @abstractmethod
     def drawn(self) -> tuple[Parameter, ...]:
@@ -149,12 +153,23 @@ class Sanitized(OutcomeModel):
             found["weight"] = self.weights[1] * self.held(sums) / self.count
         return Draws({parameter.name: found[parameter.name] for parameter in self.parameters})
 
-    def held(self, sums: Floats) -> Floats:
-        """Σv of every cell within its public range, (draw, cell)."""
+    def recounted(self, theta: Draws, counts: Floats) -> Draws:
+        """The released laws moved by as much as other sample counts (draw, row) would move what the sums say."""
+        count = counted_again(self.design, counts)
+        sums = np.repeat(theta["sums"], len(counts), axis=0)
+        held = self.held(sums, count)
+        found = {"sums": sums, **self.moved(theta, self.held(theta["sums"]), held)}
+        if self.weights is not None:
+            found["weight"] = self.weights[1] * held / count
+        return Draws({parameter.name: found[parameter.name] for parameter in self.parameters})
+
+    def held(self, sums: Floats, count: Floats | None = None) -> Floats:
+        """Σv of every cell within its public range, (draw, cell), under the published sample counts or others."""
+        count = np.repeat(self.count[None], len(sums), axis=0) if count is None else count
         if self.weights is None:
-            return np.repeat(self.count[None], len(sums), axis=0)
-        least = self.count * max(self.weights[0] / self.weights[1], LEAST_MEAN_WEIGHT)
-        return np.clip(self.count - sums[:, : len(self.count)] / UNIT, least, self.count)
+            return count
+        least = count * max(self.weights[0] / self.weights[1], LEAST_MEAN_WEIGHT)
+        return np.clip(count - sums[:, : len(self.count)] / UNIT, least, count)
 
     def weight(self, theta: Draws) -> Floats:
         """Mean weight of every cell, (draw, cell)."""

@@ -16,7 +16,7 @@ import numpy as np
 from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Codes, Floats, Frame, Ints, Records
 from dpdist.job import Job
-from dpdist.job.mechanisms import PerturbedHistogram
+from dpdist.job.noisy_sums import PerturbedHistogram
 from dpdist.models.design import design
 from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws, Extremes, Parameter
@@ -100,6 +100,10 @@ class Histogram(OutcomeModel):
         """The released histogram's expected counts with noise of the same law: for standard errors, not for release."""
         expected = records * self.shares(theta["counts"])
         return Draws({"counts": expected + rng.laplace(0.0, float(self.scale), (draws, self.bins))})
+
+    def recounted(self, theta: Draws, counts: Floats) -> Draws:
+        """The released histogram, whatever the sample counts (draw, row): its shares do not follow from them."""
+        return Draws({"counts": np.repeat(theta["counts"], len(counts), axis=0)})
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
         return {**super().describe(theta), "noise": f"discrete Laplace, scale {self.scale}"}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dpdist.mechanisms.words import Words
 
 COUNTS = (
-    "the bins are fixed by public bounds and sizes; a record that is switched off changes one bin's count by 1, one that "
-    "is exchanged two, and every count has discrete Laplace noise of scale 1/ε (2/ε under substitution) of a set's ε"
+    "The bins are fixed by public bounds and sizes. A record that is switched off changes one bin's count by 1, one that "
+    "is exchanged two. Every count has discrete Laplace noise of scale 1/ε (2/ε under substitution) of a set's ε."
 )
 COUNTED_AGAIN = (
-    "estimator `parameters`: composition of the sample over x, other samples' bin counts and other noise, both simulated "
-    "from the first set's histogram; the bias of bins and of counts cut off at 0 is not in it"
+    "Estimator `parameters`: composition of the sample over x, other samples' bin counts and other noise, both simulated "
+    "from the first set's histogram. The bias of bins and of counts cut off at 0 is not in it."
 )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from dpdist.core.records import Floats, Records
 from dpdist.engine.protocol import BlockRecorder, Carry, Learned, Pass, Sample
 from dpdist.job import Job
-from dpdist.job.mechanisms import Centred
+from dpdist.job.posteriors import Centred
 from dpdist.mechanisms.promises import target_of
 from dpdist.mechanisms.pseudo_posterior.centring import kappa_of, power, spurious
 from dpdist.mechanisms.pseudo_posterior.clamped import Gather

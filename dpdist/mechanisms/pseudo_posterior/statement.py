@@ -6,56 +6,57 @@ from dpdist.job import WeightRule
 
 HALF_EXCEED = "exact leave-one-out losses with the weights computed anew exceeded ε on about half of the samples tried"
 EXCEEDS: dict[WeightRule, str] = {
-    "linear": f"with linear privacy weights, {HALF_EXCEED}",
+    "linear": f"With linear privacy weights, {HALF_EXCEED}.",
     "cluster": (
-        "with cluster privacy weights, 2 of 48 records left out of a simulated survey, with the weights computed anew, "
-        "lost more than ε, up to 1.2 ε"
+        "With cluster privacy weights, 2 of 48 records left out of a simulated survey, with the weights computed anew, "
+        "lost more than ε, up to 1.2 ε."
     ),
     "scalar": (
-        "with scalar privacy weights one outlier moves every record's: with and without a record at 8 standard deviations, "
-        "among 1,000, the log ratio of draws reached 155 at ε = 3.6; 3 of 48 records left out of a simulated survey lost "
-        "more than ε, up to 2.7 ε"
+        "With scalar privacy weights one outlier moves every record's. With and without a record at 8 standard deviations, "
+        "among 1,000, the log ratio of draws reached 155 at ε = 3.6. Of 48 records left out of a simulated survey 3 lost "
+        "more than ε, up to 2.7 ε."
     ),
     "inverse": (
-        "with inverse privacy weights one outlier can move every record's: with and without a record at 25 standard "
-        "deviations, among 1,000, the log ratio of draws reached 87 at ε = 3.6; one at 8 among 100 reached 16"
+        "With inverse privacy weights one outlier can move every record's. With and without a record at 25 standard "
+        "deviations, among 1,000, the log ratio of draws reached 87 at ε = 3.6; one at 8 among 100 reached 16."
     ),
     "fixed_point": (
-        "this release uses fixed-point privacy weights; in tests on other, simulated files with outliers a record's exact "
-        "loss exceeded the observed bound in 17 of 516 strata, and reached 6.5 times ε where a tenth of a small stratum's "
-        "records lay far off: `dpdist audit` measures it on this file"
+        "This release uses fixed-point privacy weights. In tests on other, simulated files with outliers a record's exact "
+        "loss exceeded the observed bound in 17 of 516 strata. It reached 6.5 times ε where a tenth of a small stratum's "
+        "records lay far off. `dpdist audit` measures it on this file."
     ),
 }
 """What exact losses were found over ε, by weight rule: the release's own may be larger."""
 UNMEASURED = (
-    "what exact losses {} privacy weights have, computed anew with and without a record, was not measured on other files: "
-    "`dpdist audit` measures it on this one"
+    "What exact losses {} privacy weights have, computed anew with and without a record, was not measured on other files: "
+    "`dpdist audit` measures it on this one."
 )
 """Of a rule that `EXCEEDS` says nothing of."""
-REWEIGHTED_EXCEEDS = f"with re-weighted privacy weights, {HALF_EXCEED}"
-OBSERVED = "the bound is the one observed on this file over S posterior draws; it is not a bound over every file"
-ON_THIS_FILE = "privacy weights are computed from the confidential file"
+REWEIGHTED_EXCEEDS = f"With re-weighted privacy weights, {HALF_EXCEED}."
+OBSERVED = "The bound is the one observed on this file over S posterior draws; it is not a bound over every file."
+ON_THIS_FILE = "Privacy weights are computed from the confidential file."
 REFUSAL_SHOWS = (
-    "a bound over the target, or a fit that does not end, is refused (fallback: refuse): that this release was made at all "
-    "depends on the records, and is in no ε"
+    "A bound over the target, or a fit that does not end, is refused (fallback: refuse). That this release was made at all "
+    "depends on the records, and is in no ε."
 )
-FALLBACK_SHOWS = "whether the declared fallback was taken depends on the records and can be seen in the release"
+FALLBACK_SHOWS = "Whether the declared fallback was taken depends on the records and can be seen in the release."
 CLAMPED = (
-    "every record's log factor lies within ±ε/2 (±ε/4 under substitution) of a set's ε, whatever the data are; [G] claims "
-    "±ε/2 for substitution, which costs 2ε"
+    "Every record's log factor lies within ±ε/2 (±ε/4 under substitution) of a set's ε, whatever the data are. [G] claims "
+    "±ε/2 for substitution, which costs 2ε."
 )
 WEIGHTS_MOVE = (
-    "the clamp alone would be strict; but privacy weights computed from the confidential file are no fixed function of a "
-    "record, and one record can move all others' weights"
+    "The clamp alone would be strict. But privacy weights computed from the confidential file are no fixed function of a "
+    "record, and one record can move all others' weights."
 )
 CENTRED = (
-    "log likelihoods are centred at the reference's fit; that, their power and the clamp were fixed, and a spurious mode "
-    "was looked for, on the reference alone, before the current file's outcomes were used"
+    "Log likelihoods are centred at the reference's fit. That, their power and the clamp were fixed on the reference "
+    "alone, before the current file's outcomes were used. A spurious mode was looked for in the same way."
 )
 FROZEN = (
-    "a record's privacy weight is a fixed function of the record: the weight rule's value under fits of the reference alone"
+    "A record's privacy weight is a fixed function of the record: the weight rule's value under fits of the reference "
+    "alone."
 )
 SCORED = (
-    "scores lie within the reference's range whatever a record holds, but parameters have no such range: no bound over "
-    "every file follows"
+    "Scores lie within the reference's range whatever a record holds, but parameters have no such range: no bound over "
+    "every file follows."
 )

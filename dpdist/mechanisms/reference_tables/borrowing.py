@@ -16,7 +16,8 @@ import numpy as np
 
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.estimation.small_area import composite, shrunk
-from dpdist.mechanisms.reference_tables.clipping import Cell, condensed
+from dpdist.mechanisms.reference_tables.cell_shape import condensed
+from dpdist.mechanisms.reference_tables.clipping import Cell
 
 POOLED_POINTS = 2_000
 """Points that a pooled shape is condensed to, and the most that a cell has in its place."""

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dpdist.core.records import Floats
-from dpdist.mechanisms.reference_tables.clipping import FLAT, Cell
+from dpdist.mechanisms.reference_tables.cell_shape import FLAT
+from dpdist.mechanisms.reference_tables.clipping import Cell
 from dpdist.mechanisms.reference_tables.histogram_cells import HistogramCell
 
 QUANTILES = np.array([0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.94, 0.97, 0.985])

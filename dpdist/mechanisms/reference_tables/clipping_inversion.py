@@ -16,7 +16,8 @@ import numpy as np
 
 from dpdist.core.records import Floats
 from dpdist.estimation.small_area import shrunk
-from dpdist.mechanisms.reference_tables.clipping import LARGEST_LOG_SCALE, Cell, Slopes
+from dpdist.mechanisms.reference_tables.cell_shape import LARGEST_LOG_SCALE
+from dpdist.mechanisms.reference_tables.clipping import Cell, Slopes
 from dpdist.mechanisms.reference_tables.clipping_intervals import Noise
 from dpdist.mechanisms.reference_tables.drift_test import DRIFTED, departures, shape_bias
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
@@ -31,7 +32,7 @@ class ClippingInversion(NamedTuple):
     """Per cell: (mean weight, mean outcome), and covariances of (log mean weight, mean outcome) from sampling and noise;
     deviations of what cells have in common, the error of the mean that they are shrunk to; deviations that noise in their
     histograms and the tails of these bring; their (log s, log g); A of both, (cell, 2); how far (log s, log g) as solved
-    are from 0, in deviations of sampling and noise."""
+    are from 0, in deviations of sampling and noise; the part of (log s, log g) that is a cell's own, (cell, 2)."""
 
     estimate: Floats
     sampling: Floats
@@ -41,6 +42,7 @@ class ClippingInversion(NamedTuple):
     scale: Floats
     drift: Floats
     departure: Floats
+    kept: Floats
 
 
 def invert_clipping(
@@ -72,6 +74,7 @@ def invert_clipping(
             kept[rows], moved[rows], own_noise[rows], spread[rows], together[rows] = found_in
     estimate: list[tuple[float, float]] = []
     covariances: tuple[list[Floats], list[Floats]] = ([], [])
+    grown = [cell.growth(g) for cell, g in zip(cells, moved[:, 1].tolist(), strict=True)]
     for k, cell in enumerate(cells):
         rates = np.diag([1.0, cell.mean_rate]) @ np.diag(kept[k])
         influence = told[k].influence @ rates.T
@@ -82,18 +85,21 @@ def invert_clipping(
             direct = cell.direct_influence()
             own_sampling = direct.T @ direct / len(direct) / count[k]
         left = np.diag([1.0, cell.mean_rate**2]) * ((1.0 - kept[k]) ** 2 * spread[k])
-        drifted = np.abs(departure[k]) > DRIFTED
+        drifted = (np.abs(departure[k]) > DRIFTED) & (cell.blur is None)
         biased = np.diag(shape_bias(cell, (raw[k, 0], raw[k, 1]), own_limits[k]) ** 2) if drifted.any() else 0.0
-        covariances[0].append(own_sampling + left + biased + np.diag([0.0, cell.of_unlikeness]))
-        covariances[1].append(rates @ own_noise[k] @ rates.T)
+        now = np.diag([1.0, grown[k]])
+        covariances[0].append(now @ (own_sampling + left + np.diag([0.0, cell.of_unlikeness])) @ now + biased)
+        covariances[1].append(now @ rates @ own_noise[k] @ rates.T @ now)
         estimate.append((cell.mean_weight * np.exp(moved[k, 0]), cell.mean_at(moved[k, 1])))
-    rate = np.array([[1.0, cell.mean_rate] for cell in cells])
-    blurred = np.array([cell.blurred(own) for cell, own in zip(cells, own_limits, strict=True)])
+    rate = np.array([[1.0, cell.mean_rate * growth] for cell, growth in zip(cells, grown, strict=True)])
+    blurred = np.array([cell.blurred(own) * [1.0, g**2] for cell, own, g in zip(cells, own_limits, grown, strict=True)])
     misfit = np.array([cell.misfit(*each) for cell, *each in zip(cells, moved.tolist(), own_limits, strict=True)])
     of_sampling, of_noise = (np.array(each) for each in covariances)
     of_noise[:, [0, 1], [0, 1]] += OWN * misfit**2
     tail = np.sqrt(blurred + (1.0 - OWN) * misfit**2)
-    return ClippingInversion(np.array(estimate), of_sampling, of_noise, together * rate, tail, moved, spread, departure)
+    return ClippingInversion(
+        np.array(estimate), of_sampling, of_noise, together * rate, tail, moved, spread, departure, kept
+    )
 
 
 def _shrunk_within(
@@ -113,7 +119,7 @@ def _shrunk_within(
     kept, moved = (np.column_stack([part[i] for part in parts]) for i in range(2))
     spread, noise = np.array([part.drift for part in parts]), noise.copy()
     for k, (cell, limits, mean, of_means) in enumerate(cells):
-        if cell.scaled and kept[k, 1] < STRAIGHT and raw[k, 1] < parts[1].mean:
+        if cell.curved and kept[k, 1] < STRAIGHT and raw[k, 1] < parts[1].mean:
             curve = partial(_product, cell, raw[k, 0], limits, of_means)
             before = max(spread[1] + sampling[k][1], LEAST_VARIANCE)
             moved[k, 1], after = posterior(curve, mean, parts[1].mean, before)

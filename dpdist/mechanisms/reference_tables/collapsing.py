@@ -106,10 +106,11 @@ def spread(inversion: ClippingInversion, cells: Sequence[Cell], units: Sequence[
         share = like.movable[int(g > 0)] / max(whole.movable[int(g > 0)], LEAST_VARIANCE)
         rate = np.diag([1.0, like.mean_rate / max(whole.mean_rate, LEAST_VARIANCE) if like.scaled else share])
         g = g if like.scaled else share * g * whole.unit / like.unit
-        direct = like.direct_influence()
+        direct, now = like.direct_influence(), np.diag([1.0, like.growth(g)])
         apart = direct.T @ direct / len(direct) / cell.records
         apart += np.diag(inversion.drift[number] * [1.0, like.mean_rate**2])
         apart += np.diag([0.0, cell.of_unlikeness])
+        apart = now @ apart @ now
         estimate = np.array([like.mean_weight * np.exp(s), like.mean_at(g)])
         shared = rate @ inversion.sampling[number] @ rate, rate @ inversion.noise[number] @ rate
         rows.append((estimate, *shared, apart, rate @ inversion.common[number], rate @ inversion.tail[number]))

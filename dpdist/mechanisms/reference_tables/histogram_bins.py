@@ -41,6 +41,11 @@ class Bins(NamedTuple):
             edges = np.concatenate([[low], edges, [high]])
         return cls(edges[:-1], edges[1:])
 
+    @property
+    def ends(self) -> Bins:
+        """The first and the last alone."""
+        return Bins(self.left[[0, -1]], self.right[[0, -1]])
+
     def number(self, values: Floats) -> Ints:
         """Bin of every value, clipped to the bounds."""
         clipped = np.clip(values, self.left[0], self.right[-1])

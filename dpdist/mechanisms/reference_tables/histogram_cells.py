@@ -1,64 +1,153 @@
-"""A cell made of noisy histograms: its clipped weights as they are, and half of what lies beyond the limit (METHODS §7b).
+"""A cell made of noisy histograms: its clipped figures as they are, and its group's tails beyond the limits (METHODS §7b).
 
-A group of cells shares its histograms, and the weight's is a mixture of its cells' scales. Turned back through such a
-shape, a heavy cell's clipped mean would be stretched by a tail that is the mixture's. So the weight's clip is not turned
-back. A mean weight is the clipped one, times one factor for the whole group: as if half of the histogram's mass beyond the
-limit were there. The truth lies between no tail and the whole one; half of the tail is the error's part. An outcome's mean
-under clipped weights is turned back by the outcome's scale alone, as a reference's is, with half of its tail in the error.
+A group of cells shares its histograms, and these are a mixture of its cells' scales. Turned back through such a shape, a
+heavy cell's clipped mean would be stretched by a tail that is the mixture's. So the weight's clip is not turned back. A
+mean weight is the clipped one, times one factor for the whole group: over all its cells the tail is then the histogram's.
+
+A mean outcome is the clipped mean that the noisy sums tell, centre + half-width × Σvc/Σv, and what lies beyond the window.
+Only the latter is the shape's word, at the scale at which the shape has the clipped mean. Where the window is the public
+range nothing lies beyond it, and a mean follows from the noisy sums alone, whatever the shape is.
+
+What the shape says of the tails may be wrong: half of it is an error's deviation. Noise in the histograms may hide records
+as well, as many as its own deviation. They may lie anywhere, in logarithms, from the last bin that surely has records to
+the public bound.
 
 Limits are those of the least predicted error, from the histograms and the law of the noise alone. The public bounds are
-among them: there nothing is clipped, and noise is all.
+among them: there nothing is clipped, and noise is all. Errors of tails are common to cells, and so they count IN_COMMON
+times.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from dpdist.core.records import Floats
-from dpdist.mechanisms.reference_tables.clipping import FLAT, LARGEST_LOG_SCALE, MISFIT, Cell, Slopes, bisect, cut_off
+from dpdist.mechanisms.reference_tables.cell_shape import FLAT, LARGEST_LOG_SCALE, bisect
+from dpdist.mechanisms.reference_tables.clipping import MISFIT, Cell, Slopes, cut_off
 
-COUNTED = 1.0 - MISFIT
-"""Part of the weight's tail that estimates hold; the deviation of the truth from it is the rest."""
+IN_COMMON = 8.0
+"""Times that the square of an error common to cells counts in the choice of limits: margins do not average it."""
 LEAST_V = 1e-3
 """Least mean v that a mean outcome is divided by."""
 
 Limit = tuple[float, float, float]
 
 
+class Hidden(NamedTuple):
+    """Records that noise in the histograms may hide, as a share of the group's. They lie between the last bin that surely
+    has records and the public bound, evenly in logarithms: both ends of the weight, of the outcome below (with its sign
+    turned) and of the outcome above."""
+
+    share: float
+    weight: tuple[float, float]
+    below: tuple[float, float]
+    above: tuple[float, float]
+
+
+NOTHING = Hidden(0.0, (1.0, 1.0), (1.0, 1.0), (1.0, 1.0))
+
+
+def beyond(limit: Floats | float, ends: tuple[float, float]) -> Floats:
+    """Mean excess over a limit of values between two ends, even in logarithms where both are above 0."""
+    first, last = ends
+    start = np.clip(limit, first, last)
+    if not 0.0 < first < last:
+        return np.asarray(np.maximum(last - limit, 0.0))
+    return np.asarray(((last - start) - limit * np.log(last / start)) / np.log(last / first))
+
+
 @dataclass(frozen=True)
 class HistogramCell(Cell):
-    """`blur` is there, and says where the tails are from."""
+    """`blur` is there, and says where the tails are from. Its g is the mean outcome's distance from the shape's mean, in
+    widths of the public range; scales are its `shape`'s."""
 
     largest_weight: float = np.inf
     """The weight's public upper bound."""
+    hidden: Hidden = NOTHING
+
+    @cached_property
+    def shape(self) -> Cell:
+        """The group's shape, which scales and shifts move as they move a reference's."""
+        return Cell(self.weight, self.outcome, self.low, self.top, self.scaled, self.records, self.weighted)
+
+    @property
+    def curved(self) -> bool:
+        return False
+
+    @property
+    def unit(self) -> float:
+        return self.top - self.low
+
+    @property
+    def farthest(self) -> float:
+        return 1.0
+
+    @property
+    def rate(self) -> Floats:
+        return np.full(len(self.outcome), self.unit)
+
+    def growth(self, g: float) -> float:
+        """1: a mean follows from the noisy sums by a shift, and its errors from theirs, whatever the outcomes' scale."""
+        return 1.0
+
+    def mean_at(self, g: float) -> float:
+        return float(np.clip(self.mean + g * self.unit, self.low, self.top))
+
+    def moved(self, g: float) -> Floats:
+        """The shape's outcomes at the scale, or shift, that brings their mean to this one, or the nearest to it."""
+        mean, shape = self.mean_at(g), self.shape
+        return shape.moved(
+            (mean - self.mean) / shape.unit if self.two_valued else bisect(lambda h: shape.mean_at(h) - mean)
+        )
 
     def seen(self, limits: Limit) -> tuple[float, float]:
         """Mean weight and mean outcome as the limits leave them."""
-        centre, cap, reach = limits
-        weight, outcome = np.minimum(self.weight, cap), np.clip(self.outcome, centre - reach, centre + reach)
+        centre, cap, half_width = limits
+        weight, outcome = np.minimum(self.weight, cap), np.clip(self.outcome, centre - half_width, centre + half_width)
         return float(weight.mean()), float(np.average(outcome, weights=weight))
 
     def solve(self, v: float, q: float, limits: Limit) -> tuple[float, float]:
-        """(log s, log g) that take this cell to its clipped weight with half of the tail, and to its outcome's mean."""
-        centre, cap, reach = limits
-        weight, outcome = self.seen(limits)
-        s = 0.0
+        """(log s, g) that take this cell to its clipped figures with the tails beyond."""
+        centre, cap, half_width = limits
+        s, v_shape = 0.0, self.seen(limits)[0] / cap
         if self.weighted:
-            left = (weight + COUNTED * (self.mean_weight - weight)) / self.mean_weight
-            s = float(np.clip(np.log(max(v * cap, FLAT * cap) / weight * left), -LARGEST_LOG_SCALE, LARGEST_LOG_SCALE))
-        ratio = q / (max(v, LEAST_V) if self.weighted else weight / cap)
-        if self.two_valued:
-            return s, (centre + reach * ratio - outcome) / self.unit
-        product = ratio * weight / cap
-        return s, bisect(lambda g: self.statistics(0.0, g, limits)[1] - product)
+            s = float(np.clip(np.log(max(v, FLAT) / v_shape), -LARGEST_LOG_SCALE, LARGEST_LOG_SCALE))
+        ratio = q / (max(v, LEAST_V) if self.weighted else v_shape)
+        found = centre + half_width * ratio
+        if not self._whole(centre, half_width):
+            found += self._beyond(ratio * v_shape, limits)
+        return s, (found - self.mean) / self.unit
+
+    def _whole(self, centre: float, half_width: float) -> bool:
+        """Whether the window is the public range."""
+        return bool(centre - half_width <= self.low and centre + half_width >= self.top)
+
+    def _beyond(self, product: float, limits: Limit) -> float:
+        """What a mean has beyond the window, at the scale at which the shape has this mean vc."""
+        centre, _, half_width = limits
+        scale = bisect(lambda g: self.shape.statistics(0.0, g, limits)[1] - product)
+        outcome = self.shape.moved(scale)
+        return float(np.average(outcome - np.clip(outcome, centre - half_width, centre + half_width), weights=self.weight))
+
+    def _gains(self, v: Floats, centre: Floats, half_width: Floats) -> Floats:
+        """d mean outcome / d mean vc by window, (window,), v (record,) being mean v's: windows (window, 1)."""
+        rate, within = self.shape.rate, self.shape.within(centre, half_width)
+        of_seen = within @ (v * rate) / v.sum()
+        of_tail = np.where(within, 0.0, rate) @ self.weight / self.weight.sum()
+        nothing = (centre - half_width <= self.low) & (centre + half_width >= self.top)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            more = np.where(nothing[:, 0] | (of_tail <= 0.0), 0.0, of_tail / of_seen)
+        return np.asarray(half_width[:, 0] / v.mean() * (1.0 + more))
 
     def slopes(self, limits: Limit) -> Slopes:
-        centre, cap, reach = limits
-        v, c = np.minimum(self.weight, cap) / cap, np.clip((self.outcome - centre) / reach, -1.0, 1.0)
-        rate = self.rate * self.within(centre, reach)
-        jacobian = np.array([[v.mean(), 0.0], [(v * c).mean(), (v * rate).mean() / reach]])
+        centre, cap, half_width = limits
+        v, c = np.minimum(self.weight, cap) / cap, np.clip((self.outcome - centre) / half_width, -1.0, 1.0)
+        gain = float(self._gains(v, np.array([[centre]]), np.array([[half_width]]))[0])
+        jacobian = np.array([[v.mean(), 0.0], [(v * c).mean(), self.unit / gain]])
         np.fill_diagonal(jacobian, np.maximum(np.diag(jacobian), FLAT))
         inverse = np.linalg.inv(jacobian)
         if not self.weighted:
@@ -66,14 +155,22 @@ class HistogramCell(Cell):
         pairs = np.column_stack([v, v * c])
         return Slopes((pairs - pairs.mean(axis=0)) @ inverse.T, inverse)
 
-    def product(self, s: float, g: float, limits: Limit) -> tuple[float, float]:
-        """Mean vc under these scales, and its slope by mean v: weights are not turned back, and move both as one."""
-        _, cap, _ = limits
-        weight = self.seen(limits)[0]
-        left = (weight + COUNTED * (self.mean_weight - weight)) / self.mean_weight
-        v = min(float(np.exp(s)) * weight / (cap * left), 1.0) if self.weighted else weight / cap
-        ratio = self.statistics(0.0, g, limits)[1] / (weight / cap)
-        return v * ratio, ratio if self.weighted else 0.0
+    def transported(self, mean_weight: float, mean: float, points: int) -> tuple[Floats, Floats]:
+        return self.shape.transported(mean_weight, mean, points)
+
+    def misfit(self, scales: tuple[float, float], limits: Limit) -> Floats:
+        """Half of what the shape tells beyond the limits, and what noise in the histograms may hide there."""
+        centre, cap, half_width = limits
+        ratio = max(self.mean_at(scales[1]), FLAT) / max(self.mean, FLAT) if self.scaled else 1.0
+        hidden = self._hidden_weight(cap), ratio * float(self._hidden_outcome(centre, half_width))
+        return np.asarray(np.hypot(super().misfit(scales, limits), hidden))
+
+    def _hidden_weight(self, cap: float) -> float:
+        return self.hidden.share * float(beyond(cap, self.hidden.weight)) / self.mean_weight if self.weighted else 0.0
+
+    def _hidden_outcome(self, centre: Floats | float, half_width: Floats | float) -> Floats:
+        ends = beyond(centre + half_width, self.hidden.above), beyond(half_width - centre, self.hidden.below)
+        return np.asarray(self.hidden.share * np.maximum(*ends))
 
     def error_of_count(self, cap: float, n: int, noise: float) -> float:
         """Mean squared error that noise of this variance, the histograms' noise and their tails bring, in direct ones."""
@@ -84,22 +181,25 @@ class HistogramCell(Cell):
         tail = at / mean - np.minimum(at, cap) / held
         lost = noise * (cap / (n * held)) ** 2 + float(tail @ self.blur.of_weight @ tail)
         direct = (float((self.weight / mean).var()) + 1.0) / n
-        return (lost + (MISFIT * (1.0 - held / mean)) ** 2) / direct
+        misfit = (MISFIT * (1.0 - held / mean)) ** 2 + self._hidden_weight(cap) ** 2
+        return (lost + IN_COMMON * misfit) / direct
 
     def errors_of_mean(self, cap: float, windows: Floats, n: int, noise: tuple[float, float]) -> Floats:
         """The same of a mean outcome, by window (μ, R), (window,); variances of the noise on Σ(1 − v) and on Σvc."""
         assert self.blur is not None
-        centre, reach = windows[:, :1], windows[:, 1:]
+        centre, half_width = windows[:, :1], windows[:, 1:]
         variance = max(float(self.direct_influence()[:, 1].var()) / n, 1e-12 * (self.top - self.low) ** 2)
         v = np.minimum(self.weight, cap) / cap
-        seen = np.clip(self.outcome[None], centre - reach, centre + reach)
-        within = self.within(centre, reach)
+        seen = np.clip(self.outcome[None], centre - half_width, centre + half_width)
+        gain = self._gains(v, centre, half_width)
         with np.errstate(divide="ignore", invalid="ignore"):
-            gain = self.mean_rate * reach[:, 0] / (within @ (v * self.rate) / len(v))
-            ratio = (seen @ v / v.sum() - centre[:, 0]) / reach[:, 0]
+            ratio = (seen @ v / v.sum() - centre[:, 0]) / half_width[:, 0]
             lost = (gain / n) ** 2 * (noise[1] + noise[0] * ratio**2)
-            clipped = np.clip((self.blur.outcome[None] - centre) / reach, -1.0, 1.0)
+            clipped = np.clip((self.blur.outcome[None] - centre) / half_width, -1.0, 1.0)
             tail = self.blur.outcome[None] - gain[:, None] * v.mean() * clipped
             lost += np.einsum("rb,bc,rc->r", tail, self.blur.of_outcome, tail)
-            total = (lost + (MISFIT * cut_off(self.outcome, self.weight, centre, reach)) ** 2) / variance
+            misfit = (MISFIT * cut_off(self.outcome, self.weight, centre, half_width)) ** 2 + self._hidden_outcome(
+                centre, half_width
+            )[:, 0] ** 2
+            total = (lost + IN_COMMON * misfit) / variance
         return np.where(np.isfinite(total), total, np.inf)

@@ -6,23 +6,26 @@ sums. Counts are smoothed, which is post-processing, and spread over HISTOGRAM_P
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
 
 from dpdist.core.records import Codes, Floats, Records
 from dpdist.job import Column, Job
-from dpdist.mechanisms.reference_tables.clipping import Blur, Cell
+from dpdist.mechanisms.reference_tables.cell_shape import Blur
+from dpdist.mechanisms.reference_tables.clipping import Cell
 from dpdist.mechanisms.reference_tables.histogram_bins import Bins, count_scale_of
-from dpdist.mechanisms.reference_tables.histogram_cells import HistogramCell
+from dpdist.mechanisms.reference_tables.histogram_cells import Hidden, HistogramCell
 from dpdist.mechanisms.reference_tables.release import ReferenceCells, Told
-from dpdist.mechanisms.reference_tables.smoothing import smoothed
+from dpdist.mechanisms.reference_tables.smoothing import explained, smoothed
 from dpdist.privacy.units import record_epsilon
 
 HISTOGRAM_POINTS = 1024
 FEWEST_POOLED = 300
-"""Records of a group, times a histogram's ε: smaller cells are pooled."""
+"""Records of a group, in scales of the noise on a count: smaller cells are pooled."""
+MOSTLY = 0.75
+"""Share of all records on its two bounds from which an outcome may be a yes or no."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +41,13 @@ class Histograms:
     @classmethod
     def build(cls, job: Job, model: ReferenceCells) -> Histograms:
         assert job.reference is not None
-        assert job.reference.histogram is not None
+        assert job.reference.paid is not None
         weight = job.columns[job.survey.weight].bounds if job.survey.weight is not None else None
         bins = [] if weight is None else [Bins.within(*weight, atoms=False)]
         bins += [Bins.within(*(column.bounds or (0.0, 1.0)), _whole(column)) for column in job.outcome_columns.values()]
-        epsilon = record_epsilon(job, job.reference.histogram.epsilon)
+        epsilon = record_epsilon(job, job.reference.paid.epsilon)
         scale = count_scale_of(len(bins), epsilon, job.budget.adjacency)
-        group = grouped(model.codes, model.count, FEWEST_POOLED * len(bins) / float(epsilon))
+        group = grouped(model.codes, model.count, FEWEST_POOLED * float(scale))
         return cls(model, group, tuple(bins), scale)
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
@@ -61,6 +64,13 @@ class Histograms:
         """Every outcome's cells, from noisy counts; those of one group are shrunk towards each other, and single ones."""
         size, cells = np.bincount(self.group, weights=self.model.count), np.bincount(self.group)
         edges = np.cumsum([len(bins.left) for bins in self.bins])[:-1]
+        noise = 2.0 * float(self.scale) ** 2 * len(cells)
+        columns = np.split(noisy, edges, axis=1)
+        two = [_two_valued(own.sum(axis=0), noise, bins) for own, bins in zip(columns, self.bins, strict=True)]
+        if any(two):
+            kept = [own[:, [0, -1]] if ends else own for own, ends in zip(columns, two, strict=True)]
+            bins = [each.ends if ends else each for each, ends in zip(self.bins, two, strict=True)]
+            return replace(self, bins=tuple(bins)).summarise(np.concatenate(kept, axis=1))
         within = np.where(cells > 1, np.arange(len(cells)), -1).tolist()
         each = enumerate(zip(noisy, size, within, strict=True))
         groups = [self._of_group(np.split(row, edges), n, own, number) for number, (row, n, own) in each]
@@ -78,6 +88,7 @@ class Histograms:
         if not self.model.weighted:
             spread, places = [np.ones(HISTOGRAM_POINTS), *spread], [np.ones(1), *places]
             errors = [np.zeros((1, 1)), *errors]
+        hidden = self._hidden(counts, n)
         return [
             HistogramCell(
                 weight=spread[0],
@@ -91,9 +102,39 @@ class Histograms:
                 shrunk_within=within,
                 group=group,
                 largest_weight=float(self.bins[0].right[-1]) if self.model.weighted else np.inf,
+                hidden=hidden[k],
             )
             for k, (low, top) in enumerate(self.model.bounds)
         ]
+
+    def _hidden(self, counts: list[Floats], n: float) -> list[Hidden]:
+        """Of every outcome, with the weight: what noise in a group's histograms may hide."""
+        variance, share = 2.0 * float(self.scale) ** 2, 2.0**0.5 * float(self.scale) / n
+        ends = [_sure(row, variance, bins) for row, bins in zip(counts, self.bins, strict=True)]
+        weight = (ends[0][1], float(self.bins[0].right[-1])) if self.model.weighted else (1.0, 1.0)
+        outcomes = zip(ends[-len(self.model.bounds) :], self.model.bounds, strict=True)
+        return [Hidden(share, weight, (-least, -low), (most, top)) for (least, most), (low, top) in outcomes]
+
+
+def _two_valued(noisy: Floats, variance: float, bins: Bins) -> bool:
+    """Whether an outcome's counts between its bounds are noise alone, and nearly all records lie on the bounds: it is a yes
+    or no, and its bins between are no part of its shape."""
+    if len(noisy) < 3 or bins.left[0] < bins.right[0] or bins.left[-1] < bins.right[-1]:
+        return False
+    inner, ends = noisy[1:-1], float(noisy[0] + noisy[-1])
+    sum_of_noise = 3.0 * float(np.sqrt(variance * len(inner)))
+    alone = inner.max() <= explained(np.zeros(len(noisy)), 0.0, variance)[0]
+    return bool(alone and inner.sum() <= sum_of_noise and ends > MOSTLY * (ends + max(float(inner.sum()), 0.0)) > 0.0)
+
+
+def _sure(noisy: Floats, variance: float, bins: Bins) -> tuple[float, float]:
+    """Ends of the bins whose counts noise alone does not make; the bounds without any."""
+    found = np.flatnonzero(noisy > explained(np.zeros(len(noisy)), 0.0, variance))
+    return (
+        (float(bins.left[found[0]]), float(bins.right[found[-1]]))
+        if len(found)
+        else (float(bins.left[0]), float(bins.right[-1]))
+    )
 
 
 def _whole(column: Column) -> bool:

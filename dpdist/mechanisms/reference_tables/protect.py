@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
 import numpy as np
 
-from dpdist.core.confidential import Confidential
-from dpdist.core.digests import digest
-from dpdist.engine.protocol import Noise, Pass, Released, Rounds, StratumRecorder
-from dpdist.job import Job, budget_text
+from dpdist.engine.protocol import Pass, Rounds, StratumRecorder
+from dpdist.job import Job, MechanismSpec, budget_text
 from dpdist.mechanisms.counting import Count
+from dpdist.mechanisms.noisy_sums import NoiseOn, NoisySums, released
 from dpdist.mechanisms.promises import promise_of, referred
 from dpdist.mechanisms.reference_tables.histograms import Histograms
 from dpdist.mechanisms.reference_tables.reference_summary import ReferenceSummary
@@ -30,17 +28,15 @@ from dpdist.mechanisms.reference_tables.statement import (
 )
 from dpdist.mechanisms.reference_tables.update import Refresh
 from dpdist.mechanisms.wording import MOVES_UNKNOWN
-from dpdist.models.protocol import StratumModel
 from dpdist.privacy.guarantees import Promise, Strict
 
 
-@dataclass(frozen=True)
-class ReferenceTables:
+class ReferenceTables(NoisySums[MechanismSpec, ReferenceCells]):
     """Sums of the finest cells, clipped where the reference tells (METHODS §7b): strict, with δ = 0 and no model."""
 
-    scope: Literal["stratum"] = "stratum"
+    sums = ReferenceCells
 
-    def promise(self, job: Job) -> Promise:
+    def promised(self, job: Job, settings: MechanismSpec) -> Promise:
         several = len(job.outcomes) > 1
         moves = () if job.sizes_secret else (MOVES_UNKNOWN,)
         public = (_clipped(job), *((SEVERAL,) if several else ()), *moves)
@@ -49,15 +45,19 @@ class ReferenceTables:
         guarantee = Strict(job.budget.adjacency, job.epsilon_per_set)
         source = FROM_HISTOGRAMS if job.on_histograms else FROM_REFERENCE
         promise = promise_of(job, guarantee, *clipped, *tables, source, *referred(job))
-        if job.reference is None or job.reference.histogram is None:
+        if job.reference is None or job.reference.paid is None:
             return promise
-        first, rest = (budget_text(each) for each in (job.reference.histogram.epsilon, job.epsilon_of_tables))
+        first, rest = (budget_text(each) for each in (job.reference.paid.epsilon, job.epsilon_of_tables))
         return replace(promise, composition=promise.composition + SPLIT.format(first, rest))
 
-    def protect(
-        self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: ReferenceSummary | None = None
+    def rounds(
+        self,
+        job: Job,
+        settings: MechanismSpec,
+        model: ReferenceCells,
+        recorder: StratumRecorder,
+        learned: ReferenceSummary | None,
     ) -> Rounds:
-        assert isinstance(model, ReferenceCells)
         return reference_tables(model, _known(job, model, learned), float(job.epsilon_per_set), recorder)
 
 
@@ -86,23 +86,19 @@ def reference_tables(
     """
     if isinstance(known, Histograms | Refresh):
         counts = yield Pass(Count(known), "sum")
-        noise = yield Noise(known.scale, counts.size, 0, "laplace", digest(known), digest(counts))
+        noise = yield NoiseOn.of(known, counts).draw(known.scale, counts.size, 0)
         told = known.summarise(counts + noise.reshape(counts.shape))
         limits = model.limited(told)
     else:
         told, limits = known.told, known.limits
     model = model.within(limits, model.units(told))
     sums = yield Pass(Count(model), "sum")
-    (cells, columns), (first, other) = sums.shape, model.scales
-    query, exact = digest(model), digest(sums)
+    (cells, columns), (first, other), on = sums.shape, model.scales, NoiseOn.of(model, sums)
     if first == other:
-        noise = yield Noise(first, sums.size, 1, "laplace", query, exact)
+        noise = yield on.draw(first, sums.size, 1)
         noise = noise.reshape(sums.shape)
     else:
-        of_weight = yield Noise(first, cells, 1, "laplace", query, exact)
-        others = yield Noise(other, cells * (columns - 1), 2, "laplace", query, exact)
+        of_weight = yield on.draw(first, cells, 1)
+        others = yield on.draw(other, cells * (columns - 1), 2)
         noise = np.column_stack([of_weight, others.reshape(cells, columns - 1)])
-    summary = {"database_bound": None, "epsilon_local": epsilon, "epsilon_local_range": None}
-    recorder.summary(Confidential({**summary, "diagnostics": {"cells": float(cells)}}))
-    noisy = sums + noise
-    return Released((model.clipping_inverted(noisy, told),))
+    return released(recorder, [model.clipping_inverted(sums + noise, told)], epsilon, cells=float(cells))

@@ -18,16 +18,19 @@ import numpy as np
 from dpdist.core.records import Codes, Floats, Frame, Ints, Records
 from dpdist.estimation.weighted_points import MOST_POINTS
 from dpdist.job import Job
-from dpdist.job.mechanisms import ReferenceTables
+from dpdist.job.noisy_sums import ReferenceTables
 from dpdist.mechanisms.reference_tables.borrowing import complete
 from dpdist.mechanisms.reference_tables.clipping import Cell
 from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
 from dpdist.mechanisms.reference_tables.clipping_inversion import invert_clipping
-from dpdist.mechanisms.reference_tables.collapsing import collapsed, fewest, pooled, spread
+from dpdist.mechanisms.reference_tables.collapsing import Spread, collapsed, fewest, pooled, spread
+from dpdist.mechanisms.reference_tables.elasticity import elasticities
+from dpdist.mechanisms.reference_tables.redrawn_means import noised_again, recounted, resampled
+from dpdist.mechanisms.reference_tables.released_form import covariances, padded, released_form, unpadded
 from dpdist.mechanisms.reference_tables.saturation import set_into, spans, weight_bounds
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits, noise_scales
 from dpdist.models.described import recall_draws
-from dpdist.models.design import counted, design
+from dpdist.models.design import counted, counted_again, design
 from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws, Extremes, Parameter
 from dpdist.privacy.units import record_epsilon
@@ -43,6 +46,16 @@ class Sized(NamedTuple):
 
 Told = list[list[Cell]]
 """What a reference tells: every outcome's cells."""
+
+
+class Inverted(NamedTuple):
+    """By outcome: what inverting tells of cells, how far units departed from the reference, elasticities where counts are
+    noisy; ends of what the sums do not identify, of the weight and then of every outcome."""
+
+    cells: list[Spread]
+    departure: list[Floats]
+    ends: list[Floats]
+    elasticity: list[Floats]
 
 
 @dataclass(frozen=True)
@@ -68,6 +81,8 @@ class ReferenceCells(OutcomeModel):
     """Of every cell, (cell,): cells of one unit have one sum."""
     weight_bounds: tuple[float, float] | None = None
     """Public, where histograms fix the limits: then noisy sums are looked through for what they do not identify."""
+    noisy_counts: bool = False
+    """Sample counts have noise of their own (`predictors: {protect}`)."""
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> ReferenceCells:
@@ -85,6 +100,7 @@ class ReferenceCells(OutcomeModel):
             *(cells, bounds[0], labels, job.outcomes, bounds, codes, count, scales, weighted),
             *(job.mechanism.shrinkage, job.sizes_in_sums),
             weight_bounds=weight_bounds(job),
+            noisy_counts=job.predictors is not None,
         )
 
     @property
@@ -94,41 +110,8 @@ class ReferenceCells(OutcomeModel):
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        cell, several = ("cell", self.labels), len(self.outcomes) > 1
-        each = [f" {name}" if several else "" for name in self.outcomes]
-        pairs = tuple(name + one for one in each for name in ("both", "outcome"))
-        sums = ("v(1 + c)/2", "v(1 - c)/2") if self.simplex else ("vc",)
-        return (
-            Parameter("sums", (cell, ("sum", ("1 - v", *(sum_name + one for sum_name in sums for one in each))))),
-            Parameter(
-                "limits", (cell, ("limit", (*(f"centre{one}" for one in each), "cap", *(f"reach{one}" for one in each))))
-            ),
-            Parameter("means", (cell, ("mean", ("weight", *(self.outcomes if several else ("outcome",)))))),
-            Parameter("sampling", (cell, ("covariance", ("weight", *pairs)))),
-            Parameter("noise", (cell, ("covariance", ("weight", *pairs)))),
-            Parameter("alone", (cell, ("covariance", ("weight", *pairs)))),
-            Parameter("common", (cell, ("mean", ("weight", *(self.outcomes if several else ("outcome",)))))),
-            Parameter("unit", (cell,)),
-            Parameter("departure", (cell, ("scale", ("weight", *(self.outcomes if several else ("outcome",)))))),
-            *((self._borrowed,) if self.weight_bounds is None else self._of_histograms),
-        )
-
-    @property
-    def _borrowed(self) -> Parameter:
-        """Share of a cell's shape that is of cells like it, by outcome."""
-        return Parameter("borrowed", (("cell", self.labels), ("outcome", self.outcomes)))
-
-    @property
-    def _of_histograms(self) -> tuple[Parameter, ...]:
-        """Least and most of a mean that the sums do not identify, null where they do; deviations that the histograms' tails
-        bring; the group that a cell shares its histograms with."""
-        names = ("weight", *(self.outcomes if len(self.outcomes) > 1 else ("outcome",)))
-        cell, ends = ("cell", self.labels), tuple(f"{e} {n}" for n in names for e in ("least", "most"))
-        return (
-            Parameter("spans", (cell, ("end", ends))),
-            Parameter("tail", (cell, ("mean", names))),
-            Parameter("group", (cell,)),
-        )
+        histograms = self.weight_bounds is not None
+        return released_form(self.labels, self.outcomes, self.simplex, histograms, self.noisy_counts)
 
     @property
     def noise(self) -> Noise:
@@ -204,49 +187,60 @@ class ReferenceCells(OutcomeModel):
 
     def clipping_inverted(self, sums: Floats, summary: Told) -> Draws:
         """What is released, from noisy sums of units and the reference."""
-        assert self.limits is not None
         assert self.unit is not None
-        unit, whole = self.unit, self._whole(summary, self.unit)
-        sized = self.sized(sums, np.bincount(unit, weights=self.count).astype(np.float64))
-        centre, cap, reach = (each[np.unique(unit, return_index=True)[1]] for each in self.limits)
-        found, departure, unknown = [], [], list[tuple[Floats, Floats]]()
-        for k, (cells, units) in enumerate(zip(summary, whole, strict=True)):
-            limits, own = Limits(centre[:, k], cap, reach[:, k]), sized.sums[:, [0, 1 + k]]
-            each = invert_clipping(units, limits, own, sized.size, self.noise, self.shrinkage)
-            found.append(spread(each, cells, units, unit))
-            departure.append(each.departure[unit])
-            if self.weight_bounds is not None:
-                unknown.append(spans(units, limits, own, sized.size, self.noise, self.weight_bounds))
-        ends = [unknown[0][0], *(of_mean for _, of_mean in unknown)] if unknown else []
+        unit, sized = self.unit, self.sized(sums, np.bincount(self.unit, weights=self.count).astype(np.float64))
+        found, departure, ends, elasticity = self._inverted(sized, summary)
         weight, *means = [found[0].estimate[:, 0], *(each.estimate[:, 1] for each in found)]
         if ends:
             weight, *means = (set_into(value, own) for value, own in zip((weight, *means), ends, strict=True))
-        carried = [
-            [cell.transported(w, m, MOST_POINTS) for cell, w, m in zip(cells, weight, mean, strict=True)]
-            for cells, mean in zip(summary, means, strict=True)
-        ]
         values = {
             "sums": sums[unit],
             "unit": unit.astype(np.float64),
-            "limits": np.column_stack(self.limits),
+            "limits": np.column_stack(self.limits or ()),
             "means": np.column_stack([weight, *means]),
-            "departure": np.column_stack([departure[0][:, 0], *(each[:, 1] for each in departure)]),
+            "departure": _by_column(departure),
+            **{name: covariances([getattr(each, name) for each in found]) for name in ("sampling", "noise", "alone")},
+            **({"elasticity": _by_column(elasticity)} if elasticity else {}),
+            **self._of_the_summary(found, ends, summary),
+            "common": _by_column([each.common for each in found]),
         }
-        values |= {name: _covariances([getattr(each, name) for each in found]) for name in ("sampling", "noise", "alone")}
-        if ends:
-            values["spans"] = np.column_stack(ends)
-            values["tail"] = np.column_stack([found[0].tail[:, 0], *(each.tail[:, 1] for each in found)])
-            values["group"] = np.array([cell.group for cell in summary[0]], dtype=np.float64)
-        if self.weight_bounds is None:
-            values["borrowed"] = np.array([[cell.borrowed for cell in cells] for cells in summary]).T
-        values["common"] = np.column_stack([found[0].common[:, 0], *(each.common[:, 1] for each in found)])
         if self.simplex:
             share = self._sizes(summary) / np.bincount(unit, weights=self._sizes(summary))[unit]
             values["size"] = np.maximum(np.rint(sized.size[unit] * share), 1.0)
             values["noise"][:, 0] += sized.variance[unit]
         values |= {"standing": np.array([cell.effective_size for cell in summary[0]], dtype=np.float64)}
-        values |= {"points": np.array([[_padded(*pair) for pair in cells] for cells in carried])}
+        values |= {"points": _points(summary, weight, means)}
         return Draws({name: value[None] for name, value in values.items()})
+
+    def _inverted(self, sized: Sized, summary: Told) -> Inverted:
+        """What inverting the clipping of every outcome's sums tells."""
+        assert self.limits is not None
+        assert self.unit is not None
+        unit, whole = self.unit, self._whole(summary, self.unit)
+        centre, cap, reach = (each[np.unique(unit, return_index=True)[1]] for each in self.limits)
+        found, departure, unknown, elasticity = [], [], list[tuple[Floats, Floats]](), list[Floats]()
+        for k, (cells, units) in enumerate(zip(summary, whole, strict=True)):
+            limits, own = Limits(centre[:, k], cap, reach[:, k]), sized.sums[:, [0, 1 + k]]
+            each = invert_clipping(units, limits, own, sized.size, self.noise, self.shrinkage)
+            found.append(spread(each, cells, units, unit))
+            departure.append(each.departure[unit])
+            if self.noisy_counts:
+                elasticity.append(elasticities(units, limits, own, sized.size, each)[unit])
+            if self.weight_bounds is not None:
+                unknown.append(spans(units, limits, own, sized.size, self.noise, self.weight_bounds))
+        ends = [unknown[0][0], *(of_mean for _, of_mean in unknown)] if unknown else []
+        return Inverted(found, departure, ends, elasticity)
+
+    def _of_the_summary(self, cells: Sequence[Spread], ends: Sequence[Floats], summary: Told) -> dict[str, Floats]:
+        """What is released of histograms, or of cells whose shape is partly that of others."""
+        values = dict[str, Floats]()
+        if ends:
+            values["spans"] = np.column_stack(ends)
+            values["tail"] = _by_column([each.tail for each in cells])
+            values["group"] = np.array([cell.group for cell in summary[0]], dtype=np.float64)
+        if self.weight_bounds is None:
+            values["borrowed"] = np.array([[cell.borrowed for cell in each] for each in summary]).T
+        return values
 
     def expect(self, theta: Draws, outcome: int = 0) -> tuple[Floats, Floats]:
         """E(w|x) and E(wy|x) of every frame row, (draw, row)."""
@@ -260,46 +254,15 @@ class ReferenceCells(OutcomeModel):
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """Means under other samples of both files, without noise; and the errors of the reference's shapes, in
         deviations, `shape` (draw, cell)."""
-        errors = self._errors(theta, "sampling", theta["unit"][0].astype(np.int64), draws, rng)
-        if theta["alone"].any():
-            alone = self._errors(theta, "alone", np.arange(len(self.labels)), draws, rng)
-            errors = [one + other for one, other in zip(errors, alone, strict=True)]
-        shape = rng.standard_normal((draws, len(self.labels)))
-        return Draws({**self._moved(theta, errors).values, "shape": shape})
+        return resampled(theta, draws, rng)
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """Means under other noise: for standard errors, not for release."""
-        unit = theta["unit"][0].astype(np.int64)
-        errors = self._errors(theta, "noise", unit, draws, rng)
-        group = theta["group"][0].astype(np.int64) if "group" in theta.values else np.zeros(len(self.labels), np.int64)
-        single = np.bincount(group)[group] == 1
-        for name, shared in (("common", np.where(single, -1, group)), ("tail", group)):
-            if name in theta.values and theta[name].any():
-                known, number = np.unique(shared, return_inverse=True)
-                drawn = [rng.standard_normal((draws, len(known)))[:, number] for _ in errors]
-                errors = [own + each * z for own, each, z in zip(errors, theta[name][0].T, drawn, strict=True)]
-        return self._moved(theta, errors)
+        return noised_again(theta, draws, rng)
 
-    def _errors(self, theta: Draws, name: str, unit: Ints, draws: int, rng: np.random.Generator) -> list[Floats]:
-        """Errors of log mean weights, then of every outcome's means, (draw, cell) each; a unit's cells move together.
-
-        Outcomes vary with the weight, each by its own covariance; how they vary with one another enters no table.
-        """
-        of_weight, *pairs = np.split(theta[name][0], np.arange(1, 1 + 2 * len(self.outcomes)), axis=1)
-        sd, units = np.sqrt(of_weight[:, 0]), int(unit.max()) + 1
-        shift = rng.standard_normal((draws, units))[:, unit]
-        errors = [sd * shift]
-        for k in range(len(self.outcomes)):
-            both, own = pairs[2 * k][:, 0], pairs[2 * k + 1][:, 0]
-            slope = np.divide(both, sd, out=np.zeros_like(sd), where=sd > 0)
-            left = np.sqrt(np.maximum(own - slope**2, 0.0))
-            errors.append(slope * shift + left * rng.standard_normal((draws, units))[:, unit])
-        return errors
-
-    def _moved(self, theta: Draws, errors: Sequence[Floats]) -> Draws:
-        weight = theta["means"][..., 0] * np.exp(np.clip(errors[0], -5.0, 5.0))
-        outcomes = [theta["means"][..., 1 + k] + error for k, error in enumerate(errors[1:])]
-        return Draws({"means": np.stack([weight, *outcomes], axis=-1)})
+    def recounted(self, theta: Draws, counts: Floats) -> Draws:
+        """Means as the same sums would make them under other sample counts (draw, row), by the delta method."""
+        return recounted(theta, counted_again(self.design, counts), self.count)
 
     def log_lik(self, draws: Draws, records: Records) -> Floats:
         """Sums have no density of a record."""
@@ -315,24 +278,21 @@ class ReferenceCells(OutcomeModel):
     def describe(self, theta: Draws) -> Mapping[str, Any]:
         first, other = self.scales
         scale = f"scale {first}" + (f" on 1 - v and {other} on vc" if other != first else "")
-        said = {"standing": theta["standing"][0].tolist(), "points": _unpadded(theta["points"][0])}
+        said = {"standing": theta["standing"][0].tolist(), "points": unpadded(theta["points"][0])}
         if self.simplex:
             said["size"] = theta["size"][0].tolist()
         return {**super().describe(theta), **said, "noise_law": f"discrete Laplace, {scale}, in units of 2^-20"}
 
 
-def _padded(weight: Floats, outcome: Floats) -> Floats:
-    """(MOST_POINTS, 2), NaN beyond the points."""
-    padded = np.full((MOST_POINTS, 2), np.nan)
-    padded[: len(weight)] = np.column_stack([weight, outcome])
-    return padded
+def _by_column(pairs: Sequence[Floats]) -> Floats:
+    """Of the weight, which all outcomes have alike, then of every outcome's mean, (cell, …); each pair is (cell, 2)."""
+    return np.column_stack([pairs[0][:, 0], *(each[:, 1] for each in pairs)])
 
 
-def _unpadded(points: Floats) -> list[list[list[list[float]]]]:
-    """Lists by outcome, cell and point."""
-    return [[pair[~np.isnan(pair[:, 0])].tolist() for pair in cells] for cells in points]
-
-
-def _covariances(errors: Sequence[Floats]) -> Floats:
-    """Variance of the weight, then of every outcome its covariance with the weight and its variance, (cell, …)."""
-    return np.column_stack([errors[0][:, 0, 0], *(column for each in errors for column in (each[:, 0, 1], each[:, 1, 1]))])
+def _points(summary: Told, weight: Floats, means: Sequence[Floats]) -> Floats:
+    """The reference's points moved to the released means, (outcome, cell, point, 2), NaN beyond them."""
+    moved = [
+        [cell.transported(w, m, MOST_POINTS) for cell, w, m in zip(cells, weight, mean, strict=True)]
+        for cells, mean in zip(summary, means, strict=True)
+    ]
+    return np.array([[padded(*pair) for pair in cells] for cells in moved])

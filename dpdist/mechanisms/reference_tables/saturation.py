@@ -16,7 +16,8 @@ import numpy as np
 
 from dpdist.core.records import Floats
 from dpdist.job import Job
-from dpdist.mechanisms.reference_tables.clipping import LARGEST_LOG_SCALE, Cell
+from dpdist.mechanisms.reference_tables.cell_shape import LARGEST_LOG_SCALE
+from dpdist.mechanisms.reference_tables.clipping import Cell
 from dpdist.mechanisms.reference_tables.clipping_intervals import Noise
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
 
@@ -64,7 +65,9 @@ def spans(
     (cell, 2), in units, of one outcome."""
     scales = [float(np.log(0.5 / ALARM) * np.sqrt(variance / 2.0)) for variance in noise]
     weights, outcomes = [], []
-    for cell, own, total, n in zip(cells, zip(*limits, strict=True), sums / UNIT, count, strict=True):
+    for cell, own, total, n in zip(
+        [cell.shape for cell in cells], zip(*limits, strict=True), sums / UNIT, count, strict=True
+    ):
         v, q = 1.0 - total[0] / n, total[1] / n
         s = cell.solve_weight(v, own[1]) if cell.weighted else 0.0
         found = Sums(float(v), float(q), scales[0] / n, scales[1] / n, s, own)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dpdist.mechanisms.reference_tables.clipping import LARGEST_LOG_SCALE
+from dpdist.mechanisms.reference_tables.cell_shape import LARGEST_LOG_SCALE
 
 STRAIGHT = 0.99
 """Weight of a cell's own value above which noise moves it too little for its curve to bend."""

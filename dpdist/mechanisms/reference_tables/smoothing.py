@@ -45,7 +45,7 @@ def smoothed(noisy: Floats, total: float, variance: float, bins: Bins) -> tuple[
 
 def _as_counted(noisy: Floats, total: float, variance: float, share: Floats, covariance: Floats) -> tuple[Floats, Floats]:
     """The fit, but for bins that it does not explain: they have their noisy counts, and those counts' variance."""
-    missed = np.abs(noisy - total * share) > _explained(share, total, variance)
+    missed = np.abs(noisy - total * share) > explained(share, total, variance)
     if not missed.any():
         return share, covariance
     counted = np.convolve(missed, np.ones(3), mode="same") > 0
@@ -57,7 +57,7 @@ def _as_counted(noisy: Floats, total: float, variance: float, share: Floats, cov
     return mended / scale, turned @ covariance @ turned.T
 
 
-def _explained(share: Floats, total: float, variance: float) -> Floats:
+def explained(share: Floats, total: float, variance: float) -> Floats:
     """How far noise and sampling carry counts, (bin,): half of ALARM for the Laplace noise and half for the sampling, each
     shared by the bins. Noise that is as heavy-tailed as Laplace's is often 6 of its deviations away somewhere."""
     chance = 0.5 * ALARM / len(share)
@@ -100,7 +100,7 @@ def _tail(noisy: Floats, variance: float, bins: Bins) -> Floats:
     """Second differences of log p, (difference, bin), in the upper tail: from the last count that noise alone does not
     make; and in the lower tail where values may be negative."""
     wide = np.flatnonzero(bins.left < bins.right)
-    sure = wide[noisy[wide] > _explained(np.zeros(len(noisy)), 0.0, variance)[wide]]
+    sure = wide[noisy[wide] > explained(np.zeros(len(noisy)), 0.0, variance)[wide]]
     if not len(sure):
         return np.zeros((0, len(noisy)))
     middle = np.arange(wide[0] + 1, wide[-1])

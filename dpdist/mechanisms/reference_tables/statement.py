@@ -8,99 +8,102 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dpdist.estimation.weighted_points import REFERENCE_FILE
-from dpdist.job.mechanisms import ReferenceTables
+from dpdist.job.noisy_sums import ReferenceTables
 from dpdist.mechanisms.reference_tables.donors import DONORS, FEWEST
 from dpdist.mechanisms.reference_tables.saturation import ALARM
 from dpdist.mechanisms.words import ReleaseView, Words
 
 CLIPPED = (
-    "a record enters one finest cell by 1 − v and vc, v its weight and c its centred outcome, clipped at limits that the "
-    "reference and public sizes fixed; their L1 norm is at most 1, so switching a record off moves both sums by at most 1, "
-    "and other values at the same x by at most 2; both have discrete Laplace noise of that scale over ε; margins are sums "
-    "of cells"
+    "A record enters one finest cell by 1 − v and vc, v its weight and c its centred outcome, clipped at limits that the "
+    "reference and public sizes fixed. Their L1 norm is at most 1. So switching a record off moves both sums by at most "
+    "1, and other values at the same x by at most 2. Both have discrete Laplace noise of that scale over ε. Margins are "
+    "sums of cells."
 )
-CLIPPED_IN_STAGES = CLIPPED.replace("over ε;", "over ε₁, what histograms leave of ε;")
+CLIPPED_IN_STAGES = CLIPPED.replace("over ε.", "over ε₁, what histograms leave of ε.")
 CLIPPED_BY_HISTOGRAMS = CLIPPED_IN_STAGES.replace("the reference and", "noisy histograms and")
 CLIPPED_SECRET = (
-    "a record enters one finest cell by 1 − v, v(1 + c)/2 and v(1 − c)/2, v its weight and c its centred outcome, clipped "
-    "at limits that the reference alone fixed; they are at least 0 and sum to 1, so adding or removing a record moves the "
-    "three sums by 1, and exchanging it for any other by at most 2; all have discrete Laplace noise of scale 1/ε (2/ε "
-    "under substitution); margins are sums of cells"
+    "A record enters one finest cell by 1 − v, v(1 + c)/2 and v(1 − c)/2, v its weight and c its centred outcome, clipped "
+    "at limits that the reference alone fixed. They are at least 0 and sum to 1. So adding or removing a record moves the "
+    "three sums by 1, and exchanging it for any other by at most 2. All have discrete Laplace noise of scale 1/ε (2/ε "
+    "under substitution). Margins are sums of cells."
 )
 SEVERAL = (
-    "with K outcomes a record enters by 1 − v and vc of each, whose L1 norm with the latter over K is at most 1: noise on "
-    "them has K times that scale"
+    "With K outcomes a record enters by 1 − v and vc of each. Their L1 norm, with the latter over K, is at most 1: noise "
+    "on them has K times that scale."
 )
 SEVERAL_SECRET = (
-    "with K outcomes a record enters one finest cell by 1 − v and, for each of them, v(1 + c)/2 and v(1 − c)/2, v its "
-    "weight and c its centred outcome, clipped at limits that the reference alone fixed; they are at least 0, and 1 − v "
-    "and the others over K sum to 1, so adding or removing a record moves the sums by 1 in this norm, and exchanging it "
-    "for any other by at most 2: discrete Laplace noise has scale 1/ε on the sum of 1 − v and K/ε on every other (twice "
-    "that under substitution); margins are sums of cells"
+    "With K outcomes a record enters one finest cell by 1 − v and, for each of them, v(1 + c)/2 and v(1 − c)/2. Here v is "
+    "its weight and c its centred outcome, clipped at limits that the reference alone fixed. They are at least 0, and 1 − "
+    "v and the others over K sum to 1. So adding or removing a record moves the sums by 1 in this norm, and exchanging it "
+    "for any other by at most 2. All have discrete Laplace noise, of scale 1/ε on the sum of 1 − v and K/ε on every other "
+    "(twice that under substitution). Margins are sums of cells."
 )
-ONE_BUDGET = "all tables are sums of the same finest cells, so that one budget serves them all and none is split"
+ONE_BUDGET = "All tables are sums of the same finest cells, so that one budget serves them all and none is split."
 FROM_REFERENCE = (
-    "limits, units, clipping's inverse and the tails beyond the limits come from the reference alone; where the current "
-    "file's shape is another, beyond a scale of weights and of outcomes, the estimates' bias is in no standard error"
+    "Limits, units, clipping's inverse and the tails beyond the limits come from the reference alone. Where the current "
+    "file's shape is another, beyond a scale of weights and of outcomes, the estimates' bias is in no standard error."
 )
 FROM_HISTOGRAMS = (
-    "limits, and what estimates hold beyond them, come from the noisy histograms alone. Errors hold their noise and, as a "
-    "bias, half of what a group's histogram has beyond the limits. A cell's own tail may be farther from its group's, "
-    "and weights and outcomes may depend on each other there: that part of the bias is in no standard error"
+    "Limits, and what estimates hold beyond them, come from the noisy histograms alone. Errors hold their noise and, as a "
+    "bias, half of what a group's histogram has beyond the limits. They hold as many records as noise may hide there, too. "
+    "A cell's own tail may be farther from its group's, and weights and outcomes may depend on each other there. That part "
+    "of the bias is in no standard error."
 )
 SPLIT = "; sequential within a set: ε₀ = {} for the histograms that fix the limits, ε₁ = {} for the table"
 DONATED = (
-    f"a donor is of the synthetic record's own cell, or of the cells most like it where the cell has fewer than {FEWEST}",
-    "tables made from synthetic records are the published ones; what else they tell is the reference's, not measured",
-    "outcomes of all cells are multiplied by one factor (shifted, if they may be negative) that gives them the grand mean",
-    "weights in a cell are then tilted until it has its released means; where weights cannot do it, the cell's outcomes "
-    "have a factor of their own",
-    "0, the public bounds, a top-code and a minimum stay where they are; where the means allow it, they keep the weighted "
-    "share that donors have",
-    "outcomes on a grid, such as whole thousands, are rounded back to it; without weights, only whole numbers are",
+    f"A donor is of the synthetic record's own cell, or of the cells most like it where the cell has fewer than {FEWEST}.",
+    "Tables made from synthetic records are the published ones; what else they tell is the reference's, not measured.",
+    "Outcomes of all cells are multiplied by one factor (shifted, if they may be negative) that gives them the grand mean.",
+    "Weights in a cell are then tilted until it has its released means. Where weights cannot do it, the cell's outcomes "
+    "have a factor of their own.",
+    "Values of 0, the public bounds, a top-code and a minimum stay where they are. Where the means allow it, they keep the "
+    "weighted share that donors have.",
+    "Outcomes on a grid, such as whole thousands, are rounded back to it; without weights, only whole numbers are.",
 )
 MICRODATA = (
-    "by the columns under `measured` synthetic records have the released counts and means of every cell. A record has the "
-    "columns under `copied` from its donor, as they stand in the reference beside the donor's weight and outcomes. Where a "
-    f"cell has fewer than {FEWEST} donors, the donor may be of another cell. No figure of these columns was measured on "
-    "the current file. What has changed since the reference is not in them, and no standard error or interval is theirs"
+    "By the columns under `measured` synthetic records have the released counts and means of every cell. A record has the "
+    "columns under `copied` from its donor, as they stand in the reference beside the donor's weight and outcomes. Where "
+    f"a cell has fewer than {FEWEST} donors, the donor may be of another cell. No figure of these columns was measured on "
+    "the current file. What has changed since the reference is not in them, and no standard error or interval is theirs."
 )
 NOT_IDENTIFIED = (
-    "the noisy sums do not identify the mean weight, or an outcome's mean, of these cells: nearly all of it lies beyond "
+    "The noisy sums do not identify the mean weight, or an outcome's mean, of these cells. Nearly all of it lies beyond "
     "the limits at which records were clipped, or too little within them. Such a cell has limits and no estimate. "
-    "Intervals of what is made of it hold them too. Its synthetic records have means within them and tell no more"
+    "Intervals of what is made of it hold them too. Its synthetic records have means within them and tell no more."
 )
 DRIFT = (
-    "the noisy sums of these cells are farther from what the reference predicts than sampling and noise would carry them "
-    "(about one cell in a thousand would be named by chance): weights or outcomes have changed since. Estimates follow a "
-    "change of scale, not one of shape: the errors of these cells hold the bias of a planned one, and no more"
+    "The noisy sums of these cells are farther from what the reference predicts than sampling and noise would carry them: "
+    "weights or outcomes have changed since. About one cell in a thousand would be named by chance. Estimates follow a "
+    "change of scale, not one of shape. The errors of these cells hold the bias of a planned change of shape, and no "
+    "more."
 )
 AS_CLIPPED = (
-    "the limits of every cell are those of the least predicted error, from the noisy histograms and the noise's law: noise "
-    "that grows with the limits, against half of what lies beyond them. A count is its clipped sum, with half of what the "
-    "histogram of the cell's group holds beyond the limit. A mean is that of the group's outcomes at the scale (the shift, "
-    "if outcomes may be negative or are two-valued) that the noisy sum tells; these {}, within a group. Public bounds "
-    "alone limit {} of {} cells"
+    "The limits of every cell are those of the least predicted error, from the noisy histograms and the noise's law. It "
+    "weighs noise, which grows with the limits, against half of what lies beyond them and what noise may hide there. A "
+    "count is its clipped sum, with what the histogram of the cell's group holds beyond the limit. A mean is the clipped "
+    "one of the noisy sums, with what the group's outcomes hold beyond the window at the scale that this mean shows. "
+    "Where the window is the public range, a mean follows from the sums alone. Counts and means {}, within a group. "
+    "Public bounds alone limit {} of {} cells."
 )
 LOOKED_THROUGH = (
-    "noisy sums are looked through for cells whose limits bind: one whose shape is its group's is taken for such with a "
-    "chance of at most {:g} by each of its sums"
+    "Noisy sums are looked through for cells whose limits bind. One whose shape is its group's is taken for such with a "
+    "chance of at most {:g} by each of its sums."
 )
 TAILS_BORROWED = (
-    "estimator `parameters`: composition of the sample over cells, sampling error of the clipped statistics, of the "
-    "reference's tails that complete them, how unlike cells are that borrow a shape of each other, and noise; a change of "
-    "shape since the reference is not in it"
+    "Estimator `parameters`: composition of the sample over cells, sampling error of the clipped statistics, that of the "
+    "reference's tails which complete them, and noise. How unlike cells are that borrow a shape of each other is in it. A "
+    "change of shape since the reference is not."
 )
 BY_REFERENCE = (
     "noisy sums of {weight} and of its product with {outcome}, clipped where a reference tells, in every finest cell"
 )
 BY_HISTOGRAMS = BY_REFERENCE.replace("a reference tells", "noisy histograms tell")
 TAILS_OF_HISTOGRAMS = (
-    "estimator `parameters`: composition of the sample over cells, sampling error, noise of sums and histograms, and "
-    "half of what the histograms have beyond the limits"
+    "Estimator `parameters`: composition of the sample over cells, sampling error, noise of sums and histograms, half of "
+    "what the histograms have beyond the limits, and what their noise may hide there, alike in all cells."
 )
 RECORDS_AGREE = (
-    "estimator `records`: synthetic records agree with the table from parameters and have its error; synthesis adds none"
+    "Estimator `records`: synthetic records agree with the table from parameters and have its error; synthesis adds none."
 )
 
 
@@ -123,8 +126,8 @@ class ReferenceWords(Words):
         moved = "are shrunk to the cells' common scale as far as noise moved them"
         how = moved if release.job.mechanism.shrinkage else "are not shrunk"
         clipping = (
-            "clipping is undone by the scale of weights and of outcomes (the shift, if outcomes may be negative or are "
-            f"two-valued) under which the reference has a cell's noisy sums; these {how}"
+            "Clipping is undone by the scale of weights and of outcomes (the shift, if outcomes may be negative or are "
+            f"two-valued) under which the reference has a cell's noisy sums. These {how}."
         )
         steps = [clipping]
         if looked_through(release):
@@ -156,10 +159,10 @@ def _donors(release: ReleaseView) -> str:
         taken = f"a donor, which is a record of the reference (released/{DONORS})"
     else:
         taken = (
-            f"a donor, which is a point of an earlier release or of histograms (released/{REFERENCE_FILE}): a mean of like "
-            "records, in which round figures and a top-code may be lost"
+            f"a donor, which is a point of an earlier release or of histograms (released/{REFERENCE_FILE}). It is a mean "
+            "of like records, in which round figures and a top-code may be lost"
         )
-    return f"a synthetic record takes its weight and outcomes together from {taken}"
+    return f"A synthetic record takes its weight and outcomes together from {taken}."
 
 
 WORDS = ReferenceWords(

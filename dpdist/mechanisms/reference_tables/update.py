@@ -77,13 +77,13 @@ class Refresh:
     def build(cls, job: Job, model: ReferenceCells, earlier: Told) -> Refresh:
         """`carried` follows from an earlier release: it is public, and so are the bins."""
         assert job.reference is not None
-        assert job.reference.histogram is not None
+        assert job.reference.paid is not None
         shaped = tuple(k for k, column in enumerate(job.outcome_columns.values()) if not column.two_valued)
         orders = [tuple(QuantileLevels.of(cell.weight, 0.0, np.inf) for cell in earlier[0])] if model.weighted else []
         orders += [tuple(QuantileLevels.of(cell.outcome, cell.low, cell.top) for cell in earlier[k]) for k in shaped]
-        epsilon = record_epsilon(job, job.reference.histogram.epsilon)
+        epsilon = record_epsilon(job, job.reference.paid.epsilon)
         scale = count_scale_of(len(orders), epsilon, job.budget.adjacency)
-        group = grouped(model.codes, model.count, FEWEST_POOLED * len(orders) / float(epsilon))
+        group = grouped(model.codes, model.count, FEWEST_POOLED * float(scale))
         return cls(model, earlier, group, shaped, tuple(orders), scale)
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:

@@ -17,7 +17,7 @@ import numpy as np
 
 from dpdist.core.records import Codes, Floats, Frame, Ints, Records
 from dpdist.job import Job, NoiseName
-from dpdist.job.mechanisms import SanitizedStatistics
+from dpdist.job.noisy_sums import SanitizedStatistics
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, noise_scale
 from dpdist.mechanisms.sanitized_lognormal.sensitivity import REACH, SHARE, gaussian_scale, moments, noise_variances
 from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import (
@@ -25,11 +25,12 @@ from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import (
     Whitened,
     fit,
     limited,
+    moved_by,
     noise_errors,
     sampling_errors,
     whitening_of,
 )
-from dpdist.models.design import Design, counted, design
+from dpdist.models.design import Design, counted, counted_again, design
 from dpdist.models.lognormal.conjugate import of
 from dpdist.models.lognormal.model import Lognormal
 from dpdist.models.lognormal.prior import conjugate_prior
@@ -37,6 +38,8 @@ from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws, Extremes, Parameter
 from dpdist.privacy.units import record_epsilon, record_rho
 
+STEP = 0.05
+"""Of the logarithm of sample counts, to see what they do to the fit."""
 SUMS = ("p1", "p2")
 SCATTER = ("1 - |p|^2", "p1^2 - p2^2", "2 p1 p2")
 
@@ -61,6 +64,8 @@ class SanitizedLognormal(OutcomeModel):
     law: CellLognormal
     noise: NoiseName
     told: Whitened | None = None
+    noisy_counts: bool = False
+    """Sample counts have noise of their own (`predictors: {protect}`)."""
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> SanitizedLognormal:
@@ -82,7 +87,8 @@ class SanitizedLognormal(OutcomeModel):
         scale = noise_scale(record_epsilon(job, job.epsilon_of_tables), said.adjacency)
         if noise == "gaussian":
             scale = gaussian_scale(record_rho(job, job.rho_of_tables), said.adjacency)
-        return cls(cells, plain.outcome_bounds, labels, count, scale, job.mechanism.shrinkage, law, noise)
+        shrinkage, noisy = job.mechanism.shrinkage, job.predictors is not None
+        return cls(cells, plain.outcome_bounds, labels, count, scale, shrinkage, law, noise, noisy_counts=noisy)
 
     @property
     def identified(self) -> int:
@@ -109,6 +115,7 @@ class SanitizedLognormal(OutcomeModel):
             Parameter("tail", (axis, ("other_axis", ("1", "2")))),
             Parameter("scatter_sampling", (entry, ("other_entry", entry[1]))),
             Parameter("scatter_noise", (entry, ("other_entry", entry[1]))),
+            *((Parameter("elasticity", (axis, ("other_axis", ("1", "2")))),) if self.noisy_counts else ()),
         )
 
     def learned(self, records: Records) -> Whitened:
@@ -139,13 +146,12 @@ class SanitizedLognormal(OutcomeModel):
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
         """Parameters of synthetic sets from noisy `released` sums: the fit in all of them, and a draw in each."""
         assert self.told is not None
-        told, noise = self.told, noise_variances(self.scale, self.noise)
-        found = fit(told, moments(statistics, float(self.count.sum()), self.noise), self.count, noise, self.shrinkage)
+        found = self._fit(statistics, self.told, self.count)
         whole = {
             "sums": statistics[:-3].reshape(-1, 2),
             "scatter": statistics[-3:],
-            "reference": told.whitening.centre,
-            "whitening": told.whitening.matrix,
+            "reference": self.told.whitening.centre,
+            "whitening": self.told.whitening.matrix,
             "shift": found.shift,
             "stretch": found.stretch,
             "errors": np.stack([found.kept, found.share, found.prior, found.sampling, found.noise], axis=1),
@@ -154,6 +160,9 @@ class SanitizedLognormal(OutcomeModel):
             "scatter_sampling": found.scatter_sampling,
             "scatter_noise": found.scatter_noise,
         }
+        if self.noisy_counts:
+            more, less = (self._fit(statistics, self.told, self.count * step).stretch for step in np.exp([STEP, -STEP]))
+            whole["elasticity"] = (more - less) / (2.0 * STEP)
         values = {name: np.repeat(value[None], draws, axis=0) for name, value in whole.items()}
         fitted = Draws({name: value[:1] for name, value in values.items()})
         centre, drawn = self._laws(fitted, found.shift[None], found.stretch[None]), self._varied(fitted, draws, rng)
@@ -161,6 +170,11 @@ class SanitizedLognormal(OutcomeModel):
         values |= {"covariance": np.repeat(centre["covariance"], draws, axis=0)}
         values |= {"drawn_means": drawn["coefficients"], "drawn_covariance": drawn["covariance"]}
         return Draws({parameter.name: values[parameter.name] for parameter in self.parameters})
+
+    def _fit(self, statistics: Floats, whitened: Whitened, count: Floats) -> Fitted:
+        """From noisy sums, under sample counts (cell,)."""
+        noise = noise_variances(self.scale, self.noise)
+        return fit(whitened, moments(statistics, float(count.sum()), self.noise), count, noise, self.shrinkage)
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         """E(w|x) and E(wy|x) of every frame row under the fit, (draw, row)."""
@@ -180,6 +194,16 @@ class SanitizedLognormal(OutcomeModel):
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """The fit under other noise, which is common to all sets."""
         return self._about(theta, *noise_errors(_fitted(theta), draws, rng))
+
+    def recounted(self, theta: Draws, counts: Floats) -> Draws:
+        """The fit as the same sums would make it under other sample counts (draw, row), by the delta method: a cell's mean
+        location goes as 1/n, and the stretch by the total."""
+        count, found = counted_again(self.design, counts), _fitted(theta)
+        sums = np.concatenate([theta["sums"][0].reshape(-1), theta["scatter"][0]])
+        location = moments(sums, float(self.count.sum()), self.noise).location / self.count[:, None]
+        moved = moved_by(found, (self.count / count - 1.0)[..., None] * location)
+        of_total = np.log(count.sum(axis=1) / self.count.sum())
+        return self._about(theta, moved, of_total[:, None, None] * theta["elasticity"][0])
 
     def log_lik(self, draws: Draws, records: Records) -> Floats:
         """Sums have no density of a record."""

@@ -110,9 +110,14 @@ def sampling_errors(fit: Fitted, draws: int, rng: np.random.Generator) -> tuple[
 
 def noise_errors(fit: Fitted, draws: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
     """The same from other noise."""
-    error = _kept(fit, np.sqrt(fit.noise) * rng.standard_normal((draws, *fit.shift.shape)))
+    moved = moved_by(fit, np.sqrt(fit.noise) * rng.standard_normal((draws, *fit.shift.shape)))
     entries = rng.standard_normal((draws, 3)) @ _root(fit.scatter_noise).T
-    return error @ fit.rate.T, _symmetric(entries)
+    return moved, _symmetric(entries)
+
+
+def moved_by(fit: Fitted, values: Floats) -> Floats:
+    """What changes of the cells' own mean locations do to δ, (draw, cell, 2)."""
+    return np.asarray(_kept(fit, values) @ fit.rate.T)
 
 
 def _kept(fit: Fitted, values: Floats) -> Floats:

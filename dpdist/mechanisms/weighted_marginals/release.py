@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import product
 from math import prod
 from typing import Any
@@ -18,9 +18,17 @@ import numpy as np
 
 from dpdist.core.records import Codes, Floats, Frame, Ints, Records
 from dpdist.job import Adjacency, Job
-from dpdist.job.marginals import WeightedMarginals, levels_of, texts_of
+from dpdist.job.marginals import WeightedMarginals, candidates, forest, levels_of, texts_of
 from dpdist.mechanisms.weighted_marginals import records as microdata
-from dpdist.mechanisms.weighted_marginals.sensitivity import PAIRS, SELECTION, SINGLES, UNIT, choice_scale, table_scale
+from dpdist.mechanisms.weighted_marginals.sensitivity import (
+    OUTRIGHT,
+    PAIRS,
+    SELECTION,
+    SINGLES,
+    UNIT,
+    choice_scale,
+    table_scale,
+)
 from dpdist.mechanisms.weighted_marginals.tree import Marginal, Tree, agreed_margins, fit
 from dpdist.models.design import design
 from dpdist.models.outcome import OutcomeModel
@@ -72,6 +80,21 @@ class Marginals(OutcomeModel):
     def sizes(self) -> tuple[int, ...]:
         return tuple(map(len, self.levels))
 
+    @cached_property
+    def candidates(self) -> tuple[Marginal, ...]:
+        """Pairs that may be chosen: public."""
+        return candidates(self.sizes)
+
+    @cached_property
+    def pairs(self) -> int:
+        """How many pairs are measured where the job names no tables."""
+        return forest(candidates(self.sizes))
+
+    @property
+    def chooses(self) -> bool:
+        """True if there is a choice: not all candidates can be measured without a loop."""
+        return self.pairs < len(self.candidates)
+
     @property
     def singles(self) -> tuple[Marginal, ...]:
         """Each column alone."""
@@ -84,15 +107,16 @@ class Marginals(OutcomeModel):
         """Of the noise on a table, in units: a function of the job alone."""
         if self.listed is not None:
             return table_scale(self.epsilon, len(self.listed), self.adjacency)
-        part, tables = (SINGLES, len(self.columns)) if len(key) == 1 else (PAIRS, len(self.columns) - 1)
-        return table_scale(self.epsilon * part, tables, self.adjacency)
+        single = len(key) == 1
+        part = (SINGLES if single else PAIRS) if self.chooses else OUTRIGHT
+        return table_scale(self.epsilon * part, len(self.columns) if single else self.pairs, self.adjacency)
 
     @property
     def scale(self) -> Fraction:
         """The largest, of which sums must stay exact."""
         scales = [self.scale_of(key) for key in (*self.singles, (0, 1))]
-        if self.listed is None:
-            scales.append(choice_scale(self.epsilon * SELECTION, len(self.columns) - 1, self.adjacency))
+        if self.listed is None and self.chooses:
+            scales.append(choice_scale(self.epsilon * SELECTION, self.pairs, self.adjacency))
         return max(scales)
 
     @property
@@ -156,8 +180,8 @@ class Marginals(OutcomeModel):
     def expect(self, theta: Draws, outcome: int = 0) -> tuple[Floats, Floats]:
         """E(w|x) and E(wy|x) of every frame row, (draw, row)."""
         margin = self.margins(theta)[outcome]
-        rows = len(self.design.pattern)
-        weight, product = margin.sum(axis=1) / self.count, margin @ np.array(self.levels[outcome]) / self.count
+        rows, count = len(self.design.pattern), theta.values.get("count", self.count)
+        weight, product = margin.sum(axis=1) / count, margin @ np.array(self.levels[outcome]) / count
         return np.repeat(weight[:, None], rows, axis=1), np.repeat(product[:, None], rows, axis=1)
 
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
@@ -197,6 +221,14 @@ class Marginals(OutcomeModel):
             for values, margin in zip(found, agreed_margins(self.sizes, tables, scales, self.ends), strict=True):
                 values[draw] = margin[0]
         return Draws({"margins": np.concatenate(found, axis=1)})
+
+    def recounted(self, theta: Draws, counts: Floats) -> Draws:
+        """Margins under other sample counts (draw, row), which limit the total of weights."""
+        margins, count = self.margins(theta), np.maximum(counts.sum(axis=1), 1.0)
+        total = np.repeat(margins[0].sum(axis=1), len(counts))
+        within = np.clip(total, count * self.weights[0], count * self.weights[1])
+        factor = np.divide(within, total, out=np.ones_like(total), where=total > 0.0)
+        return Draws({"margins": factor[:, None] * np.concatenate(margins, axis=1), "count": count})
 
     def averaged(self, drawn: Draws) -> Draws:
         """The mean of what follows from other noise: expectations are linear in it."""

@@ -6,8 +6,7 @@ Scores and their sensitivity stand in `sensitivity`.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
-from itertools import combinations, count
-from math import prod
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -19,19 +18,10 @@ from dpdist.mechanisms.weighted_marginals.release import Marginals
 from dpdist.mechanisms.weighted_marginals.sensitivity import SELECTION, UNIT, choice_scale
 from dpdist.mechanisms.weighted_marginals.tree import Marginal
 
-MOST_CELLS = 100_000
-"""Of a pair that may be chosen."""
-
-
-def candidates(model: Marginals) -> tuple[Marginal, ...]:
-    """Pairs that may be chosen: public."""
-    pairs = combinations(range(len(model.columns)), 2)
-    return tuple(key for key in pairs if prod(model.shape(key)) <= MOST_CELLS)
-
 
 def scores(model: Marginals, margins: list[Floats], exact: Floats) -> Floats:
     """Σ|C − M| − b K of every candidate, (pair,), in whole units. `margins` are the released tables' own, in weights."""
-    unit, keys = UNIT / model.weights[1], candidates(model)
+    unit, keys = UNIT / model.weights[1], model.candidates
     total, found = max(float(margins[0].sum()), 1e-300), []
     for key, table in model.split(keys, exact[None]).items():
         alone = np.rint(unit * np.outer(margins[key[0]], margins[key[1]]) / total)
@@ -44,14 +34,12 @@ def chosen(
     model: Marginals, margins: list[Floats], exact: Floats, numbers: count[int]
 ) -> Generator[Noise, Any, tuple[Marginal, ...]]:
     """The pairs of a tree, in the order of columns: in each round the one of the largest noisy score that makes no loop."""
-    keys, values = candidates(model), scores(model, margins, exact)
-    rounds, groups, found = len(model.columns) - 1, list(range(len(model.columns))), list[Marginal]()
-    scale = choice_scale(model.epsilon * SELECTION, rounds, model.adjacency)
+    keys, values = model.candidates, scores(model, margins, exact)
+    groups, found = list(range(len(model.columns))), list[Marginal]()
+    scale = choice_scale(model.epsilon * SELECTION, model.pairs, model.adjacency)
     query, sums = digest((model, [list(each) for each in margins], "choice")), digest(values)
-    for _ in range(rounds):
+    for _ in range(model.pairs):
         open_ones = [k for k, (a, b) in enumerate(keys) if groups[a] != groups[b]]
-        if not open_ones:
-            break
         noise = yield Noise(scale, len(open_ones), next(numbers), "laplace", query, sums)
         best = keys[open_ones[int(np.argmax(values[open_ones] + noise))]]
         found.append(best)

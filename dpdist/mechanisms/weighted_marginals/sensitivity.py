@@ -25,6 +25,8 @@ from dpdist.job import Adjacency
 UNIT = 2**20
 SINGLES, SELECTION, PAIRS = Fraction(1, 3), Fraction(1, 3), Fraction(1, 3)
 """Parts of ε where pairs are chosen: for each column's table, for the choice, for the pairs' tables."""
+OUTRIGHT = Fraction(1, 2)
+"""Part of ε for each column's table, and for the pairs', where there is no choice: candidate pairs make no loop."""
 
 
 def moved(adjacency: Adjacency) -> int:

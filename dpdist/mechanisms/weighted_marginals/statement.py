@@ -5,29 +5,34 @@ from __future__ import annotations
 from dpdist.mechanisms.words import Words
 
 ENTERED = (
-    "a record enters one cell of every measured table, by its weight in units of the weight's public upper bound, to which "
-    "it is clipped; without weights by 1. Switching it off moves a table by at most 1 unit in L1, and any other values of "
-    "its columns and weight by at most 2; all cells have discrete Laplace noise"
+    "A record enters one cell of every measured table, by its weight in units of the weight's public upper bound, to "
+    "which it is clipped; without weights by 1. Switching it off moves a table by at most 1 unit in L1, and any other "
+    "values of its columns and weight by at most 2. All cells have discrete Laplace noise."
 )
-LISTED = "the tables are those that the job names; k of them share ε, as noise of k times the scale of one"
+LISTED = "The tables are those that the job names. To share ε, the noise of k tables has k times the scale of one."
 CHOSEN = (
-    "a third of ε is for each column's table, a third for the choice of pairs of columns, a third for the pairs' tables. "
+    "A third of ε is for each column's table, a third for the choice of pairs of columns, a third for the pairs' tables. "
     "Pairs are chosen one after another: each time the largest score under discrete Laplace noise. A score is how far a "
-    "pair's table is from what the noisy tables of its columns say, in L1; it moves by no more than the table does"
+    "pair's table is from what the noisy tables of its columns say, in L1. It moves by no more than the table does."
+)
+OUTRIGHT = (
+    "half of ε is for each column's table, half for the tables of pairs. Pairs of at most 100,000 cells make no loop: all "
+    "are measured, and nothing is chosen"
 )
 SAMPLED = (
-    "estimator `parameters`: the noise once more on the fitted tables, and samples of as many records as the weights' sum "
-    "in units of their public bound, both simulated; how weights vary was not released. Counts that are set to 0 have a "
-    "bias, estimated from noise on the fitted tables; what clipping and pairs that were not measured bring is in no error"
+    "Estimator `parameters`: the noise once more on the fitted tables, and samples of as many records as the weights' sum "
+    "in units of their public bound, both simulated. How weights vary was not released. Counts that are set to 0 have a "
+    "bias, estimated from noise on the fitted tables. What clipping and pairs that were not measured bring is in no "
+    "error."
 )
 AGREED = (
-    "noisy tables are put onto counts of at least 0 with one total, and margins of a column are averaged over its tables; "
-    "the distribution of greatest entropy with these tables is a tree of pairs: columns that no pair joins are independent "
-    "given those between them"
+    "Noisy tables are put onto counts of at least 0 with one total, and margins of a column are averaged over its tables. "
+    "The distribution of greatest entropy with these tables is a tree of pairs. Columns that no pair joins are "
+    "independent given those between them."
 )
 LAID_OUT = (
-    "synthetic records hold all columns; their weights are scaled until the records' tables are the fitted ones, but for "
-    "cells without a synthetic record; marginals.parquet has the fitted tables, in whose errors no bias is"
+    "Synthetic records hold all columns. Their weights are scaled until the records' tables are the fitted ones, but for "
+    "cells without a synthetic record. The fitted tables stand in marginals.parquet, in whose errors no bias is."
 )
 
 WORDS = Words(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from dpdist.core.files import write_json
 from dpdist.core.records import TOTAL
@@ -41,7 +42,7 @@ def write_codebook(path: Path, job: Job, tables: Sequence[tuple[Printed, pa.Tabl
     text = job.presentation
     written = [said for one, made in tables for said in (_long(job, one, made), _wide(one))]
     if "csv" in text.formats:
-        written += [_records(job, number) for number in range(1, _sets(job) + 1)]
+        written += [_records(job, path.parent, number) for number in range(1, _sets(job) + 1)]
     facts = {"dc:title": text.title or f"{job.dataset}, {job.period}", "dc:source": text.source}
     facts |= {"dc:rights": text.licence, "dc:publisher": text.responsible}
     said = {name: value for name, value in facts.items() if value is not None}
@@ -55,7 +56,7 @@ def _sets(job: Job) -> int:
 
 def _columns(job: Job) -> list[dict[str, Any]]:
     """What the columns and their levels are called; the names and codes that Stata and SPSS files have for them."""
-    text, kept = job.presentation, [*job.modelled_columns, *job.components]
+    text, kept = job.presentation, [*job.modelled_columns, *job.components, *job.microdata.columns]
     names, said = variable_names(kept), []
     for name in dict.fromkeys([*kept, *job.cell_columns]):
         column: dict[str, Any] = {"column": name, "label": text.label(name)}
@@ -115,8 +116,23 @@ def _wide(printed: Printed) -> dict[str, Any]:
     return _schema(f"tables/{printed.name}.wide.csv", f"{printed.title}, as printed", columns)
 
 
-def _records(job: Job, number: int) -> dict[str, Any]:
+def _records(job: Job, public: Path, number: int) -> dict[str, Any]:
     columns = [_category(job, name, place) for place, name in enumerate(job.modelled_columns, start=1)]
     for place, name in enumerate(job.components, start=len(columns) + 1):
         columns.append(_named(plain(name), place, "double", job.presentation.with_unit(name)))
+    if job.microdata.columns:
+        schema = pq.read_schema(public / "synthetic" / f"set-{number}.parquet")
+        for place, name in enumerate(job.microdata.columns, start=len(columns) + 1):
+            kind = _datatype(schema.field(name).type)
+            columns.append(_named(plain(name), place, kind, job.presentation.with_unit(name)) | {"null": ""})
     return _schema(f"synthetic/set-{number}.csv", f"Synthetic records, set {number}", columns)
+
+
+def _datatype(kind: pa.DataType) -> str:
+    """Of a column that is copied from the reference."""
+    kind = getattr(kind, "value_type", kind)
+    if pa.types.is_integer(kind):
+        return "integer"
+    if pa.types.is_floating(kind):
+        return "double"
+    return "boolean" if pa.types.is_boolean(kind) else "date" if pa.types.is_date(kind) else "string"

@@ -13,8 +13,12 @@ from dpdist.publish.printed import Printed, figure_text
 
 MOST_ROWS, FEWEST_DOTS = 60, 3
 WIDTH, LABELS, RIGHT, TOP, STEP = 760, 250, 55, 34, 9
-LONGEST = 38
-"""Characters of a label; the whole one is shown by a title."""
+LONGEST, LAST = 36, 12
+"""Characters of a label, and of its end, which stays where the middle is left out; the whole one is shown by a title."""
+COLOURS = 8
+"""Beyond so many groups dots are hollow, in the same colours."""
+LETTER, LINE = 7, 18
+"""Pixels of a letter, and of a line of the legend."""
 TICKS = 5
 
 
@@ -55,8 +59,8 @@ def chart(
 ) -> Markup:
     """Dots (label, group) with bars from `lower` to `upper`, where there are any; `name` is for those who cannot see it."""
     ticks = _ticks(np.concatenate([values, lower, upper], axis=None))
-    legend = _legend(groups)
-    top, height = TOP + (20 if legend else 0), max(22, STEP * (len(groups) + 1))
+    legend = list(_legend(groups))
+    top, height = TOP + LINE * len(legend), max(22, STEP * (len(groups) + 1))
     bottom = top + height * len(labels)
     parts = [*legend, *_axis(ticks, top, bottom, decimals)]
     for i, label in enumerate(labels):
@@ -97,7 +101,7 @@ def _axis(ticks: Floats, top: float, bottom: float, decimals: int) -> Iterator[s
 
 
 def _label(text: str, y: float) -> str:
-    shown = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    shown = text if len(text) <= LONGEST else f"{text[: LONGEST - LAST - 1]}…{text[-LAST:]}"
     more = f"<title>{escape(text)}</title>" if shown != text else ""
     return f'<text x="{LABELS - 10}" y="{y + 4:.1f}" text-anchor="end">{more}{escape(shown)}</text>'
 
@@ -105,18 +109,30 @@ def _label(text: str, y: float) -> str:
 def _dot(value: float, lower: float, upper: float, ticks: Floats, y: float, group: int, decimals: int) -> Iterator[str]:
     if np.isfinite([lower, upper]).all():
         ends = f'x1="{_x(lower, ticks):.1f}" x2="{_x(upper, ticks):.1f}"'
-        yield f'<line class="bar g{group % 8}" {ends} y1="{y:.1f}" y2="{y:.1f}"/>'
+        yield f'<line class="bar g{group % COLOURS}" {ends} y1="{y:.1f}" y2="{y:.1f}"/>'
     if np.isfinite(value):
         said = f"<title>{figure_text(value, decimals, ',')}</title>"
-        yield f'<circle class="dot g{group % 8}" cx="{_x(value, ticks):.1f}" cy="{y:.1f}" r="4">{said}</circle>'
+        yield f'<circle class="{_look(group)}" cx="{_x(value, ticks):.1f}" cy="{y:.1f}" r="4">{said}</circle>'
 
 
-def _legend(groups: Sequence[str]) -> list[str]:
+def _look(group: int) -> str:
+    return f"dot g{group % COLOURS}{' hollow' if group // COLOURS % 2 else ''}"
+
+
+def _legend(groups: Sequence[str]) -> Iterator[str]:
+    """A line of the legend each: names side by side, as many as fit."""
     if len(groups) < 2:
-        return []
-    parts, step = [], (WIDTH - 20) / len(groups)
-    for j, group in enumerate(groups):
-        x, shown = 10 + step * j, group if len(group) * 7 < step - 20 else group[: max(3, int(step / 7) - 4)] + "…"
-        parts.append(f'<circle class="dot g{j % 8}" cx="{x:.1f}" cy="10" r="4"/>')
-        parts.append(f'<text x="{x + 10:.1f}" y="14"><title>{escape(group)}</title>{escape(shown)}</text>')
-    return parts
+        return
+    most = WIDTH // LETTER - 6
+    names = [group if len(group) <= most else f"{group[: most - 1]}…" for group in groups]
+    line, x, y = "", 10, 10
+    for j, (group, shown) in enumerate(zip(groups, names, strict=True)):
+        width = 30 + LETTER * len(shown)
+        if x + width > WIDTH and line:
+            yield line
+            line, x, y = "", 10, y + LINE
+        line += f'<circle class="{_look(j)}" cx="{x}" cy="{y}" r="4"/>'
+        more = f"<title>{escape(group)}</title>" if shown != group else ""
+        line += f'<text x="{x + 10}" y="{y + 4}">{more}{escape(shown)}</text>'
+        x += width
+    yield line

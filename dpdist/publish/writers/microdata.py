@@ -122,8 +122,20 @@ def _coded(table: pa.Table, job: Job) -> pd.DataFrame:
             values = pd.Series([codes[level] for level in column.dictionary.to_pylist()], dtype="int32")
             columns[name] = values.to_numpy()[column.indices.to_numpy()]
         else:
-            columns[name] = column.to_numpy()
+            columns[name] = _kept(column)
     return pd.DataFrame(columns).rename(columns=variable_names(list(columns)))
+
+
+def _kept(column: pa.Array) -> Any:
+    """Values as packages take them: texts, numbers and times. A gap is an empty text, or is missing."""
+    column = _texts(column)
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        return column.fill_null("").to_pandas().astype(object)
+    if pa.types.is_temporal(column.type):
+        return column.to_pandas(date_as_object=False)
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.int8())
+    return (column.cast(pa.float64()) if column.null_count else column).to_numpy(zero_copy_only=False)
 
 
 def _variable_labels(job: Job, names: Mapping[str, str]) -> dict[str, Any]:
@@ -139,7 +151,7 @@ def _value_labels(job: Job, names: Mapping[str, str]) -> Any:
 
 
 def _names(job: Job) -> dict[str, str]:
-    return variable_names([*job.modelled_columns, *job.components])
+    return variable_names([*job.modelled_columns, *job.components, *job.microdata.columns])
 
 
 def _write_stata(frame: pd.DataFrame, path: Path, job: Job) -> None:

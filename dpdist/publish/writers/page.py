@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import jinja2
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from dpdist.core.files import write_text
 from dpdist.core.records import TOTAL
@@ -21,6 +23,10 @@ from dpdist.publish.writers.workbook import about
 
 MOST_FIGURES = (3_000, 1_000, 300, 0)
 """That a page shows, over all tables: beyond it a table is for download. The first under which the page is light enough."""
+LARGE_CV = 0.3
+"""Standard error over the figure, beyond which a page marks it where the job states no rules."""
+REACH = float(ndtri(0.95))
+"""Of a margin of error, in standard errors."""
 HEAVIEST = 1_000_000
 """Bytes of a page."""
 MOST_SETS = 5
@@ -54,6 +60,8 @@ class Shown(NamedTuple):
     groups: list[tuple[str, int]]
     plots: list[Plot]
     figures: int
+    doubtful: str
+    """What to be careful with, where the job has no rules for it."""
 
 
 def write_page(path: Path, job: Job, tables: Sequence[tuple[Printed, pa.Table]], statement: Mapping[str, Any]) -> None:
@@ -62,6 +70,7 @@ def write_page(path: Path, job: Job, tables: Sequence[tuple[Printed, pa.Table]],
         loader=jinja2.PackageLoader("dpdist.publish.writers"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["sentence"] = _sentence
+    environment.filters["closed"] = _closed
     text, names = job.presentation, names_of(job)
     records = (path.parent / "synthetic").exists()
     check = check_of(tables, names.outcome) if records else None
@@ -90,7 +99,12 @@ def write_page(path: Path, job: Job, tables: Sequence[tuple[Printed, pa.Table]],
 
 def _sentence(text: str) -> str:
     """With a capital and a full stop."""
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")
+    return _closed(text[:1].upper() + text[1:])
+
+
+def _closed(text: str) -> str:
+    """With a full stop: a column's name may begin it."""
+    return text + ("" if text.endswith((".", "?", "!")) else ".")
 
 
 def _shown(tables: Sequence[Printed], left: int) -> Iterator[Shown]:
@@ -100,27 +114,43 @@ def _shown(tables: Sequence[Printed], left: int) -> Iterator[Shown]:
         left -= size if rows else 0
         names = [column.group for column in table.columns]
         groups = [(name, names.count(name)) for name in dict.fromkeys(names)]
-        yield Shown(table, rows, groups, list(plots(table)) if rows else [], size)
+        yield Shown(table, rows, groups, list(plots(table)) if rows else [], size, _doubtful(table))
 
 
 def _rows(table: Printed) -> Iterator[Row]:
-    for labels, *figures in zip(table.rows, table.values, table.margins, table.flags, strict=True):
+    figures_of = table.values, table.margins, table.flags, _large_errors(table)
+    for labels, *figures in zip(table.rows, *figures_of, strict=True):
         cells = [
             Cell(
                 NO_ESTIMATE if np.isnan(value) else figure_text(value, column.decimals, ","),
                 figure_text(margin, column.decimals, ","),
                 "" if np.isnan(value) else f"{value:.10g}",
-                "" if flag == FLAGS[0] or np.isnan(value) else flag,
+                "" if flag == FLAGS[0] or np.isnan(value) else flag or ("caution" if careful else ""),
             )
-            for column, value, margin, flag in zip(table.columns, *(each.tolist() for each in figures), strict=True)
+            for column, value, margin, flag, careful in zip(table.columns, *(f.tolist() for f in figures), strict=True)
         ]
         yield Row(labels, cells, TOTAL in labels)
+
+
+def _large_errors(table: Printed) -> NDArray[np.bool_]:
+    """Figures whose published error is large beside them, (row, column); none where the job's own rules flag figures."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        large = table.margins / REACH / np.abs(table.values) > LARGE_CV
+    return np.asarray(large & (table.flags == "").all())
+
+
+def _doubtful(table: Printed) -> str:
+    number = int(_large_errors(table).sum())
+    if not number:
+        return ""
+    few = f"{number:,} figure{' is' if number == 1 else 's are'} marked caution"
+    return f"{few}: the standard error is above {100 * LARGE_CV:.0f} % of the figure."
 
 
 def _codebook(job: Job) -> list[tuple[str, str, str, list[tuple[str, str]]]]:
     """Name, label, unit, and the labels of levels: of every column of the release."""
     text, found = job.presentation, []
-    for name in dict.fromkeys([*job.cell_columns, *job.modelled_columns, *job.components]):
+    for name in dict.fromkeys([*job.cell_columns, *job.modelled_columns, *job.components, *job.microdata.columns]):
         levels = job.columns[name].levels if name in job.columns else None
         labelled = [(str(level), text.level(name, level)) for level in levels or ()]
         found.append((name, text.label(name), text.column(name).unit or "", labelled))
@@ -130,6 +160,7 @@ def _codebook(job: Job) -> list[tuple[str, str, str, list[tuple[str, str]]]]:
 ABOUT = {
     "tables.xlsx": "all tables as printed, with the privacy statement",
     "codebook.json": "columns, levels and labels, as CSV on the Web metadata",
+    "codebook.xml": "the synthetic records' columns, levels and labels as a DDI codebook",
     "measurements.parquet": "what was measured under noise: values, laws and scales, for inference of your own",
     "measurements.dta": "the same for Stata, and for R by haven",
     "sdmx/structure.json": "the structures of the tables as SDMX dataflows, whose observations lie beside it",

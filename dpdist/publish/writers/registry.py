@@ -53,7 +53,7 @@ def entry(job: Job, registry: Registry, statement: Mapping[str, Any]) -> dict[st
             "composition": statement["composition"],
         },
         "implementation": {
-            "preprocessing_and_hyperparameter_tuning": registry.tuning,
+            "preprocessing_and_hyperparameter_tuning": registry.tuning or text.choices,
             "mechanisms": _listed([_mechanism(job, statement), *statement["assumptions"]]),
             "justification": registry.justification,
         },

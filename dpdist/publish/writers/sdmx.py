@@ -2,7 +2,7 @@
 
 Observations are the printed ones' figures unrounded: of the default estimator, one a cell and statistic. OBS_STATUS is of
 SDMX's cross-domain list: A normal, U of low reliability, O missing, Q missing because a rule of print leaves it out.
-CONF_STATUS is F, free for publication, and N, not for publication, of the latter.
+CONF_STATUS is F, free for publication, of every figure: what a rule of print leaves out stands in the long files.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ STATUS = {
     "O": "Missing value",
     "Q": "Missing value; suppressed",
 }
-CONFIDENTIALITY = {"F": "Free (free for publication)", "N": "Not for publication, restricted for internal use only"}
+CONFIDENTIALITY = {"F": "Free (free for publication)"}
+SHARED = {"OBS_STATUS": "CL_OBS_STATUS", "CONF_STATUS": "CL_CONF_STATUS"}
+"""Code lists that all tables share."""
 LIMITS = {
     "STD_ERROR": ("standard_error", "Standard error"),
     "LOWER_LIMIT": ("lower", "Lower limit of the 90 % interval"),
@@ -63,8 +65,9 @@ def write_sdmx(folder: Path, job: Job, tables: Sequence[tuple[Printed, pa.Table]
 
     folder.mkdir()
     made: list[Any] = []
+    ids, lists = identifiers([table.name for table in job.tables]), list(SHARED.values())
     for table, (form, published) in zip(job.tables, tables, strict=True):
-        cube = Cube(job, job.presentation.sdmx, table, form)
+        cube = Cube(job, job.presentation.sdmx, table, form, ids[table.name], lists)
         made += [each for each in cube.structures(str(statement["guarantee_in_words"])) if each not in made]
         data = PandasDataset(structure=cube.schema, data=cube.observations(published))
         write_csv([data], output_path=folder / f"{table.name}.csv")
@@ -107,11 +110,13 @@ class Part(NamedTuple):
 
 
 class Cube:
-    """One table as a dataflow: its code lists, concepts, structure, and observations."""
+    """One table as a dataflow: its code lists, concepts, structure, and observations.
 
-    def __init__(self, job: Job, sdmx: Sdmx, table: Table, form: Printed):
-        self.job, self.sdmx, self.table, self.form = job, sdmx, table, form
-        self.id = identifier(table.name)
+    `lists` are ids of code lists that other tables have taken; this table's are added.
+    """
+
+    def __init__(self, job: Job, sdmx: Sdmx, table: Table, form: Printed, id: str, lists: list[str]):
+        self.job, self.sdmx, self.table, self.form, self.id = job, sdmx, table, form, id
         self.time = "TIME_PERIOD" if PERIOD.fullmatch(job.period) else "PERIOD"
         fixed = ("STATISTIC", "OBS_VALUE", self.time, *LIMITS, "OBS_STATUS", "CONF_STATUS")
         self.columns = identifiers(table.by, *fixed)
@@ -121,6 +126,11 @@ class Cube:
         self.parts += [Part(name, head, "A", dtype="Double") for name, (_, head) in LIMITS.items()]
         self.parts += [Part("OBS_STATUS", "Observation status", "A", STATUS)]
         self.parts += [Part("CONF_STATUS", "Confidentiality status", "A", CONFIDENTIALITY)]
+        self.lists = dict(SHARED)
+        for part in self.parts:
+            if part.codes is not None and part.role == "D":
+                self.lists[part.id] = identifier(f"CL_{id}_{part.id}", lists)
+                lists.append(self.lists[part.id])
 
     def _dimensions(self) -> Iterator[Part]:
         text = self.job.presentation
@@ -139,12 +149,12 @@ class Cube:
         return {"agency": self.sdmx.agency, "version": self.sdmx.version}
 
     def _codelist(self, part: Part) -> Codelist:
-        """Lists of SDMX's own codes are shared by all tables."""
         from pysdmx.model import Code, Codelist
 
         assert part.codes is not None
-        name = f"CL_{part.id}" if part.codes in (STATUS, CONFIDENTIALITY) else f"CL_{self.id}_{part.id}"
-        return Codelist(id=name, name=part.name, items=[Code(id=c, name=n) for c, n in part.codes.items()], **self._owner)
+        return Codelist(
+            id=self.lists[part.id], name=part.name, items=[Code(id=c, name=n) for c, n in part.codes.items()], **self._owner
+        )
 
     @cached_property
     def components(self) -> Components:
@@ -214,5 +224,5 @@ class Cube:
         low = np.isin(quality.flags.ravel(), FLAGS[1:])
         missing = np.isnan(value.ravel())
         made["OBS_STATUS"] = np.select([~shown, missing, low], ["Q", "O", "U"], "A")
-        made["CONF_STATUS"] = np.where(shown, "F", "N")
+        made["CONF_STATUS"] = "F"
         return made

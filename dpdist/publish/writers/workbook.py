@@ -41,7 +41,7 @@ class Styles:
         self.stub = book.add_format({"bold": True, "text_wrap": True, "valign": "bottom", "bottom": 1})
         self.group = book.add_format({"bold": True, "align": "center", "bottom": 1, "text_wrap": True})
         self.wrapped = book.add_format({"text_wrap": True, "valign": "top"})
-        self.label = book.add_format({"valign": "vcenter"})
+        self.label = book.add_format({"valign": "vcenter", "text_wrap": True})
         self.note = book.add_format({"font_color": "#595959", "font_size": 9})
         self.missing = book.add_format({"align": "right", "valign": "vcenter", "font_color": "#595959"})
         self.link = book.add_format({"font_color": "#0563C1", "underline": 1})
@@ -170,6 +170,8 @@ def _wide(sheet: Worksheet, row: int, at: int, width: int, text: str, style: For
 def _figures(sheet: Worksheet, styles: Styles, table: Printed, top: int, each: int) -> None:
     stub = len(table.stub)
     for i, (label, values, margins) in enumerate(zip(table.rows, table.values, table.margins, strict=True), start=top):
+        if (lines := max((_number_of_lines(text, WIDEST) for text in label), default=1)) > 1:
+            sheet.set_row(i, LINE * lines)
         for j, text in enumerate(label):
             sheet.write_string(i, j, text, styles.label)
         for j, column in enumerate(table.columns):

@@ -39,7 +39,7 @@ Found = dict[str, float]
 
 def chain(study: ChainStudy, case: ChainCase, number: int) -> Replicate:
     """Every arm's releases at every ε."""
-    key = Key(study.seed.to_bytes(32, "big")).child(case.name).child(str(number))
+    key = study.key_of(case.name, number)
     surveys = [simulated(job_of(study, case, key, period)) for period in range(case.periods + 1)]
     results: list[Result] = []
     for epsilon in study.grid:

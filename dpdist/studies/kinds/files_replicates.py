@@ -16,9 +16,9 @@ import numpy as np
 import pandas as pd
 
 from dpdist.core.errors import Problem, StudyError
-from dpdist.core.keys import Key
 from dpdist.core.records import TOTAL
 from dpdist.job import Job, Reference, budget_text
+from dpdist.job.reference import FileReference, HistogramsAlone, ReleaseReference
 from dpdist.release import run
 from dpdist.studies.kinds.files_settings import COMPARISONS, RELEASE, STATISTICS, FileCase, FilesStudy
 from dpdist.studies.kinds.populations import population
@@ -29,7 +29,7 @@ from dpdist.studies.kinds.sample_jobs import job_of_case
 
 def releases(study: FilesStudy, case: FileCase, number: int) -> Replicate:
     """All releases of a case at every ε."""
-    key = Key(study.seed.to_bytes(32, "big")).child(case.name)
+    key = study.key_of(case.name)
     if case.population is not None:
         units = population(case.population, key.generator("population")).rename(columns={"size": SIZE})
         return repeated(study, case, number, job_of_case(case), units)
@@ -68,7 +68,7 @@ def _pair(
     earlier, current = rows[part < share], rows[(part >= share) & (part < 2.0 * share)]
     earlier.to_parquet(folder / "earlier.parquet")
     _drifted(current, case, job).to_parquet(folder / "current.parquet")
-    reference = Reference(path=str(folder / "earlier.parquet"))
+    reference = FileReference(path=str(folder / "earlier.parquet"))
     said = _job(case, job, epsilon, reference)
     run(said, folder / "ws", input=folder / "current.parquet", counted=False)
     if case.split == "halves":
@@ -85,18 +85,18 @@ def _periods(
     reference: Reference | None = None
     if case.first is not None:
         share = budget_text(case.first * Fraction(epsilon))
-        reference = Reference.model_validate({"histogram": {"epsilon": share}})
+        reference = HistogramsAlone.model_validate({"histogram": {"epsilon": share}})
     found = []
     for period in periods:
         path = folder / f"{period}.parquet"
         rows[rows[case.column] == period].to_parquet(path)
         if reference is None:
-            reference = Reference(path=str(path))
+            reference = FileReference(path=str(path))
             continue
         said = _job(case, job, epsilon, reference).model_copy(update={"period": str(period)})
         run(said, folder / f"ws-{period}", input=path, counted=False)
         found.append(list(_sizes(_evaluated(folder / f"ws-{period}", said))))
-        reference = Reference(release=str(folder / f"ws-{period}" / "public"))
+        reference = ReleaseReference(release=str(folder / f"ws-{period}" / "public"))
     for name, measure in dict.fromkeys((name, measure) for each in found for name, measure, _ in each):
         values = [value for each in found for n, m, value in each if (n, m) == (name, measure)]
         yield name, measure, float(np.mean(values))
@@ -106,11 +106,11 @@ def _periods(
 
 
 def _job(case: FileCase, job: Job, epsilon: str, reference: Reference) -> Job:
-    compare: tuple[str, ...] = COMPARISONS if reference.histogram is None else ("laplace_composed",)
+    compare: tuple[str, ...] = COMPARISONS if reference.paid is None else ("laplace_composed",)
     said: dict[str, Any] = job.model_dump(mode="json") | {"reference": reference.model_dump(mode="json", exclude_none=True)}
     said |= {"budget": {"epsilon": epsilon, "adjacency": case.adjacency}, "compare": compare}
     if job.survey.weight in said["columns"]:
-        said["columns"][job.survey.weight]["outside"] = "error" if reference.histogram is None else "clip"
+        said["columns"][job.survey.weight]["outside"] = "error" if reference.paid is None else "clip"
     return Job.model_validate(said | {"runtime": {"executor": "serial"}})
 
 

@@ -7,12 +7,11 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from dpdist.core.keys import Key
 from dpdist.job import Budget, Frozen, Name, budget_text
 from dpdist.privacy import finite
 from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind
 from dpdist.studies.results import as_number
-from dpdist.studies.settings import Study
+from dpdist.studies.settings import StudyOfArms
 
 WORST_LOSS = "worst_loss"
 
@@ -39,26 +38,18 @@ class FiniteArm(Frozen):
     )
 
 
-class Guarantees(Study):
+class Guarantees(StudyOfArms):
     """Exact worst-case losses of clamped mechanisms on finite spaces, over the promised ε."""
 
+    measures = (WORST_LOSS,)
     kind: Literal["guarantees"]
     cases: tuple[FiniteCase, ...] = Field(min_length=1)
     mechanisms: tuple[FiniteArm, ...] = Field(min_length=1)
-    epsilons: tuple[Budget, ...] = Field(min_length=1)
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return tuple(arm.label for arm in self.mechanisms)
-
-    @property
-    def asked(self) -> tuple[str, ...]:
-        return (WORST_LOSS,)
 
 
 def losses(study: Guarantees, case: FiniteCase, number: int) -> Replicate:
     """The loss of every clamp on the `number`-th space."""
-    rng = Key(study.seed.to_bytes(32, "big")).child(case.name).child(str(number)).generator("space")
+    rng = study.key_of(case.name, number).generator("space")
     random = case.space == "random"
     space = finite.random_space(case.values, case.parameters, rng) if random else finite.two_point_space()
     results = [

@@ -14,13 +14,13 @@ from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Frame, Records
 from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
 from dpdist.estimation.estimators import combine_sets
-from dpdist.job import Adjacency, Budget, Frozen, Job, Name, Truncation
+from dpdist.job import Adjacency, Frozen, Job, Name, Truncation
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.modips.moments import Moments, limited_normal_mean
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.sampling.exact import ExactSampler
 from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness
-from dpdist.studies.settings import Study
+from dpdist.studies.settings import StudyOfArms
 
 MEASURES = ("coverage", "bias", "root_mean_squared_error", "standard_error")
 LEVEL = 0.95
@@ -44,23 +44,15 @@ class SetsArm(Frozen):
     variance: Literal["public", "sanitised"] = "public"
 
 
-class Modips(Study):
+class Modips(StudyOfArms):
     """Coverage of 95 % intervals by T = B/m + W, bias and errors of the mean of synthetic sets."""
 
+    measures = MEASURES
     kind: Literal["modips"]
     cases: tuple[NormalCase, ...] = Field(min_length=1)
     mechanisms: tuple[SetsArm, ...] = Field(min_length=1)
-    epsilons: tuple[Budget, ...] = Field(min_length=1)
     adjacency: Adjacency = "substitution"
     files: int = Field(default=100, ge=1, description="simulated files that a replicate's measures are over")
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return tuple(arm.label for arm in self.mechanisms)
-
-    @property
-    def asked(self) -> tuple[str, ...]:
-        return MEASURES
 
 
 class ModipsKind(SimulatedKind):
@@ -80,7 +72,7 @@ class ModipsKind(SimulatedKind):
 
     def replicate(self, study: Modips, case: int, number: int) -> Replicate:
         said = study.cases[case]
-        key = Key(study.seed.to_bytes(32, "big")).child(said.name).child(str(number))
+        key = study.key_of(said.name, number)
         return Replicate([result for arm in study.mechanisms for result in _measured(study, said, arm, key)], [])
 
     def facts(self, study: Modips) -> list[Fact]:

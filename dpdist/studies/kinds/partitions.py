@@ -14,14 +14,16 @@ from pydantic import Field
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Frame, Records
 from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
-from dpdist.evaluation.cross_utility import specks, total_variation
-from dpdist.job import Adjacency, Budget, Frozen, Job, Name
+from dpdist.evaluation.microdata.coded import Coded
+from dpdist.evaluation.microdata.marginals import total_variation
+from dpdist.evaluation.microdata.propensity import propensity
+from dpdist.job import Adjacency, Frozen, Job, Name
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.partitions.release import PartitionCounts
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.sampling.exact import ExactSampler
 from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness
-from dpdist.studies.settings import Study
+from dpdist.studies.settings import StudyOfArms
 
 CATEGORIES = {"x1": 2, "x2": 3, "x3": 4, "x4": 5}
 NUMBER, BINS = "y", 15
@@ -49,23 +51,15 @@ class PartitionArm(Frozen):
     mechanism: dict[str, Any]
 
 
-class PartitionStudy(Study):
+class PartitionStudy(StudyOfArms):
     """Distances of synthetic records from those of the file, and errors of a regression's predictions."""
 
+    measures = MEASURES
     kind: Literal["partitions"]
     cases: tuple[LawCase, ...] = Field(min_length=1)
     mechanisms: tuple[PartitionArm, ...] = Field(min_length=1)
-    epsilons: tuple[Budget, ...] = Field(min_length=1)
     adjacency: Adjacency = "zero_out"
     sets: int = Field(default=4, ge=1, le=100, description="synthetic sets of a release, which share ε")
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return tuple(arm.label for arm in self.mechanisms)
-
-    @property
-    def asked(self) -> tuple[str, ...]:
-        return MEASURES
 
 
 class PartitionsKind(SimulatedKind):
@@ -92,7 +86,7 @@ class PartitionsKind(SimulatedKind):
 
     def replicate(self, study: PartitionStudy, case: int, number: int) -> Replicate:
         said = study.cases[case]
-        key = Key(study.seed.to_bytes(32, "big")).child(said.name).child(str(number))
+        key = study.key_of(said.name, number)
         means = _means(said, key)
         file = _file(said, means, key)
         return Replicate([each for arm in study.mechanisms for each in _measured(study, said, arm, means, file, key)], [])
@@ -136,12 +130,14 @@ def _measured(
 def _measures(case: LawCase, means: Floats, exact: Floats, sets: list[Floats], values: Floats) -> dict[str, float]:
     """Every measure, the mean over sets; predictions are of the mean over sets."""
     predicted = np.mean([_fitted(case, each, values) for each in sets], axis=0)
+    file, synthetic = Coded.of_counts(exact), [Coded.of_counts(each) for each in sets]
+    first = file.about(FIRST)
     return {
-        "first_layer": float(np.mean([total_variation(exact, each, 3, FIRST) for each in sets])),
-        "one_way": float(np.mean([total_variation(exact, each, 1) for each in sets])),
-        "two_way": float(np.mean([total_variation(exact, each, 2) for each in sets])),
-        "all_cells": float(np.mean([total_variation(exact, each, exact.ndim) for each in sets])),
-        "specks": float(np.mean([specks(exact, each) for each in sets])),
+        "first_layer": float(np.mean([total_variation(first, each.about(FIRST), len(FIRST)) for each in synthetic])),
+        "one_way": float(np.mean([total_variation(file, each, 1) for each in synthetic])),
+        "two_way": float(np.mean([total_variation(file, each, 2) for each in synthetic])),
+        "all_cells": float(np.mean([total_variation(file, each, exact.ndim) for each in synthetic])),
+        "specks": float(np.mean([propensity(file, each).specks for each in synthetic])),
         "prediction_error": float(np.sqrt(((predicted - means) ** 2).mean())),
     }
 

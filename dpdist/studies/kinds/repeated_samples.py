@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 
 from dpdist.core.errors import FitError
-from dpdist.core.keys import Key
 from dpdist.core.records import TOTAL, Codes, Floats, Frame
 from dpdist.core.table_cells import Cells, cross
 from dpdist.estimation.estimators import STATISTICS as ALL_STATISTICS
@@ -46,7 +45,7 @@ def repeated(study: FilesStudy, case: FileCase, number: int, job: Job, rows: pd.
 
     A mechanism that could not be released has only `refused` = 1.
     """
-    key = Key(study.seed.to_bytes(32, "big")).child(case.name)
+    key = study.key_of(case.name)
     base = tabulated_job(job, case)
     before = sized(rows, base, key.generator("size"))
     now = drifted(before, case, base)

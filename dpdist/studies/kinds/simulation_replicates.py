@@ -73,7 +73,7 @@ class Run(NamedTuple):
 
 def replicate(study: Simulation, case: Case, number: int, records: bool = False) -> Replicate:
     """All arms over the grid on the `number`-th simulated file; `records` also keeps record-level by-products."""
-    key = Key(study.seed.to_bytes(32, "big")).child(case.name).child(str(number))
+    key = study.key_of(case.name, number)
     y = case.generator.generator().draw(case.n, key.generator("data"))
     grid = study.grid
     kept = [RecordRows(DATA, grid[0], {"outcome": y})] if records else []

@@ -47,7 +47,7 @@ BOUNDS = {"lognormal": (1e3, 2e6), "top_coded": (1e3, TOP_CODE)}
 
 def replicate(study: StrictTablesStudy, case: SurveyCase, number: int) -> Replicate:
     """Relative errors of counts and means of every cell, and coverage, by arm and ε."""
-    key = Key(study.seed.to_bytes(32, "big")).child(case.name).child(str(number))
+    key = study.key_of(case.name, number)
     survey = simulated(job_of(study, case, key, study.mechanisms[0], study.grid[0]))
     try:
         earlier = earlier_records(study, case, key, survey)

@@ -37,7 +37,8 @@ from dpdist.sampling import facts, sampler_of
 from dpdist.studies.kinds.protocol import Replicate, Result
 from dpdist.studies.kinds.simulation_replicates import Noted
 from dpdist.studies.kinds.tables_settings import STATISTICS, Synthetic, TableCase, TablesStudy
-from dpdist.survey.prepare import place, take_census
+from dpdist.survey.census import take_census
+from dpdist.survey.placement import place
 from dpdist.survey.simulate import FIELDS, SEXES
 from dpdist.survey.source import open_source
 
@@ -55,7 +56,7 @@ class Survey:
 
 def tabulate(study: TablesStudy, case: TableCase, number: int) -> Replicate:
     """Relative errors of counts and means of every cell, and coverage, by arm and number of sets."""
-    key = Key(study.seed.to_bytes(32, "big")).child(case.name).child(str(number))
+    key = study.key_of(case.name, number)
     survey = simulated(job_of(study, case, key, study.mechanisms[0]))
     results = list(_yardsticks(study, case, survey, key))
     fits: dict[str, tuple[Sequence[Draws], float] | None] = {}

@@ -22,7 +22,8 @@ from dpdist.core.records import Records
 from dpdist.job import Job
 from dpdist.survey import csv_file
 from dpdist.survey import source as sources
-from dpdist.survey.prepare import Census, place, take_census
+from dpdist.survey.census import Census, take_census
+from dpdist.survey.placement import place
 from dpdist.survey.source import CsvSource, ParquetSource, Source
 
 LEVELS: dict[str, tuple[Any, ...]] = {"field": ("med", "arts", "law"), "degree": (3, 1, 2), "citizen": (True, False)}

@@ -1,0 +1,29 @@
+"""Verbs that print what a job file is: a shipped one, and the schema of all."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from dpdist.cli.console import guarded, out
+from dpdist.core.errors import JobError
+
+
+def show(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The name of a shipped job, or a YAML job file.")],
+) -> None:
+    """Print the text of a shipped job, or of a file, as it stands."""
+    from dpdist.job.loading import find_job
+    from dpdist.job.yaml_lines import read_yaml
+
+    guarded(lambda: out.print(Text(read_yaml(find_job(job), JobError)), end=""))
+
+
+def schema() -> None:
+    """Print the JSON schema of a job file, for editors."""
+    from dpdist.job import Job
+
+    print(json.dumps(Job.model_json_schema(), indent=2))

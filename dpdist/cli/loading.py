@@ -1,0 +1,53 @@
+"""Reading a job for a verb that has its data: a column that the file lacks is said before what else the column needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from dpdist.core.errors import JobError, Problem, ProblemsError
+from dpdist.job import Job
+from dpdist.job.data import Input
+from dpdist.job.loading import job_layers, load_job
+from dpdist.survey.schema import missing_column
+from dpdist.survey.source import open_file
+
+
+def loaded(job: str | Path, settings: Sequence[str] | None, input: Path | None = None) -> Job:
+    """The job. Raises `JobError`; of its file the names of columns alone are read, and only where the job is refused."""
+    try:
+        return load_job(job, settings)
+    except JobError as error:
+        absent = _absent(job, settings, input) if any(each.where.startswith("columns.") for each in error.problems) else {}
+        problems = [absent.get(problem.where, problem) for problem in error.problems]
+        raise JobError(error.source, problems) from None
+
+
+def _absent(job: str | Path, settings: Sequence[str] | None, input: Path | None) -> dict[str, Problem]:
+    """By key of the job: a weight or an outcome that is not in the file, where there is one that can be read."""
+    try:
+        said = job_layers(job, settings)[0].said
+        named = Input.model_validate(said.get("input") or {})
+        path = input or named.path
+        names = list(open_file(Path(path), named).columns) if path else []
+    except (ProblemsError, ValidationError):
+        return {}
+    if not names_columns(said, names):
+        return {}
+    return {f"columns.{each}": missing_column(each, names) for each in _numbers(said) if names and each not in names}
+
+
+def names_columns(keys: Mapping[str, Any], names: Sequence[str]) -> bool:
+    """True if a file's first line names a column of the job: without a header it is a record, of which nothing is shown."""
+    columns = keys.get("columns")
+    return not {*(columns if isinstance(columns, dict) else ()), *_numbers(keys)}.isdisjoint(names)
+
+
+def _numbers(keys: Mapping[str, Any]) -> list[str]:
+    """The weight and the outcomes that a job names."""
+    survey, outcome = keys.get("survey"), keys.get("outcome")
+    weight = survey.get("weight") if isinstance(survey, dict) else None
+    return [each for each in (weight, *(outcome if isinstance(outcome, list) else [outcome])) if isinstance(each, str)]

@@ -1,0 +1,189 @@
+"""Verbs of a release: check a job, plan it, run it, publish again, and look at what a run has made."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dpdist.cli import cluster
+from dpdist.cli.console import beside, guarded, out
+from dpdist.cli.listening import listening
+from dpdist.cli.options import (
+    InputFile,
+    JobFile,
+    Json,
+    Log,
+    Metrics,
+    Quiet,
+    Replay,
+    Settings,
+    ShowValues,
+    WithEvaluation,
+    WorkspaceFolder,
+)
+from dpdist.core.errors import JobError, Problem
+
+if TYPE_CHECKING:
+    from dpdist.job import Job
+    from dpdist.publish.opened import Release
+
+
+def validate(
+    job: JobFile,
+    input: InputFile = None,
+    settings: Settings = None,
+    quiet: Quiet = False,
+    show_values: ShowValues = False,
+) -> None:
+    """Check a job against its data: schema, design, public domains, sizes. Nothing is spent or written."""
+    from dpdist.cli import report as reporting
+    from dpdist.cli.cautions import cautions
+    from dpdist.cli.loading import loaded
+    from dpdist.ledger.charging import terms
+    from dpdist.release import validate as validate_job
+    from dpdist.runtime.expected_noise import warned
+
+    def act() -> None:
+        with listening(quiet, as_json=False) as listener:
+            plan = validate_job(loaded(job, settings, input), input, listener)
+        if not quiet:
+            out.print(reporting.valid_text(plan))
+            for name, said in terms(plan.job, plan.promise.total).items():
+                out.print(f"{name}: {said}", markup=False)
+            for caution in [*cautions(plan), *warned(plan)]:
+                out.print(f"caution: {caution}", markup=False)
+
+    guarded(act, show_values)
+
+
+def plan(
+    job: JobFile,
+    input: InputFile = None,
+    settings: Settings = None,
+    error: Annotated[
+        float | None,
+        typer.Option("--for-error", help="Tell the ε at which the median and every cell has this noise, in direct SE."),
+    ] = None,
+    show_values: ShowValues = False,
+) -> None:
+    """Show strata, memory, guarantee, cost and expected noise of a run, before it."""
+    from dpdist.cli import report as reporting
+    from dpdist.cli.loading import loaded
+    from dpdist.release import validate as validate_job
+    from dpdist.runtime.expected_noise import needed
+
+    def act() -> None:
+        if error is not None and not 0.0 < error < float("inf"):
+            problem = Problem("--for-error", f"{error:g}", "direct standard errors, a number above 0", "give .5, say")
+            raise JobError(job, [problem])
+        with listening(quiet=False, as_json=False) as listener:
+            found = validate_job(loaded(job, settings, input), input, listener)
+        out.print(reporting.plan_text(found) if error is None else needed(found, error), markup=False)
+
+    guarded(act, show_values)
+
+
+def run(
+    job: JobFile,
+    workspace: Annotated[
+        str, typer.Option("--workspace", "-w", help="Folder, or s3://bucket/prefix, for everything the run leaves.")
+    ],
+    input: InputFile = None,
+    settings: Settings = None,
+    replay: Replay = None,
+    scheduler: cluster.Scheduler = None,
+    tls: cluster.Tls = None,
+    log: Log = None,
+    metrics: Metrics = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+    show_values: ShowValues = False,
+) -> None:
+    """Protect, then publish. Spends the job's budget; killed, the same command resumes."""
+    from dpdist.cli import report as reporting
+    from dpdist.cli.loading import loaded
+    from dpdist.cli.observing import observed
+    from dpdist.release import run as run_job
+
+    def act() -> None:
+        with listening(quiet, as_json) as shown, observed(workspace, log, metrics, shown) as listener:
+            said: Job = cluster.placed(loaded(job, settings, input), scheduler, tls)
+            public = run_job(said, workspace, input, replay, listener)
+        again = f"`dpdist report {workspace} --open` writes it again"
+        beside(lambda: reporting.write_page(workspace), "confidential/report.html was not written", again)
+        if as_json:
+            print(json.dumps(_ended(public)))
+        elif not quiet:
+            out.print(reporting.run_text(workspace))
+            if out.file.isatty():  # a file or a pipe may be read by others than the custodian
+                again = f"`dpdist report {workspace} --confidential` shows it"
+                beside(lambda: out.print(reporting.verdict(workspace)), "the verdict could not be made", again)
+
+    guarded(act, show_values, as_json)
+
+
+def publish(
+    workspace: WorkspaceFolder,
+    job: Annotated[str | None, typer.Option("--job", help="A job file whose labels and tables are taken.")] = None,
+    settings: Settings = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Make tables, microdata and statement again from what was released. Spends nothing, reads no record."""
+    from dpdist.job.loading import load_job
+    from dpdist.release import publish as publish_workspace
+
+    def act() -> None:
+        if job is None and settings:
+            problem = Problem("--set", "keys of a job, and no job", "--set beside --job", "name the job by --job")
+            raise JobError("of publish", [problem])
+        with listening(quiet, as_json) as listener:
+            said = load_job(job, settings) if job is not None else None
+            public = publish_workspace(workspace, listener, said)
+        if as_json:
+            print(json.dumps(_ended(public)))
+        elif not quiet:
+            out.print(f"{'Held' if public.held else 'Published again'}: {public}", markup=False)
+
+    guarded(act, as_json=as_json)
+
+
+def _ended(made: Release) -> dict[str, str]:
+    """The last event of a verb that publishes, or holds."""
+    return {"event": "held" if made.held else "done", "held" if made.held else "public": str(made)}
+
+
+def report(
+    workspace: WorkspaceFolder,
+    confidential: WithEvaluation = False,
+    page: Annotated[
+        bool,
+        typer.Option("--open", help="Write confidential/report.html again, and open it, for the custodian's eyes only."),
+    ] = False,
+) -> None:
+    """Show a release as text: guarantee, tables, and on request the confidential evaluation, also as a page."""
+    from dpdist.cli import report as reporting
+
+    def act() -> None:
+        if not page:
+            out.print(reporting.report_text(workspace, confidential))
+            return
+        path = reporting.page_to_open(workspace)
+        out.print(f"{path} (confidential)", markup=False)
+        typer.launch(path.as_uri())
+
+    guarded(act)
+
+
+def status(workspace: WorkspaceFolder, as_json: Json = False) -> None:
+    """Show how far a run is, or how it ended; may be asked from another machine. Tells nothing confidential."""
+    from dpdist.cli.observing import read_status, status_lines
+    from dpdist.cli.table_text import facts_text
+
+    def act() -> None:
+        said = read_status(workspace)
+        out.print_json(data=said) if as_json else out.print(facts_text(status_lines(said)))
+
+    guarded(act)

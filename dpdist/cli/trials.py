@@ -1,0 +1,129 @@
+"""Verbs that try mechanisms: audit a release, tune constants on a reference period, run a study."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, cast, get_args
+
+import typer
+
+from dpdist.cli.console import guarded, out
+from dpdist.cli.listening import listening
+from dpdist.cli.options import (
+    JobFile,
+    Json,
+    Quiet,
+    Replicates,
+    Settings,
+    StudyFile,
+    WorkspaceFolder,
+)
+from dpdist.core.errors import JobError, Problem
+
+
+def audit(
+    workspace: WorkspaceFolder,
+    records: Annotated[int, typer.Option("--records", min=1, help="Records of each stratum to leave out.")] = 8,
+    all_rules: Annotated[bool, typer.Option("--all-rules", help="Every weight rule, not only the release's own.")] = False,
+    draws: Annotated[
+        int | None,
+        typer.Option("--draws", min=100, help="Draw so many releases with and without a record; tell them apart."),
+    ] = None,
+    holdout: Annotated[
+        Path | None,
+        typer.Option("--holdout", help="File of people who were not in the input: attack the synthetic records with it."),
+    ] = None,
+    confidential: Annotated[
+        bool, typer.Option("--confidential", help="Show the result, for the custodian's eyes only.")
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Leave records of a finished release out, one at a time, and compare what that changes with the bound. Spends nothing.
+
+    Exact, for tilted posteriors of the lognormal model. With --draws: a lower bound on ε from outside, for any mechanism.
+    With --holdout: membership, singling out and nearest records, from the synthetic records alone.
+    Results go to the confidential folder. Exit code 1 where a loss is over what is claimed, or nothing was audited.
+    """
+    from dpdist.cli import report as reporting
+    from dpdist.evaluation.attacking import attack, refuse_shown
+    from dpdist.evaluation.auditing import audit as audit_workspace
+    from dpdist.evaluation.auditing import bound_from_outside, refuse_losses
+
+    def act() -> None:
+        with listening(quiet, as_json=False) as listener:
+            if holdout is not None:
+                audited, text, refuse = attack(workspace, holdout, listener), reporting.attacks_text, refuse_shown
+            elif draws is not None:
+                audited, text = bound_from_outside(workspace, draws, listener), reporting.lower_bounds_text
+                refuse = refuse_losses
+            else:
+                audited, text = audit_workspace(workspace, records, all_rules, listener), reporting.audit_text
+                refuse = refuse_losses
+        if confidential:
+            out.print(text(audited))
+        elif not quiet:
+            out.print("Audited: see confidential/evaluation/audit-*.parquet, or add --confidential.")
+        refuse(workspace, audited)
+
+    guarded(act)
+
+
+def calibrate(
+    job: JobFile,
+    out_file: Annotated[Path, typer.Option("--out", "-o", help="The calibration file, for later periods' jobs.")],
+    reference: Annotated[
+        Path | None, typer.Option("--reference", help="Public file to tune on; unset: the job's reference.")
+    ] = None,
+    period: Annotated[
+        str | None, typer.Option("--period", help="Period of that file; unset: the job's reference.period.")
+    ] = None,
+    measure: Annotated[str, typer.Option("--measure", help="max_ecdf, avg_ecdf, mean or median.")] = "max_ecdf",
+    replicates: Annotated[int, typer.Option("--replicates", min=1, help="Draws of the mechanism per try and stratum.")] = 4,
+    settings: Settings = None,
+    quiet: Quiet = False,
+) -> None:
+    """Tune a mechanism's constants on a public reference period. Spends nothing, never opens the job's input."""
+    from dpdist.evaluation.calibrate import calibrate as calibrate_job
+    from dpdist.job import Measure
+    from dpdist.job.loading import load_job
+
+    def act() -> None:
+        if measure not in get_args(Measure):
+            near = ", ".join(get_args(Measure))
+            raise JobError(job, [Problem("--measure", f"'{measure}' is not known", near, "take one of these")])
+        with listening(quiet, as_json=False) as listener:
+            made = calibrate_job(
+                load_job(job, settings), out_file, reference, cast(Measure, measure), replicates, listener, period
+            )
+        if not quiet:
+            out.print(f"Calibrated in {made.tried} tries, {made.measure} {made.loss:g}: {out_file}", markup=False)
+
+    guarded(act, show_values=True)
+
+
+def study(
+    file: StudyFile,
+    out_folder: Annotated[Path, typer.Option("--out", "-o", help="Folder for results and page.")],
+    replicates: Replicates = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="Folder of the public files that a study of files reads.")
+    ] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Run mechanisms on simulated data, or releases of public files.
+
+    Writes summary.csv, replicates.parquet, index.html. Killed, the same command resumes."""
+    from dpdist.studies.file import load_study
+    from dpdist.studies.run import run as run_study
+
+    def act() -> None:
+        with listening(quiet, as_json) as listener:
+            folder = run_study(load_study(file), out_folder, replicates, listener, data)
+        if as_json:
+            print(json.dumps({"event": "done", "page": str(folder / "index.html")}))
+        elif not quiet:
+            out.print(f"Summary, replicates and page: {folder / 'index.html'}", markup=False)
+
+    guarded(act, show_values=True, as_json=as_json)

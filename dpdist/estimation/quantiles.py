@@ -1,0 +1,88 @@
+"""Quantiles of cells, and their limits by Woodruff's method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import stdtrit
+
+from dpdist.core.records import Floats
+from dpdist.core.table_cells import Cells
+from dpdist.estimation.unit_sums import Sum, Units, below_of, total_of
+
+NOMINAL = 0.95
+"""One-sided level of a quantile's limits."""
+HALVINGS = 52
+ROUNDING = 1e-12
+LARGEST_VALUE = 1e300
+
+
+class Ends(NamedTuple):
+    """Limits of a quantile, its standard error, and the slope of the distribution function between them, (cell,) each."""
+
+    lower: Floats
+    upper: Floats
+    error: Floats
+    slope: Floats
+
+
+def woodruff(quantile: Callable[[Floats], Floats], level: float, error: Floats, df: float) -> Ends:
+    """From the standard error (cell,) of the share of weight below a quantile; `quantile` gives those of other levels.
+
+    NaN where that error is not known, or where the limits leave an outcome without bounds.
+    """
+    critical = float(stdtrit(df, NOMINAL))
+    lower, upper = (quantile(level + sign * critical * np.nan_to_num(error)) for sign in (-1.0, 1.0))
+    known = np.isfinite(error) & np.isfinite(lower) & np.isfinite(upper)
+    lower, upper = (np.where(known, each, np.nan) for each in (lower, upper))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        reach = (upper - lower) / (2.0 * critical)
+        return Ends(lower, upper, reach, error / reach)
+
+
+def quantiles(cells: Cells, units: Units, outcome: int, level: Floats, bounds: tuple[float, float]) -> Floats:
+    """The least value with at least a share `level` (cell,) of the weight at or below it, (cell,), under the first draw.
+
+    NaN in a cell without weight; a share of 0 or 1 and more has the bounds themselves.
+    """
+    weight = total_of(Sum(cells.membership, units.weight), units)[0]
+    found = _sorted(cells, units, outcome, level) if units.outcomes is not None else np.empty(0)
+    if units.outcomes is None:
+        low, found = (np.full(len(cells), end) for end in _ends(cells, units, outcome, level, bounds))
+        for _ in range(HALVINGS):
+            middle = (low + found) / 2.0
+            reached = below_of(cells.membership, units, outcome, middle)[0] >= level * weight * (1.0 - ROUNDING)
+            low, found = np.where(reached, low, middle), np.where(reached, middle, found)
+    held = np.where(level <= 0, bounds[0], np.where(level >= 1, bounds[1], found))
+    return np.where(weight > 0, held, np.nan)
+
+
+def _sorted(cells: Cells, units: Units, outcome: int, level: Floats) -> Floats:
+    """Quantiles of records, (cell,)."""
+    assert units.outcomes is not None
+    values, weight, inside = units.outcomes[outcome], units.weight[0], cells.membership
+    found = np.full(len(cells), np.nan)
+    for cell in range(len(cells)):
+        own = inside.indices[inside.indptr[cell] : inside.indptr[cell + 1]]
+        if len(own):
+            own = own[np.argsort(values[own], kind="stable")]
+            reached = np.cumsum(weight[own])
+            at = np.searchsorted(reached, level[cell] * reached[-1] * (1.0 - ROUNDING))
+            found[cell] = values[own[min(int(at), len(own) - 1)]]
+    return found
+
+
+def _ends(cells: Cells, one: Units, outcome: int, level: Floats, bounds: tuple[float, float]) -> tuple[float, float]:
+    """Finite ends that hold every quantile: the bounds, or powers of 2 where there are none."""
+    low, high = bounds
+    size = 1.0
+    while not np.isfinite([low, high]).all() and size < LARGEST_VALUE:
+        weight = total_of(Sum(cells.membership, one.weight), one)[0]
+        under, over = (below_of(cells.membership, one, outcome, np.full(len(cells), end))[0] for end in (-size, size))
+        inside = (level <= 0) | (level >= 1) | ((under < level * weight) & (over >= level * weight)) | ~(weight > 0)
+        if inside.all():
+            break
+        size *= 2.0
+    return (low if np.isfinite(low) else -size), (high if np.isfinite(high) else size)

@@ -1,0 +1,73 @@
+"""Sums over the units of cells, by draw: of weights, of products, and of the weight at or below a value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from dpdist.core.records import Floats, Ints
+
+ENTRIES = 4_000_000
+"""Values of units in cells, over draws, that are held at a time."""
+
+Below = Callable[[int, Ints, Floats], Floats]
+"""Of an outcome by its number: what pairs of a unit and a value add of weight at or below the value, (draw, pair)."""
+
+
+@dataclass(frozen=True)
+class Units:
+    """Weights (draw, unit) and products of the outcomes with them, under `times` (unit,) of each."""
+
+    times: Floats
+    weight: Floats
+    products: Sequence[Floats]
+    below: Below | None = None
+    outcomes: Sequence[Floats] | None = None
+    """Of records."""
+
+
+class Sum(NamedTuple):
+    """A sum over the units of cells: `values` (draw, unit), or the weight at or below `cut` (cell,) of an outcome."""
+
+    inside: csr_array
+    values: Floats
+    outcome: int = 0
+    cut: Floats | None = None
+
+
+def total_of(of: Sum, units: Units) -> Floats:
+    """(draw, cell)."""
+    if of.cut is None:
+        return np.asarray((of.inside @ (units.times * of.values).T).T)
+    return below_of(of.inside, units, of.outcome, of.cut)
+
+
+def each_of(of: Sum, units: Units) -> csr_array:
+    """What a unit adds once, under the first draw, (cell, unit)."""
+    made = of.inside.copy()
+    if of.cut is None:
+        made.data = of.values[0, made.indices]
+    else:
+        assert units.below is not None
+        made.data = units.below(of.outcome, made.indices.astype(np.int64), np.repeat(of.cut, np.diff(made.indptr)))[0]
+    return made
+
+
+def below_of(inside: csr_array, units: Units, outcome: int, cut: Floats) -> Floats:
+    """Weight at or below `cut` (cell,), (draw, cell); cells by the batch."""
+    assert units.below is not None
+    draws, sizes = len(units.weight), np.diff(inside.indptr)
+    found = np.zeros((draws, len(cut)))
+    batch = np.cumsum(sizes * draws) // ENTRIES
+    for number in np.unique(batch):
+        own = np.flatnonzero(batch == number)
+        part = csr_array(inside[own])
+        row, value = part.indices.astype(np.int64), np.repeat(cut[own], np.diff(part.indptr))
+        each = units.times[row] * units.below(outcome, row, value)
+        ends = np.concatenate([np.zeros((draws, 1)), np.cumsum(each, axis=1)], axis=1)
+        found[:, own] = np.diff(ends[:, part.indptr], axis=1)
+    return found

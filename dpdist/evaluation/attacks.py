@@ -1,0 +1,176 @@
+"""Attacks on synthetic records, beside records that were not in the file: nearest records, singling out, membership.
+
+Members were in the file, others come from the same population and were not. An attacker who sees the synthetic records
+alone treats both alike, unless the records tell which were in. So each attack is scored on members and on others.
+
+- Nearest records: the share of synthetic records that lie nearer to a member than to any of as many others. It is one half
+  where membership does not matter, and its chance is that of random labels.
+- Singling out (Giomi, Boenisch, Wehmeyer & Tasnádi 2023): predicates that exactly one synthetic record meets; the share
+  of them that exactly one member meets, against exactly one of as many others.
+- Membership: pairs of a member and another in the same cell. The attacker says of each pair which was in, by the density of
+  synthetic records over that of further others (van Breugel, Sun, Qian & van der Schaar 2023), and keeps the surest.
+  If a coin decided which of each pair was in, the number of right answers is at most binomial with e^ε/(1 + e^ε), ε being
+  the loss of an exchange (Steinke, Nasr & Jagielski 2023). Its Clopper–Pearson limit is a lower bound on ε.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.spatial.distance import cdist
+from scipy.special import betaincinv
+
+from dpdist.core.records import Floats, Ints
+
+MOST = 1_000
+"""Records of each kind; of more, a random part."""
+LABELS = 199
+"""Random labels that a share is compared with."""
+GUESSES = 1_000
+COLUMNS = 3
+"""Of a predicate, at most."""
+SURE = 0.2
+"""Of pairs that the attacker answers."""
+ALARM = 0.05
+LEAST_DISTANCE = 1e-9
+
+
+class Points(NamedTuple):
+    """Records: codes of categories (record, category), and numbers (record, variable)."""
+
+    codes: Ints
+    values: Floats
+
+    def take(self, which: Ints) -> Points:
+        return Points(self.codes[which], self.values[which])
+
+
+class Nearest(NamedTuple):
+    """The share of synthetic records nearest to a member, the chance of as large a one, and median distances."""
+
+    share: float
+    chance: float
+    to_members: float
+    to_others: float
+
+
+class SinglingOut(NamedTuple):
+    """Predicates tried, the shares that single out a member and another, and what is left of the risk beside others."""
+
+    guesses: int
+    of_members: float
+    of_others: float
+    excess: float
+
+
+class Membership(NamedTuple):
+    """Pairs answered, right answers, and the least ε of an exchange that they allow."""
+
+    answered: int
+    right: int
+    at_least: float
+
+
+def scaled(values: Floats, known: Floats) -> Floats:
+    """Numbers as ranks in [0, 1] among those of members and others together, (record, variable)."""
+    columns = [np.searchsorted(np.sort(own), each, side="right") for own, each in zip(known.T, values.T, strict=True)]
+    return np.column_stack([*columns, np.empty((len(values), 0))]) / len(known)
+
+
+def distances(one: Points, other: Points) -> Floats:
+    """Number of categories that differ plus distances of the numbers, (one, other)."""
+    found = cdist(one.values, other.values, "cityblock") if one.values.shape[1] else np.zeros((len(one[0]), len(other[0])))
+    for mine, theirs in zip(one.codes.T, other.codes.T, strict=True):
+        found += mine[:, None] != theirs[None]
+    return np.asarray(found)
+
+
+def nearest(synthetic: Points, members: Points, others: Points, rng: np.random.Generator) -> Nearest:
+    """As many members as others; ties count one half."""
+    number = min(len(members.codes), len(others.codes), MOST)
+    mine, theirs = (each.take(rng.permutation(len(each.codes))[:number]) for each in (members, others))
+    made = synthetic.take(rng.permutation(len(synthetic.codes))[:MOST])
+    found = np.concatenate([distances(made, mine), distances(made, theirs)], axis=1)
+    closest = found.min(axis=1, keepdims=True)
+    at = found <= closest
+    inside = np.arange(2 * number) < number
+
+    def share(label: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> float:
+        one, other = at[:, label].any(axis=1), at[:, ~label].any(axis=1)
+        return float((one / (one.astype(float) + other)).mean())
+
+    own, random = share(inside), [share(rng.permutation(inside)) for _ in range(LABELS)]
+    chance = (1 + sum(each >= own for each in random)) / (LABELS + 1)
+    medians = [float(np.median(found[:, label].min(axis=1))) for label in (inside, ~inside)]
+    return Nearest(own, chance, *medians)
+
+
+def singling_out(synthetic: Points, members: Points, others: Points, rng: np.random.Generator) -> SinglingOut:
+    """Each predicate is of some columns of one synthetic record: its categories, and numbers at least or at most its own,
+    away from the median."""
+    number = min(len(members.codes), len(others.codes))
+    mine, theirs = (each.take(rng.permutation(len(each.codes))[:number]) for each in (members, others))
+    categories, middle = synthetic.codes.shape[1], np.median(synthetic.values, axis=0)
+    columns = categories + synthetic.values.shape[1]
+    found = list[tuple[bool, bool]]()
+    for _ in range(GUESSES):
+        record = int(rng.integers(len(synthetic.codes)))
+        chosen = rng.permutation(columns)[:COLUMNS]
+
+        def met(points: Points, record: int = record, chosen: Ints = chosen) -> int:
+            inside = np.ones(len(points.codes), dtype=bool)
+            for column in chosen:
+                if column < categories:
+                    inside &= points.codes[:, column] == synthetic.codes[record, column]
+                else:
+                    own, at = points.values[:, column - categories], synthetic.values[record, column - categories]
+                    inside &= own >= at if at > middle[column - categories] else own <= at
+            return int(inside.sum())
+
+        if met(synthetic) == 1:
+            found.append((met(mine) == 1, met(theirs) == 1))
+    of_members, of_others = np.array(found).mean(axis=0).tolist() if found else (0.0, 0.0)
+    return SinglingOut(len(found), of_members, of_others, (of_members - of_others) / max(1.0 - of_others, 1e-9))
+
+
+def membership(synthetic: Points, members: Points, others: Points, rng: np.random.Generator) -> Membership:
+    """Half of the others stand for the population; the rest are paired with members of the same categories."""
+    order = rng.permutation(len(others.codes))
+    known, rest = others.take(order[: len(order) // 2][:MOST]), others.take(order[len(order) // 2 :])
+    made = synthetic.take(rng.permutation(len(synthetic.codes))[: 4 * MOST])
+    one, other = _paired(members, rest, rng)
+    if not len(one):
+        return Membership(0, 0, 0.0)
+    scores = [
+        np.log(np.maximum(distances(each, known).min(axis=1), LEAST_DISTANCE))
+        - np.log(np.maximum(distances(each, made).min(axis=1), LEAST_DISTANCE))
+        for each in (members.take(one), rest.take(other))
+    ]
+    apart = scores[0] - scores[1] + 1e-12 * rng.standard_normal(len(one))
+    answered = max(1, round(SURE * len(one)))
+    right = int((apart[np.argsort(-np.abs(apart), kind="stable")[:answered]] > 0).sum())
+    return Membership(answered, right, shown_by(right, answered))
+
+
+def shown_by(right: int, answered: int) -> float:
+    """The least ε of an exchange that so many right answers prove; of all answers right, the most that can be shown."""
+    least = float(betaincinv(right, answered - right + 1, ALARM)) if right else 0.0
+    return max(0.0, float(np.log(max(least, 1e-300) / (1.0 - least))))
+
+
+def _paired(members: Points, others: Points, rng: np.random.Generator) -> tuple[Ints, Ints]:
+    """Positions of members and of others that make pairs in the same cell, (pair,) each."""
+    both = np.concatenate([members.codes, others.codes])
+    cell = np.unique(both, axis=0, return_inverse=True)[1].reshape(-1)
+    of_members, of_others = np.split(cell, [len(members.codes)])
+    found = list[tuple[Ints, Ints]]()
+    for number in np.intersect1d(of_members, of_others):
+        one, other = (rng.permutation(np.flatnonzero(each == number)) for each in (of_members, of_others))
+        pairs = min(len(one), len(other))
+        found.append((one[:pairs], other[:pairs]))
+    if not found:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    kept = rng.permutation(sum(len(one) for one, _ in found))[:MOST]
+    one, other = (np.concatenate([pair[k] for pair in found])[kept] for k in range(2))
+    return one, other

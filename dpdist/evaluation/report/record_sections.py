@@ -1,0 +1,76 @@
+"""Records in the custodian's report: their bounds and weights, and how synthetic ones are distributed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+
+from dpdist.core.records import Floats
+from dpdist.evaluation.report.material import Material
+from dpdist.evaluation.report.parts import Figure, Grid, Section, cell
+from dpdist.evaluation.report.plots import axis, scatter, steps
+
+BEFORE, AFTER = "before: unweighted", "after: weighted"
+
+
+def bounds_section(material: Material, bounds: pd.DataFrame) -> Section:
+    """Record bounds before and after weighting, and privacy weights against outcomes and sampling weights."""
+    made = Section("bounds", "Record bounds and privacy weights")
+    curves = {
+        said: bounds.loc[bounds[name].notna(), name].to_numpy(dtype=float)
+        for name, said in (("unweighted_record_bound", BEFORE), ("weighted_record_bound", AFTER))
+    }
+    curves = {said: values for said, values in curves.items() if len(values)}
+    rows = [
+        [cell(said), *(cell(float(each)) for each in np.quantile(values, [0.5, 0.9, 0.99, 1.0]))]
+        for said, values in curves.items()
+    ]
+    target = [f"Target of the largest: {material.release.target:.4g}."] if np.isfinite(material.release.target) else []
+    made.grids.append(Grid("Record bounds", ["fit", "median", "90 %", "99 %", "largest"], rows, notes=target))
+    drawing = steps("Distribution functions of record bounds", axis("record bound", *curves.values()), _unweighted(curves))
+    made.figures.append(Figure("Record bounds before and after, drawn", drawing))
+    known = material.records
+    weight = (
+        bounds.drop_duplicates("record").set_index("record")["privacy_weight"].reindex(known.record).to_numpy(dtype=float)
+    )
+    alpha = axis("privacy weight α", np.array([0.0, 1.0]))
+    against = [*zip(material.job.outcomes, known.outcomes, strict=True)]
+    against += [(material.job.survey.weight, known.weight)] if material.job.survey.weight else []
+    for name, values in against:
+        made.figures.append(
+            Figure(
+                f"Privacy weight against {name}",
+                scatter(
+                    f"Privacy weight of records against {name}", axis(name, values), alpha, {"records": (values, weight)}
+                ),
+            )
+        )
+    return made
+
+
+def _unweighted(curves: Mapping[str, Floats]) -> dict[str, tuple[Floats, Floats | None]]:
+    return {name: (values, None) for name, values in curves.items()}
+
+
+def distributions_section(material: Material) -> Section:
+    """Records and synthetic records of the first set: distribution functions, and outcomes against weights."""
+    made = Section("distributions", "Records and synthetic records", ["Synthetic records are those of the first set."])
+    job, known = material.job, material.records
+    read = pq.read_table(material.space.newest / "synthetic" / "set-1.parquet", columns=list(job.components))
+    weight = read[job.survey.weight].to_numpy() if job.survey.weight else None
+    given = known.weight if job.survey.weight else None
+    for name, values in zip(job.outcomes, known.outcomes, strict=True):
+        copy = read[name].to_numpy().astype(float)
+        across = axis(name, values, copy)
+        curves = {"records": (values, given), "synthetic records": (copy, weight)}
+        made.figures.append(
+            Figure(f"{name}: distribution functions", steps(f"Distribution functions of {name}", across, curves))
+        )
+        if weight is not None and given is not None:
+            points = {"records (y, w)": (values, given), "synthetic records (y*, w*)": (copy, weight)}
+            drawing = scatter(f"{name} against weights", across, axis("weight", given, weight), points)
+            made.figures.append(Figure(f"{name} against {job.survey.weight}", drawing))
+    return made

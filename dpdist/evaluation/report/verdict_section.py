@@ -1,0 +1,151 @@
+"""The verdict of the custodian's report: worst cells, thresholds, clipped records, single records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+
+from dpdist.core.records import Frame
+from dpdist.evaluation.report.clipping import clipped
+from dpdist.evaluation.report.material import Material
+from dpdist.evaluation.report.parts import Grid, Section, cell, grid
+from dpdist.evaluation.summary import (
+    by_statistic,
+    furthest,
+    overall,
+    verdicts,
+    worst,
+)
+from dpdist.evaluation.verdict import NOMINAL, REACH
+from dpdist.publish.printed import printed
+
+WORST = 10
+NAMED = 10
+"""Rows of the frame that are named: those of one record, and those with the most clipped records."""
+SCALE = (
+    "Errors are distances from the direct estimate, in its standard errors (SE). It is about 1 SE from the truth itself."
+)
+
+
+def verdict_section(material: Material) -> Section:
+    """Worst cells by name, coverage, thresholds of the job, clipped records, rows of the frame with a single record."""
+    made = Section("verdict", "Verdict", overall(material.tables).sentences)
+    made.grids += [_worst(material.tables), _thresholds(material), *_clipping(material)]
+    made.grids.append(_singletons(material.frame))
+    return made
+
+
+def _worst(tables: Mapping[str, pd.DataFrame]) -> Grid:
+    found = [
+        worst(group).assign(figure=f"{name}, {statistic}", size=furthest(group)["synthetic_error_in_se"].to_numpy())
+        for name, rows in tables.items()
+        for statistic, group in by_statistic(rows)
+        if group["synthetic_error_in_se"].notna().any()
+    ]
+    if not found:
+        return grid("Worst cells", pd.DataFrame({"cell": []}), notes=["No cell has an error in direct standard errors."])
+    far = pd.concat(found).nlargest(WORST, "size")[
+        ["cell", "figure", "published", "published SE", "direct", "direct SE", "size", "held"]
+    ]
+    return grid(
+        "Worst cells",
+        far.rename(columns={"size": "SE off"}),
+        notes=[SCALE, "SE: one standard error. held: whether the published 90 % interval holds the direct estimate."],
+    )
+
+
+def _thresholds(material: Material) -> Grid:
+    """Limits that the job or the verdict sets, what was found, and which of them failed: those first."""
+    rows = [*limits_of_the_job(material), *_coverage(material.tables)]
+    rows.sort(key=lambda row: row[-1])
+    return Grid(
+        "Thresholds", ["threshold", "limit", "found", "failed or met"], [[cell(each) for each in row] for row in rows]
+    )
+
+
+def limits_of_the_job(material: Material) -> Iterator[tuple[str, object, object, str]]:
+    """Limits that the job sets: threshold, limit, found, and whether it failed or was met."""
+    yield from _gates(material)
+    yield from _targets(material)
+    yield from _quality(material)
+
+
+def _gates(material: Material) -> Iterator[tuple[str, object, object, str]]:
+    for gate in material.statement.get("acceptance", {}).get("gates", ()):
+        yield f"gate: {gate['gate']} (under noise)", float(gate["limit"]), float(gate["measured"]), _met(gate["accepted"])
+
+
+def _targets(material: Material) -> Iterator[tuple[str, object, object, str]]:
+    """Of weights that are tuned: the largest bound over strata."""
+    rows = material.strata
+    if "database_bound" in rows and np.isfinite(material.release.target) and rows["database_bound"].notna().any():
+        largest = float(rows["database_bound"].max())
+        yield "largest record bound of a fit", material.release.target, largest, _met(largest <= material.release.target)
+
+
+def _quality(material: Material) -> Iterator[tuple[str, object, object, str]]:
+    """Printed figures that the presentation's rules flag or leave out."""
+    rules = material.job.presentation.quality
+    for said in material.job.tables:
+        form = printed(material.job, said, pq.read_table(material.space.newest / "tables" / f"{said.name}.parquet"))
+        for flag in ("unreliable", "caution") if rules.flags else ():
+            number = int((form.flags == flag).sum())
+            yield f"{said.name}: figures flagged {flag}", 0, number, _met(number == 0)
+        if rules.minimum is not None or rules.hide_unreliable:
+            number = int(np.isnan(form.values).sum())
+            yield f"{said.name}: figures that are not printed", 0, number, _met(number == 0)
+
+
+def _coverage(tables: Mapping[str, pd.DataFrame]) -> Iterator[tuple[str, object, object, str]]:
+    """How many direct estimates 90 % intervals hold, and how far off all records are, as the verdict judges them."""
+    for name, each in verdicts(tables).items():
+        if each is None:
+            continue
+        low, held = "failed" if each.fails else "may be chance", each.held
+        found = _met(True) if held >= NOMINAL else low
+        yield f"{name}: direct estimates within 90 % intervals", NOMINAL, held, found
+        if each.grand is not None:
+            size = abs(each.grand.in_published)
+            yield f"{name}: all records, in published SE", REACH, size, _met(True) if each.grand.held else low
+
+
+def _met(met: object) -> str:
+    return "met" if met else "failed"
+
+
+def _clipping(material: Material) -> Iterator[Grid]:
+    """Shares of records by rule, and the rows of the frame where most of the records are clipped."""
+    frame, job = material.frame, material.job
+    found = clipped(material.space, job, frame)
+    rows = []
+    if material.bounds is not None:
+        down = material.bounds["privacy_weight"] < 1.0
+        rows.append([cell("privacy weight below 1"), cell(int(down.sum())), cell(float(down.mean())), cell("")])
+    for rule, records in found:
+        share = np.asarray(records / np.maximum(frame.count, 1))
+        top = int(np.argmax(share))
+        where = f"{row_name(frame, top)}: {share[top]:.2f} of {int(frame.count[top]):,}" if records.any() else ""
+        rows.append(
+            [cell(rule), cell(int(records.sum())), cell(float(records.sum() / max(frame.count.sum(), 1))), cell(where)]
+        )
+    if rows:
+        yield Grid(
+            "Records clipped or weighted down", ["rule", "records", "share", "largest share of a row of the frame"], rows
+        )
+
+
+def _singletons(frame: Frame) -> Grid:
+    """Combinations of public columns with one record: whoever has these columns knows the person."""
+    single = np.flatnonzero(frame.count == 1)
+    said = [f"{len(single):,} of {int((frame.count > 0).sum()):,} combinations of public columns have a single record."]
+    said += [f"The first {NAMED} are named."] if len(single) > NAMED else []
+    rows = [[cell(row_name(frame, int(row)))] for row in single[:NAMED]]
+    return Grid("Single records in the frame", ["combination"], rows, notes=said)
+
+
+def row_name(frame: Frame, row: int) -> str:
+    """A row of the frame in words."""
+    return ", ".join(str(frame.levels[name][codes[row]]) for name, codes in frame.codes.items()) or "all"

@@ -1,0 +1,85 @@
+"""Verdicts in plain words, a statistic each and of all together (confidential)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from dpdist.evaluation.verdict import NOMINAL, Grand, Verdict
+
+NO_FAULT = "no fault found in the intervals"
+NOTHING = "nothing could be judged"
+PART = "no fault found in what could be judged"
+
+
+def head_of(verdicts: Sequence[Verdict | None], names: Sequence[str]) -> str:
+    """The verdict's first line: the gravest fault, and where."""
+    judged = [(name, each) for name, each in zip(names, verdicts, strict=True) if each is not None]
+    if not judged:
+        return NOTHING
+    faults = {
+        "all records are off": [name for name, each in judged if each.off],
+        "intervals hold too few direct figures": [name for name, each in judged if each.too_few],
+        "cells are off to one side": [name for name, each in judged if each.one_sided],
+        "a cell is too far off": [name for name, each in judged if each.far is not None],
+    }
+    said = "; ".join(f"{fault} ({'; '.join(where)})" for fault, where in faults.items() if where)
+    if said:
+        return f"{'do not publish' if any(each.stops for _, each in judged) else 'not as good as it says'}: {said}"
+    if low := [name for name, each in judged if each.unclear]:
+        return f"not clear: intervals hold fewer than 90 %, or miss all records, which may be chance ({'; '.join(low)})"
+    return NO_FAULT if len(judged) == len(verdicts) else PART
+
+
+def bias_line(name: str, grand: Grand) -> str:
+    """The figure of all records beside the direct one: the difference, and how many standard errors that is."""
+    off = f"{grand.relative:+.1%}".replace("-", "−").replace("%", " %") if np.isfinite(grand.relative) else ""
+    sizes = [f"{abs(grand.in_published):.1f} published SE"]
+    sizes += [f"{abs(grand.in_noise):.1f} SE of the noise alone"] if np.isfinite(grand.in_noise) else []
+    return f"{name}, all records: {large(grand.published)}, direct {large(grand.direct)}, {off}, {', '.join(sizes)}"
+
+
+def bias_lines(verdicts: Iterable[tuple[str, Verdict | None]]) -> Iterator[str]:
+    """A line a statistic that has a grand figure."""
+    for name, each in verdicts:
+        if each is not None and each.grand is not None:
+            yield bias_line(name, each.grand)
+
+
+def in_words(name: str, verdict: Verdict) -> str:
+    """One statistic's verdict in plain words."""
+    said = [f"{name}: 90 % intervals hold {verdict.held:.2f} of {verdict.cells} direct estimates."]
+    if np.isfinite(verdict.width):
+        said.append(f"The median published standard error is {verdict.width:.2f} times the direct one.")
+    if verdict.off:
+        said.append("The figure of all records is further from the direct one than chance explains: it is biased.")
+    if verdict.too_few:
+        said.append("Intervals of base cells hold fewer than 90 %, and chance does not explain it.")
+    if verdict.one_sided:
+        share = max(verdict.above, 1.0 - verdict.above)
+        side = "above" if verdict.above > 0.5 else "below"
+        said.append(
+            f"{100 * share:.0f} % of base cells are {side} their direct estimates, by {abs(verdict.lean):.1f} published SE."
+        )
+    if verdict.far is not None:
+        said.append(f"{verdict.far} is further off than chance allows.")
+    if verdict.unclear:
+        low = (
+            "That is fewer than 90 %."
+            if verdict.held < NOMINAL
+            else "The interval of all records misses the direct figure."
+        )
+        said.append(f"{low} It may be chance.")
+    if verdict.fails:
+        said.append("Do not publish." if verdict.stops else "State wider intervals, or the bias.")
+    return " ".join(said)
+
+
+def large(value: float) -> str:
+    """A figure to be compared by eye: 59.1 M, 84,300, 0.412."""
+    for unit, times in (("bn", 1e9), ("M", 1e6)):
+        if abs(value) >= times:
+            digits = f"{value / times:#.3g}".removesuffix(".")
+            return f"{digits if abs(value) < 999.5 * times else f'{value / times:,.0f}'} {unit}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

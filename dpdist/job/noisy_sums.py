@@ -1,0 +1,165 @@
+"""Specifications of mechanisms that add noise to sums or figures of cells, or to a histogram's counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from dpdist.job.contradiction import Contradiction, declared
+from dpdist.job.mechanism import Noisy
+from dpdist.job.model import Prior
+from dpdist.job.names import Consistency, Guarantee, NoiseName, Sensitivity, StatisticName, Statistics
+from dpdist.job.running import Sampler
+from dpdist.job.view import JobView
+
+
+class PerturbedHistogram(Noisy):
+    """A noisy histogram in equal bins, in every stratum."""
+
+    name: Literal["perturbed_histogram"] = Field(description="a noisy histogram in equal bins, in every stratum")
+    bins: int | None = Field(
+        default=None, ge=1, le=10_000, description="how many; unset: ln n, rounded up, of the mean stratum"
+    )
+    statistics: ClassVar[Statistics | None] = "histogram"
+    gates: ClassVar[bool] = True
+    scanned: ClassVar[dict[str, tuple[int, ...]]] = {"bins": (2, 3, 5, 8, 13, 21, 34, 55, 89)}
+
+    def clips(self, job: JobView) -> bool:
+        return False  # records are counted, without their weights
+
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
+        yield from super().contradictions(job)
+        for outcome in declared(job):
+            if job.columns[outcome].whole:
+                found = "a histogram is uniform within its bins"
+                yield Contradiction(("columns", outcome, "whole"), found, "leave whole out")
+
+
+class WholeTables(Noisy):
+    """Figures of whole tables under noise: `laplace` and `laplace_composed`, which differ in how ε is shared alone."""
+
+    sensitivity: Sensitivity = Field(
+        default="local", description="the file's own, which promises nothing, or by public bounds"
+    )
+    consistency: Consistency = Field(default="none", description="make margins the sums of their cells, at no cost")
+    statistics: ClassVar[Statistics | None] = "noisy_tables"
+    tabulates: ClassVar[bool] = True
+    whole_tables: ClassVar[bool] = True
+    gives: ClassVar[frozenset[StatisticName]] = frozenset({"count", "mean", "total"})
+    shape: ClassVar[bool] = False
+
+    def against_noisy_frame(self, job: JobView) -> str:
+        return "local sensitivities promise nothing" if self.sensitivity == "local" else ""
+
+    @classmethod
+    def rehearsed(cls, job: JobView) -> Iterator[tuple[str, dict[str, Any]]]:
+        yield "", {"sensitivity": "public"}  # the file's own promises nothing
+
+    def guarantee(self, job: JobView) -> Guarantee:
+        return "none" if self.sensitivity == "local" else "strict"
+
+    def clips(self, job: JobView) -> bool:
+        return self.sensitivity == "public"
+
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
+        yield from super().contradictions(job)
+        if self.sensitivity == "local" and job.budget.adjacency == "substitution":
+            found = f"'{self.name}' with local sensitivities promises nothing, under no adjacency"
+            yield Contradiction(("budget", "adjacency"), found, "leave it out, or take laplace_strict")
+        if job.strata:
+            found = f"'{self.name}' noises tables with their margins over the whole file"
+            yield Contradiction(("strata",), found, "leave strata out")
+        if job.synthetic_sets != 1:
+            found = f"'{self.name}' releases one set of tables, on which all of ε is best spent"
+            yield Contradiction(("synthetic_sets",), found, "write 1")
+        if job.rake:
+            found = f"'{self.name}' releases figures, and no weights that could be raked"
+            yield Contradiction(("rake",), found, "leave rake out")
+
+
+class Laplace(WholeTables):
+    """Noisy tables in which every figure has all of ε, as in the literature."""
+
+    name: Literal["laplace"] = Field(description="noisy tables; every figure has all of ε, which promises nothing")
+
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
+        yield from super().contradictions(job)
+        if self.sensitivity == "public":
+            found = "'laplace' spends all of ε in every figure, with sensitivities of the file itself, as in the literature"
+            yield Contradiction(("mechanism", "sensitivity"), found, "take laplace_composed or laplace_strict")
+
+
+class LaplaceComposed(WholeTables):
+    """Noisy tables among whose figures ε is divided."""
+
+    name: Literal["laplace_composed"] = Field(description="noisy tables; ε is divided among the figures of a record")
+
+
+class LaplaceStrict(Noisy):
+    """Noisy sums of every base cell, clipped at public bounds."""
+
+    name: Literal["laplace_strict"] = Field(description="noisy sums of every base cell, clipped at public bounds")
+    statistics: ClassVar[Statistics | None] = "cell_sums"
+    tabulates: ClassVar[bool] = True
+    gates: ClassVar[bool] = True
+    shape: ClassVar[bool] = False
+
+
+class ReferenceTables(Noisy):
+    """Noisy sums of every base cell, clipped where a reference tells; clipping is undone by the reference's shapes."""
+
+    name: Literal["reference_tables"] = Field(description="noisy sums of every base cell, clipped where a reference tells")
+    shrinkage: bool = Field(default=True, description="move cells towards each other as noise moved them apart")
+    statistics: ClassVar[Statistics | None] = "reference_cells"
+    by_cell: ClassVar[bool] = True
+    tabulates: ClassVar[bool] = True
+    takes_reference: ClassVar[bool] = True
+    needs_reference: ClassVar[str] = "clips where the records tell"
+    own_histograms: ClassVar[bool] = True
+    gates: ClassVar[bool] = True
+    donates: ClassVar[bool] = True
+    several_outcomes: ClassVar[bool] = True
+
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
+        yield from super().contradictions(job)
+        if job.synthetic_sets != 1:
+            found = "'reference_tables' releases one table, on which the whole budget is best spent"
+            yield Contradiction(("synthetic_sets",), found, "write 1")
+
+
+class SanitizedStatistics(Noisy):
+    """Noisy moments of logarithms, winsorised by a reference; synthetic sets follow from the fit to them."""
+
+    name: Literal["sanitized_statistics"] = Field(description="noisy moments of logarithms, winsorised by a reference")
+    shrinkage: bool = Field(default=True, description="move cells towards each other as noise moved them apart")
+    noise: NoiseName = Field(
+        default="laplace", description="discrete Laplace, for ε alone, or Gaussian, for zCDP and a delta"
+    )
+    by_cell: ClassVar[bool] = True
+    tabulates: ClassVar[bool] = True
+    sets_are_free: ClassVar[bool] = True
+    takes_reference: ClassVar[bool] = True
+    needs_reference: ClassVar[str] = "clips where the records tell"
+
+    @property
+    def gaussian(self) -> bool:
+        return self.noise == "gaussian"
+
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
+        yield from super().contradictions(job)
+        if job.likelihood.family != "lognormal":
+            found = f"'{self.name}' releases statistics of the lognormal law"
+            yield Contradiction(("model", "family"), found, "take family: lognormal")
+            return
+        if job.sampler != Sampler(name="exact"):
+            yield Contradiction(("sampler",), f"'{self.name}' draws from no posterior", "leave sampler out")
+        if job.likelihood.prior != Prior():
+            found = f"'{self.name}' has the reference in place of a prior"
+            yield Contradiction(("model", "prior"), found, "leave prior out")
+        for outcome in declared(job):
+            if (bounds := job.columns[outcome].bounds) is not None and bounds[0] <= 0:
+                found = f"'{self.name}' is strict, and whether an outcome is 0 depends on the records"
+                remedy = "give bounds from above 0, to which lower values are clipped"
+                yield Contradiction(("columns", outcome, "bounds"), found, remedy)

@@ -1,0 +1,116 @@
+"""Specifications of mechanisms that draw from a posterior: tilted by privacy weights, or of a clamped likelihood."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from dpdist.job.contradiction import Contradiction
+from dpdist.job.mechanism import Clamped, FixedWeights, MechanismSpec
+from dpdist.job.names import LARGEST_DRIFT, Guarantee
+from dpdist.job.view import JobView
+from dpdist.job.weights import RuleOrName, Weights
+
+
+class Weighted(MechanismSpec):
+    """A posterior with privacy weights that are tuned to the bound, on the file itself or on a reference."""
+
+    name: Literal["weighted"] = Field(description="a posterior with tuned privacy weights")
+    weights: RuleOrName = Field(
+        default=Weights(rule="fixed_point"), description="privacy weights: a rule's name, or the rule with its constants"
+    )
+    aim: float = Field(
+        default=0.6, gt=0, le=1, description="share of Δ* that weights aim at on a reference; the rest is for drift"
+    )
+    weighs: ClassVar[bool] = True
+    tunes_weights: ClassVar[bool] = True
+    takes_reference: ClassVar[bool] = True
+
+    def guarantee(self, job: JobView) -> Guarantee:
+        return "none" if self.weights.rule == "none" else "asymptotic"
+
+    def aim_on_reference(self, target: float) -> float:
+        return self.aim * target
+
+    def published(self, job: JobView) -> dict[str, Any]:
+        aimed = job.reference is not None and self.weights.rule != "none"
+        return self.model_dump(mode="json", exclude=set() if aimed else {"aim"})
+
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
+        yield from super().contradictions(job)
+        if job.reference is not None and self.weights.rule == "none" and job.family != "scores":
+            yield Contradiction(("reference",), "without privacy weights nothing is fixed on a reference", "leave it out")
+        if job.reference is None and self.aim != type(self).model_fields["aim"].default:
+            found = "only weights that are tuned on a reference aim below the target"
+            yield Contradiction(("mechanism", "aim"), found, "leave it out")
+
+
+class Unweighted(MechanismSpec):
+    """The posterior itself, which promises nothing."""
+
+    name: Literal["unweighted"] = Field(description="the posterior itself")
+
+    def guarantee(self, job: JobView) -> Guarantee:
+        return "none"
+
+
+class WeightedE(FixedWeights):
+    """[G]: weights by the rule's constants, 0 where a record's weighted bound passes the target."""
+
+    name: Literal["weighted_e"] = Field(description="a posterior with fixed privacy weights, cut off at the bound")
+    cuts_weights: ClassVar[bool] = True
+
+    def guarantee(self, job: JobView) -> Guarantee:
+        return "asymptotic"
+
+    def aim_on_reference(self, target: float) -> float:
+        return target
+
+    def against_weights(self, job: JobView) -> Iterator[Contradiction]:
+        yield from super().against_weights(job)
+        if self.weights.reweight is not None:
+            found = "'weighted_e' cuts weights off before re-weighting"
+            yield Contradiction(("mechanism", "weights", "reweight"), found, "leave it out")
+
+
+class CensorW(FixedWeights, Clamped):
+    """[G]: a clamped likelihood with weights that are re-weighted by k = .95, which it leaves out (METHODS §4).
+
+    Weights fixed on a reference are functions of a record; learned on the file itself, they are not.
+    """
+
+    name: Literal["censor_w"] = Field(description="a clamped likelihood with privacy weights")
+    own_weights: ClassVar[dict[str, Any]] = {"c": 1.0, "reweight": 0.95}
+    weights: RuleOrName = Field(
+        default=Weights(rule="linear", c=1.0, reweight=0.95),
+        description="privacy weights, by a rule with a constant c: its name, or the rule with its constants",
+    )
+
+    def guarantee(self, job: JobView) -> Guarantee:
+        return "strict" if job.reference is not None else "asymptotic"
+
+
+class CensorUW(Clamped):
+    """[G]: a clamped likelihood without privacy weights."""
+
+    name: Literal["censor_uw"] = Field(description="a clamped likelihood without privacy weights")
+
+    def guarantee(self, job: JobView) -> Guarantee:
+        return "strict"
+
+
+class Centred(Clamped):
+    """A likelihood clamped about a fit of the reference."""
+
+    name: Literal["centred"] = Field(description="a likelihood clamped about a fit of the reference")
+    drift: float = Field(
+        default=0.25, ge=0, le=LARGEST_DRIFT, description="the planned distance from the reference, in sd of a record"
+    )
+    takes_reference: ClassVar[bool] = True
+    needs_reference: ClassVar[str] = "centres likelihoods at a fit"
+    centres: ClassVar[bool] = True
+
+    def guarantee(self, job: JobView) -> Guarantee:
+        return "strict"

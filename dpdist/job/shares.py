@@ -1,0 +1,45 @@
+"""What parts of a release's budget its sets, tables, gates, histograms and noisy frame have, exact."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from dpdist.job.keys import JobKeys
+from dpdist.job.zcdp import rho_of
+
+
+class BudgetShares(JobKeys):
+    """A job's keys, with the parts of its budget."""
+
+    @property
+    def epsilon_per_set(self) -> Fraction:
+        return self._epsilon_of_release / self.synthetic_sets
+
+    @property
+    def epsilon_of_tables(self) -> Fraction:
+        """What is left of the release's budget after its gates and its reference's histograms."""
+        own = self.reference.paid if self.reference is not None else None
+        return self._epsilon_of_release - (own.epsilon if own is not None else 0)
+
+    @property
+    def _epsilon_of_release(self) -> Fraction:
+        """What the gates and the noisy frame leave of the budget."""
+        return self.budget.epsilon - (self.accept.epsilon if self.accept is not None else 0) - self.epsilon_of_frame
+
+    @property
+    def epsilon_of_frame(self) -> Fraction:
+        """What noisy sample counts take of the budget; 0 where counts are public."""
+        return self.predictors.protect.epsilon if self.predictors is not None else Fraction(0)
+
+    @property
+    def rho_of_frame(self) -> Fraction:
+        """The same in ρ, under Gaussian noise: what its ε alone would buy at the release's δ."""
+        if self.predictors is None:
+            return Fraction(0)
+        assert self.budget.delta is not None
+        return rho_of(self.epsilon_of_frame, self.budget.delta)
+
+    @property
+    def rho_of_tables(self) -> Fraction:
+        """What the noisy frame leaves of the release's ρ."""
+        return self.budget.concentrated - self.rho_of_frame

@@ -1,0 +1,31 @@
+"""What other sample counts would make of the same clipped sums: by the delta method, of every cell by itself.
+
+A cell's statistics are mean (1 − v) and mean vc: its noisy sums over its count. The clip is undone at a count of STEP more
+and of STEP less, in logarithms. Cells that are shrunk together keep a part k of what moves one of them; their mean is taken
+to stay, for it holds the errors of many counts. Post-processing, for standard errors where sample counts are noisy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dpdist.core.records import Floats
+from dpdist.mechanisms.reference_tables.clipping import Cell
+from dpdist.mechanisms.reference_tables.clipping_inversion import ClippingInversion
+from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
+
+STEP = 0.05
+"""Of a logarithm."""
+
+
+def elasticities(cells: Sequence[Cell], limits: Limits, sums: Floats, count: Floats, inverted: ClippingInversion) -> Floats:
+    """d log(mean weight)/d log n and d(mean outcome)/d log n, (cell, 2); arguments as `invert_clipping` has them."""
+    made = np.empty((len(cells), 2))
+    for k, (cell, own, total) in enumerate(zip(cells, zip(*limits, strict=True), sums / UNIT, strict=True)):
+        ends = [np.array(cell.solve(1.0 - total[0] / n, total[1] / n, own)) for n in count[k] * np.exp([STEP, -STEP])]
+        moved = inverted.kept[k] * (ends[0] - ends[1]) / 2.0
+        at = float(inverted.scale[k, 1])
+        made[k] = moved[0], (cell.mean_at(at + moved[1]) - cell.mean_at(at - moved[1])) / 2.0
+    return made / STEP

@@ -1,0 +1,68 @@
+"""What is released of reference tables: its parameters by name with their dimensions, and points as lists."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dpdist.core.records import Floats
+from dpdist.estimation.weighted_points import MOST_POINTS
+from dpdist.models.protocol import Parameter
+
+
+def released_form(
+    labels: tuple[str, ...], outcomes: tuple[str, ...], simplex: bool, of_histograms: bool, noisy_counts: bool = False
+) -> tuple[Parameter, ...]:
+    """Parameters of cells with these labels; `simplex`: sizes are secret; `of_histograms`: these fixed the limits;
+    `noisy_counts`: sample counts have noise of their own."""
+    cell, several = ("cell", labels), len(outcomes) > 1
+    each = [f" {name}" if several else "" for name in outcomes]
+    names = ("weight", *(outcomes if several else ("outcome",)))
+    pairs = ("weight", *(name + one for one in each for name in ("both", "outcome")))
+    sums = ("v(1 + c)/2", "v(1 - c)/2") if simplex else ("vc",)
+    limits = (*(f"centre{one}" for one in each), "cap", *(f"reach{one}" for one in each))
+    return (
+        Parameter("sums", (cell, ("sum", ("1 - v", *(sum_name + one for sum_name in sums for one in each))))),
+        Parameter("limits", (cell, ("limit", limits))),
+        Parameter("means", (cell, ("mean", names))),
+        *(Parameter(name, (cell, ("covariance", pairs))) for name in ("sampling", "noise", "alone")),
+        Parameter("common", (cell, ("mean", names))),
+        Parameter("unit", (cell,)),
+        Parameter("departure", (cell, ("scale", names))),
+        *((Parameter("elasticity", (cell, ("mean", names))),) if noisy_counts else ()),
+        *(_of_histograms(labels, names) if of_histograms else (_borrowed(labels, outcomes),)),
+    )
+
+
+def _borrowed(labels: tuple[str, ...], outcomes: tuple[str, ...]) -> Parameter:
+    """Share of a cell's shape that is of cells like it, by outcome."""
+    return Parameter("borrowed", (("cell", labels), ("outcome", outcomes)))
+
+
+def _of_histograms(labels: tuple[str, ...], names: tuple[str, ...]) -> tuple[Parameter, ...]:
+    """Least and most of a mean that the sums do not identify, null where they do; deviations that the histograms' tails
+    bring; the group that a cell shares its histograms with."""
+    cell, ends = ("cell", labels), tuple(f"{e} {n}" for n in names for e in ("least", "most"))
+    return (
+        Parameter("spans", (cell, ("end", ends))),
+        Parameter("tail", (cell, ("mean", names))),
+        Parameter("group", (cell,)),
+    )
+
+
+def padded(weight: Floats, outcome: Floats) -> Floats:
+    """(MOST_POINTS, 2), NaN beyond the points."""
+    padded = np.full((MOST_POINTS, 2), np.nan)
+    padded[: len(weight)] = np.column_stack([weight, outcome])
+    return padded
+
+
+def unpadded(points: Floats) -> list[list[list[list[float]]]]:
+    """Lists by outcome, cell and point."""
+    return [[pair[~np.isnan(pair[:, 0])].tolist() for pair in cells] for cells in points]
+
+
+def covariances(errors: Sequence[Floats]) -> Floats:
+    """Variance of the weight, then of every outcome its covariance with the weight and its variance, (cell, …)."""
+    return np.column_stack([errors[0][:, 0, 0], *(column for each in errors for column in (each[:, 0, 1], each[:, 1, 1]))])

@@ -1,0 +1,23 @@
+"""Noise of the laws that releases have, from a seed: for standard errors and studies, never for a release."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+
+from dpdist.core.records import Floats
+from dpdist.job import NoiseName
+
+
+def simulated_noise(law: NoiseName, scale: Fraction, size: int, rng: np.random.Generator) -> Floats:
+    """Whole numbers (size,); `scale` is b of the Laplace law, σ of the Gaussian.
+
+    The discrete Laplace law is the difference of two geometric variables. The discrete Gaussian law is a normal variable
+    rounded to a whole number, which has its shape where σ is above 1.
+    """
+    if law == "gaussian":
+        return np.rint(rng.normal(0.0, float(scale), size))
+    stop = -np.expm1(-1.0 / float(scale))
+    one, two = rng.geometric(stop, (2, size))
+    return np.asarray(one - two, dtype=np.float64)

@@ -1,0 +1,43 @@
+"""Public totals that a release meets: its margins, and rows whose weights noisy sums do not tell.
+
+Post-processing. Such a row has the mass that the totals leave it, within its range. So it takes none from rows that are
+told, and where it is the only one in a total its mass is told by that.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dpdist.core.records import Floats
+from dpdist.core.table_cells import Cells
+from dpdist.estimation.raking import Margin, Room, margins_of
+from dpdist.mechanisms.reference_tables.release import ReferenceCells
+from dpdist.mechanisms.reference_tables.statement import looked_through
+from dpdist.publish.released import ReleasedObject
+
+FIXED = 1e-9
+"""Distance of a cell's rows from a combination of totals, up to which its count is one."""
+
+
+def margins_and_room(release: ReleasedObject) -> tuple[list[Margin], Room | None]:
+    """Margins of the public totals, none where the job states none; room of the frame's rows, None where all are told."""
+    margins = margins_of(release.job, release.frame)
+    if not margins or not looked_through(release):
+        return margins, None
+    ends = np.zeros((len(release.frame), 2))
+    for stratum in range(len(release.frame.stratum_labels)):
+        model = release.model(stratum)
+        assert isinstance(model, ReferenceCells)
+        spans = release.theta(model, stratum, 0)["spans"][0][model.design.pattern, :2]
+        ends[release.frame.rows_of(stratum)] = np.nan_to_num(spans)
+    n = release.frame.count.astype(float)
+    return margins, Room(*(n * ends.T))
+
+
+def fixed_counts(cells: Cells, margins: list[Margin]) -> Floats:
+    """1 for a cell whose count follows from the totals alone, else 0, (cell,)."""
+    if not margins:
+        return np.zeros(len(cells))
+    x, held = np.vstack([margin.membership.toarray() for margin in margins]), cells.membership.toarray()
+    left = held - np.linalg.lstsq(x.T, held.T, rcond=None)[0].T @ x
+    return np.asarray(np.abs(left).max(axis=1) < FIXED, dtype=float)

@@ -1,0 +1,7 @@
+"""Where services listen and how long they wait, unless told otherwise."""
+
+from __future__ import annotations
+
+PORT = 8786
+HTTP = "127.0.0.1:0"
+PATIENCE = 300.0

@@ -1,0 +1,176 @@
+"""How a run takes a workspace as its own: one job and input, one key, one process; a replay takes noise over."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from dpdist.core.errors import WorkspaceError
+from dpdist.core.files import private, replaced, write_json, write_text
+from dpdist.core.keys import Key
+from dpdist.storage.bucket import MANIFEST
+from dpdist.storage.identity import Identity
+from dpdist.storage.lease import LEASE
+from dpdist.storage.objects import is_url
+from dpdist.storage.paths import GATHERED, SCRATCH, SEALED
+from dpdist.storage.workspace import Workspace
+
+OTHERWISE = "undo the change, or use a new folder: its release spends a budget of its own beside this one's"
+"""Remedy for a workspace of another job or input."""
+
+
+@contextmanager
+def owned(space: Workspace, identity: Identity, replay: str | Path | None) -> Iterator[Key]:
+    """Create or reopen the workspace for one job and input, alone; yields the run's key.
+
+    Raises `WorkspaceError` if it belongs to another job or input, if another run holds it, if it cannot be written,
+    or if the replay's job or input differ.
+    """
+    replayed = _replayed(replay, identity) if replay is not None else None
+    date = datetime.now(UTC).date().isoformat() if replayed is None else replayed[0].date
+    _refuse_foreign_folder(space)
+    try:
+        space.root.mkdir(parents=True, exist_ok=True)
+        space.confidential.mkdir(mode=0o700, exist_ok=True)
+        space.confidential.chmod(0o700)
+    except OSError as error:
+        raise WorkspaceError(space.place, f"cannot be written ({error.strerror})", "choose a writable folder") from None
+    with space.store.alone(space.confidential / "lock"):
+        with private():
+            key = _adopt(space, identity, replayed[1] if replayed else None, date)
+            for folder in (space.records.parent, space.completions, space.evaluation):
+                folder.mkdir(exist_ok=True)
+            _seal(space, identity, replayed[0] if replayed else None)
+            _sweep(space)
+        yield key
+
+
+def _refuse_foreign_folder(space: Workspace) -> None:
+    """A folder with a `public` or `confidential` of somebody else's is left alone."""
+    if space.read_identity() is not None:
+        return
+    begun = {"lock", "key", "log", space.replay.name, Path(LEASE).name}
+    there = {folder: space.store.names(folder) for folder in (space.public, space.confidential)}
+    if space.completions.name in there[space.confidential]:
+        raise space.damaged(space.identity, "is missing")
+    foreign = {folder: {name for name in names if not name.endswith(".part")} for folder, names in there.items()}
+    if set().union(*foreign.values()) - begun:
+        first = next(folder.name for folder, names in foreign.items() if names - begun)
+        found = f"it holds a folder '{first}' that no run has made"
+        raise WorkspaceError(space.place, found, "choose an empty or a new folder", exit_code=2)
+
+
+def _adopt(space: Workspace, identity: Identity, replayed: Key | None, date: str | None) -> Key:
+    """The run's key: that of the run which began here, or a new one with the run's identity beside it."""
+    if (present := space.read_identity()) is None:
+        return _begin(space, identity, replayed, date)
+    if differences := identity.differences(present):
+        found = f"it belongs to another {' and another '.join(differences)}"
+        raise WorkspaceError(space.place, found, identity.remedy(present, OTHERWISE), exit_code=2)
+    key = space.read_key()
+    if replayed is not None and replayed != key:
+        found, remedy = "it was begun without this replay", "replay into an empty workspace"
+        raise WorkspaceError(space.place, found, remedy, exit_code=2)
+    return key
+
+
+def _begin(space: Workspace, identity: Identity, replayed: Key | None, date: str | None) -> Key:
+    """Write key and identity, in this order, unless another process has."""
+    drawn = replayed or Key.from_os()
+    if replayed is not None:
+        write_text(space.replay, "draws of another run\n")
+        space.store.put_if_absent(space.replay)
+    write_text(space.key, drawn.hex() + "\n", mode=0o600)
+    space.store.put_if_absent(space.key)
+    if (key := Key.read(space.key)) != drawn and replayed is not None:
+        raise space.damaged(space.key, "is not that of the replay")
+    if replayed is None and key == drawn and space.store.take(space.replay):  # of one that was killed before it began
+        space.replay.unlink()
+        space.store.drop([space.replay])
+    said = {"job": dict(identity.job), "input": identity.input, "version": identity.version, "date": date}
+    said["key"] = key.child("identity").hex()
+    write_json(space.identity, said)
+    return key if space.store.put_if_absent(space.identity) else _adopt(space, identity, replayed, date)
+
+
+def _seal(space: Workspace, identity: Identity, source: Workspace | None) -> None:
+    """A replay takes its noise over; and where something was published no noise is drawn from here on."""
+    if source is not None:
+        _take_noise(space, source)
+        _take_over(space, source, [space.receipt])
+    if identity.adds_noise and not space.sealed and _has_published(space):
+        space.mark_once(space.completions / f"{SEALED}.json", [])
+
+
+def _has_published(space: Workspace) -> bool:
+    """True if a release was made here: its folder stands, also where a kill left it in the swap, or what is gathered
+    just before it."""
+    made = (space.public, space.held)
+    folders = [*made, *(folder.with_name(f".{folder.name}.{end}") for folder in made for end in ("old", "new"))]
+    names = space.store.names(space.confidential)
+    return any(MANIFEST in space.store.names(folder) for folder in folders) or "strata.parquet" in names
+
+
+def _take_noise(space: Workspace, source: Workspace) -> None:
+    """A replay takes over the noise of the run that it repeats, with its marks: no key gives it again."""
+    source.store.take_folder(source.confidential / "noise")
+    for path in sorted((source.confidential / "noise").glob("*.npz")):
+        _take_over(
+            space, source, [space.completions / f"noise-{path.stem}.json", space.root / path.relative_to(source.root)]
+        )
+
+
+def _take_over(space: Workspace, source: Workspace, files: Iterable[Path]) -> None:
+    """Copy those of these files of its own that another workspace has."""
+    for own in files:
+        there = source.root / own.relative_to(space.root)
+        own.parent.mkdir(exist_ok=True)
+        if source.store.take(there) and not space.store.take(own):
+            with replaced(own) as temporary:
+                shutil.copyfile(there, temporary)
+            space.store.put_if_absent(own)
+
+
+def _sweep(space: Workspace) -> None:
+    """Remove what a killed run was in the middle of writing."""
+    for folder in space.confidential.glob(f"{SCRATCH}*"):
+        shutil.rmtree(folder)
+    for left in space.root.glob(".*.part"):
+        if left.is_file():
+            left.unlink()
+    for path, _, names in os.walk(space.confidential):
+        for name in names:
+            if name.endswith((".part", ".partial")):
+                Path(path, name).unlink()
+
+
+def _replayed(replay: str | Path, identity: Identity) -> tuple[Workspace, Key]:
+    """The run to repeat, and its key."""
+    parent, _, name = str(replay if is_url(replay) else Path(replay).absolute()).rstrip("/").rpartition("/")
+    source = Workspace.at(parent or "/")
+    if name != "confidential" or not source.store.take(source.key) or (other := source.read_identity()) is None:
+        raise WorkspaceError(
+            str(replay),
+            "not the confidential folder of a run",
+            "give WORKSPACE/confidential of the run to replay",
+            exit_code=2,
+        )
+    if differences := identity.differences(other):
+        raise WorkspaceError(
+            str(replay),
+            f"a replay needs the same {' and '.join(differences)}: the same noise on other data is a differencing attack",
+            identity.remedy(other, "run without --replay"),
+            exit_code=2,
+        )
+    if identity.adds_noise and f"{GATHERED}.json" not in source.store.names(source.completions):
+        raise WorkspaceError(
+            str(replay),
+            "its run has not finished: part of its noise is not drawn yet, and would be drawn twice",
+            "finish that run, by the same command, then replay it",
+            exit_code=2,
+        )
+    return source, source.read_key()

@@ -1,0 +1,72 @@
+"""Typed batches of the records that belong to a release, and the one number that names a record's frame row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from dpdist.core.errors import DataError, Problem
+from dpdist.core.records import Codes, Ints, Level
+from dpdist.job import Job
+from dpdist.survey.checks import Checked, check
+from dpdist.survey.findings import Findings
+from dpdist.survey.schema import check_replicates, check_schema, needed_columns
+from dpdist.survey.source import Source
+from dpdist.survey.units import Bounded
+
+Tick = Callable[[int], None]
+
+
+def changed_while_read(source: Source) -> DataError:
+    return DataError(source.name, [Problem("file", "it changed while it was read", "a file at rest", "run again")])
+
+
+def checked_batches(
+    job: Job, source: Source, findings: Findings | None = None, tick: Tick = lambda rows: None
+) -> Iterator[Checked]:
+    """Typed batches of the records that belong to the release; problems go to `findings`."""
+    findings = Findings() if findings is None else findings
+    first = 0
+    needed = needed_columns(job)
+    columns = list(source.columns)
+    twice = [name for name in needed if columns.count(name) > 1]
+    if twice:
+        remedy = "rename or delete one"
+        raise DataError(source.name, [Problem(n, "stands twice in the file", "each column once", remedy) for n in twice])
+    if problems := check_replicates(job, columns):
+        raise DataError(source.name, problems)
+    missing = [name for name in needed if name not in columns]
+    if source.text_only and len(missing) == len(needed):
+        found, remedy = "its first line names none of the job's columns", "give a header line, names separated by commas"
+        raise DataError(source.name, [Problem("file", found, ", ".join(needed), remedy)])
+    if missing:
+        empty = pa.schema([(name, pa.string()) for name in source.columns])
+        raise DataError(source.name, check_schema(job, empty, text_only=True))
+    bounded = Bounded(job, findings)
+    for batch in source.batches(needed):
+        if first == 0 and (problems := check_schema(job, batch.schema, source.text_only)):
+            raise DataError(source.name, problems)
+        checked = bounded(check(job, batch, first, findings, source.text_only))
+        first += batch.num_rows
+        tick(batch.num_rows)
+        if len(checked.row):
+            yield checked
+
+
+def strides(levels: Mapping[str, tuple[Level, ...]]) -> dict[str, int]:
+    strides: dict[str, int] = {}
+    stride = 1
+    for name in reversed(list(levels)):
+        strides[name] = stride
+        stride *= len(levels[name])
+    return strides
+
+
+def frame_key(codes: Mapping[str, Codes], levels: Mapping[str, tuple[Level, ...]], size: int) -> Ints:
+    """One number per combination of categories, in the frame's sort order (all 0 where there is no category)."""
+    key = np.zeros(size, dtype=np.int64)
+    for name, stride in strides(levels).items():
+        key += codes[name].astype(np.int64) * stride
+    return key

@@ -1,0 +1,143 @@
+"""The counting pass over a file: every problem is found, the public frame is built, and nothing is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dpdist.core.errors import DataError, Problem
+from dpdist.core.records import Floats, Frame, Ints, Level, SmallCounts
+from dpdist.estimation.direct import Design
+from dpdist.job import Job
+from dpdist.job.families import family_facts
+from dpdist.survey.batches import Tick, checked_batches, frame_key, strides
+from dpdist.survey.findings import Findings
+from dpdist.survey.source import Source
+from dpdist.survey.units import UnitsMet
+
+
+@dataclass(frozen=True)
+class Populations:
+    """What the columns of survey.fpc say: units a design stratum (stratum,), and of PSUs: stratum, psu,
+    second (records of its population), records (of the sample)."""
+
+    strata: Floats
+    psus: pd.DataFrame | None
+
+
+@dataclass(frozen=True)
+class Census:
+    """What one pass over the file tells: the frame (public), the rules' effect and the PSUs (confidential)."""
+
+    frame: Frame
+    removed: dict[str, int]
+    rows: int
+    psu_levels: tuple[str, ...]
+    psus: Ints
+    """PSUs per design stratum; empty where none are declared."""
+    constant: tuple[str, ...]
+    """Strata in which an outcome or the weight (lognormal: their logs) does not vary."""
+    populations: Populations | None = None
+    small: SmallCounts | None = None
+    """Published sample counts by the privacy units in them; None where a record is the unit, or none is published."""
+
+
+def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Census:
+    """Check every record and count the frame. Raises `DataError` with every problem found; writes nothing."""
+    columns = job.categories
+    levels: dict[str, tuple[Level, ...]] = {name: job.columns[name].levels or () for name in columns}
+    findings, psus, tallies, sizes = Findings(), list[pd.DataFrame](), list[pd.DataFrame](), list[pd.DataFrame]()
+    scale, units = np.log if family_facts(job).logs else np.asarray, UnitsMet(job)
+    for checked in checked_batches(job, source, findings, tick):
+        scaled = {f"y{j}": scale(outcome) for j, outcome in enumerate(checked.outcomes)} | {"w": scale(checked.weight)}
+        key = frame_key(checked.codes, levels, len(checked.row))
+        tallies.append(_tally(pd.DataFrame({"key": key, "records": 1, **scaled})))
+        if checked.unit is not None and job.public_counts is not None:
+            by = {name: levels[name] for name in job.public_counts}
+            units(frame_key(checked.codes, by, len(key)), checked.unit.to_pylist())
+        if checked.psu is not None:
+            psus.append(pd.DataFrame({"key": key, "psu": checked.psu.to_pylist()}).drop_duplicates())
+        if job.survey.fpc:
+            unit = "" if checked.psu is None else checked.psu.to_pylist()
+            told = pd.DataFrame(checked.population, columns=["first", "second"][: len(job.survey.fpc)])
+            told = told.assign(key=key, psu=unit, records=1)
+            sizes.append(told.groupby([name for name in told if name != "records"], as_index=False).sum())
+    if findings.problems:
+        raise DataError(source.name, findings.placed(source.lines))
+    if not tallies:
+        found = "no record" if findings.seen == 0 else "no record is left after the universe and the stated rules"
+        raise DataError(
+            source.name, [Problem("file", found, "at least one record", "check the file and the job's universe")]
+        )
+    tally = _added(pd.concat(tallies).groupby(level=0))
+    keys = tally.index.to_numpy()
+    stride = strides(levels)
+    codes = {name: ((keys // stride[name]) % len(levels[name])).astype(np.int32) for name in columns}
+    frame = Frame(codes, levels, tally["records"].to_numpy(dtype=np.int64), job.strata, job.survey.design_strata)
+    extent = _added(tally.groupby(frame.stratum))
+    varying = [extent[f"{name}_low"] < extent[f"{name}_high"] for name in scaled]
+    flat = ~np.logical_and.reduce(varying)
+    constant = tuple(label for label, same in zip(frame.stratum_labels, flat, strict=True) if same)
+    populations = _populations(job, source, frame, keys, sizes) if sizes else None
+    names, number = tuple[str, ...](), np.empty(0, dtype=np.int64)
+    if psus:
+        names, number = tuple(sorted(set(pd.concat(psus)["psu"]))), _psus(frame, findings.units)
+    small = units.small if job.privacy_unit is not None and job.public_counts is not None else None
+    return Census(frame, findings.removed, findings.seen, names, number, constant, populations, small)
+
+
+def _psus(frame: Frame, units: set[tuple[int | str, ...]]) -> Ints:
+    """PSUs of every design stratum, those outside the universe too (stratum,)."""
+    names = frame.design_strata
+    codes = np.column_stack([np.zeros(len(frame), dtype=np.int32), *(frame.codes[name] for name in names)])
+    stratum = dict(zip(map(tuple, codes[:, 1:].tolist()), frame.design_stratum.tolist(), strict=True))
+    found = np.array([stratum[unit[:-1]] for unit in units if unit[:-1] in stratum], dtype=np.int64)
+    return np.bincount(found, minlength=int(frame.design_stratum.max()) + 1)
+
+
+def _populations(job: Job, source: Source, frame: Frame, keys: Ints, sizes: list[pd.DataFrame]) -> Populations:
+    """Population sizes, each the same for all records of its stratum or PSU. Raises `DataError`."""
+    told = pd.concat(sizes)
+    told["stratum"] = frame.design_stratum[np.searchsorted(keys, told["key"])]
+    problems = []
+    remedy = "correct the column: it holds the size of the population that the record's stratum or PSU was sampled from"
+    for column, name, by in zip(("first", "second"), job.survey.fpc, (["stratum"], ["stratum", "psu"]), strict=False):
+        several = int((told.groupby(by)[column].nunique() > 1).sum())
+        if several:
+            which = "design stratum" if column == "first" else "PSU"
+            problems.append(Problem(name, f"different sizes in one {which}", f"one size a {which}", remedy, several))
+    if problems:
+        raise DataError(source.name, problems)
+    strata = told.groupby("stratum")["first"].first().to_numpy(dtype=float)
+    if len(job.survey.fpc) == 1:
+        return Populations(strata, None)
+    psus = told.groupby(["stratum", "psu"], as_index=False).agg(second=("second", "first"), records=("records", "sum"))
+    return Populations(strata, psus)
+
+
+def _tally(records: pd.DataFrame) -> pd.DataFrame:
+    """Number of records and extent of outcomes and weight (lognormal: their logs) per combination."""
+    names = [name for name in records if name not in ("key", "records")]
+    extent = {f"{name}_{end}": (name, how) for name in names for end, how in (("low", "min"), ("high", "max"))}
+    return records.groupby("key").agg(records=("records", "sum"), **extent)
+
+
+def _added(groups: Any) -> pd.DataFrame:
+    """The tally of groups of tallies."""
+    hows = {"records": "sum", "low": "min", "high": "max"}
+    tally: pd.DataFrame = groups.agg({name: hows[name.rpartition("_")[2]] for name in groups.obj})
+    return tally
+
+
+def design_of(job: Job, census: Census) -> Design:
+    """The design beside the frame: population sizes by stratum and by (stratum, PSU code)."""
+    told, none = census.populations, np.empty(0)
+    psus = None
+    if told is not None and told.psus is not None:
+        code = pd.Index(census.psu_levels).get_indexer(pd.Index(told.psus["psu"]))
+        psus = told.psus.assign(psu=code).set_index(["stratum", "psu"])["second"]
+    lonely = job.survey.lonely_record if job.sizes_secret else job.survey.lonely_psu
+    return Design(lonely, none if told is None else told.strata, psus, census.psus.astype(np.float64))

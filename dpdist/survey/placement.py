@@ -1,0 +1,138 @@
+"""The placing pass over a file: records in frame order, by a counting sort into memory-mapped scratch files.
+
+Memory stays flat whatever the file's size.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from dpdist.core.records import Codes, Frame, Ints, Records
+from dpdist.estimation.direct import Replicated
+from dpdist.estimation.domains import replication
+from dpdist.estimation.variance import crossed_products, replicate_df
+from dpdist.job import Job
+from dpdist.survey.batches import Tick, changed_while_read, checked_batches, frame_key
+from dpdist.survey.census import Census
+from dpdist.survey.checks import Checked
+from dpdist.survey.findings import Findings
+from dpdist.survey.source import Source
+
+
+def place(job: Job, source: Source, census: Census, scratch: Path, tick: Tick = lambda rows: None) -> Records:
+    """Records of the whole file in frame order, as memory maps under `scratch` (which the caller removes).
+
+    Within a frame row the file's order is kept. Raises `DataError` if the file changed since the census.
+    """
+    frame = census.frame
+    total = int(frame.count.sum())
+    kinds = {"record": np.int64, "frame": np.int32, "weight": np.float64, "psu": np.int32}
+    maps = {name: _map(scratch / f"{name}.npy", kind, total) for name, kind in kinds.items()}
+    maps["outcomes"] = _map(scratch / "outcomes.npy", np.float64, total, len(job.outcomes))
+    known = frame_key(frame.codes, frame.levels, len(frame))
+    changed = changed_while_read(source)
+    start = np.concatenate([[0], np.cumsum(frame.count)])
+    filled = np.zeros(len(frame), dtype=np.int64)
+    psu_values = pa.array(census.psu_levels, type=pa.string())
+    for checked in checked_batches(job, source, Findings(), tick):
+        row = _rows(checked, frame, known, source)
+        order = np.argsort(row, kind="stable")
+        sorted_row = row[order]
+        number = np.bincount(row, minlength=len(frame))
+        rank = np.arange(len(row)) - np.concatenate([[0], np.cumsum(number)])[sorted_row]
+        position = start[sorted_row] + filled[sorted_row] + rank
+        if np.any(filled + number > frame.count):
+            raise changed
+        filled += number
+        maps["record"][position] = checked.row[order]
+        maps["frame"][position] = sorted_row
+        for k, outcome in enumerate(checked.outcomes):
+            maps["outcomes"][position, k] = outcome[order]
+        maps["weight"][position] = checked.weight[order]
+        maps["psu"][position] = _psu_codes(checked, psu_values, source)[order]
+        let_go(maps.values())
+    if not np.array_equal(filled, frame.count):
+        raise changed
+    return Records(**maps)
+
+
+def records_as_they_came(job: Job, source: Source, census: Census, outcome: int) -> Iterator[Records]:
+    """The file's records in its own order, with an outcome as it stands there, in one more pass over the file: clipped
+    values alone are stored. Raises `DataError` if the file changed since the census."""
+    frame, met = census.frame, np.zeros(len(census.frame), dtype=np.int64)
+    known, psu_values = frame_key(frame.codes, frame.levels, len(frame)), pa.array(census.psu_levels, type=pa.string())
+    for checked in checked_batches(job, source):
+        row = _rows(checked, frame, known, source)
+        met += np.bincount(row, minlength=len(frame))
+        assert checked.unclipped is not None
+        values, psu = checked.unclipped[:, outcome], _psu_codes(checked, psu_values, source)
+        yield Records(checked.row, row, values, checked.weight, psu)
+    if not np.array_equal(met, frame.count):
+        raise changed_while_read(source)
+
+
+def _rows(checked: Checked, frame: Frame, known: Ints, source: Source) -> Codes:
+    """Frame row of every record (record,); `known` holds the frame's keys. Raises `DataError` if it has none."""
+    key = frame_key(checked.codes, frame.levels, len(checked.row))
+    row = np.searchsorted(known, key).astype(np.int32)
+    if not np.array_equal(known[np.minimum(row, len(known) - 1)], key):
+        raise changed_while_read(source)
+    return row
+
+
+def _psu_codes(checked: Checked, levels: pa.Array, source: Source) -> Codes:
+    """Code of every record's PSU (record,), −1 where the job declares none. Raises `DataError` for an unknown one."""
+    if checked.psu is None:
+        return np.full(len(checked.row), -1, dtype=np.int32)
+    code = pc.index_in(checked.psu, value_set=levels)
+    if code.null_count:
+        raise changed_while_read(source)
+    return np.asarray(code, dtype=np.int32)
+
+
+def replicate_sums(job: Job, source: Source, frame: Frame, outcome: int = 0) -> Replicated | None:
+    """Sums of the replicate weights and of their products with an outcome, unclipped, per frame row, in one more pass
+    over the file; None where the job names none."""
+    said = job.survey.replicate_weights
+    if said is None:
+        return None
+    a, b = (np.zeros((len(frame), said.number)) for _ in range(2))
+    products = np.zeros((said.number, said.number))
+    known = frame_key(frame.codes, frame.levels, len(frame))
+    for checked in checked_batches(job, source):
+        row = np.searchsorted(known, frame_key(checked.codes, frame.levels, len(checked.row)))
+        if said.df is None:
+            products += crossed_products(checked.replicates)
+        np.add.at(a, row, checked.replicates)
+        values = checked.outcomes[outcome] if checked.unclipped is None else checked.unclipped[:, outcome]
+        np.add.at(b, row, checked.replicates * values[:, None])
+    return Replicated(a, b, replication(said), said.df or replicate_df(products))
+
+
+def _map(path: Path, kind: type, *shape: int) -> np.memmap[Any, Any]:
+    """A memory map whose space is taken at once: on a full disk a write to a map would kill the process without a word.
+
+    A column's values lie next to each other.
+    """
+    made = np.lib.format.open_memmap(path, "w+", kind, shape, fortran_order=True)
+    if hasattr(os, "posix_fallocate"):
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return made
+
+
+def let_go(arrays: Iterable[NDArray[Any] | None]) -> None:
+    """Leave what those that are memory maps hold to the system's cache of files: the maps are shared, so it stays as it is,
+    and counts no more as ours. Slices are passed over."""
+    for each in arrays:
+        if each is not None and isinstance(each.base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            each.base.madvise(mmap.MADV_DONTNEED)

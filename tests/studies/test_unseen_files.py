@@ -1,0 +1,156 @@
+"""Strict tables of five public files, with an earlier file and without: errors in direct standard errors, drift named.
+
+Figures are printed (`-s`). What is asked for and does not hold yet is no limit here: docs/explanation/accuracy.md says so.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dpdist
+from dpdist.core.records import TOTAL
+
+pytestmark = [pytest.mark.slow, pytest.mark.real_data]
+
+
+class Survey(NamedTuple):
+    """A file, its table's columns, its outcome with public bounds, and the weight's public bounds."""
+
+    file: str
+    by: tuple[str, str]
+    outcome: str
+    top: int
+    weights: tuple[float, float]
+
+
+SURVEYS = {
+    "nscg": Survey("nscg2013", ("degree_field", "sex"), "salary", 150_000, (0.1, 20_000)),
+    "tax": Survey("cps_taxunits", ("state", "filing_status"), "wages", 2_000_000, (1, 10_000)),
+    "ses": Survey("ses_austria", ("industry", "sex"), "earnings_hour", 300, (1, 50)),
+    "recs": Survey("recs2015", ("division", "housing_type"), "total_dollars", 12_000, (1, 200_000)),
+}
+CPS = Survey("cps_org_men", ("education", "union"), "wage", 100, (0.01, 20))
+SPLITS = 2
+JOB = """
+dataset: unseen
+period: "2"
+columns:
+{levels}  {outcome}: {{bounds: [0, {top}], missing: error, outside: clip}}
+  weight: {{bounds: [{low}, {high}], outside: clip}}
+survey: {{weight: weight}}
+outcome: {outcome}
+mechanism: {{name: reference_tables}}
+budget: {{epsilon: "1", adjacency: substitution}}
+{reference}
+public_frame: {{accepted: the files are public}}
+tables: [{{name: one, by: [{by}], statistics: [count, {{mean: {outcome}}}]}}]
+runtime: {{executor: serial}}
+"""
+
+
+class Found(NamedTuple):
+    """Of a release: every published cell against the direct estimate, and base cells that the drift test names."""
+
+    cells: pd.DataFrame
+    drifted: dict[str, list[str]]
+
+
+def read(survey: Survey, data: Path) -> pd.DataFrame:
+    rows = pd.read_parquet(data / f"{survey.file}.parquet").dropna(subset=[survey.outcome, *survey.by])
+    if survey.file == "nscg2013":
+        rows = rows[rows["employment_status"] == "Employed"]
+    return rows.astype(dict.fromkeys(survey.by, str)).reset_index(drop=True)
+
+
+def release(survey: Survey, folder: Path, before: pd.DataFrame | None, now: pd.DataFrame) -> Found:
+    """Without `before` histograms of the current file take a reference's place."""
+    folder.mkdir()
+    both = [now] if before is None else [before, now]
+    levels = "".join(f"  {name}: {{levels: {json.dumps(sorted(set(pd.concat(both)[name])))}}}\n" for name in survey.by)
+    reference = 'reference: {histogram: {epsilon: "1/3"}}'
+    if before is not None:
+        before.to_parquet(folder / "before.parquet")
+        reference = f"reference: {{path: {folder}/before.parquet, provenance: the file's other part}}"
+    now.to_parquet(folder / "now.parquet")
+    low, high = survey.weights
+    text = JOB.format(
+        levels=levels,
+        outcome=survey.outcome,
+        top=survey.top,
+        low=low,
+        high=high,
+        reference=reference,
+        by=", ".join(survey.by),
+    )
+    public = dpdist.run(dpdist.parse_job(text), folder / "ws", input=folder / "now.parquet", counted=False)
+    rows = pd.read_parquet(public / "tables" / "one.parquet").query("estimator == 'parameters'")
+    rows = rows[[*survey.by, "statistic", "lower", "upper", "standard_error"]]
+    direct = pd.read_parquet(folder / "ws" / "confidential" / "evaluation" / "one.parquet")
+    return Found(
+        direct.merge(rows, on=[*survey.by, "statistic"]),
+        json.loads((public / "statement.json").read_text()).get("drift", {}),
+    )
+
+
+def told(name: str, found: list[Found]) -> pd.DataFrame:
+    """Median and largest error by statistic, means and maxima over releases, printed."""
+    errors = pd.concat([each.cells.assign(split=k) for k, each in enumerate(found)])
+    errors = errors[errors["direct_se"] > 0]
+    by_split = errors.groupby(["statistic", "split"])["synthetic_error_in_se"].agg(["median", "max"])
+    figures = by_split.groupby("statistic").agg({"median": "mean", "max": "max"})
+    all_cells = errors[(errors.iloc[:, :2] == TOTAL).all(axis=1)].assign(
+        apart=lambda own: (own["synthetic"] - own["direct"]).abs() / own["standard_error"]
+    )
+    figures["all"] = all_cells.groupby("statistic")["apart"].mean()
+    print(f"\n{name}: {figures.round(2).to_dict('index')}", flush=True)
+    return figures
+
+
+@pytest.mark.parametrize("name", SURVEYS)
+def test_with_the_other_half_as_reference_no_cell_is_far_off(name: str, data: Path, tmp_path: Path) -> None:
+    rows = read(SURVEYS[name], data)
+    found = []
+    for split in range(SPLITS):
+        half = np.random.default_rng(1000 + split).random(len(rows)) < 0.5
+        found.append(release(SURVEYS[name], tmp_path / str(split), rows[half], rows[~half]))
+    figures = told(f"{name}, with a reference", found)
+    assert (figures["median"] < 0.8).all()
+    assert (figures["max"] < 8.0).all()
+
+
+@pytest.mark.parametrize("name", SURVEYS)
+def test_without_a_reference_median_cells_are_near(name: str, data: Path, tmp_path: Path) -> None:
+    rows = read(SURVEYS[name], data)
+    halves = [rows[np.random.default_rng(1000 + split).random(len(rows)) < 0.5] for split in range(SPLITS)]
+    found = [release(SURVEYS[name], tmp_path / str(split), None, half) for split, half in enumerate(halves)]
+    figures = told(f"{name}, without", found)
+    assert (figures["median"] < 2.0).all()
+
+
+def test_after_twenty_years_intervals_hold_or_the_drift_test_names_the_cell(data: Path, tmp_path: Path) -> None:
+    """Men's wages of 2003–05 with those of 1983–85 as reference. Control: between halves of one period it names few."""
+    rows = read(CPS, data)
+    early = rows["period"] == "1983-1985"
+    found = [release(CPS, tmp_path / str(split), rows[early], rows[~early]) for split in range(SPLITS)]
+    told("cps, 1983-85 to 2003-05", found)
+    held, named = [], []
+    for each in found:
+        cells = each.cells[(each.cells[list(CPS.by)] != TOTAL).all(axis=1)]
+        inside = (cells["lower"] <= cells["direct"]) & (cells["direct"] <= cells["upper"])
+        held += inside.tolist()
+        for _, row in cells[~inside].iterrows():
+            what = "weight" if row["statistic"] == "count" else CPS.outcome
+            named.append(" / ".join(row[name] for name in CPS.by) in each.drifted.get(what, []))
+    print(
+        f"\ncps: hold {np.mean(held):.2f}, of {len(named)} others named {np.mean(named) if named else 1.0:.2f}", flush=True
+    )
+    assert np.mean(held) >= 0.8 or np.mean(named) >= 0.9
+    half = np.random.default_rng(7).random(len(rows)) < 0.5
+    control = release(CPS, tmp_path / "control", rows[early & half], rows[early & ~half])
+    assert sum(len(cells) for what, cells in control.drifted.items() if what != "in_words") <= 1

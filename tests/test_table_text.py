@@ -1,0 +1,41 @@
+"""Tables on a screen of 80 columns: no word of a head and no figure is broken, and no line is longer."""
+
+from __future__ import annotations
+
+import re
+
+import pandas as pd
+from rich.console import Console
+
+from dpdist.cli.table_text import least_width, table_text
+
+LEVELS = {
+    "housing_type": ["single family detached", "mobile home"],
+    "census_region": ["northeast", "midwest"],
+    "age_group": ["18-34", "35-64"],
+}
+WIDE = pd.DataFrame(
+    {**LEVELS, "count": [33445566.0, 1200345.0], "±": [12003.0, 44556.0], "mean of consumption": [1.0, 2.0]}
+)
+
+
+def printed(rows: pd.DataFrame, width: int = 80) -> list[str]:
+    console = Console(width=width, no_color=True)
+    with console.capture() as captured:
+        console.print(table_text("t", rows))
+    return captured.get().splitlines()
+
+
+def test_no_word_of_a_head_and_no_figure_is_broken() -> None:
+    """A name with `_` goes on after it, on a line of its own."""
+    lines = printed(WIDE)
+    words = set(re.findall(r"[^\s│┃]+", "\n".join(lines)))
+    whole = {"housing_", "type", "census_", "region", "age_", "group", "consumption", "northeast", "detached", "33,445,566"}
+    assert whole - words == set()
+    assert max(map(len, lines)) <= 80
+    assert least_width(WIDE) <= 80 < least_width(pd.concat([WIDE, WIDE.add_suffix("_again")], axis=1))
+
+
+def test_a_head_that_is_no_longer_than_its_levels_is_not_broken() -> None:
+    assert "│ south_and_west │" in "\n".join(printed(pd.DataFrame({"in_or_out": ["south_and_west"]})))
+    assert "┃ in_or_out      ┃" in "\n".join(printed(pd.DataFrame({"in_or_out": ["south_and_west"]})))
