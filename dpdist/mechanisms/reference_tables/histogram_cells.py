@@ -13,8 +13,8 @@ as well, as many as its own deviation. They may lie anywhere, in logarithms, fro
 the public bound.
 
 Limits are those of the least predicted error, from the histograms and the law of the noise alone. The public bounds are
-among them: there nothing is clipped, and noise is all. Errors of tails are common to cells, and so they count IN_COMMON
-times.
+among them: there nothing is clipped, and noise is all. Errors of tails are common to cells, so that margins do not average
+them: they count `in_common` times, which follows from the published tables (`histograms.in_common`).
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ from dpdist.core.records import Floats
 from dpdist.mechanisms.reference_tables.cell_shape import FLAT, LARGEST_LOG_SCALE, bisect
 from dpdist.mechanisms.reference_tables.clipping import MISFIT, Cell, Slopes, cut_off
 
-IN_COMMON = 8.0
-"""Times that the square of an error common to cells counts in the choice of limits: margins do not average it."""
 LEAST_V = 1e-3
 """Least mean v that a mean outcome is divided by."""
 
@@ -68,6 +66,8 @@ class HistogramCell(Cell):
     largest_weight: float = np.inf
     """The weight's public upper bound."""
     hidden: Hidden = NOTHING
+    in_common: float = 1.0
+    """Times that the square of an error common to cells counts in the choice of limits."""
 
     @cached_property
     def shape(self) -> Cell:
@@ -182,7 +182,7 @@ class HistogramCell(Cell):
         lost = noise * (cap / (n * held)) ** 2 + float(tail @ self.blur.of_weight @ tail)
         direct = (float((self.weight / mean).var()) + 1.0) / n
         misfit = (MISFIT * (1.0 - held / mean)) ** 2 + self._hidden_weight(cap) ** 2
-        return (lost + IN_COMMON * misfit) / direct
+        return (lost + self.in_common * misfit) / direct
 
     def errors_of_mean(self, cap: float, windows: Floats, n: int, noise: tuple[float, float]) -> Floats:
         """The same of a mean outcome, by window (μ, R), (window,); variances of the noise on Σ(1 − v) and on Σvc."""
@@ -201,5 +201,5 @@ class HistogramCell(Cell):
             misfit = (MISFIT * cut_off(self.outcome, self.weight, centre, half_width)) ** 2 + self._hidden_outcome(
                 centre, half_width
             )[:, 0] ** 2
-            total = (lost + IN_COMMON * misfit) / variance
+            total = (lost + self.in_common * misfit) / variance
         return np.where(np.isfinite(total), total, np.inf)
