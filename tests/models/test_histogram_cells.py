@@ -14,13 +14,14 @@ import pytest
 
 import dpdist
 from dpdist.core.errors import JobError
-from dpdist.core.records import TOTAL
+from dpdist.core.records import TOTAL, Codes, Floats
 from dpdist.mechanisms.reference_tables import histograms
 from dpdist.mechanisms.reference_tables.cell_shape import Blur
 from dpdist.mechanisms.reference_tables.clipping import Cell
 from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
 from dpdist.mechanisms.reference_tables.clipping_inversion import invert_clipping
 from dpdist.mechanisms.reference_tables.histogram_cells import Hidden, HistogramCell, beyond
+from dpdist.mechanisms.reference_tables.histograms import in_common
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
 
 Named = Callable[[str], AbstractContextManager[None]]
@@ -202,6 +203,47 @@ def test_limits_are_the_public_bounds_where_noise_is_small_and_narrow_where_it_i
     assert narrow.reach[0] < 0.5 * wide.reach[0]
     tried = [cell.error_of_count(cap, 1000, 1e4) for cap in (narrow.cap, 50.0)]
     assert tried[0] < tried[1]
+
+
+def predicted(codes: Codes, count: Floats, margins: list[tuple[int, ...]], own: Floats, common: float) -> float:
+    """Sum over published cells of their squared errors in direct variances, one a record: of cells' own errors and of one
+    that all have alike, cell by published cell."""
+    total = 0.0
+    for margin in margins:
+        for levels in {tuple(row[list(margin)]) for row in codes}:
+            part = count * [tuple(row[list(margin)]) == levels for row in codes] / 1.0
+            share = part / part.sum()
+            total += float(share**2 @ own**2 + (share.sum() * common) ** 2) * float(part.sum())
+    return total
+
+
+@pytest.mark.parametrize(
+    ("margins", "expected"), [([(0, 1)], 1.0), ([(0, 1), (0,), (1,), ()], 4.0 / ((1 + 1 / 3) * (1 + 1 / 4))), ([()], 12.0)]
+)
+def test_an_error_in_common_counts_as_often_as_the_published_tables_say(
+    margins: list[tuple[int, ...]], expected: float
+) -> None:
+    """Of 3 × 4 equal cells exactly; of unequal ones it is the ratio of both parts of the sum over published cells."""
+    codes = np.array([[a, b] for a in range(3) for b in range(4)], dtype=np.int32)
+    one = np.zeros(12, dtype=np.int32)
+    assert in_common(codes, np.full(12, 50.0), one, margins) == pytest.approx(expected)
+    count = np.random.default_rng(1).uniform(5.0, 900.0, 12)
+    of_all = predicted(codes, count, margins, np.zeros(12), 1.0) / predicted(codes, count, margins, count**-0.5, 0.0)
+    apart = in_common(codes, count, np.arange(12, dtype=np.int32), margins)
+    assert np.average(apart, weights=1.0 / apart) == pytest.approx(float(in_common(codes, count, one, margins)[0]))
+    assert of_all == pytest.approx(count.sum() * len(margins) / (12.0 / apart).sum() * 12.0 / len(margins))
+
+
+def test_limits_are_wider_where_more_is_published_of_many_cells() -> None:
+    """The tail's error is then a larger part of what is published. Control: noise moves limits the other way."""
+    rng = np.random.default_rng(5)
+    weight, outcome = np.exp(rng.normal(1.0, 1.0, 400)).clip(1, 50).tolist(), np.exp(rng.normal(2, 1, 400)).clip(0, 100)
+    few, many = (replace(made(weight, outcome.tolist()), in_common=times) for times in (1.0, 50.0))
+    narrow, wide = (choose([cell], 1000, Noise(300.0, 300.0)) for cell in (few, many))
+    assert (wide.cap, wide.reach[0]) > (narrow.cap, narrow.reach[0])
+    assert wide.reach[0] > narrow.reach[0]
+    noisier = choose([many], 1000, Noise(3e4, 3e4))
+    assert noisier.reach[0] < wide.reach[0]
 
 
 def test_cells_are_shrunk_within_their_group_alone() -> None:
