@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from dpdist.publish.measured_figures import MEASURED
 from named_draws import Drawn
 from small_jobs import EXACT, nameable, reach
 
@@ -17,7 +18,6 @@ from dpdist.job.checks import contradictions
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.statements import words_of
 from dpdist.privacy.guarantees import Asymptotic, Concentrated, NoGuarantee, Promise, Strict
-from dpdist.publish.measured_figures import MEASURED
 
 MEMBERS = ("scope", "promise", "protect")
 SCOPES = ("stratum", "file")

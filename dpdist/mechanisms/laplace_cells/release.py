@@ -109,3 +109,8 @@ class CellSums(OutcomeModel):
             **super().describe(theta),
             "noise": f"discrete Laplace, scale {self.scale}, in units of 2^-20 of the bounds",
         }
+
+
+def model_of(job: Job) -> type[CellSums]:
+    """The model of every job under the mechanism."""
+    return CellSums

@@ -174,3 +174,8 @@ class NoisyTables(OutcomeModel):
     def describe(self, theta: Draws) -> Mapping[str, Any]:
         of = "the sensitivity that the file itself has, on a lattice of 2^-52" if self.bounds is None else "the bounds"
         return {**super().describe(theta), "noise": f"discrete Laplace, scale {self.scale}, in units of 2^-20 of {of}"}
+
+
+def model_of(job: Job) -> type[NoisyTables]:
+    """The model of every job under the mechanism."""
+    return NoisyTables

@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any
 
 from dpdist.core.records import Floats, Ints
-from dpdist.engine.protocol import Noise, Pass, Rounds, StratumRecorder
+from dpdist.engine.protocol import Mechanism, Noise, Pass, Rounds, StratumRecorder
 from dpdist.job import Job
 from dpdist.job.partitions import Partitioned
 from dpdist.mechanisms.counting import Count
@@ -57,3 +57,6 @@ def _selected(model: PartitionCounts, sums: Floats, numbers: count[int]) -> Gene
         noise = yield NoiseOn.of((model, found, "scores"), sums).draw(model.score_scale, known.size, next(numbers))
         found = (*found, least(known, noise.reshape(known.shape)))
     return found
+
+
+MECHANISMS: dict[str, Mechanism] = dict.fromkeys(("flat_laplace", "universal_histogram", "steps"), Partitions())

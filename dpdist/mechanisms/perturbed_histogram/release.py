@@ -107,3 +107,8 @@ class Histogram(OutcomeModel):
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
         return {**super().describe(theta), "noise": f"discrete Laplace, scale {self.scale}"}
+
+
+def model_of(job: Job) -> type[Histogram]:
+    """The model of every job under the mechanism."""
+    return Histogram

@@ -296,3 +296,8 @@ def _points(summary: Told, weight: Floats, means: Sequence[Floats]) -> Floats:
         for cells, mean in zip(summary, means, strict=True)
     ]
     return np.array([[padded(*pair) for pair in cells] for cells in moved])
+
+
+def model_of(job: Job) -> type[ReferenceCells]:
+    """The model of every job under the mechanism."""
+    return ReferenceCells

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dpdist.engine.protocol import Pass, Rounds, Sample, StratumRecorder
+from dpdist.engine.protocol import Mechanism, Pass, Rounds, Sample, StratumRecorder
 from dpdist.job import Job, epsilon_of
 from dpdist.job.noisy_sums import SanitizedStatistics as Settings
 from dpdist.mechanisms.counting import Count
@@ -64,3 +64,6 @@ def sanitized_statistics(
         theta = yield Sample(sums + noise, "release", number, model)
         drawn.append(theta)
     return released(recorder, drawn, epsilon, cells=float(len(statistics)))
+
+
+MECHANISMS: dict[str, Mechanism] = {"sanitized_statistics": SanitizedStatistics()}

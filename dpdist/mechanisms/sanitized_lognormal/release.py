@@ -243,3 +243,8 @@ def _fitted(theta: Draws) -> Fitted:
     names = ("rate", "tail", "scatter_sampling", "scatter_noise")
     law = theta["errors"][0].transpose(1, 0, 2)
     return Fitted(theta["shift"][0], theta["stretch"][0], *law, *(theta[name][0] for name in names))
+
+
+def model_of(job: Job) -> type[SanitizedLognormal]:
+    """The model of every job under the mechanism."""
+    return SanitizedLognormal

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dpdist.core.records import Floats
-from dpdist.engine.protocol import Noise, Pass, Rounds, StratumRecorder
+from dpdist.engine.protocol import Mechanism, Noise, Pass, Rounds, StratumRecorder
 from dpdist.job import Job
 from dpdist.job.marginals import WeightedMarginals as Settings
 from dpdist.mechanisms.counting import Count
@@ -66,3 +66,6 @@ def _measured(model: Marginals, keys: tuple[Marginal, ...], numbers: count[int])
     exact = yield Pass(Count(own), "sum")
     noise = yield NoiseOn.of(own, exact).draw(model.scale_of(keys[0]), len(exact), next(numbers))
     return np.asarray(exact + noise)
+
+
+MECHANISMS: dict[str, Mechanism] = {"weighted_marginals": WeightedMarginals()}
