@@ -13,7 +13,7 @@ from pydantic import Field
 from dpdist.job.marginals import WeightedMarginals
 from dpdist.job.mechanism import MechanismSpec
 from dpdist.job.modips import Modips
-from dpdist.job.noisy_sums import (
+from dpdist.job.noisy_mechanisms import (
     Laplace,
     LaplaceComposed,
     LaplaceStrict,

@@ -80,7 +80,10 @@ def weigh(step: Step, outcomes: Floats, carry: Carry) -> Floats:
         carry["alpha"] = step(*3 * (np.ones(len(outcomes)),))
     else:
         carry["alpha"] = at(step, outcomes)(carry["unweighted"], carry["alpha"], carry["bound"])
-    return carry["alpha"]
+    alpha = carry["alpha"]
+    if not (alpha.min(initial=0.0) >= 0.0 and alpha.max(initial=0.0) <= 1.0):
+        raise ValueError(f"{type(step).__name__}: privacy weights must lie in [0, 1]; a larger one has no bound")
+    return alpha
 
 
 def bounded(carry: Carry, bound: Floats) -> Floats:

@@ -20,7 +20,7 @@ from dpdist.mechanisms.reference_tables.reference_summary import ReferenceSummar
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
 from dpdist.models.protocol import Draws, expected_of
-from dpdist.privacy.noisy_frame import counted_again, levels
+from dpdist.privacy.noisy_counts import counted_again, levels
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import RECOUNTS, Countable, about, laws, recounts, spreads_under
 from dpdist.publish.tables import expectations, from_parameters

@@ -9,8 +9,8 @@ from dpdist.job import Job, MechanismSpec
 from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.laplace_cells.release import CellSums
 from dpdist.mechanisms.laplace_cells.statement import SUMS
-from dpdist.mechanisms.noisy_sums import NoiseOn, NoisySums, released
 from dpdist.mechanisms.promises import promise_of
+from dpdist.mechanisms.stratum_sums import NoiseOn, NoisySums, released
 from dpdist.mechanisms.wording import MOVES_TWICE
 from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Promise, Strict

@@ -16,7 +16,7 @@ import numpy as np
 from dpdist.core.records import Floats, Frame, Records
 from dpdist.core.table_cells import Cells, cross
 from dpdist.job import Job, StatisticName
-from dpdist.job.noisy_sums import WholeTables
+from dpdist.job.noisy_mechanisms import WholeTables
 from dpdist.mechanisms.laplace_cells.sensitivity import UNIT, CellBounds
 from dpdist.mechanisms.laplace_tables.sensitivity import finest, local_scale, outcome_needed, public_scale, ratios, stacked
 from dpdist.models.design import design

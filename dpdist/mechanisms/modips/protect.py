@@ -27,8 +27,8 @@ from dpdist.mechanisms.modips.statement import (
     TRUNCATION,
 )
 from dpdist.mechanisms.modips.truncation import CANDIDATES, clamped, truncated
-from dpdist.mechanisms.noisy_sums import NoiseOn, NoisySums, released
 from dpdist.mechanisms.promises import of_frame, parallel, promise_of, with_frame
+from dpdist.mechanisms.stratum_sums import NoiseOn, NoisySums, released
 from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Promise, Strict
 

@@ -11,11 +11,11 @@ from dpdist.engine.protocol import Mechanism, Noise, Pass, Rounds, StratumRecord
 from dpdist.job import Job
 from dpdist.job.partitions import Partitioned
 from dpdist.mechanisms.counting import Count
-from dpdist.mechanisms.noisy_sums import NoiseOn, NoisySums, released
 from dpdist.mechanisms.partitions.release import PartitionCounts
 from dpdist.mechanisms.partitions.selection import least, scores
 from dpdist.mechanisms.partitions.statement import COUNTED, LAYERS, MOVES, SELECTED
 from dpdist.mechanisms.promises import promise_of
+from dpdist.mechanisms.stratum_sums import NoiseOn, NoisySums, released
 from dpdist.privacy.guarantees import Promise, Strict
 
 

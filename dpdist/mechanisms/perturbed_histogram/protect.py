@@ -7,10 +7,10 @@ import numpy as np
 from dpdist.engine.protocol import Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job, MechanismSpec
 from dpdist.mechanisms.counting import Count
-from dpdist.mechanisms.noisy_sums import NoiseOn, NoisySums, released
 from dpdist.mechanisms.perturbed_histogram.release import Histogram
 from dpdist.mechanisms.perturbed_histogram.statement import COUNTS
 from dpdist.mechanisms.promises import promise_of
+from dpdist.mechanisms.stratum_sums import NoiseOn, NoisySums, released
 from dpdist.mechanisms.wording import MOVES_EXCHANGED
 from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Promise, Strict

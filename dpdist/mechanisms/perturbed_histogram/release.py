@@ -16,7 +16,7 @@ import numpy as np
 from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Codes, Floats, Frame, Ints, Records
 from dpdist.job import Job
-from dpdist.job.noisy_sums import PerturbedHistogram
+from dpdist.job.noisy_mechanisms import PerturbedHistogram
 from dpdist.models.design import design
 from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws, Extremes, Parameter

@@ -18,7 +18,7 @@ import numpy as np
 from dpdist.core.records import Codes, Floats, Frame, Ints, Records
 from dpdist.estimation.weighted_points import MOST_POINTS
 from dpdist.job import Job
-from dpdist.job.noisy_sums import ReferenceTables
+from dpdist.job.noisy_mechanisms import ReferenceTables
 from dpdist.mechanisms.reference_tables.borrowing import complete
 from dpdist.mechanisms.reference_tables.clipping import Cell
 from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose

@@ -17,7 +17,7 @@ import numpy as np
 
 from dpdist.core.records import Codes, Floats, Frame, Ints, Records
 from dpdist.job import Job, NoiseName
-from dpdist.job.noisy_sums import SanitizedStatistics
+from dpdist.job.noisy_mechanisms import SanitizedStatistics
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, noise_scale
 from dpdist.mechanisms.sanitized_lognormal.sensitivity import REACH, SHARE, gaussian_scale, moments, noise_variances
 from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import (

@@ -13,8 +13,8 @@ from dpdist.engine.protocol import Mechanism, Noise, Pass, Rounds, StratumRecord
 from dpdist.job import Job
 from dpdist.job.marginals import WeightedMarginals as Settings
 from dpdist.mechanisms.counting import Count
-from dpdist.mechanisms.noisy_sums import NoiseOn, NoisySums, released
 from dpdist.mechanisms.promises import promise_of
+from dpdist.mechanisms.stratum_sums import NoiseOn, NoisySums, released
 from dpdist.mechanisms.weighted_marginals.release import Marginals
 from dpdist.mechanisms.weighted_marginals.selection import chosen
 from dpdist.mechanisms.weighted_marginals.statement import CHOSEN, ENTERED, LISTED, OUTRIGHT
