@@ -49,7 +49,7 @@ def weight_regularisation(model: RegularisedCells, epsilon: float, recorder: Str
         mean = WeightSum(model.plain.bounds.weight)
         exact = yield Pass(Count(mean), "sum")
         noise = yield NoiseOn.of(mean, exact).draw(model.mean_scale, 1, 1)
-        asked[0] = exact.sum() + noise[0]
+        asked[:1] = exact[0] + noise
         common = model.common(float(asked[0]))
     if regularisation is None:
         distances = Distances(model.plain, common)
