@@ -129,7 +129,7 @@ class WeightRegularisation(Noisy):
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         weight = job.survey.weight
-        bounds = job.columns[weight].bounds if weight in job.columns else None
+        bounds = job.columns[weight].bounds if weight is not None and weight in job.columns else None
         if weight is None:
             found = f"'{self.name}' moves weights towards a common one, and the job names no weight"
             yield Contradiction(("survey", "weight"), found, "name the weight, or take laplace_strict")

@@ -22,7 +22,7 @@ from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT
 from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
 from dpdist.mechanisms.weight_regularisation.release import ASKED, RegularisedCells
-from dpdist.mechanisms.weight_regularisation.sensitivity import MOVED_BY, SENSITIVITY
+from dpdist.mechanisms.weight_regularisation.sensitivity import MOVED_BY
 from dpdist.mechanisms.weighted_marginals.release import Marginals
 from dpdist.mechanisms.weighted_marginals.sensitivity import moved
 from dpdist.models.outcome import OutcomeModel
@@ -93,8 +93,7 @@ def _regularised(release: ReleasedObject, model: RegularisedCells, stratum: int,
             one = np.array([[value]])
             yield Figures([whole], [name], one, [scale], lambda *_, own=limits: own, sensitivity=float(moved_by * twice))
     own = (bounds.centre, bounds.weight, bounds.half_width)
-    moved_by = float(SENSITIVITY * twice)
-    yield Figures(cells, ["a_r", "b_r"], theta["sums"][0], [model.scale] * 2, lambda *_: own, sensitivity=moved_by)
+    yield Figures(cells, ["a_r", "b_r"], theta["sums"][0], [model.scale] * 2, lambda *_: own, sensitivity=2.0 * twice)
 
 
 def _noisy_tables(release: ReleasedObject, model: NoisyTables, stratum: int, theta: Draws) -> Iterator[Figures]:

@@ -179,11 +179,11 @@ class RegularisedCells(OutcomeModel):
     def _squares(self, apart: Floats) -> Floats:
         """Squares of both distances, in units of the weight's bound: of noisy ones, less the variance of their noise."""
         found = np.maximum(apart, 0.0) ** 2 - 2.0 * float(self.choice_scale) ** 2
-        return np.nan_to_num(np.maximum(found, 0.0), nan=0.0) / UNIT**2
+        return np.asarray(np.nan_to_num(np.maximum(found, 0.0), nan=0.0) / UNIT**2)
 
     def _shares(self) -> Floats:
         """Every cell's share of the sample records, as published."""
-        return self.plain.count / self.plain.count.sum()
+        return np.asarray(self.plain.count / self.plain.count.sum())
 
     def _cells(self, common: float, regularisation: float) -> CellSums:
         plain = self.plain

@@ -29,8 +29,8 @@ MOVED_BY = (1, SENSITIVITY, SENSITIVITY)
 """What a record moves the sum of weights by, and both distances together, in units."""
 MEAN, CHOICE = Fraction(1, 20), Fraction(1, 10)
 """Parts of ε for the common weight and for the choice of λ, where the job leaves them open."""
-STEPS = 100
-"""λ is a multiple of 1/STEPS."""
+REGULARISATION_STEPS = 100
+"""λ is a multiple of 1/REGULARISATION_STEPS."""
 
 
 def left(mean: bool, choice: bool) -> Fraction:
@@ -50,9 +50,6 @@ def least_error(squares: float, shares: Floats, noise: float, common: float) -> 
     cell have at λ = 0, in units of U; `common`: t/U. A cell's bias is taken to be λ times A or B times its share, as if
     every record had the same. Noise has variance 2 (noise · U_λ/U)² on each of two sums.
     """
-    step = np.arange(STEPS + 1) / STEPS
+    step = np.arange(REGULARISATION_STEPS + 1) / REGULARISATION_STEPS
     spread = 4.0 * len(shares) * (noise * (1.0 - step * (1.0 - common))) ** 2
     return float(step[int(np.argmin(step**2 * squares * float((shares**2).sum()) + spread))])
-
-
-__all__ = ["CHOICE", "MEAN", "MOVED_BY", "SENSITIVITY", "STEPS", "UNIT", "least_error", "left", "scale_of"]

@@ -171,13 +171,13 @@ def _measured(study: MechanismsStudy, case: MechanismCase, epsilon: str, parts: 
     runs, _ = candidates(job, str(parts.earlier), ground, only=wanted)
     known = {each.label: each for each in runs}
     for number, arm in enumerate(study.mechanisms):
-        found = known.get(arm.candidate)
-        if found is None:
+        made = known.get(arm.candidate)
+        if made is None:
             yield Result(arm.label, epsilon, REFUSED, 1.0)
             continue
-        _same_class(study, arm, found)
+        _same_class(study, arm, made)
         try:
-            one = trial(found, parts.current, folder.with_name(f"{folder.name}-{number}"))
+            one = trial(made, parts.current, folder.with_name(f"{folder.name}-{number}"))
         except DpdistError:
             yield Result(arm.label, epsilon, REFUSED, 1.0)
             continue
@@ -194,11 +194,11 @@ def _measures(one: Trial) -> Iterator[tuple[str, float]]:
     yield "seconds", one.seconds
 
 
-def _same_class(study: MechanismsStudy, arm: MechanismArm, found: Candidate) -> None:
+def _same_class(study: MechanismsStudy, arm: MechanismArm, made: Candidate) -> None:
     """Raises `StudyError` where a mechanism promises another class than the study says."""
-    if not found.guarantee.startswith(arm.guarantee):
+    if not made.guarantee.startswith(arm.guarantee):
         problem = Problem(
-            f"mechanisms.{arm.candidate}", f"it promises {found.guarantee}", arm.guarantee, "correct the class"
+            f"mechanisms.{arm.candidate}", f"it promises {made.guarantee}", arm.guarantee, "correct the class"
         )
         raise StudyError(study.study, [problem])
 
