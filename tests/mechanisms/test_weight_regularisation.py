@@ -15,9 +15,10 @@ import dpdist
 from dpdist.core.errors import JobError
 from dpdist.core.records import Floats, Frame, Records
 from dpdist.job.loading import parse_job
+from dpdist.mechanisms.laplace_cells.sensitivity import SENSITIVITY, UNIT
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.weight_regularisation.release import Distances, RegularisedCells, WeightSum
-from dpdist.mechanisms.weight_regularisation.sensitivity import CHOICE, MEAN, MOVED_BY, SENSITIVITY, UNIT, least_error
+from dpdist.mechanisms.weight_regularisation.sensitivity import CHOICE, MEAN, MOVED_BY, least_error
 from dpdist.models.protocol import Draws
 
 JOB = """

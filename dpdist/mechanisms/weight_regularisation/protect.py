@@ -10,10 +10,11 @@ from dpdist.engine.protocol import Pass, Rounds, StratumRecorder
 from dpdist.job import Job
 from dpdist.job.noisy_sums import WeightRegularisation as Settings
 from dpdist.mechanisms.counting import Count
+from dpdist.mechanisms.laplace_cells.sensitivity import SENSITIVITY
 from dpdist.mechanisms.noisy_sums import NoiseOn, NoisySums, released
 from dpdist.mechanisms.promises import promise_of
 from dpdist.mechanisms.weight_regularisation.release import Distances, RegularisedCells, WeightSum
-from dpdist.mechanisms.weight_regularisation.sensitivity import SENSITIVITY, left
+from dpdist.mechanisms.weight_regularisation.sensitivity import left
 from dpdist.mechanisms.weight_regularisation.statement import CHOICE_ASKED, MEAN_ASKED, MOVED_WEIGHTS, SUMS
 from dpdist.mechanisms.wording import MOVES_TWICE
 from dpdist.models.protocol import Draws

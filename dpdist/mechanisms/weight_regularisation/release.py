@@ -18,16 +18,8 @@ from dpdist.core.records import Codes, Floats, Frame, Records
 from dpdist.job import Job
 from dpdist.job.noisy_sums import WeightRegularisation
 from dpdist.mechanisms.laplace_cells.release import CellSums
-from dpdist.mechanisms.weight_regularisation.sensitivity import (
-    CHOICE,
-    MEAN,
-    MOVED_BY,
-    SENSITIVITY,
-    UNIT,
-    least_error,
-    left,
-    scale_of,
-)
+from dpdist.mechanisms.laplace_cells.sensitivity import SENSITIVITY, UNIT
+from dpdist.mechanisms.weight_regularisation.sensitivity import CHOICE, MEAN, MOVED_BY, least_error, left, scale_of
 from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws, Extremes, Parameter
 from dpdist.privacy.units import moves, record_epsilon
