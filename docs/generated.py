@@ -172,6 +172,7 @@ UNWEIGHTED = {"bounds": "[0, 1]", "survey": PLAIN}
 WAYS = (
     Way("reference_tables", reference=REFERENCE),
     Way("laplace_strict"),
+    Way("weight_regularisation"),
     Way("sanitized_statistics", keys=MODEL, reference=REFERENCE),
     Way("sanitized_statistics", "noise: gaussian", MODEL, REFERENCE),
     Way("modips", "law: lognormal"),

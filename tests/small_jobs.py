@@ -54,6 +54,7 @@ _MECHANISMS: dict[str, Said] = {
     "laplace": _TABLES,
     "laplace_composed": _TABLES,
     "laplace_strict": {"weight": _CLIPPED_WEIGHT},
+    "weight_regularisation": {"weight": _CLIPPED_WEIGHT, "synthetic_sets": 1},
     "reference_tables": _TABLES | _REFERENCE | {"weight": _CLIPPED_WEIGHT},
     "sanitized_statistics": _REFERENCE | {"weight": _CLIPPED_WEIGHT, "strata": []},
     "modips": {"weight": _CLIPPED_WEIGHT, "constants": {"law": "lognormal"}},

@@ -20,6 +20,7 @@ from dpdist.job.noisy_mechanisms import (
     PerturbedHistogram,
     ReferenceTables,
     SanitizedStatistics,
+    WeightRegularisation,
 )
 from dpdist.job.partitions import FlatLaplace, Steps, UniversalHistogram
 from dpdist.job.posteriors import CensorUW, CensorW, Centred, Unweighted, Weighted, WeightedE
@@ -35,6 +36,7 @@ Mechanism = Annotated[
     | Laplace
     | LaplaceComposed
     | LaplaceStrict
+    | WeightRegularisation
     | ReferenceTables
     | SanitizedStatistics
     | Modips
