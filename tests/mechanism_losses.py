@@ -89,25 +89,28 @@ def _whole(blocks: list[Records]) -> Records:
 
 
 class Zeros(np.ndarray):
-    """Noise of size 0 that takes down what it is added to."""
+    """Noise of size 0 that takes down what it is added to; where an answer is given, the sum under noise is that answer."""
 
     added: list[Floats]
+    answer: Floats | None
 
     def __array_finalize__(self, source: Any) -> None:
-        self.added = getattr(source, "added", [])
+        self.added, self.answer = getattr(source, "added", []), getattr(source, "answer", None)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **more: Any) -> Any:
         others = [np.asarray(each) for each in inputs if not isinstance(each, Zeros)]
         if ufunc in (np.add, np.subtract) and len(others) == 1:
             self.added.append(np.array(others[0], dtype=float))
+            if self.answer is not None and self.answer.size == others[0].size == self.size:
+                return self.answer.reshape(others[0].shape)
         plain = [each.view(np.ndarray) if isinstance(each, Zeros) else each for each in inputs]
         return getattr(ufunc, method)(*plain, **more)
 
 
-def zeros(size: int) -> Zeros:
+def zeros(size: int, answer: Floats | None) -> Zeros:
     """Noise of size 0."""
     made = np.zeros(size).view(Zeros)
-    made.added = []
+    made.added, made.answer = [], answer
     return made
 
 
@@ -128,12 +131,16 @@ def _digested(sums: dict[str, Floats]) -> Iterator[None]:
         yield
 
 
-def asked(case: Captured, records: Records, mechanism: Any = None) -> list[Asked]:
-    """The requests for noise over a file, each with its exact sums; the noise is the same for every file."""
+def asked(case: Captured, records: Records, mechanism: Any = None, base: Sequence[Asked] = ()) -> list[Asked]:
+    """The requests for noise over a file, each with its exact sums.
+
+    Noisy sums are the same as over the file of `base`, so that stages that follow from them are the same too.
+    """
     sums, found = dict[str, Floats](), list[tuple[Noise, Zeros]]()
 
     def noise(request: Noise) -> Floats:
-        found.append((request, zeros(request.size)))
+        known = base[len(found)].sums if len(found) < len(base) else None
+        found.append((request, zeros(request.size, known)))
         return found[-1][1]
 
     own = mechanism or mechanism_of(case.job)
@@ -215,7 +222,7 @@ def problems_of_scale(name: str, case: Captured, mechanism: Any = None) -> list[
     gaussian = base[0].noise.law == "gaussian"
     budget = float(job.rho_of_tables if gaussian else job.budget.epsilon - job.epsilon_of_frame)
     files, pairs = neighbours(job, case.records)
-    noises = [asked(case, file, mechanism) for file in files]
+    noises = [asked(case, file, mechanism, base) for file in files]
     largest, what = max(spent(noises[one], noises[other]) for one, other in pairs), "rho" if gaussian else "epsilon"
     if largest > budget * (1.0 + ROUNDING):
         return [
