@@ -141,7 +141,8 @@ def _unidentified(statement: Mapping[str, Any]) -> dict[str, str]:
     """Of how many cells nothing is known but limits."""
     named = statement.get("not_identified", {})
     found = {cell for cells in named.values() if isinstance(cells, list) for cell in cells}
-    return {"no estimate": f"of {len(found):,} cells (`not_identified` in statement.json names them)"} if found else {}
+    cells = "1 cell" if len(found) == 1 else f"{len(found):,} cells"
+    return {"no estimate": f"of {cells}: `not_identified` in statement.json names them"} if found else {}
 
 
 def _donated(space: Workspace) -> dict[str, str]:

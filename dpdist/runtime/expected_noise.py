@@ -33,7 +33,8 @@ ALONE = (
     "dpdist rehearse measures the whole error"
 )
 TYPICAL = (
-    "figures are typical ones, where limits are set by a reference or by histograms; of skewed outcomes means err by more"
+    "figures are typical ones, before small cells borrow from the reference or from other cells: that takes half of the "
+    "noise or more away, and relies on their being alike. Means of skewed outcomes err by more"
 )
 BOUND = (
     "figures are least ones, for noise under public bounds: they do not compare with those of another mechanism. "
@@ -105,7 +106,8 @@ def warned(plan: Plan) -> Iterator[str]:
         enough = epsilon_for(plan, DROWNED, every=True)
         more = f", {budget_text(enough.of_histograms)} of it for histograms," if enough.of_histograms is not None else ""
         at = f"at ε = {budget_text(enough.epsilon)}{more} none"
-        yield f"at ε = {epsilon:g} noise would drown {cells}; {at} (dpdist plan tells which)"
+        lean = " Figures of such cells lean on the reference." if plan.reference is not None else ""
+        yield f"at ε = {epsilon:g} noise would drown {cells}; {at} (dpdist plan tells which).{lean}"
     elif noises is None and plan.promise.total.name != "none" and epsilon < SMALL_EPSILON:
         yield f"ε = {epsilon:g} is small, and noise is not known beforehand: dpdist rehearse measures it on public data"
 
@@ -197,13 +199,13 @@ def needed(plan: Plan, error: float) -> str:
 
 
 def drowns_most(plan: Plan) -> str:
-    """Where noise would drown at least half of the cells of a statistic: so, in a line; otherwise nothing."""
+    """Where noise would drown every cell, or without a reference half of a statistic: so, in a line; else nothing."""
     found = expected_noise(plan)
     if found is None or not (known := int(found.cells["noise"].notna().sum())):
         return ""
     if found.drowned == known:
         size = f"{found.median:,.0f}" if found.median >= 10 else f"{found.median:.2g}"
         return f"noise would drown every cell: {_about(found)}{size} direct standard errors in the median"
-    if all((rows["noise"] > DROWNED).mean() < 0.5 for _, rows in found.by_statistic):
+    if plan.reference is not None or all((rows["noise"] > DROWNED).mean() < 0.5 for _, rows in found.by_statistic):
         return ""
     return f"noise would drown {_about(found)}{_drowned(found)}"
