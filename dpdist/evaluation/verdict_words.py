@@ -64,7 +64,8 @@ def in_words(name: str, verdict: Verdict) -> str:
     if np.isfinite(verdict.width):
         said.append(f"The median published standard error is {verdict.width:.2f} times the direct one.")
     if verdict.inaccurate:
-        said.append(f"Figures are far from direct ones: {_sizes(verdict)} direct standard errors.")
+        median, largest = f"{verdict.median_error:.1f} in the median", f"{verdict.largest_error:.1f} at most"
+        said.append(f"Figures are far from direct ones, by {median} and {largest}, in direct standard errors.")
     if verdict.off:
         said.append("The figure of all records is further from the direct one than chance explains: it is biased.")
     if verdict.too_few:

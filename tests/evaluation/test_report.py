@@ -198,7 +198,7 @@ def test_a_release_without_standard_errors_says_why(finished: Path, tmp_path: Pa
 
 def test_a_confidential_report_begins_with_the_verdict_and_the_figure_of_all_records(finished: Path) -> None:
     """Clipping makes the mean too low: so does the first line say. Control: the public report has no such line."""
-    first = " ".join(dpdist.report(finished, confidential=True).split())[:400]
+    first = " ".join(dpdist.report(finished, confidential=True).split())[:800]
     assert first.startswith("CONFIDENTIAL VERDICT: do not publish: all records are off (pay, mean of salary")
     rows = evaluation(finished, "pay").set_index(["field", "statistic"])
     mine = rows.loc[("Total", "mean")]

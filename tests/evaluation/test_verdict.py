@@ -235,7 +235,7 @@ def test_figures_far_from_direct_ones_are_not_called_free_of_fault() -> None:
     assert found.head.startswith(
         "not accurate: figures are far from direct ones, in direct SE (pay, mean of salary: median "
     )
-    assert "Figures are far from direct ones: median " in found.sentences[0]
+    assert "Figures are far from direct ones, by " in found.sentences[0]
     one = near.copy()
     one.loc[3, ["synthetic", "synthetic_lower", "synthetic_upper"]] += [20.0, -10.0, 30.0]
     one.loc[3, "synthetic_se"] = 15.0
