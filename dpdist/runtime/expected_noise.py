@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
+from itertools import islice
 from math import ceil, floor, log10
 from typing import NamedTuple
 
@@ -134,14 +135,17 @@ def in_words(noises: Expected) -> Iterator[str]:
     yield BOUND if noises.at_least else TYPICAL
     yield ALONE
     known = noises.cells[noises.cells["noise"].notna()]
-    for name, rows in known.groupby("table", sort=False):
-        wide = rows.pivot(index=["cell", "records", "sums"], columns="statistic", values="noise")
-        worst = wide.loc[wide.max(axis=1).sort_values(ascending=False, kind="stable").index]
-        for (cell, records, sums), noise in worst.head(SHOWN).iterrows():
+    for table, rows in known.groupby("table", sort=False):
+        number = rows.groupby("statistic").cumcount()
+        wide = rows.assign(row=number).pivot(index=["row", "cell", "records", "sums"], columns="statistic", values="noise")
+        worst = wide.loc[wide.max(axis=1).sort_values(ascending=False, kind="stable").index].head(SHOWN + 1)
+        named, sizes = worst.index.to_frame(), [_sizes(noise) for _, noise in worst.iterrows()]
+        listed = zip(named["cell"], named["records"], named["sums"], sizes, strict=True)
+        for cell, records, sums, said in islice(listed, SHOWN):
             several = f" in {sums:,} noisy sums" if sums > 1 else ""
-            yield f"{name}: {cell} ({records:,} records{several}): {_sizes(noise)}"
-        if len(worst) > SHOWN:
-            yield f"{name}: {len(worst) - SHOWN:,} cells more, of {_sizes(worst.iloc[SHOWN])} or less"
+            yield f"{table}: {cell} ({records:,} records{several}): {said}"
+        if len(wide) > SHOWN:
+            yield f"{table}: {len(wide) - SHOWN:,} cells more, of {sizes[SHOWN]} or less"
 
 
 def _sizes(noise: pd.Series[float]) -> str:
