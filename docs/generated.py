@@ -151,6 +151,7 @@ WAYS: tuple[tuple[str, str, str, str, str, str], ...] = (
     # mechanism, how, bounds, survey, model, reference
     ("reference_tables", "", "[1, 9]", WEIGHTED, "", REFERENCE),
     ("laplace_strict", "", "[1, 9]", WEIGHTED, "", ""),
+    ("weight_regularisation", "", "[1, 9]", WEIGHTED, "", ""),
     ("sanitized_statistics", "", "[1, 9]", WEIGHTED, "model: {family: lognormal}", REFERENCE),
     ("sanitized_statistics", "noise: gaussian", "[1, 9]", WEIGHTED, "model: {family: lognormal}", REFERENCE),
     ("modips", "law: lognormal", "[1, 9]", WEIGHTED, "", ""),
@@ -170,6 +171,7 @@ WAYS: tuple[tuple[str, str, str, str, str, str], ...] = (
     ("laplace", "", "[1, 9]", WEIGHTED, "", ""),
     ("laplace_composed", "", "[1, 9]", WEIGHTED, "", ""),
 )
+CLIPPING = ("reference_tables", "laplace_strict", "weight_regularisation", "modips", "weighted_marginals")
 ADJACENCIES = {
     "zero_out": ("zero_out", ""),
     "substitution": ("substitution", ""),
@@ -196,7 +198,7 @@ def _class(way: tuple[str, str, str, str, str, str], adjacency: str, exchange: s
     counts = STATISTICS.get(name) == "partition"
     constants += ", bins: {pay: 4}" if counts else ""
     delta = ', delta: "1e-6"' if how == "noise: gaussian" else ""
-    clips = counts or "public" in how or name in ("reference_tables", "laplace_strict", "modips", "weighted_marginals")
+    clips = counts or "public" in how or name in CLIPPING
     clipped = CLIPPED if clips else ""
     bounds = bounds + ", whole: true" if name == "weighted_marginals" else bounds
     text = BASE % (bounds, clipped, survey, model, f"{{name: {name}{constants}}}", adjacency, exchange, delta, reference)

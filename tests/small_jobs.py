@@ -28,7 +28,8 @@ EXACT = "exact or grid"
 
 _OUTCOMES: dict[Family | Statistics, str | list[str]] = {
     **dict.fromkeys(
-        ("lognormal", "scores", "user", "cell_sums", "noisy_tables", "reference_cells", "sufficient"), "salary"
+        ("lognormal", "scores", "user", "cell_sums", "regularised_cells", "noisy_tables", "reference_cells", "sufficient"),
+        "salary",
     ),
     **dict.fromkeys(("beta", "beta_regression", "histogram"), "share"),
     **dict.fromkeys(("poisson", "negative_binomial", "poisson_regression"), "visits"),
@@ -59,6 +60,7 @@ _MECHANISMS: dict[str, Said] = {
     "laplace": _TABLES,
     "laplace_composed": _TABLES,
     "laplace_strict": {"weight": _CLIPPED_WEIGHT},
+    "weight_regularisation": {"weight": _CLIPPED_WEIGHT, "synthetic_sets": 1},
     "reference_tables": _TABLES | _REFERENCE | {"weight": _CLIPPED_WEIGHT},
     "sanitized_statistics": _REFERENCE | {"weight": _CLIPPED_WEIGHT, "strata": []},
     "modips": {"weight": _CLIPPED_WEIGHT, "constants": {"law": "lognormal"}},
@@ -91,7 +93,7 @@ def survey(seed: int, n: int = 240) -> pd.DataFrame:
 def said(mechanism: str, adjacency: Adjacency, family: Family | Statistics) -> Said:
     """A small job under the three names; it may be one that is refused."""
     facts, own = FAMILIES[family], _MECHANISMS[mechanism]
-    both = facts.predictors or family in ("cell_sums", "noisy_tables", "reference_cells", "sufficient")
+    both = facts.predictors or family in ("cell_sums", "regularised_cells", "noisy_tables", "reference_cells", "sufficient")
     by = ["sex"] if family == "scores" else ["field", "sex"] if both else ["field"]
     outcome, weight = _OUTCOMES[family], facts.weight is not False
     outcomes = [outcome] if isinstance(outcome, str) else outcome

@@ -86,6 +86,7 @@ FAMILIES: dict[Family | Statistics, FamilyFacts] = {
     ),
     "histogram": FamilyFacts("", Support("numbers"), False, False),
     "cell_sums": FamilyFacts("", Support("numbers"), None, False),
+    "regularised_cells": FamilyFacts("", Support("numbers"), None, False),
     "noisy_tables": FamilyFacts("", Support("numbers"), None, False),
     "reference_cells": FamilyFacts("", Support("numbers"), None, False),
     "sufficient": FamilyFacts("", Support("numbers"), None, False),

@@ -21,6 +21,7 @@ from dpdist.job.noisy_sums import (
     PerturbedHistogram,
     ReferenceTables,
     SanitizedStatistics,
+    WeightRegularisation,
 )
 from dpdist.job.partitions import FlatLaplace, Steps, UniversalHistogram
 from dpdist.job.posteriors import CensorUW, CensorW, Centred, Unweighted, Weighted, WeightedE
@@ -36,6 +37,7 @@ Mechanism = Annotated[
     | Laplace
     | LaplaceComposed
     | LaplaceStrict
+    | WeightRegularisation
     | ReferenceTables
     | SanitizedStatistics
     | Modips

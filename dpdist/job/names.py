@@ -15,7 +15,16 @@ Family = Literal[
     "scores",
     "user",
 ]
-Statistics = Literal["histogram", "cell_sums", "noisy_tables", "reference_cells", "sufficient", "partition", "marginals"]
+Statistics = Literal[
+    "histogram",
+    "cell_sums",
+    "regularised_cells",
+    "noisy_tables",
+    "reference_cells",
+    "sufficient",
+    "partition",
+    "marginals",
+]
 """What mechanisms without a likelihood sum and add noise to."""
 Synthesis = Literal["fbs", "fbp"]
 Guarantee = Literal["strict", "asymptotic", "none"]

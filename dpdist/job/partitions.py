@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 from math import prod
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -20,6 +20,7 @@ from dpdist.job.names import Statistics
 from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Budget, ColumnName
 from dpdist.job.view import JobView
 
+REHEARSED_BINS = 20
 MOST_CELLS = 200_000
 """Of the cross of all outcomes, in every stratum."""
 Bins = Annotated[int, Field(ge=2, le=1_000)]
@@ -35,6 +36,13 @@ class Partitioned(Noisy):
     )
     statistics: ClassVar[Statistics | None] = "partition"
     several_outcomes: ClassVar[bool] = True
+
+    @classmethod
+    def rehearsed(cls, job: JobView) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Outcomes without levels in bins; as few layers as there can be."""
+        without = [name for name in declared(job) if not job.columns[name].whole and job.columns[name].codes is None]
+        bins = {"bins": dict.fromkeys(without, REHEARSED_BINS)} if without else {}
+        yield "", bins | ({"layers": 2} if "layers" in cls.model_fields else {})
 
     def against_noisy_frame(self, job: JobView) -> str:
         return "nothing is proven of a record that changes strata, in which counts and selections are made"

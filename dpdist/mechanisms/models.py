@@ -12,6 +12,7 @@ from dpdist.mechanisms.partitions.release import PartitionCounts
 from dpdist.mechanisms.perturbed_histogram.release import Histogram
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
+from dpdist.mechanisms.weight_regularisation.release import RegularisedCells
 from dpdist.mechanisms.weighted_marginals.release import Marginals
 from dpdist.models import LIKELIHOODS
 from dpdist.models.protocol import Builder
@@ -19,6 +20,7 @@ from dpdist.models.protocol import Builder
 SUMMED: dict[Statistics, Builder] = {
     "histogram": Histogram,
     "cell_sums": CellSums,
+    "regularised_cells": RegularisedCells,
     "noisy_tables": NoisyTables,
     "reference_cells": ReferenceCells,
     "partition": PartitionCounts,

@@ -12,6 +12,7 @@ from dpdist.mechanisms.perturbed_histogram.protect import PerturbedHistogram
 from dpdist.mechanisms.pseudo_posterior.presets import CensorUW, CensorW, Centred, Weighted, WeightedE
 from dpdist.mechanisms.reference_tables.protect import ReferenceTables
 from dpdist.mechanisms.sanitized_lognormal.protect import SanitizedStatistics
+from dpdist.mechanisms.weight_regularisation.protect import WeightRegularisation
 from dpdist.mechanisms.weighted_marginals.protect import WeightedMarginals
 
 MECHANISMS: dict[str, Mechanism] = {
@@ -25,6 +26,7 @@ MECHANISMS: dict[str, Mechanism] = {
     "laplace": LaplaceTables(),
     "laplace_composed": LaplaceTables(),
     "laplace_strict": LaplaceStrict(),
+    "weight_regularisation": WeightRegularisation(),
     "reference_tables": ReferenceTables(),
     "sanitized_statistics": SanitizedStatistics(),
     "modips": Modips(),

@@ -8,6 +8,7 @@ from dpdist.mechanisms.partitions.statement import WORDS as PARTITIONS
 from dpdist.mechanisms.perturbed_histogram.statement import WORDS as HISTOGRAM
 from dpdist.mechanisms.reference_tables.statement import WORDS as REFERENCE
 from dpdist.mechanisms.sanitized_lognormal.statement import WORDS as SANITIZED
+from dpdist.mechanisms.weight_regularisation.statement import WORDS as REGULARISED
 from dpdist.mechanisms.weighted_marginals.statement import WORDS as MARGINALS
 from dpdist.mechanisms.words import Words
 
@@ -16,6 +17,7 @@ WORDS: dict[str, Words] = {
     "laplace": TABLES,
     "laplace_composed": TABLES,
     "laplace_strict": CELLS,
+    "weight_regularisation": REGULARISED,
     "reference_tables": REFERENCE,
     "sanitized_statistics": SANITIZED,
     "modips": MODIPS,

@@ -21,6 +21,8 @@ from dpdist.mechanisms.perturbed_histogram.release import Histogram
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT
 from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
+from dpdist.mechanisms.weight_regularisation.release import ASKED, RegularisedCells
+from dpdist.mechanisms.weight_regularisation.sensitivity import MOVED_BY
 from dpdist.mechanisms.weighted_marginals.release import Marginals
 from dpdist.mechanisms.weighted_marginals.sensitivity import moved
 from dpdist.models.outcome import OutcomeModel
@@ -78,6 +80,20 @@ def _cell_sums(release: ReleasedObject, model: CellSums, stratum: int, theta: Dr
     limits = (model.bounds.centre, model.bounds.weight, model.bounds.half_width)
     cells = _cells(release, model, stratum)
     yield Figures(cells, ["a", "b"], theta["sums"][0], [model.scale] * 2, lambda *_: limits)
+
+
+def _regularised(release: ReleasedObject, model: RegularisedCells, stratum: int, theta: Draws) -> Iterator[Figures]:
+    """First what was asked of the whole stratum, then the sums of cells; what the job itself says was not asked."""
+    cells, bounds, twice = _cells(release, model, stratum), model.under(theta).bounds, moves(release.job)
+    whole = {name: level for name, level in cells[0].items() if name in release.frame.strata}
+    scales = (model.mean_scale, model.choice_scale, model.choice_scale)
+    for name, value, scale, moved_by in zip(ASKED, theta["asked"][0], scales, MOVED_BY, strict=True):
+        limits = (None, model.plain.bounds.weight, None)
+        if np.isfinite(value):
+            one = np.array([[value]])
+            yield Figures([whole], [name], one, [scale], lambda *_, own=limits: own, sensitivity=float(moved_by * twice))
+    own = (bounds.centre, bounds.weight, bounds.half_width)
+    yield Figures(cells, ["a_r", "b_r"], theta["sums"][0], [model.scale] * 2, lambda *_: own, sensitivity=2.0 * twice)
 
 
 def _noisy_tables(release: ReleasedObject, model: NoisyTables, stratum: int, theta: Draws) -> Iterator[Figures]:
@@ -189,6 +205,7 @@ def _marginals(release: ReleasedObject, model: Marginals, stratum: int, theta: D
 MEASURED: dict[type, Callable[[ReleasedObject, Any, int, Draws], Iterator[Figures]]] = {
     Histogram: _histogram,
     CellSums: _cell_sums,
+    RegularisedCells: _regularised,
     NoisyTables: _noisy_tables,
     ReferenceCells: _reference_cells,
     SanitizedLognormal: _sanitized,

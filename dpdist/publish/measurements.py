@@ -47,6 +47,12 @@ DEFINITIONS = {
     "count_in_bin": "the number of records whose outcome lies between centre - half_width and centre + half_width",
     "a": "the sum of a = min(w, U) / U, with w the weight and U the weight_cap",
     "b": "the sum of b = a (clip(y, c - R, c + R) - c) / R, with y the outcome, c the centre and R the half_width",
+    "a_r": "the sum of a = w_r / U_r, with w_r = (1 - r) min(w, U) + r t the moved weight and U_r the weight_cap; t "
+    "and r are `used` in released/set-1.json",
+    "b_r": "as b, with a as in a_r",
+    "sum of weights": "over all cells of the stratum: the sum of min(w, U) / U, with w the weight and U the weight_cap",
+    "distance": "the sum over cells of |sum of (min(w, U) - t) / U|, with t as in a_r",
+    "distance of products": "as distance, each term times (clip(y, c - R, c + R) - c) / R in the notation of b",
     "1 - v": "the sum of 1 - v, v = min(w, U) / U, with w the weight and U the weight_cap",
     "vc": "the sum of v c, c = clip((y - m) / R, -1, 1), with y the outcome, m the centre and R the half_width",
     "v(1 + c)/2": "the sum of v (1 + c) / 2, in the notation of vc",

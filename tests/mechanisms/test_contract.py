@@ -28,6 +28,7 @@ NOISY = [
     "laplace_composed-zero_out-noisy_tables",
     "laplace_composed-public",
     "laplace_strict-zero_out-cell_sums",
+    "weight_regularisation-zero_out-regularised_cells",
     "reference_tables-refreshed",
     "reference_tables-histogram",
     "sanitized_statistics-zero_out-lognormal",
