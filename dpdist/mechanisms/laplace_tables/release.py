@@ -81,9 +81,10 @@ class NoisyTables(OutcomeModel):
         return cls(design(frame, (), rows), (low, high), tuple(found), count, bounds, consistency, scale)
 
     @property
-    def noise_of_one(self) -> float | None:
-        """Noise on a cell of one record, at least, in its direct standard errors; unknown under local sensitivities."""
-        return None if self.bounds is None else float(np.sqrt(2.0) * float(self.scale) / UNIT)
+    def noise_of_one(self) -> tuple[float, float] | None:
+        """Noise of a count and of a mean of one record, at least, in direct errors; unknown under local sensitivities."""
+        least = float(np.sqrt(2.0) * float(self.scale) / UNIT)
+        return None if self.bounds is None else (least, least)
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:

@@ -123,9 +123,10 @@ class ReferenceCells(OutcomeModel):
     """Whether `noise_of_one` is a lower bound."""
 
     @property
-    def noise_of_one(self) -> float:
-        """Noise on a cell of one record, about, in its direct standard errors; of n records 1/√n of it (METHODS §7b)."""
-        return 6.0 * float(max(self.scales)) / UNIT
+    def noise_of_one(self) -> tuple[float, float]:
+        """Noise of a count and of a mean of one record, about, in direct standard errors; of n 1/√n of it (METHODS §7b)."""
+        of_count, of_mean = (float(scale) / UNIT for scale in self.scales)
+        return 6.0 * of_count, 12.0 * of_mean
 
     def sized(self, sums: Floats, count: Floats) -> Sized:
         """Sums of units as under public sizes, `count`, and the sizes: where these are secret, the noisy sums' own."""
