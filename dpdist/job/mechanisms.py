@@ -13,8 +13,7 @@ from pydantic import Field
 from dpdist.job.marginals import WeightedMarginals
 from dpdist.job.mechanism import MechanismSpec
 from dpdist.job.modips import Modips
-from dpdist.job.names import Statistics
-from dpdist.job.noisy_sums import (
+from dpdist.job.noisy_mechanisms import (
     Laplace,
     LaplaceComposed,
     LaplaceStrict,
@@ -64,5 +63,5 @@ def those(fact: Callable[[type[MechanismSpec]], object]) -> tuple[str, ...]:
     return tuple(name for name, spec in SPECS.items() if fact(spec))
 
 
-STATISTICS: dict[str, Statistics] = {name: spec.statistics for name, spec in SPECS.items() if spec.statistics is not None}
+STATISTICS: dict[str, str] = {name: spec.statistics for name, spec in SPECS.items() if spec.statistics is not None}
 """Statistics of the mechanisms that fit no likelihood: their jobs have no `model`."""

@@ -16,7 +16,6 @@ from pydantic import BeforeValidator, Field
 from dpdist.job.coded import against_levels, levels_between
 from dpdist.job.contradiction import Contradiction, declared
 from dpdist.job.mechanism import Noisy
-from dpdist.job.names import Statistics
 from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Budget, ColumnName
 from dpdist.job.view import JobView
 
@@ -34,7 +33,8 @@ class Partitioned(Noisy):
     bins: dict[ColumnName, Bins] = Field(
         default={}, description="of outcomes without levels: into how many equal bins their public bounds are cut"
     )
-    statistics: ClassVar[Statistics | None] = "partition"
+    folder: ClassVar[str] = "partitions"
+    statistics: ClassVar[str | None] = "partition"
     several_outcomes: ClassVar[bool] = True
 
     @classmethod

@@ -6,13 +6,13 @@ from fractions import Fraction
 
 import numpy as np
 
-from dpdist.engine.protocol import Pass, Rounds, StratumRecorder
+from dpdist.engine.protocol import Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job
-from dpdist.job.noisy_sums import WeightRegularisation as Settings
+from dpdist.job.noisy_mechanisms import WeightRegularisation as Settings
 from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.laplace_cells.sensitivity import SENSITIVITY
-from dpdist.mechanisms.noisy_sums import NoiseOn, NoisySums, released
 from dpdist.mechanisms.promises import promise_of
+from dpdist.mechanisms.stratum_sums import NoiseOn, NoisySums, released
 from dpdist.mechanisms.weight_regularisation.release import Distances, RegularisedCells, WeightSum
 from dpdist.mechanisms.weight_regularisation.sensitivity import left
 from dpdist.mechanisms.weight_regularisation.statement import CHOICE_ASKED, MEAN_ASKED, MOVED_WEIGHTS, SUMS
@@ -65,3 +65,6 @@ def weight_regularisation(model: RegularisedCells, epsilon: float, recorder: Str
     used = np.array([[common, regularisation]])
     theta = Draws({"sums": (sums + noise.reshape(sums.shape))[None], "asked": asked[None], "used": used})
     return released(recorder, [theta], epsilon, cells=float(len(sums)))
+
+
+MECHANISMS: dict[str, Mechanism] = {"weight_regularisation": WeightRegularisation()}

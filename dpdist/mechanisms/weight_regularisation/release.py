@@ -16,7 +16,7 @@ import numpy as np
 
 from dpdist.core.records import Codes, Floats, Frame, Records
 from dpdist.job import Job
-from dpdist.job.noisy_sums import WeightRegularisation
+from dpdist.job.noisy_mechanisms import WeightRegularisation
 from dpdist.mechanisms.laplace_cells.release import CellSums
 from dpdist.mechanisms.laplace_cells.sensitivity import SENSITIVITY, UNIT
 from dpdist.mechanisms.weight_regularisation.sensitivity import CHOICE, MEAN, MOVED_BY, least_error, left, scale_of
@@ -196,3 +196,8 @@ def moved(weight: Any, common: float, regularisation: float) -> Any:
 def units_of(weight: Floats, cap: float) -> Floats:
     """w/U in whole units."""
     return np.rint(UNIT * (np.clip(weight, 0.0, cap) / cap))
+
+
+def model_of(job: Job) -> type[RegularisedCells]:
+    """The model of every job under the mechanism."""
+    return RegularisedCells

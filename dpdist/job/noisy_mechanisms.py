@@ -10,7 +10,7 @@ from pydantic import Field
 from dpdist.job.contradiction import Contradiction, declared
 from dpdist.job.mechanism import Noisy
 from dpdist.job.model import Prior
-from dpdist.job.names import Consistency, Guarantee, NoiseName, Sensitivity, StatisticName, Statistics
+from dpdist.job.names import Consistency, Guarantee, NoiseName, Sensitivity, StatisticName
 from dpdist.job.running import Sampler
 from dpdist.job.view import JobView
 
@@ -22,12 +22,11 @@ class PerturbedHistogram(Noisy):
     bins: int | None = Field(
         default=None, ge=1, le=10_000, description="how many; unset: ln n, rounded up, of the mean stratum"
     )
-    statistics: ClassVar[Statistics | None] = "histogram"
+    folder: ClassVar[str] = "perturbed_histogram"
+    statistics: ClassVar[str | None] = "histogram"
+    counts_records: ClassVar[bool] = True
     gates: ClassVar[bool] = True
     scanned: ClassVar[dict[str, tuple[int, ...]]] = {"bins": (2, 3, 5, 8, 13, 21, 34, 55, 89)}
-
-    def clips(self, job: JobView) -> bool:
-        return False  # records are counted, without their weights
 
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
@@ -44,7 +43,8 @@ class WholeTables(Noisy):
         default="local", description="the file's own, which promises nothing, or by public bounds"
     )
     consistency: Consistency = Field(default="none", description="make margins the sums of their cells, at no cost")
-    statistics: ClassVar[Statistics | None] = "noisy_tables"
+    folder: ClassVar[str] = "laplace_tables"
+    statistics: ClassVar[str | None] = "noisy_tables"
     tabulates: ClassVar[bool] = True
     whole_tables: ClassVar[bool] = True
     gives: ClassVar[frozenset[StatisticName]] = frozenset({"count", "mean", "total"})
@@ -101,7 +101,8 @@ class LaplaceStrict(Noisy):
     """Noisy sums of every base cell, clipped at public bounds."""
 
     name: Literal["laplace_strict"] = Field(description="noisy sums of every base cell, clipped at public bounds")
-    statistics: ClassVar[Statistics | None] = "cell_sums"
+    folder: ClassVar[str] = "laplace_cells"
+    statistics: ClassVar[str | None] = "cell_sums"
     tabulates: ClassVar[bool] = True
     gates: ClassVar[bool] = True
     shape: ClassVar[bool] = False
@@ -122,7 +123,8 @@ class WeightRegularisation(Noisy):
         le=1,
         description="how far weights are moved, from 0 to 1; unset: the least predicted error, for 1/10 of ε",
     )
-    statistics: ClassVar[Statistics | None] = "regularised_cells"
+    folder: ClassVar[str] = "weight_regularisation"
+    statistics: ClassVar[str | None] = "regularised_cells"
     tabulates: ClassVar[bool] = True
     shape: ClassVar[bool] = False
 
@@ -146,7 +148,8 @@ class ReferenceTables(Noisy):
 
     name: Literal["reference_tables"] = Field(description="noisy sums of every base cell, clipped where a reference tells")
     shrinkage: bool = Field(default=True, description="move cells towards each other as noise moved them apart")
-    statistics: ClassVar[Statistics | None] = "reference_cells"
+    folder: ClassVar[str] = "reference_tables"
+    statistics: ClassVar[str | None] = "reference_cells"
     by_cell: ClassVar[bool] = True
     tabulates: ClassVar[bool] = True
     takes_reference: ClassVar[bool] = True
@@ -171,6 +174,7 @@ class SanitizedStatistics(Noisy):
     noise: NoiseName = Field(
         default="laplace", description="discrete Laplace, for ε alone, or Gaussian, for zCDP and a delta"
     )
+    folder: ClassVar[str] = "sanitized_lognormal"
     by_cell: ClassVar[bool] = True
     tabulates: ClassVar[bool] = True
     sets_are_free: ClassVar[bool] = True
