@@ -6,6 +6,7 @@ import json
 import re
 import stat
 from collections.abc import Callable
+from functools import partialmethod
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import small_release
 from typer.testing import CliRunner
 
 from dpdist.cli.main import app
+from dpdist.evaluation.report import material
 from dpdist.evaluation.report.page import MARKING, write_report
 from dpdist.evaluation.report.parts import error
 from dpdist.evaluation.report.plots import axis, distribution
@@ -130,6 +132,27 @@ def test_errors_of_every_comparator_stand_by_cell_beside_their_guarantee(workspa
         name = f"{row['field']}, {row['sex']}"
         said = [error(row[f"{how}_error_in_se"]).text for how in ("synthetic", "laplace", "laplace_composed")]
         assert set(said) <= set(shown[name]), name
+
+
+def test_more_records_than_are_drawn_are_counted_all_and_drawn_in_part(
+    workspace: Path, html: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = pd.read_parquet(workspace / "confidential" / "bounds.parquet")
+    monkeypatch.setattr(material, "MOST_DRAWN", 100)
+    monkeypatch.setattr(material.pq.ParquetFile, "iter_batches", partialmethod(material.pq.ParquetFile.iter_batches, 64))
+    made = material.evenly_spread(workspace / "confidential" / "bounds.parquet", ["record"])
+    assert made["record"].to_pylist() == rows["record"][::7].tolist()
+    write_report(Workspace(workspace))
+    again = (workspace / "confidential" / "report.html").read_text(encoding="utf-8")
+    (workspace / "confidential" / "report.html").write_text(html, encoding="utf-8")
+    assert ("records, evenly spread" in html, len(again) < len(html)) == (False, True)
+    if rows["weighted_record_bound"].notna().any():
+        assert "Quantiles and curves are of 100 of 700 records, evenly spread." in again
+        for drawn, whole in zip(table(again, "Record bounds"), table(html, "Record bounds"), strict=True):
+            assert drawn[-1] == whole[-1], "the largest is of all records"
+            assert drawn[:-1] != whole[:-1]
+        down = table(again, "Records clipped or weighted down")[0]
+        assert (down[0], down[1]) == ("privacy weight below 1", str(int((rows["privacy_weight"] < 1).sum())))
 
 
 def test_clipped_records_and_single_ones_are_counted(workspace: Path, html: str) -> None:
