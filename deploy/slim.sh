@@ -3,7 +3,7 @@
 # Stan serve the compiler only (its programs are built before); stanc stays, for it checks programs.
 set -eu
 cd "$1"/lib/python3*/site-packages
-rm -rf pip pip-*.dist-info setuptools setuptools-*.dist-info pkg_resources _distutils_hack
+rm -rf pip pip-*.dist-info setuptools setuptools-*.dist-info pkg_resources _distutils_hack distutils-precedence.pth
 version=httpstan/include/stan/version.hpp
 cp "$version" /tmp/version.hpp && rm -rf httpstan/include httpstan/*.o httpstan/lib/*.a
 mkdir -p "$(dirname "$version")" && mv /tmp/version.hpp "$version"

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpdist.core.errors import DataError, JobError, Problem
-from dpdist.core.parquet_parts import BATCH_ROWS, batches
+from dpdist.core.parquet_parts import batches
 from dpdist.job import Job, Simulate, TextFile
 from dpdist.survey.csv_file import CsvSource
 from dpdist.survey.csv_text import Written
@@ -25,6 +25,7 @@ from dpdist.survey.simulate import SCHEMA, Doctorates, Truth
 from dpdist.survey.statistical_file import StatisticalSource
 from dpdist.survey.unreadable import FORMATS, STATISTICAL, unreadable
 
+BATCH_ROWS = 65_536
 IN_MEMORY = "the table in memory"
 """What stands in place of a file's name."""
 ONE_TYPE = "texts, numbers, booleans or dates, of one type in a column"
@@ -124,7 +125,7 @@ class ParquetSource(OneFile):
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         with self._open() as file:
             try:
-                yield from batches(file, columns)
+                yield from batches(file, columns, BATCH_ROWS)
             except (pa.ArrowException, OSError):
                 raise unreadable(self.name, "a row group cannot be read", "copy the file again: it is damaged") from None
 

@@ -16,7 +16,6 @@ from dpdist.core.parquet_parts import batches
 
 @pytest.mark.parametrize("sizes", [(), (0,), (5,), (40, 40, 40), (7, 200, 1, 0, 99)], ids=str)
 def test_every_row_comes_once_and_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...]) -> None:
-    monkeypatch.setattr(parquet_parts, "BATCH_ROWS", 16)
     monkeypatch.setattr(parquet_parts, "PASS_ROWS", 100)
     whole = pa.table({"number": np.arange(sum(sizes)), "text": pa.array(map(str, range(sum(sizes))), pa.string())})
     with pq.ParquetWriter(tmp_path / "rows", whole.schema) as writer:
@@ -25,10 +24,10 @@ def test_every_row_comes_once_and_in_order(tmp_path: Path, monkeypatch: pytest.M
             writer.write_table(whole.slice(start, size))
             start += size
     with pq.ParquetFile(tmp_path / "rows") as file:
-        found = list(batches(file))
+        found = list(batches(file, most=16))
         assert pa.Table.from_batches(found, whole.schema) == whole
         assert all(0 < len(batch) <= 16 for batch in found)
-        assert [batch.schema.names for batch in batches(file, ["text"])] == [["text"]] * len(found)
+        assert [batch.schema.names for batch in batches(file, ["text"], 16)] == [["text"]] * len(found)
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

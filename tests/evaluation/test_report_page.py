@@ -6,7 +6,7 @@ import json
 import re
 import stat
 from collections.abc import Callable
-from functools import partialmethod
+from functools import partial
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -139,7 +139,7 @@ def test_more_records_than_are_drawn_are_counted_all_and_drawn_in_part(
 ) -> None:
     rows = pd.read_parquet(workspace / "confidential" / "bounds.parquet")
     monkeypatch.setattr(material, "MOST_DRAWN", 100)
-    monkeypatch.setattr(material.pq.ParquetFile, "iter_batches", partialmethod(material.pq.ParquetFile.iter_batches, 64))
+    monkeypatch.setattr(material, "batches", partial(material.batches, most=64))
     made = material.evenly_spread(workspace / "confidential" / "bounds.parquet", ["record"])
     assert made["record"].to_pylist() == rows["record"][::7].tolist()
     write_report(Workspace(workspace))
