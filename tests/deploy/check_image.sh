@@ -4,13 +4,13 @@
 # and no network.
 set -euo pipefail
 tag=${1:?check_image.sh TAG} most=1200000000
-read -ra tool <<< "${TOOL:-$(command -v podman || command -v docker)}"
+tool=${TOOL:-$(command -v podman || command -v docker)}
 confined=(run --rm --read-only --network none --cap-drop all --security-opt no-new-privileges --tmpfs /tmp)
 
-size=$("${tool[@]}" image inspect --format '{{.Size}}' "$tag")
+size=$("$tool" image inspect --format '{{.Size}}' "$tag")
 echo "size: $((size / 1000000)) MB"
 [ "$size" -lt "$most" ] || { echo "more than $((most / 1000000)) MB"; exit 1; }
-"${tool[@]}" "${confined[@]}" --entrypoint sh "$tag" -euc '
+"$tool" "${confined[@]}" --entrypoint sh "$tag" -euc '
   [ "$(id -u)" = 10001 ] || { echo "runs as $(id -u)"; exit 1; }
   grep -q "^CapEff:\s*0000000000000000$" /proc/self/status || { echo "it has capabilities"; exit 1; }
   ! touch /opt/dpdist/x 2> /dev/null || { echo "its root can be written"; exit 1; }
@@ -18,5 +18,5 @@ echo "size: $((size / 1000000)) MB"
   missing=$(dpdist stan doctor | grep "not built" || true)
   [ -z "$missing" ] || { echo "$missing"; exit 1; }'
 began=$SECONDS
-"${tool[@]}" "${confined[@]}" "$tag" run doctorates --workspace /tmp/release --quiet --set runtime.executor=serial > /dev/null
+"$tool" "${confined[@]}" "$tag" run doctorates --workspace /tmp/release --quiet --set runtime.executor=serial > /dev/null
 echo "the main job, confined: $((SECONDS - began)) s"
