@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import stat
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from functools import partial
 from html import unescape
 from pathlib import Path
@@ -19,10 +20,13 @@ import small_release
 from typer.testing import CliRunner
 
 from dpdist.cli.main import app
+from dpdist.core.records import Records
 from dpdist.evaluation.report import material
 from dpdist.evaluation.report.page import MARKING, write_report
 from dpdist.evaluation.report.parts import error
 from dpdist.evaluation.report.plots import axis, distribution
+from dpdist.publish.released import read_release
+from dpdist.storage.tables import each_block
 from dpdist.storage.workspace import Workspace
 
 LEVELS = ["arts", "<b>law</b>", "قانون"]
@@ -153,6 +157,23 @@ def test_more_records_than_are_drawn_are_counted_all_and_drawn_in_part(
             assert drawn[:-1] != whole[:-1]
         down = table(again, "Records clipped or weighted down")[0]
         assert (down[0], down[1]) == ("privacy weight below 1", str(int((rows["privacy_weight"] < 1).sum())))
+
+
+def test_no_block_of_records_outlives_its_turn(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[weakref.ref[np.ndarray]] = []
+
+    def blocks(path: Path) -> Iterator[Records]:
+        (whole,) = each_block(path)
+        for _ in range(4):
+            block = whole.take(np.arange(len(whole)))
+            kept.append(weakref.ref(block.weight))
+            yield block
+            del block
+
+    monkeypatch.setattr(material, "each_block", blocks)
+    drawn = material.Material(Workspace(workspace), read_release(workspace / "public" / "released"), {}, {}).records
+    assert len(drawn.weight) == 4 * 700
+    assert [each() for each in kept[:-1]] == [None] * 3
 
 
 def test_clipped_records_and_single_ones_are_counted(workspace: Path, html: str) -> None:

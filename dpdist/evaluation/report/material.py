@@ -96,7 +96,8 @@ class Material:
     def records(self) -> Drawn:
         """At most so many records that they can be drawn, evenly spread over the file."""
         which = thinned(int(self.frame.count.sum()), MOST_DRAWN)
-        parts = [block.take(which) for block in each_block(self.space.records)]
+        # by numbers, not by the slice, whose views would keep every block in memory
+        parts = [block.take(np.arange(len(block))[which]) for block in each_block(self.space.records)]
         outcomes = [np.concatenate(each) for each in zip(*(part.outcomes.T for part in parts), strict=True)]
         record, weight = (np.concatenate([getattr(part, name) for part in parts]) for name in ("record", "weight"))
         return Drawn(record, outcomes, weight)
