@@ -60,13 +60,21 @@ def lower_bound(near: Floats, far: Floats, delta: float = 0.0) -> float:
         return 0.0
     near, far = (_filled(side.tolist(), width) for side in (near, far))
     half = len(near) // 2
-    scores = _scores(near, far, half)
+    return bound_of_scores(*_scores(near, far, half), half, delta)
+
+
+def bound_of_scores(near: Floats, far: Floats, half: int, delta: float = 0.0, alarm: float = ALARM) -> float:
+    """The same from a score of every draw, (run,), where draws from `half` on had no part in the score.
+
+    Between threshold and direction the first `half` decide, the others are counted.
+    """
+    scores = near, far
     first, second = ([side[:half] for side in scores], [side[half:] for side in scores])
     cut, sign, order = _rule(first, delta)
     one, other = (second[k] for k in order)
     high, low = int((sign * one >= cut).sum()), int((sign * other >= cut).sum())
-    p = float(betaincinv(high, len(one) - high + 1, ALARM / 2)) if high else 0.0
-    q = float(betaincinv(low + 1, len(other) - low, 1 - ALARM / 2)) if low < len(other) else 1.0
+    p = float(betaincinv(high, len(one) - high + 1, alarm / 2)) if high else 0.0
+    q = float(betaincinv(low + 1, len(other) - low, 1 - alarm / 2)) if low < len(other) else 1.0
     return max(0.0, float(np.log(max(p - delta, 1e-300) / q)))
 
 
@@ -108,13 +116,19 @@ def _rule(scores: list[Floats], delta: float) -> tuple[float, float, tuple[int, 
     most = -np.inf
     for sign, order in ((1.0, (0, 1)), (-1.0, (1, 0))):
         one, other = (sign * scores[k] for k in order)
-        for cut in np.quantile(np.concatenate([one, other]), np.linspace(0.005, 0.995, CUTS)):
+        for cut in np.unique(np.quantile(np.concatenate([one, other]), _levels(len(one)))):
             p, q = ((np.sum(x >= cut) + 0.5) / (len(x) + 1) for x in (one, other))
             sure = p - 2 * np.sqrt(p * (1 - p) / len(one)) - delta
             found = np.log(max(sure, 1e-9) / (q + 2 * np.sqrt(q * (1 - q) / len(other))))
             if found > most:
                 most, best = found, (float(cut), sign, order)
     return best
+
+
+def _levels(runs: int) -> Floats:
+    """Of the thresholds that are tried: evenly, and toward both tails, where the largest ratios are."""
+    tail = np.geomspace(min(0.005, 10.0 / runs), 0.005, CUTS // 4)
+    return np.unique(np.concatenate([tail, np.linspace(0.005, 0.995, CUTS), 1.0 - tail]))
 
 
 def draws(
