@@ -65,7 +65,7 @@ class Noise(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Which candidate of every row has the largest score under noise, (row,); of equal ones the first: nothing else is told."""
+    """Which candidate of every row has the largest score under noise, (row,); of equal ones the first. Scores stay here."""
 
     scores: Floats
     """(row, candidate), whole numbers; confidential."""

@@ -12,7 +12,7 @@ Fitting and synthetic records follow from noisy sums, so that they can tell no m
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -71,7 +71,7 @@ class Measuring:
         run_rounds(rounds, model, sampler, Key(b"audit"), "audit", [records], noise=meter, choose=choose)
         draws = meter.of_figures
         scales, laws = (tuple(own[draw] for draw in draws) for own in (meter.scales, meter.laws))
-        return cls(meter.sums_found, scales, laws, tuple(choices), tuple(chosen), tuple(meter.found))
+        return cls(meter.exact_sums, scales, laws, tuple(choices), tuple(chosen), tuple(meter.found))
 
     @property
     def imposing(self) -> Imposed:
@@ -128,10 +128,12 @@ class Compared:
         return found
 
 
-def compared(job: Job, model: StratumModel, learned: Learned, sampler: Sampler, near: Records, far: Records) -> Compared:
-    """What the two files measure, on the path of the near one. Raises as `Measuring.of` does."""
+def compared(
+    job: Job, model: StratumModel, learned: Learned, sampler: Sampler, near: Records, neighbours: Iterable[Records]
+) -> list[Compared]:
+    """What the near file measures, and each neighbour of it on the same path. Raises as `Measuring.of` does."""
     own = Measuring.of(job, model, learned, sampler, near)
-    return Compared(own, Measuring.of(job, model, learned, sampler, far, path=own))
+    return [Compared(own, Measuring.of(job, model, learned, sampler, far, path=own)) for far in neighbours]
 
 
 def _log_density(noise: Floats, scale: Fraction, law: NoiseName) -> Floats:

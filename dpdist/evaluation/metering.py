@@ -56,10 +56,10 @@ class Meter:
     @property
     def query(self) -> Floats:
         """All noisy figures, in the scales of their noise."""
-        return np.asarray(self.sums_found / self.scale)
+        return np.asarray(self.exact_sums / self.scale)
 
     @property
-    def sums_found(self) -> Floats:
+    def exact_sums(self) -> Floats:
         """All noisy figures, without their noise."""
         return np.concatenate([np.empty(0), *self.found])
 

@@ -321,7 +321,7 @@ def metered(case: Case, most: int | None = None) -> Metered:
     with remembered():
         found = [case.query(tried.part(k, k + 1), imposed=imposed) for k in range(len(tried))]
     return Metered(
-        tried, np.array([each.query for each in found]), found[0].scale, np.array([each.sums_found for each in found])
+        tried, np.array([each.query for each in found]), found[0].scale, np.array([each.exact_sums for each in found])
     )
 
 

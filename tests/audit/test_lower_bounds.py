@@ -243,6 +243,7 @@ def test_the_audit_of_a_finished_release_stays_in_its_confidential_folder(tmp_pa
     assert (rows["claimed"] == 3.0).all()
     assert not rows["exceeds"].any()
     assert (rows["at_least"] > 0.3).all(), "no power"
+    assert (rows["from_sums"] > 1.5).all(), "no power"
     assert not rows["left_out"].any()
     assert (rows["most_that_can_be_shown"] == most_shown(200)).all()
 
