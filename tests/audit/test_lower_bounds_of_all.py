@@ -44,6 +44,7 @@ SUMS = {
     "sanitized_statistics, substitution": Case("sanitized_statistics", "substitution"),
     "laplace_strict": Case("laplace_strict", "zero_out"),
     "laplace_strict, substitution": Case("laplace_strict", "substitution"),
+    "weight_regularisation": Case("weight_regularisation", "zero_out"),
     "laplace_composed": Case("laplace_composed", "zero_out", epsilon="3"),
     "laplace_composed, one table": Case("laplace_composed", "zero_out", fine=False),
     "perturbed_histogram": Case("perturbed_histogram", "zero_out", weighted=False),

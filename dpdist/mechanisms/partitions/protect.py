@@ -7,15 +7,15 @@ from itertools import count
 from typing import Any
 
 from dpdist.core.records import Floats, Ints
-from dpdist.engine.protocol import Choice, Pass, Rounds, StratumRecorder
+from dpdist.engine.protocol import Choice, Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job
 from dpdist.job.partitions import Partitioned
 from dpdist.mechanisms.counting import Count
-from dpdist.mechanisms.noisy_sums import NoiseOn, NoisySums, released
 from dpdist.mechanisms.partitions.release import PartitionCounts
 from dpdist.mechanisms.partitions.selection import scores
 from dpdist.mechanisms.partitions.statement import COUNTED, LAYERS, MOVES, SELECTED
 from dpdist.mechanisms.promises import promise_of
+from dpdist.mechanisms.stratum_sums import NoiseOn, NoisySums, released
 from dpdist.privacy.guarantees import Promise, Strict
 
 
@@ -58,3 +58,6 @@ def _selected(model: PartitionCounts, sums: Floats, numbers: count[int]) -> Gene
         best = yield Choice(-known, noise)  # the least AIC
         found = (*found, best)
     return found
+
+
+MECHANISMS: dict[str, Mechanism] = dict.fromkeys(("flat_laplace", "universal_histogram", "steps"), Partitions())
