@@ -73,7 +73,7 @@ class Meter:
         """The number of every figure's draw."""
         drawn = np.concatenate([np.empty(0), *self.drawn]).astype(np.int64)
         assert len(drawn) == len(np.unique(drawn)), "a draw was used twice"
-        return drawn.tolist()
+        return [int(draw) for draw in drawn]
 
 
 class Tap(np.ndarray[Any, np.dtype[np.float64]]):
@@ -88,8 +88,9 @@ class Tap(np.ndarray[Any, np.dtype[np.float64]]):
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         found = super().__array_function__(func, types, args, kwargs)
         if isinstance(found, np.ndarray):
-            found = found.view(Tap)
-            found.meter = self.meter
+            tap: Tap = found.view(Tap)
+            tap.meter = self.meter
+            return tap
         return found
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
