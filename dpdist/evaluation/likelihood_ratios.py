@@ -70,7 +70,7 @@ class Measuring:
         rounds = mechanism_of(job).protect(job, model, Unwatched(), learned)
         run_rounds(rounds, model, sampler, Key(b"audit"), "audit", [records], noise=meter, choose=choose)
         draws = meter.of_figures
-        scales, laws = (tuple(own[draw] for draw in draws) for own in (meter.scales, meter.laws))
+        scales, laws = tuple(meter.scales[draw] for draw in draws), tuple(meter.laws[draw] for draw in draws)
         return cls(meter.exact_sums, scales, laws, tuple(choices), tuple(chosen), tuple(meter.found))
 
     @property
@@ -139,7 +139,7 @@ def compared(
 def _log_density(noise: Floats, scale: Fraction, law: NoiseName) -> Floats:
     """Of noise on a lattice far finer than its scale."""
     away = np.abs(noise) / float(scale)
-    return -np.log(float(scale)) - (away**2 / 2.0 if law == "gaussian" else away)
+    return np.asarray(-np.log(float(scale)) - (away**2 / 2.0 if law == "gaussian" else away))
 
 
 def _of_choice(files: tuple[Choice, Choice], row: int, runs: int, learning: int) -> Iterator[Floats]:
