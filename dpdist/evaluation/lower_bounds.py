@@ -67,7 +67,8 @@ def lower_bound(near: Floats, far: Floats, delta: float = 0.0) -> float:
         return 0.0
     near, far = (_filled(side.tolist(), width) for side in (near, far))
     half = len(near) // 2
-    return bound_of_scores(*_scores(near, far, half), half, delta)
+    one, other = _scores(near, far, half)
+    return bound_of_scores(one, other, half, delta)
 
 
 def bound_of_scores(near: Floats, far: Floats, half: int, delta: float = 0.0, alarm: float = ALARM) -> float:
@@ -75,7 +76,7 @@ def bound_of_scores(near: Floats, far: Floats, half: int, delta: float = 0.0, al
 
     Between threshold and direction the first `half` decide, the others are counted.
     """
-    scores = near, far
+    scores = [near, far]
     first, second = ([side[:half] for side in scores], [side[half:] for side in scores])
     cut, sign, order = _rule(first, delta)
     one, other = (second[k] for k in order)
