@@ -25,7 +25,7 @@ if [ -n "${PIP_CERT:-}" ]; then
   options+=(--volume "$work/pip.conf:/etc/pip.conf:ro" --volume "$(realpath "$PIP_CERT"):/etc/pip-cert.pem:ro")
 fi
 "$tool" build "${options[@]}" .
-"$tool" run --rm --network none --read-only --entrypoint python "$tag" - < deploy/parts.py > "$out/dpdist.cdx.json"
+"$tool" run --rm --interactive --network none --read-only --entrypoint python "$tag" - < deploy/parts.py > "$out/dpdist.cdx.json"
 rm -f "$out/dpdist.tar" && "$tool" save --output "$out/dpdist.tar" "$tag"
 printf '%s: %s MB, %s parts\n' "$tag" "$(($("$tool" image inspect --format '{{.Size}}' "$tag") / 1000000))" \
   "$(grep -c '"purl"' "$out/dpdist.cdx.json")"

@@ -2,6 +2,7 @@
 # Takes out of an installation what a run never reads: slim.sh FOLDER, within the build of the image. Headers and object files of
 # Stan serve the compiler only (its programs are built before); stanc stays, for it checks programs.
 set -eu
+rm -f "$1"/bin/pip*
 cd "$1"/lib/python3*/site-packages
 rm -rf pip pip-*.dist-info setuptools setuptools-*.dist-info pkg_resources _distutils_hack distutils-precedence.pth
 version=httpstan/include/stan/version.hpp
