@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +15,17 @@ import pytest
 
 import dpdist
 from dpdist.core.errors import JobError
-from dpdist.core.records import TOTAL
+from dpdist.core.records import TOTAL, Codes, Floats
+from dpdist.job import Adjacency
 from dpdist.mechanisms.reference_tables import histograms
 from dpdist.mechanisms.reference_tables.cell_shape import Blur
 from dpdist.mechanisms.reference_tables.clipping import Cell
 from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
 from dpdist.mechanisms.reference_tables.clipping_inversion import invert_clipping
+from dpdist.mechanisms.reference_tables.histogram_bins import count_scale_of
 from dpdist.mechanisms.reference_tables.histogram_cells import Hidden, HistogramCell, beyond
+from dpdist.mechanisms.reference_tables.histogram_scales import with_own_tails
+from dpdist.mechanisms.reference_tables.histograms import FEWEST_POOLED, grouped, in_common
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
 
 Named = Callable[[str], AbstractContextManager[None]]
@@ -72,7 +77,7 @@ def test_a_grand_total_is_not_that_of_the_mixture_of_its_cells(
 ) -> None:
     """Control: clipping turned back through the group's histogram as every cell's shape puts the total far too high."""
     found = errors(tmp_path / "new", spread(0.8), noise_of)
-    monkeypatch.setattr(histograms, "HistogramCell", lambda largest_weight, hidden, **said: Cell(**said))
+    monkeypatch.setattr(histograms, "HistogramCell", lambda largest_weight, hidden, in_common, **said: Cell(**said))
     before = errors(tmp_path / "old", spread(0.8), noise_of)
     assert abs(found[TOTAL]) < 3.0
     assert found.abs().max() < 5.0
@@ -202,6 +207,131 @@ def test_limits_are_the_public_bounds_where_noise_is_small_and_narrow_where_it_i
     assert narrow.reach[0] < 0.5 * wide.reach[0]
     tried = [cell.error_of_count(cap, 1000, 1e4) for cap in (narrow.cap, 50.0)]
     assert tried[0] < tried[1]
+
+
+def predicted(codes: Codes, count: Floats, margins: list[tuple[int, ...]], own: Floats, common: float) -> float:
+    """Sum over published cells of their squared errors in direct variances, one a record: of cells' own errors and of one
+    that all have alike, cell by published cell."""
+    total = 0.0
+    for margin in margins:
+        for levels in {tuple(row[list(margin)]) for row in codes}:
+            part = count * [tuple(row[list(margin)]) == levels for row in codes] / 1.0
+            share = part / part.sum()
+            total += float(share**2 @ own**2 + (share.sum() * common) ** 2) * float(part.sum())
+    return total
+
+
+@pytest.mark.parametrize(
+    ("margins", "expected"), [([(0, 1)], 1.0), ([(0, 1), (0,), (1,), ()], 4.0 / ((1 + 1 / 3) * (1 + 1 / 4))), ([()], 12.0)]
+)
+def test_an_error_in_common_counts_as_often_as_the_published_tables_say(
+    margins: list[tuple[int, ...]], expected: float
+) -> None:
+    """Of 3 × 4 equal cells exactly; of unequal ones it is the ratio of both parts of the sum over published cells."""
+    codes = np.array([[a, b] for a in range(3) for b in range(4)], dtype=np.int32)
+    one = np.zeros(12, dtype=np.int32)
+    assert in_common(codes, np.full(12, 50.0), one, margins) == pytest.approx(expected)
+    count = np.random.default_rng(1).uniform(5.0, 900.0, 12)
+    of_all = predicted(codes, count, margins, np.zeros(12), 1.0) / predicted(codes, count, margins, count**-0.5, 0.0)
+    apart = in_common(codes, count, np.arange(12, dtype=np.int32), margins)
+    assert np.average(apart, weights=1.0 / apart) == pytest.approx(float(in_common(codes, count, one, margins)[0]))
+    assert of_all == pytest.approx(count.sum() * len(margins) / (12.0 / apart).sum() * 12.0 / len(margins))
+
+
+def test_limits_are_wider_where_more_is_published_of_many_cells() -> None:
+    """The tail's error is then a larger part of what is published. Control: noise moves limits the other way."""
+    rng = np.random.default_rng(5)
+    weight, outcome = np.exp(rng.normal(1.0, 1.0, 400)).clip(1, 50).tolist(), np.exp(rng.normal(2, 1, 400)).clip(0, 100)
+    few, many = (replace(made(weight, outcome.tolist()), in_common=times) for times in (1.0, 1e3))
+    narrow, wide, noisier = (choose([cell], 1000, Noise(v, v)) for cell, v in ((few, 1e4), (many, 1e4), (many, 1e7)))
+    assert narrow.cap < wide.cap
+    assert narrow.reach[0] < wide.reach[0]
+    assert noisier.reach[0] < wide.reach[0]
+
+
+def found_weights(cells: Sequence[Cell], v: Floats, cap: float) -> Floats:
+    """Mean weights that noisy means v tell."""
+    found = [cell.solve(each, 0.0, (50.0, cap, 50.0))[0] for cell, each in zip(cells, v.tolist(), strict=True)]
+    return np.array([cell.mean_weight for cell in cells]) * np.exp(found)
+
+
+def of_scales(apart: float, noise: float, seed: int = 2) -> tuple[Floats, Floats, Floats, Floats]:
+    """Twenty cells of 400 records, of one law at log scales of this deviation, in one group without noise in its histogram,
+    clipped at its .85 quantile: true mean weights; by the group's tail alike in all cells; by cells' own; clipped ones."""
+    rng = np.random.default_rng(seed)
+    log_scale = apart * rng.standard_normal(20)
+    weight = np.exp(2.0 + log_scale[:, None] + 0.5 * rng.standard_normal((20, 400)))
+    cell = made(np.quantile(weight, (np.arange(1000) + 0.5) / 1000).tolist(), [50.0] * 1000)
+    cap, n = float(np.quantile(weight, 0.85)), np.full(20, 400.0)
+    v = np.minimum(weight, cap).mean(axis=1) / cap + np.sqrt(noise / 2.0) * rng.laplace(size=20) / 400.0
+    cells = with_own_tails([cell] * 20, np.full(20, cap), v, n, noise)
+    found = [
+        np.array(
+            [
+                own.mean_weight * np.exp(own.solve(each, 0.0, (50.0, cap, 50.0))[0])
+                for own, each in zip(part, v, strict=True)
+            ]
+        )
+        for part in ([cell] * 20, cells)
+    ]
+    return weight.mean(axis=1), found[0], found[1], v * cap
+
+
+def test_a_cell_beyond_its_groups_scale_has_more_beyond_the_cap() -> None:
+    """Cells whose log scales have a deviation of .5: errors fall to a half, and the group's total stays. Control: where
+    cells are alike nothing changes beyond what chance makes of their sums."""
+    true, alike, own, _ = of_scales(0.5, 4.0)
+    assert own.sum() == pytest.approx(alike.sum(), rel=1e-9)
+    errors = [np.abs(np.log(found / true)).max() for found in (alike, own)]
+    assert errors[1] < 0.5 * errors[0]
+    _, alike, own, _ = of_scales(0.0, 4.0)
+    np.testing.assert_allclose(own, alike, rtol=0.02)
+
+
+def test_a_cell_without_weights_beyond_the_cap_gets_no_part_of_the_groups_tail() -> None:
+    """Nine cells of weight 1 and one of 20, under a cap of 10. Control: were tails alike, the light ones would have it."""
+    cell = made([1.0] * 9 + [20.0], [50.0] * 10)
+    v = np.array([0.1] * 9 + [1.0])
+    cells = with_own_tails([cell] * 10, np.full(10, 10.0), v, np.full(10, 1e6), 1.0)
+    means = np.array(
+        [c.mean_weight * np.exp(c.solve(e, 0.0, (50.0, 10.0, 50.0))[0]) for c, e in zip(cells, v, strict=True)]
+    )
+    np.testing.assert_allclose(means[:9], 1.0, rtol=0.02)
+    assert means[9] == pytest.approx(20.0, rel=0.02)
+    assert cell.mean_weight * np.exp(cell.solve(0.1, 0.0, (50.0, 10.0, 50.0))[0]) > 1.4, "control"
+
+
+@pytest.mark.parametrize("cells", [1, 2])
+def test_few_cells_keep_their_groups_tail(cells: int) -> None:
+    given = [made([1.0, 2.0, 9.0], [10.0, 20.0, 70.0])] * cells
+    found = with_own_tails(given, np.full(cells, 3.0), np.full(cells, 0.6), np.full(cells, 100.0), 4.0)
+    assert all(one is other for one, other in zip(found, given, strict=True))
+
+
+GROUP_SIZES: list[tuple[str, Adjacency, float, list[int]]] = [
+    ("3/10", "zero_out", 2000.0, [0, 0, 1, 2, 2]),
+    ("3", "zero_out", 200.0, [0, 1, 2, 3, 4]),
+    ("3/10", "substitution", 4000.0, [0, 0, 0, 0, 0]),
+]
+
+
+@pytest.mark.parametrize(("epsilon", "adjacency", "fewest", "expected"), GROUP_SIZES)
+def test_groups_are_as_large_as_the_noise_on_a_count_asks(
+    epsilon: str, adjacency: Adjacency, fewest: float, expected: list[int]
+) -> None:
+    """FEWEST_POOLED scales of the noise: 300 · 2/.3 = 2,000 records under zero_out, twice as many under substitution, and a
+    tenth at ten times ε. Cells of fewer are pooled with those that share the first column; what is left, with the smallest
+    group. Control: an added record makes a cell of 1,999 a group of its own."""
+    codes = np.array([[0, 0], [0, 1], [1, 0], [2, 0], [2, 1]], dtype=np.int32)
+    least = FEWEST_POOLED * float(count_scale_of(2, Fraction(epsilon), adjacency))
+    assert least == pytest.approx(fewest)
+    count = np.array([1200.0, 900.0, 2500.0, 1000.0, 1100.0])
+    assert grouped(codes, count, least).tolist() == expected
+    size = np.bincount(grouped(codes, count, least), weights=count)
+    assert size.min() >= least or len(size) == 1
+    for records, groups in ((1999.0, 1), (2000.0, 2)):
+        two = np.array([[0, 0], [1, 0]], dtype=np.int32)
+        assert grouped(two, np.array([5000.0, records]), 2000.0).max() + 1 == groups
 
 
 def test_cells_are_shrunk_within_their_group_alone() -> None:

@@ -127,6 +127,11 @@ class Cell(Shape):
         log_scale = np.where(v >= means[-1], LARGEST_LOG_SCALE, np.where(v <= 0.0, -LARGEST_LOG_SCALE, log_scale))
         return np.asarray(np.clip(log_scale, -LARGEST_LOG_SCALE, LARGEST_LOG_SCALE))
 
+    def mean_v(self, scales: Floats, cap: float) -> Floats:
+        """Mean v under log scales, (scale,)."""
+        means, at = self._weight_curve
+        return np.asarray(np.interp(np.exp(scales) / cap, at, means))
+
     @cached_property
     def _weight_curve(self) -> tuple[Floats, Floats]:
         """Means of min(weight × scale, 1), and the scales: 0, and where each record reaches 1."""

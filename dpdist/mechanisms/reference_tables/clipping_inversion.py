@@ -20,6 +20,7 @@ from dpdist.mechanisms.reference_tables.cell_shape import LARGEST_LOG_SCALE
 from dpdist.mechanisms.reference_tables.clipping import Cell, Slopes
 from dpdist.mechanisms.reference_tables.clipping_intervals import Noise
 from dpdist.mechanisms.reference_tables.drift_test import DRIFTED, departures, shape_bias
+from dpdist.mechanisms.reference_tables.histogram_scales import with_own_tails
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
 from dpdist.mechanisms.reference_tables.shrinkage import STRAIGHT, posterior
 
@@ -51,6 +52,8 @@ def invert_clipping(
     """`sums` (cell, 2) in units and `limits` of one outcome, `count` (cell,)."""
     found, sampling, noise, told, of_records = [], [], [], [], []
     of_sums = np.diag(noise_of)
+    v = 1.0 - sums[:, 0] / UNIT / count
+    cells = with_own_tails(cells, limits[1], v, count, noise_of.weight)
     for cell, own, total, n in zip(cells, zip(*limits, strict=True), sums / UNIT, count, strict=True):
         slopes = cell.slopes(own)
         found.append(cell.solve(1.0 - total[0] / n, total[1] / n, own))

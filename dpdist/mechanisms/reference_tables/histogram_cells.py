@@ -2,7 +2,8 @@
 
 A group of cells shares its histograms, and these are a mixture of its cells' scales. Turned back through such a shape, a
 heavy cell's clipped mean would be stretched by a tail that is the mixture's. So the weight's clip is not turned back. A
-mean weight is the clipped one, times one factor for the whole group: over all its cells the tail is then the histogram's.
+mean weight is the clipped one and a part of what the group has beyond its limits (`histogram_scales`): over all its cells
+the tail is then the histogram's.
 
 A mean outcome is the clipped mean that the noisy sums tell, centre + half-width × Σvc/Σv, and what lies beyond the window.
 Only the latter is the shape's word, at the scale at which the shape has the clipped mean. Where the window is the public
@@ -13,13 +14,13 @@ as well, as many as its own deviation. They may lie anywhere, in logarithms, fro
 the public bound.
 
 Limits are those of the least predicted error, from the histograms and the law of the noise alone. The public bounds are
-among them: there nothing is clipped, and noise is all. Errors of tails are common to cells, and so they count IN_COMMON
-times.
+among them: there nothing is clipped, and noise is all. Errors of tails are common to cells, so that margins do not average
+them: they count `in_common` times, which follows from the published tables (`histograms.in_common`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -29,10 +30,11 @@ from dpdist.core.records import Floats
 from dpdist.mechanisms.reference_tables.cell_shape import FLAT, LARGEST_LOG_SCALE, bisect
 from dpdist.mechanisms.reference_tables.clipping import MISFIT, Cell, Slopes, cut_off
 
-IN_COMMON = 8.0
-"""Times that the square of an error common to cells counts in the choice of limits: margins do not average it."""
 LEAST_V = 1e-3
 """Least mean v that a mean outcome is divided by."""
+
+GRID = np.linspace(-5.0, 5.0, 61)
+"""Log scales that are tried, in deviations of cells' scales."""
 
 Limit = tuple[float, float, float]
 
@@ -68,6 +70,12 @@ class HistogramCell(Cell):
     largest_weight: float = np.inf
     """The weight's public upper bound."""
     hidden: Hidden = NOTHING
+    in_common: float = 1.0
+    """Times that the square of an error common to cells counts in the choice of limits."""
+    own: float = 1.0
+    """κ, part of the deviations of its group's log weights that is within cells (`histogram_scales`)."""
+    tail: float = 0.0
+    """Log of what its own tail makes of its mean weight, over what its group's does."""
 
     @cached_property
     def shape(self) -> Cell:
@@ -104,6 +112,28 @@ class HistogramCell(Cell):
             (mean - self.mean) / shape.unit if self.two_valued else bisect(lambda h: shape.mean_at(h) - mean)
         )
 
+    @cached_property
+    def inner(self) -> Cell:
+        """The shape of one cell's weights."""
+        weight = np.log(np.maximum(self.weight, FLAT))
+        found = np.exp(self.own * (weight - weight.mean()))
+        return replace(self.shape, weight=found * (self.mean_weight / found.mean()))
+
+    def rate_of_seen(self, cap: float) -> float:
+        """d log mean v / d log s."""
+        v = self.inner.weight / cap
+        return max(float((v * (v < 1.0)).mean()) / float(np.minimum(v, 1.0).mean()), LEAST_V)
+
+    def tail_of(self, v: float, error: float, cap: float, between: float) -> float:
+        """What lies beyond the cap, in clipped means, at a cell's mean log scale: normal with variance `between` before its
+        noisy mean v, with this error, was seen."""
+        scales = between**0.5 * GRID
+        means = self.inner.mean_v(scales, cap)
+        loss = 0.5 * ((v - means) / error) ** 2 + 0.5 * GRID**2
+        mass = np.exp(loss.min() - loss)
+        s = np.array([mass @ scales / mass.sum()])
+        return max(0.0, float(self.inner.mean_weight * np.exp(s[0]) / (cap * self.inner.mean_v(s, cap)[0])) - 1.0)
+
     def seen(self, limits: Limit) -> tuple[float, float]:
         """Mean weight and mean outcome as the limits leave them."""
         centre, cap, half_width = limits
@@ -115,7 +145,7 @@ class HistogramCell(Cell):
         centre, cap, half_width = limits
         s, v_shape = 0.0, self.seen(limits)[0] / cap
         if self.weighted:
-            s = float(np.clip(np.log(max(v, FLAT) / v_shape), -LARGEST_LOG_SCALE, LARGEST_LOG_SCALE))
+            s = float(np.clip(np.log(max(v, FLAT) / v_shape) + self.tail, -LARGEST_LOG_SCALE, LARGEST_LOG_SCALE))
         ratio = q / (max(v, LEAST_V) if self.weighted else v_shape)
         found = centre + half_width * ratio
         if not self._whole(centre, half_width):
@@ -182,7 +212,7 @@ class HistogramCell(Cell):
         lost = noise * (cap / (n * held)) ** 2 + float(tail @ self.blur.of_weight @ tail)
         direct = (float((self.weight / mean).var()) + 1.0) / n
         misfit = (MISFIT * (1.0 - held / mean)) ** 2 + self._hidden_weight(cap) ** 2
-        return (lost + IN_COMMON * misfit) / direct
+        return (lost + self.in_common * misfit) / direct
 
     def errors_of_mean(self, cap: float, windows: Floats, n: int, noise: tuple[float, float]) -> Floats:
         """The same of a mean outcome, by window (μ, R), (window,); variances of the noise on Σ(1 − v) and on Σvc."""
@@ -201,5 +231,5 @@ class HistogramCell(Cell):
             misfit = (MISFIT * cut_off(self.outcome, self.weight, centre, half_width)) ** 2 + self._hidden_outcome(
                 centre, half_width
             )[:, 0] ** 2
-            total = (lost + IN_COMMON * misfit) / variance
+            total = (lost + self.in_common * misfit) / variance
         return np.where(np.isfinite(total), total, np.inf)

@@ -6,8 +6,10 @@ sums. Counts are smoothed, which is post-processing, and spread over HISTOGRAM_P
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import combinations
 
 import numpy as np
 
@@ -37,6 +39,8 @@ class Histograms:
     """Of every cell, (cell,)."""
     bins: tuple[Bins, ...]
     scale: Fraction
+    in_common: Floats
+    """Of every group, (group,): times that the square of an error common to cells counts."""
 
     @classmethod
     def build(cls, job: Job, model: ReferenceCells) -> Histograms:
@@ -48,7 +52,7 @@ class Histograms:
         epsilon = record_epsilon(job, job.reference.paid.epsilon)
         scale = count_scale_of(len(bins), epsilon, job.budget.adjacency)
         group = grouped(model.codes, model.count, FEWEST_POOLED * float(scale))
-        return cls(model, group, tuple(bins), scale)
+        return cls(model, group, tuple(bins), scale, in_common(model.codes, model.count, group, _margins(job)))
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
         values = (*((records.weight,) if self.model.weighted else ()), *records.outcomes.T)
@@ -103,6 +107,7 @@ class Histograms:
                 group=group,
                 largest_weight=float(self.bins[0].right[-1]) if self.model.weighted else np.inf,
                 hidden=hidden[k],
+                in_common=float(self.in_common[group]),
             )
             for k, (low, top) in enumerate(self.model.bounds)
         ]
@@ -114,6 +119,32 @@ class Histograms:
         weight = (ends[0][1], float(self.bins[0].right[-1])) if self.model.weighted else (1.0, 1.0)
         outcomes = zip(ends[-len(self.model.bounds) :], self.model.bounds, strict=True)
         return [Hidden(share, weight, (-least, -low), (most, top)) for (least, most), (low, top) in outcomes]
+
+
+def _margins(job: Job) -> list[tuple[int, ...]]:
+    """Columns of the cells, by number, that each published table or margin is by; strata's do not differ within one."""
+    columns = [name for name in job.cell_columns if name not in job.strata]
+    found = list[tuple[int, ...]]()
+    for table in job.tables:
+        by = [columns.index(name) for name in table.by if name in columns]
+        sizes = range(len(by) + 1) if table.margins else (len(by),)
+        found += [margin for size in sizes for margin in combinations(by, size)]
+    return found
+
+
+def in_common(codes: Codes, count: Floats, group: Codes, margins: Sequence[tuple[int, ...]]) -> Floats:
+    """Times that the square of an error common to cells counts beside that of a cell's own error, (group,).
+
+    What is made small is the sum, over published cells, of squared errors in direct variances. With n_k records in a cell
+    and n_P in a published one, its own error counts there as n_k/n_P, as direct errors do. One that all cells have alike
+    counts as 1. So the times are a harmonic mean: of n_P/n_k over the published cells that a group's cells are in.
+    """
+    own, cells = np.zeros(len(codes)), np.bincount(group)
+    for margin in margins:
+        _, published = np.unique(codes[:, list(margin)], axis=0, return_inverse=True)
+        published = published.reshape(-1)
+        own += count / np.bincount(published, weights=count)[published]
+    return np.asarray(len(margins) * cells / np.bincount(group, weights=own))
 
 
 def _two_valued(noisy: Floats, variance: float, bins: Bins) -> bool:

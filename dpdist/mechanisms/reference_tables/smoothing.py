@@ -21,7 +21,7 @@ from scipy.special import ndtri, softmax
 from dpdist.core.records import Floats
 from dpdist.mechanisms.reference_tables.histogram_bins import Bins
 
-ROUGHNESS = (0.002, 0.01)
+ROUGHNESS = (0.002, 0.01, 0.05)
 """Prior deviations of a third difference of log p that are tried."""
 WIDTH = 10.0
 """Prior deviation of log p about its mean."""

@@ -1,0 +1,68 @@
+"""Tails of single cells whose weights share a histogram: post-processing of noisy sums (METHODS §7b).
+
+A group's histogram of weights is a mixture of its cells. Were it each cell's own shape, a heavy cell's clipped mean would
+be stretched by the mixture's tail. Were all cells' parts beyond the cap alike, a heavy cell would lack most of its own.
+So a cell's shape is the histogram with the deviations of its logarithms times κ, where κ² Var(log w) + A = Var(log w). A
+is the variance of cells' log scales, by moments of their noisy sums (DerSimonian & Laird). A cell's log scale is normal
+with this variance before its noisy sum is seen; at its mean after that, the shape says what lies beyond the cap. What all
+cells of the group have beyond their caps is then as much as the histogram says, shared out in these proportions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from dpdist.core.records import Floats
+from dpdist.estimation.small_area import shrunk
+from dpdist.mechanisms.reference_tables.cell_shape import FLAT
+from dpdist.mechanisms.reference_tables.clipping import Cell
+from dpdist.mechanisms.reference_tables.histogram_cells import HistogramCell
+
+ROUNDS = 6
+"""Of the fixed point for κ."""
+LEAST_OWN = 0.1
+"""Least κ, and the least part of a group's tail that its cells' shapes may tell: with less, all tails are the group's."""
+FEWEST = 3
+"""Cells of a group that tell how unlike they are."""
+
+
+def with_own_tails(cells: Sequence[Cell], caps: Floats, v: Floats, count: Floats, noise: float) -> list[Cell]:
+    """Cells with tails of their own, from noisy means `v`, (cell,), of `count` records; `noise` varies Σ(1 − v).
+    Cells of a reference, groups of fewer than FEWEST cells and cells without a weight stay as they are."""
+    found = list(cells)
+    groups = np.array([cell.group for cell in cells])
+    for number in np.unique(groups):
+        rows = np.flatnonzero(groups == number)
+        own = [cell for k in rows.tolist() if isinstance(cell := cells[k], HistogramCell) and cell.weighted]
+        if len(own) == len(rows) >= FEWEST:
+            for k, cell in zip(rows.tolist(), _of_group(own, caps[rows], v[rows], count[rows], noise), strict=True):
+                found[k] = cell
+    return found
+
+
+def _of_group(cells: Sequence[HistogramCell], caps: Floats, v: Floats, n: Floats, noise: float) -> list[HistogramCell]:
+    first, (distinct, which) = cells[0], np.unique(caps, return_inverse=True)
+    clipped = np.array([_moments(first.weight, cap) for cap in distinct.tolist()])[which]
+    mean, variance = np.maximum(clipped[:, 0], FLAT), clipped[:, 1] / n
+    spread = max(float(np.log(np.maximum(first.weight, FLAT)).var()), FLAT)
+    drift = shrunk(v / mean, variance / mean**2, noise / (n * mean) ** 2).drift
+    shape, between = first, 0.0
+    for _ in range(ROUNDS):
+        rates = np.array([shape.rate_of_seen(cap) for cap in distinct.tolist()])[which]
+        between = drift / float(np.average(rates**2, weights=n))
+        shape = replace(first, own=float(np.sqrt(np.clip(1.0 - between / spread, LEAST_OWN**2, 1.0))))
+    error = np.sqrt(variance + noise / n**2)
+    tail = np.array([shape.tail_of(*each, between) for each in zip(v, error, caps, strict=True)])
+    held, of_group = n * np.maximum(v, 0.0) * caps, first.mean_weight / (mean * caps) - 1.0
+    told, whole = float(held @ tail), float(held @ of_group)
+    own = of_group if told <= LEAST_OWN * whole else tail * (whole / told)
+    return [replace(cell, tail=float(t)) for cell, t in zip(cells, np.log1p(own) - np.log1p(of_group), strict=True)]
+
+
+def _moments(weight: Floats, cap: float) -> tuple[float, float]:
+    """Mean and variance of v."""
+    v = np.minimum(weight, cap) / cap
+    return float(v.mean()), float(v.var())
