@@ -1,1 +1,1 @@
-"""Design-based statistics: estimators, variances, domains, raking; pure functions of sums."""
+"""Design-based statistics as pure functions of sums: estimators, variances, domains and raking."""

@@ -1,4 +1,7 @@
-"""Direct survey-weighted estimates from the confidential records, streamed block by block (confidential side only)."""
+"""Computes direct survey-weighted estimates from the confidential records, block by block.
+
+The results are confidential too.
+"""
 
 from __future__ import annotations
 
@@ -30,24 +33,24 @@ UNIT_ROUNDOFF = np.finfo(np.float64).eps / 2.0
 
 
 class Design(NamedTuple):
-    """What the file tells of its design beside the frame; arrays are empty where a job declares nothing of the kind.
+    """What the file states about the sampling design, apart from the frame; arrays are empty where a job declares none.
 
-    `population`: units of every design stratum's population; `psu_population`: records in that of every PSU, by
-    (design stratum, psu code).
+    `population`: number of units in the population of every design stratum. `psu_population`: number of records in the
+    population of every PSU, by (design stratum, psu code).
     """
 
     lonely: Lonely = "error"
     population: Floats = np.empty(0)
     psu_population: pd.Series[float] | None = None
     psus: Floats = np.empty(0)
-    """PSUs of every design stratum; empty: those of the records at hand."""
+    """Number of PSUs sampled in every design stratum; empty: the PSUs of the records at hand are counted."""
 
     def stage(self, size: Floats) -> Stage:
         return Stage.of(size, self.population if len(self.population) else None, self.lonely)
 
 
 class Replicated(NamedTuple):
-    """Sums of replicate weights and of their products with the outcome per frame row, (row, replicate)."""
+    """Sums of replicate weights, and of their products with the outcome, per frame row: arrays (row, replicate)."""
 
     a: Floats
     b: Floats
@@ -56,7 +59,7 @@ class Replicated(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """Sums and extremes per frame row, arrays (row,), and PSU totals (frame, psu, records, a … bb) if PSUs are declared."""
+    """Sums and extremes per frame row, arrays (row,); with declared PSUs also PSU totals (frame, psu, records, a … bb)."""
 
     sums: Sums
     weight: tuple[Floats, Floats]
@@ -65,7 +68,7 @@ class Totals(NamedTuple):
 
 
 def totals(blocks: Iterable[Records], frame: Frame, clustered: bool) -> Totals:
-    """One pass over the records."""
+    """Sums the records in one pass."""
     rows = len(frame)
     sums = Sums(*(np.zeros(rows) for _ in range(5)))
     low_w, high_w, low_p, high_p = (np.full(rows, v) for v in (np.inf, -np.inf, np.inf, -np.inf))
@@ -88,9 +91,10 @@ def totals(blocks: Iterable[Records], frame: Frame, clustered: bool) -> Totals:
 def direct(
     sums: Totals, frame: Frame, cells: Cells, design: Design | None = None, replicated: Replicated | None = None
 ) -> Figures:
-    """Weighted counts, means and totals per cell with linearised variances, or with those of the replicates.
+    """Weighted counts, means and totals per cell, with linearised variances or replicate variances.
 
-    A variance that cannot be told from rounding is 0: the design fixes the figure (calibrated strata, a constant outcome).
+    A variance no larger than rounding error is set to 0: the design then fixes the figure (calibrated strata, a constant
+    outcome).
     """
     figures = _figures(sums, frame, cells, Design() if design is None else design, replicated)
     noise = _rounding(sums.sums, frame, cells, figures[1].value)
@@ -104,9 +108,9 @@ def direct(
 def errors_given_sizes(sums: Totals, frame: Frame, cells: Cells, design: Design) -> Floats:
     """Standard errors (statistic, cell) of counts, means and totals given every base cell's number of records.
 
-    These numbers are public and released, so a release need not estimate them. Base cells are taken as strata: frame rows,
-    which lie within design strata and keep their sampling fractions. One of a single record adds nothing. NaN where the
-    design has PSUs: the numbers then vary with the PSUs drawn, and no variance given them follows from strata.
+    The numbers of records are public, so a release need not estimate them. Base cells (frame rows) are treated as strata.
+    They lie within design strata and keep their sampling fractions. A base cell of a single record adds nothing to the
+    variance. The result is NaN where the design has PSUs, because the numbers of records then vary with the PSUs drawn.
     """
     if sums.psu is not None:
         return np.full((len(STATISTICS), len(cells)), np.nan)
@@ -120,7 +124,7 @@ def errors_given_sizes(sums: Totals, frame: Frame, cells: Cells, design: Design)
 
 
 def _rounding(sums: Sums, frame: Frame, cells: Cells, mean: Floats) -> tuple[Floats, Floats, Floats]:
-    """The most that rounding makes of a variance that is 0: of counts, means and totals, (cell,).
+    """The largest value that rounding can give to a variance that is 0, for counts, means and totals: arrays (cell,).
 
     A variance is a difference of squares, Σt² − (Σt)²/n. A sum of n terms has a relative error of at most n·u, u the unit
     roundoff (Higham 2002, §4.2); products, quotients and factors of at most 2 add a few u more. So the difference errs by
@@ -146,7 +150,7 @@ def _figures(totals: Totals, frame: Frame, cells: Cells, design: Design, replica
 def degrees_of_freedom(
     sums: Totals, frame: Frame, cells: Cells, design: Design, replicated: Replicated | None = None
 ) -> Floats:
-    """PSUs minus strata met in every cell (cell,), or the replicates' own."""
+    """Degrees of freedom of every cell (cell,): PSUs minus strata among its records, or those of the replicates."""
     records = cells.membership @ frame.count.astype(float)
     if replicated is not None:
         return df_in_cells(replicated.df, records)
@@ -159,7 +163,7 @@ def degrees_of_freedom(
 
 
 def _stages(psu: pd.DataFrame, frame: Frame, design: Design) -> tuple[Codes, Stages]:
-    """PSUs numbered through the strata, (row of `psu`,), and the stages they were sampled in."""
+    """The number of every PSU, counted through the strata (row of `psu`,), and the stages of the design."""
     stratum = frame.design_stratum[psu["frame"].to_numpy()]
     labels, code = np.unique(np.column_stack([stratum, psu["psu"].to_numpy()]), axis=0, return_inverse=True)
     numbers: Codes = np.asarray(code.reshape(-1), dtype=np.int32)

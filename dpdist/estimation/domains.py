@@ -1,8 +1,9 @@
-"""Counts, totals, means, ratios, proportions and quantiles of a designed sample, in many domains at once.
+"""Estimates counts, totals, means, ratios, proportions and quantiles of a designed sample, in many domains at once.
 
-A statistic is linearised (`variances`), or made again under every replicate weight where the sample has them. A quantile is
-the smallest value with at least a share p of the weight at or below it; its error is Woodruff's: the interval of the share
-there, read off the distribution function, over two t quantiles (R's `svyquantile` with its defaults).
+A statistic is linearised (`variances`). Where the sample has replicate weights, the statistic is computed again under
+each of them. A quantile is the smallest value with at least a share p of the weight at or below it. Its error is
+Woodruff's. The confidence interval of the share is mapped through the distribution function, and its width is divided by
+two t quantiles (R's `svyquantile` with its defaults).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ ROUNDING = 1e-12
 
 
 class Estimates(NamedTuple):
-    """Figures of every domain, arrays (domain,); NaN where a domain has none."""
+    """Estimates of every domain, arrays (domain,); NaN where a domain has no estimate."""
 
     value: Floats
     standard_error: Floats
@@ -75,8 +76,11 @@ class Sample:
         psu_population: Floats | None = None,
         lonely: Lonely = "error",
     ) -> Sample:
-        """Codes of strata and PSUs (numbered anew within strata); PSUs in the population of the record's stratum, and
-        records in that of its PSU, each (record,)."""
+        """Makes a sample from codes of strata and of PSUs; PSUs are numbered anew within strata.
+
+        The two population arrays hold, for every record (record,), the PSUs in the population of its stratum and the
+        records in the population of its PSU.
+        """
         n = len(weight)
         stratum = np.zeros(n, dtype=np.int64) if stratum is None else np.unique(stratum, return_inverse=True)[1]
         unit = np.arange(n) if psu is None else np.unique(psu, return_inverse=True)[1]
@@ -90,14 +94,14 @@ class Sample:
 
     @classmethod
     def replicated(cls, weight: Floats, replicates: Floats, method: ReplicateWeights) -> Sample:
-        """With replicate weights, which carry the design; `replicates` is (record, replicate)."""
+        """Makes a sample with replicate weights, which describe the design; `replicates` is (record, replicate)."""
         n = len(weight)
         stages = Stages(np.zeros(n, dtype=np.int32), Stage.of(np.array([n])))
         df = method.df or replicate_df(crossed_products(replicates))
         return cls(weight, np.arange(n, dtype=np.int32), stages, replicates, replication(method), df)
 
     def part(self, rows: Ints | Codes) -> Sample:
-        """A domain's records under the whole sample's design."""
+        """A domain's records under the design of the whole sample."""
         replicates = None if self.replicates is None else self.replicates[rows]
         return replace(self, weight=self.weight[rows], psu=self.psu[rows], replicates=replicates)
 
@@ -113,12 +117,12 @@ def replication(method: ReplicateWeights) -> Replication:
 
 
 def count(sample: Sample, domains: csr_array) -> Estimates:
-    """Σ w; `domains` is the 0/1 matrix (domain, record) here and below."""
+    """Estimates Σ w; `domains` is the 0/1 matrix (domain, record) in all methods."""
     return total(sample, domains, np.ones(len(sample.weight)))
 
 
 def total(sample: Sample, domains: csr_array, outcome: Floats) -> Estimates:
-    """Σ w y."""
+    """Estimates Σ w y."""
     ones, zeros = np.ones(domains.shape[0]), np.zeros(domains.shape[0])
     value = domains @ (sample.weight * outcome)
     if sample.replicates is not None and sample.replication is not None:
@@ -129,17 +133,17 @@ def total(sample: Sample, domains: csr_array, outcome: Floats) -> Estimates:
 
 
 def mean(sample: Sample, domains: csr_array, outcome: Floats) -> Estimates:
-    """Σ w y / Σ w."""
+    """Estimates Σ w y / Σ w."""
     return ratio(sample, domains, outcome, np.ones(len(outcome)))
 
 
 def proportion(sample: Sample, domains: csr_array, holds: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Estimates:
-    """Weighted share of records for which something holds."""
+    """Estimates the weighted share of records that meet a condition."""
     return mean(sample, domains, holds.astype(np.float64))
 
 
 def ratio(sample: Sample, domains: csr_array, numerator: Floats, denominator: Floats) -> Estimates:
-    """Σ w y / Σ w z."""
+    """Estimates Σ w y / Σ w z."""
     top, bottom = domains @ (sample.weight * numerator), domains @ (sample.weight * denominator)
     with np.errstate(divide="ignore", invalid="ignore"):
         value = top / bottom
@@ -152,7 +156,7 @@ def ratio(sample: Sample, domains: csr_array, numerator: Floats, denominator: Fl
 
 
 def quantile(sample: Sample, domains: csr_array, outcome: Floats, share: float) -> Estimates:
-    """Woodruff's quantiles; the error is NaN where the interval of the share leaves [0, 1]."""
+    """Estimates quantiles by Woodruff's method; the error is NaN where the interval of the share leaves [0, 1]."""
     found = []
     for k in range(domains.shape[0]):
         rows = domains.indices[domains.indptr[k] : domains.indptr[k + 1]]
@@ -162,7 +166,7 @@ def quantile(sample: Sample, domains: csr_array, outcome: Floats, share: float) 
 
 
 def _quantile(sample: Sample, outcome: Floats, share: float) -> tuple[float, float, float]:
-    """Quantile, standard error and df of one domain, its outcomes sorted."""
+    """Quantile, standard error and df of one domain, whose outcomes are sorted."""
     value = _at(outcome, sample.weight, share)
     alone = csr_array(np.ones((1, len(outcome))))
     below = proportion(sample, alone, outcome <= value)
@@ -175,7 +179,7 @@ def _quantile(sample: Sample, outcome: Floats, share: float) -> tuple[float, flo
 
 
 def _at(outcome: Floats, weight: Floats, share: float) -> float:
-    """The smallest of sorted outcomes with a share of the weight at or below it."""
+    """The smallest of the sorted outcomes with at least this share of the weight at or below it."""
     used = weight > 0
     if not used.any():
         return float("nan")

@@ -1,7 +1,7 @@
-"""Survey estimators as pure kernels over sums per frame row; the same for records, synthetic records and models.
+"""Estimates counts, means and totals from sums per frame row; records, synthetic records and models share this code.
 
-Totals and ratio means with Taylor-linearised variances (`variances`): those of Σ u, with u = w for a count and
-u = w(y − R)/Ŵ for a mean R.
+Variances of totals and ratio means are Taylor-linearised (`variances`). Each is the variance of Σ u, where u = w for a
+count and u = w(y − R)/Ŵ for a mean R.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dpdist.job import StatisticName
 class Sums(NamedTuple):
     """Sums over PSUs of their totals a = Σw and b = Σwy within a frame row, every array of shape (row,).
 
-    Where no PSU is declared a record is its own PSU, and the sums need one pass and no memory of records.
+    Where no PSU is declared, every record is its own PSU. The sums then need one pass and keep no records in memory.
     """
 
     a: Floats
@@ -42,7 +42,7 @@ class Estimate(NamedTuple):
 
 
 Figures = tuple[Estimate, Estimate, Estimate]
-"""What a table may hold: Σw, Σwy/Σw and Σwy, which jobs call by these names."""
+"""Estimates of Σw, Σwy/Σw and Σwy; jobs call them count, mean and total."""
 STATISTICS: tuple[StatisticName, ...] = ("count", "mean", "total")
 
 
@@ -60,7 +60,10 @@ def group_sums(group: Codes | Ints, values: Floats, groups: int) -> Floats:
 
 
 def counts_and_means(sums: Sums, frame: Frame, cells: Cells, stage: Stage | None = None) -> Figures:
-    """Weighted counts, means and totals per cell; PSU = record; design strata from the frame, told more of by `stage`."""
+    """Weighted counts, means and totals per cell, each record being a PSU.
+
+    `stage` adds sampling fractions to the frame's design strata.
+    """
     pairs, cell, design_stratum = split_by(cells, frame.design_stratum)
     stage = Stage.of(stratum_sizes(frame)) if stage is None else stage
     pair = Sums(*(pairs @ values for values in sums))
@@ -81,14 +84,17 @@ def counts_and_means(sums: Sums, frame: Frame, cells: Cells, stage: Stage | None
 
 
 def stratum_sizes(frame: Frame) -> Floats:
-    """Sample records per design stratum, shape (design stratum,)."""
+    """Number of sample records per design stratum, shape (design stratum,)."""
     return group_sums(frame.design_stratum, frame.count.astype(np.float64), int(frame.design_stratum.max()) + 1)
 
 
 def clustered_counts_and_means(
     frame_row: Codes, psu: Codes, sums: Sums, stages: Stages, frame: Frame, cells: Cells
 ) -> Figures:
-    """The same with PSUs, numbered through strata: `sums` are over the records of every (frame row × PSU met,)."""
+    """Weighted counts, means and totals per cell with PSUs, numbered through the strata.
+
+    `sums` are over the records of every pair of a frame row and a PSU that occurs.
+    """
     membership = csr_array(cells.membership.tocsc()[:, frame_row])
     count, total = (membership @ values for values in (sums.a, sums.b))
     zeros, ones = np.zeros(len(cells)), np.ones(len(cells))
@@ -122,8 +128,11 @@ def t_interval(value: Floats, variance: Floats, df: Floats, level: float = 0.9) 
 
 
 def positive_interval(value: Floats, variance: Floats, df: Floats, level: float = 0.9) -> Interval:
-    """A t interval on the log scale, for a figure that cannot be negative: skewed as its law is. Where it reaches further
-    than the figure itself, so that the log scale tells nothing, the symmetric one from 0 upwards."""
+    """A t interval on the log scale, which is skewed, for a figure that cannot be negative.
+
+    Where the half width exceeds the figure itself, the log scale is of no use. The interval is then the symmetric one,
+    cut off at 0.
+    """
     plain = t_interval(value, variance, df, level)
     reach = plain.upper - value
     clear = reach < value
@@ -135,7 +144,7 @@ def positive_interval(value: Floats, variance: Floats, df: Floats, level: float 
 def combine_sets(values: Floats, variances: Floats, df_within: float) -> Interval:
     """Combine m synthetic sets, arrays of shape (set, cell): T = B/m + W, df = (m−1)(1 + W/(B/m))² (MODIPS; METHODS §6).
 
-    With m = 1 there is no between-set variance: T = W alone, too small; its df is the design's.
+    With m = 1 there is no between-set variance. Then T = W, which is too small, and df is that of the design.
     """
     sets = len(values)
     within = variances.mean(axis=0)

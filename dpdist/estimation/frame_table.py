@@ -1,4 +1,7 @@
-"""The public frame as an Arrow table and back: levels as text, order kept in the schema's metadata."""
+"""Writes the public frame as an Arrow table and reads it back.
+
+Levels are text, and their order is in the schema's metadata.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ from dpdist.job import Job
 from dpdist.job.earlier_form import of_earlier_form
 
 MOST = 2**53
-"""Records of a file: their numbers are exact in float64."""
+"""The largest number of records of a file, so that float64 holds the number exactly."""
 
 
 def frame_table(frame: Frame) -> pa.Table:
-    """One row per combination: its levels, and `count`."""
+    """The frame as a table with one row per combination: the levels of the columns, and `count`."""
     columns: dict[str, pa.Array] = {}
     for name, codes in frame.codes.items():
         levels = frame.levels[name]
@@ -47,11 +50,11 @@ EARLIER_FORM = (
     "read it with the dpdist that made it, whose version stands in manifest.json; or run its job in the present form in a "
     "new workspace, which spends its budget again"
 )
-"""What to do with a release whose job has keys that this dpdist does not know any more."""
+"""The remedy for a release whose job has keys that this version of dpdist no longer knows."""
 
 
 def read_job(folder: Path, name: str) -> Job:
-    """The job of a release. Raises `Damaged`."""
+    """Reads the job of a release. Raises `Damaged`."""
     text = regular(folder, name).read_bytes()
     try:
         return Job.model_validate_json(text)
@@ -62,9 +65,9 @@ def read_job(folder: Path, name: str) -> Job:
 
 
 def read_frame(folder: Path, name: str, job: Job) -> Frame:
-    """The frame of a release of this job: its columns and levels, rows once and by stratum, numbers of records.
+    """Reads the frame of a release of this job and checks columns, levels, order of rows and numbers of records.
 
-    Raises `Damaged`.
+    Every row must be there once, and rows must be ordered by stratum. Raises `Damaged`.
     """
     levels = {column: tuple(job.columns[column].levels or ()) for column in job.categories}
     types = {column: pa.infer_type(list(known)) for column, known in levels.items()} | {"count": pa.int64()}

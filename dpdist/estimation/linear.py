@@ -1,9 +1,9 @@
-"""Figures of cells as functions of sums, each with what every unit adds to its linearised form, of any statistic.
+"""Computes statistics of cells as functions of sums, with each unit's contribution to the linearised statistic.
 
-A unit is a row of the frame with its expectations, or a record. A statistic is a sum N, a ratio N/D of sums, a quantile, or
-a difference of two of these. A ratio's linearised form is Σ (ν − (N/D) δ)/D over units that add ν to N and δ to D; a
-difference's is that of one cell less that of the other. So sums that both cells share enter with their covariance
-(Woodruff 1971; Särndal, Swensson & Wretman 1992, §5.5).
+A unit is a record, or a row of the frame with its expectations. A statistic is a sum N, a ratio N/D of sums, a quantile,
+or a difference of two of these. The linearised form of a ratio is Σ (ν − (N/D) δ)/D over units that add ν to N and δ to
+D. The linearised form of a difference is that of one cell less that of the other. So sums that both cells share enter
+with their covariance (Woodruff 1971; Särndal, Swensson & Wretman 1992, §5.5).
 """
 
 from __future__ import annotations
@@ -24,21 +24,24 @@ from dpdist.job import Statistic
 
 @dataclass(frozen=True)
 class Figures:
-    """One statistic in all cells; `cut` (cell,) are the values that a distribution is asked at, where it is."""
+    """One statistic in all cells; `cut` (cell,) are the values at which a distribution function is evaluated, if any."""
 
     statistic: Statistic
     cells: Cells
     outcomes: tuple[str, ...]
     cut: Floats | None = None
     slope: Floats | None = None
-    """Of a quantile: the distribution function's, by which its errors become the quantile's, (cell,)."""
+    """The slope of the distribution function at a quantile, (cell,).
+
+    It converts errors of shares into errors of the quantile.
+    """
 
     @property
     def base(self) -> Statistic:
         return self.statistic.of or self.statistic
 
     def of(self, units: Units) -> Floats:
-        """The statistic, (draw, cell); of a quantile its linearised form about 0."""
+        """Values of the statistic, (draw, cell); for a quantile, values of its linearised form about 0."""
         above, below = self._sums(units)
         with np.errstate(divide="ignore", invalid="ignore"):
             found = total_of(above, units)
@@ -51,7 +54,7 @@ class Figures:
         return found if self.statistic.of is None else self.less(found)
 
     def shares(self, units: Units) -> csr_array:
-        """What a unit adds to the linearised form, once, under the first draw, (cell, unit)."""
+        """What a unit adds once to the linearised form, under the first draw, (cell, unit)."""
         above, below = self._sums(units)
         with np.errstate(divide="ignore", invalid="ignore"):
             made = each_of(above, units)
@@ -83,7 +86,7 @@ class Figures:
         return (Sum(inside, units.weight, outcome, self.cut) if statistic.of_shape else product), weight
 
     def quantiles(self, units: Units, level: Floats | float, bounds: tuple[float, float], whole: bool) -> Floats:
-        """The outcome's quantiles at a level (cell,), under the first draw, (cell,)."""
+        """Quantiles of the outcome at one level per cell (cell,), under the first draw, (cell,)."""
         levels = np.broadcast_to(np.asarray(level, dtype=np.float64), (len(self.cells),))
         outcome = self.outcomes.index(self.base.variable or "")
         found = quantiles(self.cells, units, outcome, levels, bounds)
@@ -92,8 +95,11 @@ class Figures:
     def of_records(
         self, units: Units, domain: tuple[tuple[float, float], bool] | None, variance: Callable[[Figures], Floats]
     ) -> tuple[Floats, Floats]:
-        """Value and sampling variance over records, (cell,) each; `domain` has the outcome's bounds, and whether it is of
-        whole numbers; `variance` is that of a figure's linearised form."""
+        """Value and sampling variance of the statistic over records, (cell,) each.
+
+        `domain` has the outcome's bounds and whether the outcome takes whole numbers only. `variance` computes the
+        variance of a linearised form.
+        """
         level = self.base.level_of_quantile
         if level is None:
             return self.of(units)[0], variance(self)
@@ -107,7 +113,7 @@ class Figures:
 
     @property
     def origin(self) -> Ints:
-        """The cell that every cell is compared with, (cell,)."""
+        """The cell with which every cell is compared, (cell,)."""
         place, number = (
             self.cells.by.index(self.statistic.column or ""),
             {label: k for k, label in enumerate(self.cells.labels)},
@@ -116,19 +122,19 @@ class Figures:
         return np.array([number[(*label[:place], level, *label[place + 1 :])] for label in self.cells.labels])
 
     def less(self, figures: Floats) -> Floats:
-        """Differences; none of a cell from itself."""
+        """Differences from another cell; a cell that is its own origin has none."""
         origin = self.origin
         return np.where(origin == np.arange(len(self.cells)), np.nan, figures - figures[:, origin])
 
 
 def asked(statistic: Statistic, cells: Cells, outcomes: tuple[str, ...]) -> Figures:
-    """Of a statistic; a proportion asks the distribution at one value in all cells."""
+    """The specification of a statistic; a proportion uses the same value of the distribution function in all cells."""
     above = (statistic.of or statistic).above
     return Figures(statistic, cells, outcomes, None if above is None else np.full(len(cells), above))
 
 
 def across(cells: Cells, columns: Sequence[str]) -> csr_array:
-    """The 0/1 matrix (cell, frame row) of what all levels of some columns hold, the others' as in the cell."""
+    """The 0/1 matrix (cell, frame row) of cells that are totals over some columns and keep their level of the others."""
     places = {cells.by.index(name) for name in columns}
     rest = [tuple(level for k, level in enumerate(label) if k not in places) for label in cells.labels]
     whole = [all(label[k] != TOTAL for k in places) for label in cells.labels]
@@ -142,10 +148,10 @@ def across(cells: Cells, columns: Sequence[str]) -> csr_array:
 def variance(
     shares: csr_array, times: Floats, stratum: Ints, stage: Stage, calibrated: tuple[Floats, Floats] | None = None
 ) -> Floats:
-    """Variance (cell,) of Σ over units, each drawn `times` from its design stratum; `shares` is (cell, unit).
+    """Variance (cell,) of a sum over units; each unit is drawn `times` from its design stratum; `shares` is (cell, unit).
 
-    `calibrated`: the margins that weights were raked to, (margin, unit), and the weights (unit,); the variance is then of
-    the residuals from a regression on them.
+    `calibrated` holds the margins to which weights were raked, (margin, unit), and the weights (unit,). The variance is
+    then that of the residuals from a regression on the margins.
     """
     strata = len(stage.size)
     into = csr_array((times, (np.arange(len(times)), stratum)), shape=(len(times), strata))
@@ -161,7 +167,7 @@ def variance(
 
 
 def _residuals(shares: csr_array, times: Floats, margins: Floats, weight: Floats) -> Floats:
-    """(cell, unit)."""
+    """Residuals of the shares from a regression on the calibration margins, (cell, unit)."""
     gram = np.linalg.pinv((margins * times * weight) @ margins.T)
     slopes = np.asarray(shares @ (times[:, None] * margins.T)) @ gram
     return np.asarray(shares.toarray() - slopes @ (margins * weight))

@@ -1,4 +1,4 @@
-"""Quantiles of cells, and their limits by Woodruff's method."""
+"""Computes quantiles of cells and their confidence limits by Woodruff's method."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dpdist.core.table_cells import Cells
 from dpdist.estimation.unit_sums import Sum, Units, below_of, total_of
 
 NOMINAL = 0.95
-"""One-sided level of a quantile's limits."""
+"""One-sided confidence level of a quantile's limits."""
 HALVINGS = 52
 ROUNDING = 1e-12
 LARGEST_VALUE = 1e300
@@ -29,9 +29,11 @@ class Ends(NamedTuple):
 
 
 def woodruff(quantile: Callable[[Floats], Floats], level: float, error: Floats, df: float) -> Ends:
-    """From the standard error (cell,) of the share of weight below a quantile; `quantile` gives those of other levels.
+    """Limits from the standard error (cell,) of the share of weight below a quantile.
 
-    NaN where that error is not known, or where the limits leave an outcome without bounds.
+    `quantile` gives quantiles at other levels.
+
+    The limits are NaN where the standard error is unknown, and where they fall outside an outcome without bounds.
     """
     critical = float(stdtrit(df, NOMINAL))
     lower, upper = (quantile(level + sign * critical * np.nan_to_num(error)) for sign in (-1.0, 1.0))
@@ -43,9 +45,9 @@ def woodruff(quantile: Callable[[Floats], Floats], level: float, error: Floats, 
 
 
 def quantiles(cells: Cells, units: Units, outcome: int, level: Floats, bounds: tuple[float, float]) -> Floats:
-    """The least value with at least a share `level` (cell,) of the weight at or below it, (cell,), under the first draw.
+    """The smallest value with at least a share `level` (cell,) of the weight at or below it, (cell,), under the first draw.
 
-    NaN in a cell without weight; a share of 0 or 1 and more has the bounds themselves.
+    A cell without weight has NaN. Levels of 0, and of 1 or more, give the outcome's bounds.
     """
     weight = total_of(Sum(cells.membership, units.weight), units)[0]
     found = _sorted(cells, units, outcome, level) if units.outcomes is not None else np.empty(0)
@@ -60,7 +62,7 @@ def quantiles(cells: Cells, units: Units, outcome: int, level: Floats, bounds: t
 
 
 def _sorted(cells: Cells, units: Units, outcome: int, level: Floats) -> Floats:
-    """Quantiles of records, (cell,)."""
+    """Quantiles of records, (cell,), by sorting."""
     assert units.outcomes is not None
     values, weight, inside = units.outcomes[outcome], units.weight[0], cells.membership
     found = np.full(len(cells), np.nan)
@@ -75,7 +77,7 @@ def _sorted(cells: Cells, units: Units, outcome: int, level: Floats) -> Floats:
 
 
 def _ends(cells: Cells, one: Units, outcome: int, level: Floats, bounds: tuple[float, float]) -> tuple[float, float]:
-    """Finite ends that hold every quantile: the bounds, or powers of 2 where there are none."""
+    """Finite limits between which every quantile lies: the outcome's bounds, or powers of 2 where it has none."""
     low, high = bounds
     size = 1.0
     while not np.isfinite([low, high]).all() and size < LARGEST_VALUE:

@@ -1,9 +1,11 @@
-"""Raking: weights scaled by one factor a frame row until every public total is met (iterative proportional fitting).
+"""Rakes weights: one factor per frame row, so that every public total is met (iterative proportional fitting).
 
-The raked estimate's variance is that of its residuals from a regression on the margins with the weights before raking,
-times the factors (Deville & Särndal 1992; R's `calibrate` with calfun="raking").
+The variance of a raked estimate is that of its residuals from a regression on the margins. The regression uses the
+weights before raking, and the residuals are multiplied by the factors (Deville & Särndal 1992; R's `calibrate` with
+calfun="raking").
 
-Where noisy sums do not tell a row's weights, totals may: such rows take up what the others leave (`Room`).
+Where noisy sums leave a row's weights unknown, the totals may determine them. Such rows take what the other rows leave of
+the totals (`Room`).
 """
 
 from __future__ import annotations
@@ -22,13 +24,13 @@ from dpdist.estimation.variance import Stage, stratified
 from dpdist.job import Job
 
 ROUNDS = 1_000
-"""Of proportional fitting; what is not met then is solved by Newton's method."""
+"""Rounds of proportional fitting; after them, Newton's method solves for totals that are still not met."""
 NEWTON_STEPS = 200
 MET = 1e-11
 TOLD = 1e-6
-"""Width of a row's room, in its sum of weights, up to which totals tell the sum."""
+"""Largest width of a row's range of weights at which the totals are taken to determine the sum of its weights."""
 LEAST_ROOM = 1e-9
-"""Of a row's largest weight, its least: a weight of 0 could be raked to nothing."""
+"""Smallest weight of a row as a share of its largest, because a weight of 0 cannot be raked up."""
 
 
 class Margin(NamedTuple):
@@ -39,18 +41,18 @@ class Margin(NamedTuple):
 
 
 class NotMet(Exception):
-    """No factors meet all totals: some combination that they need has no record."""
+    """No factors meet all totals, because a combination that they need has no record."""
 
 
 class Room(NamedTuple):
-    """The least and the most that a row's weights add up to, (row,); both the same where that is known."""
+    """The smallest and the largest possible sum of a row's weights, (row,); the two are equal where the sum is known."""
 
     least: Floats
     most: Floats
 
     @property
     def free(self) -> NDArray[np.bool_]:
-        """Rows of which that is not known, (row,)."""
+        """Rows whose sum of weights is not known, (row,)."""
         return np.asarray(self.most > self.least)
 
 
@@ -67,8 +69,8 @@ def margins_of(job: Job, frame: Frame) -> list[Margin]:
 def factors(weights: Floats, margins: Sequence[Margin], room: Room | None = None) -> Floats:
     """Factors (…, row) that bring the sums of weights (…, row) to every total. Raises `NotMet`.
 
-    Whether there are any depends on which rows have weights, and not on these. Rows with `room` take up what the others
-    leave of the totals, as far as their room goes; only then are all rows scaled.
+    Whether such factors exist depends only on which rows have weights, not on the values of the weights. Rows with `room`
+    first take what the other rows leave of the totals, within their room. Then all rows are scaled.
     """
     flat = weights.reshape(-1, weights.shape[-1])
     start = flat if room is None or not room.free.any() else _placed(flat, margins, room)
@@ -88,15 +90,17 @@ def factors(weights: Floats, margins: Sequence[Margin], room: Room | None = None
 
 
 def _ratio(margin: Margin, weights: Floats) -> Floats:
-    """Totals over the sums of weights (set, row), (set, cell)."""
+    """Totals divided by the sums of weights (set, row), as an array (set, cell)."""
     now = (margin.membership @ weights.T).T
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(now > 0, margin.totals / now, 1.0)
 
 
 def _solved(weights: Floats, margins: Sequence[Margin]) -> Floats:
-    """The same factors of one set of weights, (row,), as the minimum of Σ w exp(x'λ) − t'λ, which is convex. Proportional
-    fitting is slow where rows hardly overlap. Raises `NotMet` where the minimum lies at no finite λ."""
+    """Solves for the factors of one set of weights, (row,), by minimising Σ w exp(x'λ) − t'λ, which is convex.
+
+    Proportional fitting is slow where rows hardly overlap. Raises `NotMet` where the minimum is at no finite λ.
+    """
     x = np.vstack([margin.membership.toarray() for margin in margins])
     totals = np.concatenate([margin.totals for margin in margins])
     power = np.zeros(weights.shape[0])
@@ -121,12 +125,12 @@ def _solved(weights: Floats, margins: Sequence[Margin]) -> Floats:
 
 
 def _apart(now: Floats, totals: Floats) -> Floats:
-    """Relative distances of the sums that are there, (cell,)."""
+    """Relative distances of the present sums from the totals, (cell,)."""
     return np.where(now > 0, totals / np.maximum(now, np.finfo(float).tiny) - 1.0, 0.0)
 
 
 def _placed(flat: Floats, margins: Sequence[Margin], room: Room) -> Floats:
-    """Sums of weights (set, row), those of rows with room scaled within it towards what the others leave of the totals."""
+    """Sums of weights (set, row); rows with room are scaled within their room towards what the other rows leave."""
     free, placed = room.free, flat.copy()
     least, most = np.maximum(room.least, LEAST_ROOM * room.most)[free], room.most[free]
     for _ in range(ROUNDS):
@@ -144,7 +148,10 @@ def _placed(flat: Floats, margins: Sequence[Margin], room: Room) -> Floats:
 
 
 def within_totals(weights: Floats, margins: Sequence[Margin], room: Room) -> Room:
-    """What totals and the other rows' sums `weights`, (row,), leave of the room; the sums themselves are in it."""
+    """Narrows the room of rows by what the totals and the other rows' sums `weights`, (row,), leave.
+
+    It still holds the sums.
+    """
     least, most = (np.where(room.free, ends, weights) for ends in room)
     for _ in range(len(margins) + 1):
         for margin in margins:
@@ -157,14 +164,17 @@ def within_totals(weights: Floats, margins: Sequence[Margin], room: Room) -> Roo
 
 
 def raked(sums: Sums, factor: Floats) -> Sums:
-    """Sums of records whose weights were multiplied by their row's factor."""
+    """Sums of records after their weights were multiplied by the factor of their row."""
     return Sums(sums.a * factor, sums.b * factor, *(values * factor**2 for values in (sums.aa, sums.ab, sums.bb)))
 
 
 def raked_counts_and_means(
     sums: Sums, frame: Frame, cells: Cells, margins: Sequence[Margin], stage: Stage, room: Room | None = None
 ) -> Figures:
-    """Counts, means and totals after raking, from the sums before it; variances of residuals, records as PSUs."""
+    """Counts, means and totals after raking, from the sums before it.
+
+    Variances are those of residuals, each record being a PSU.
+    """
     inside, plain = cells.membership.toarray(), sums
     sums = raked(plain, factors(plain.a, margins, room))
     count, total = (cells.membership @ values for values in (sums.a, sums.b))
@@ -182,7 +192,10 @@ def raked_counts_and_means(
 
 
 def _residual(p: Floats, q: Floats, sums: Sums, x: Floats, gram: Floats) -> tuple[Floats, Floats]:
-    """p + q y, coefficients (cell, row), less its regression on the margins, weighted as `sums`: another p."""
+    """The residual of p + q y, with coefficients (cell, row), from its regression on the margins weighted as `sums`.
+
+    It changes p only.
+    """
     slopes = (p * sums.a + q * sums.b) @ x.T @ gram
     return p - slopes @ x, q
 

@@ -1,4 +1,4 @@
-"""The nearest figures, in least squares, that are not negative and have a known sum."""
+"""Projects figures onto non-negative figures with a known sum, by least squares."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dpdist.core.records import Floats, Ints
 def nearest_on_simplex(values: Floats, total: Floats) -> Floats:
     """max(values − t, 0) along the last axis, t such that they sum to `total` (…,), which is at least 0.
 
-    It is the least squares projection (Held, Wolfe & Crowder 1974): t is found among the sorted values.
+    This is the least squares projection (Held, Wolfe & Crowder 1974). Sorting the values gives t.
     """
     ordered = -np.sort(-values, axis=-1)
     number = np.arange(1, values.shape[-1] + 1)
@@ -20,7 +20,7 @@ def nearest_on_simplex(values: Floats, total: Floats) -> Floats:
 
 
 def nearest_on_simplices(values: Floats, group: Ints, total: Floats) -> Floats:
-    """The same within groups: `values` and `group` are (value,), `total` is (group,); no group is empty."""
+    """The same projection within groups: `values` and `group` are (value,), `total` is (group,); no group is empty."""
     order = np.lexsort((-values, group))
     ordered, own = values[order], group[order]
     start = np.searchsorted(own, np.arange(len(total)))

@@ -1,4 +1,4 @@
-"""Small-area borrowing: how much of an estimate is a cell's own, by size and by likeness."""
+"""Small-area estimation: mixes a cell's own estimate with one borrowed from similar cells, by size and similarity."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 from dpdist.core.records import Floats
 
 KNOWN_VARIANCE = 1e-12
-"""Variance below which values are taken as known."""
+"""Variance below which values are treated as known."""
 SMALLEST = 1e-300
-"""Variance that a division by it survives."""
+"""Smallest variance by which a division does not overflow."""
 
 
 class Shrunk(NamedTuple):
-    """Weights of cells' own values, shrunken values, what they are shrunk to, and A."""
+    """Weights of own values, shrunken values, the values that they are shrunk to, and the variance A between cells."""
 
     kept: Floats
     values: Floats
@@ -24,7 +24,7 @@ class Shrunk(NamedTuple):
 
 
 def shrunk(values: Floats, sampling: Floats, noise: Floats) -> Shrunk:
-    """A by moments (DerSimonian & Laird)."""
+    """Shrinks values; the variance A between cells is estimated by moments (DerSimonian & Laird)."""
     known = np.maximum(sampling + noise, KNOWN_VARIANCE)
     weight = 1.0 / known
     share, excess = weight / weight.sum(), values - np.average(values, weights=weight)
@@ -40,21 +40,22 @@ def shrunk(values: Floats, sampling: Floats, noise: Floats) -> Shrunk:
 
 
 class Composite(NamedTuple):
-    """Weight of every cell's own records, (cell,), and the mean squared error of the composite estimate, (cell,)."""
+    """The weight of every cell's own records, (cell,), and the mean squared error of the composite estimate, (cell,)."""
 
     own: Floats
     error: Floats
     unlike: Floats
-    """Deviation of a cell from what it borrows, (cell,)."""
+    """Standard deviation of a cell's true value about the value that it borrows, (cell,)."""
 
 
 def composite(apart: Floats, sampling: Floats) -> Composite:
-    """Own and borrowed estimates mixed by precision: the own one's weight is 1 − V/max(V + τ², d²).
+    """Mixes own and borrowed estimates by precision; the own estimate has the weight 1 − V/max(V + τ², d²).
 
-    `apart` d is own less borrowed, and `sampling` V the variance that sampling gives to it; both (cell,). How unlike cells
-    are, τ², follows from the moments of all of them (DerSimonian & Laird). A cell that lies farther away than others are
-    unlike counts by its own difference: so borrowing moves no estimate by more than its own sampling error.
-    Infinite V is a cell without records: it borrows all, with the error τ². Not a number in d says the same.
+    The difference d, `apart`, is own less borrowed estimate, and V, `sampling`, is its sampling variance; both (cell,).
+    The variance τ² between cells follows from the moments of all differences (DerSimonian & Laird). A cell with d² above
+    V + τ² uses its own d² instead. So borrowing moves no estimate by more than its own sampling error.
+
+    An infinite V, or NaN in d, means a cell without records. Such a cell borrows the whole estimate, with the error τ².
     """
     known = np.isfinite(sampling)
     unlike = shrunk(apart[known], np.zeros(int(known.sum())), sampling[known]).drift if known.any() else 0.0

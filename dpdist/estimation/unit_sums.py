@@ -1,4 +1,4 @@
-"""Sums over the units of cells, by draw: of weights, of products, and of the weight at or below a value."""
+"""Sums over the units of cells, by draw: weights, products with outcomes, and the weight at or below a value."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from scipy.sparse import csr_array
 from dpdist.core.records import Floats, Ints
 
 ENTRIES = 4_000_000
-"""Values of units in cells, over draws, that are held at a time."""
+"""Largest number of values of units in cells, over draws, that are in memory at a time."""
 
 Below = Callable[[int, Ints, Floats], Floats]
-"""Of an outcome by its number: what pairs of a unit and a value add of weight at or below the value, (draw, pair)."""
+"""A function of an outcome's number and of pairs (unit, value): the weight at or below the value, (draw, pair)."""
 
 
 @dataclass(frozen=True)
 class Units:
-    """Weights (draw, unit) and products of the outcomes with them, under `times` (unit,) of each."""
+    """Units: weights (draw, unit), products of outcomes with weights, and numbers of repetitions `times` (unit,)."""
 
     times: Floats
     weight: Floats
     products: Sequence[Floats]
     below: Below | None = None
     outcomes: Sequence[Floats] | None = None
-    """Of records."""
+    """The outcomes of units that are records."""
 
 
 class Sum(NamedTuple):
-    """A sum over the units of cells: `values` (draw, unit), or the weight at or below `cut` (cell,) of an outcome."""
+    """A sum over the units of cells: of `values` (draw, unit), or of the weight at or below `cut` (cell,) of an outcome."""
 
     inside: csr_array
     values: Floats
@@ -40,14 +40,14 @@ class Sum(NamedTuple):
 
 
 def total_of(of: Sum, units: Units) -> Floats:
-    """(draw, cell)."""
+    """The sum in every cell, (draw, cell)."""
     if of.cut is None:
         return np.asarray((of.inside @ (units.times * of.values).T).T)
     return below_of(of.inside, units, of.outcome, of.cut)
 
 
 def each_of(of: Sum, units: Units) -> csr_array:
-    """What a unit adds once, under the first draw, (cell, unit)."""
+    """What a unit adds once to the sum, under the first draw, (cell, unit)."""
     made = of.inside.copy()
     if of.cut is None:
         made.data = of.values[0, made.indices]
@@ -58,7 +58,7 @@ def each_of(of: Sum, units: Units) -> csr_array:
 
 
 def below_of(inside: csr_array, units: Units, outcome: int, cut: Floats) -> Floats:
-    """Weight at or below `cut` (cell,), (draw, cell); cells by the batch."""
+    """The weight at or below `cut` (cell,), (draw, cell), computed in batches of cells."""
     assert units.below is not None
     draws, sizes = len(units.weight), np.diff(inside.indptr)
     found = np.zeros((draws, len(cut)))

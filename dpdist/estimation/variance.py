@@ -1,10 +1,10 @@
-"""Variances of weighted totals under a design: strata, PSUs, finite populations, a second stage, lonely PSUs, replicates.
+"""Computes variances of weighted totals: strata, PSUs, finite populations, two stages, single PSUs and replicates.
 
-V = Σ_h (1 − f_h) n_h/(n_h − 1) Σ_p (t_hp − t̄_h)² over strata h, with t_hp the total of a linearised variable in PSU p and
-n_h all PSUs of the stratum, those without a record of the cell too; with a second stage, plus
-Σ_hp f_h (1 − f_hp) n_hp/(n_hp − 1) Σ_i (u_i − ū_hp)² over records i (Särndal, Swensson & Wretman 1992, §4.3 and §5.5).
-f = 0 is sampling with replacement. Figures agree with R's `survey`, but for a lonely PSU that is "centred" in the total
-of a whole stratum: there R takes the deviation from 0, here it is from the grand mean of the PSUs' totals.
+V = Σ_h (1 − f_h) n_h/(n_h − 1) Σ_p (t_hp − t̄_h)² over strata h. Here t_hp is the total of a linearised variable in PSU
+p, and n_h counts all PSUs of the stratum, also those without a record of the cell. A second stage adds Σ_hp f_h (1 −
+f_hp) n_hp/(n_hp − 1) Σ_i (u_i − ū_hp)² over records i (Särndal, Swensson & Wretman 1992, §4.3 and §5.5). Sampling with
+replacement has f = 0. Figures agree with R's `survey` with one exception, a lonely PSU that is "centred" in the total of
+a whole stratum. There R takes the deviation from 0, and this code takes it from the grand mean of the PSUs' totals.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from dpdist.core.records import Codes, Floats, Ints
 from dpdist.job import Lonely
 
 RANK_TOLERANCE = 1e-5
-"""R's, of `qr`."""
+"""Tolerance of a matrix's rank, as in R's `qr`."""
 CENSUS = 1e-7
-"""A stratum of which all but this share was sampled has no sampling error."""
+"""A stratum has no sampling error if all but this share of it was sampled."""
 
 
 class Stage(NamedTuple):
-    """Units sampled in every stratum and the share of its population that they are, arrays (stratum,)."""
+    """Number of units sampled in every stratum, and their share of its population, arrays (stratum,)."""
 
     size: Floats
     fraction: Floats
@@ -33,18 +33,21 @@ class Stage(NamedTuple):
 
     @classmethod
     def of(cls, size: Ints | Floats, population: Floats | None = None, lonely: Lonely = "error") -> Stage:
-        """`population` holds the units of every stratum's population; None is sampling with replacement."""
+        """Makes a stage; `population` holds the number of units in every stratum's population.
+
+        None means sampling with replacement.
+        """
         n = np.asarray(size, dtype=np.float64)
         return cls(n, np.zeros(len(n)) if population is None else n / population, lonely)
 
     @property
     def alone(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Strata with one unit and sampling error."""
+        """Strata that have one unit and a sampling error."""
         return np.asarray((self.size == 1) & (1.0 - self.fraction > CENSUS))
 
 
 class Stages(NamedTuple):
-    """A design: stratum of every PSU (psu,), the strata's PSUs, and the PSUs' records where they too were sampled."""
+    """A sampling design: every PSU's stratum (psu,), the PSUs of strata, and the records of PSUs that are sampled too."""
 
     stratum: Codes
     first: Stage
@@ -52,7 +55,7 @@ class Stages(NamedTuple):
 
 
 class Variable(NamedTuple):
-    """Linearised variables u = (b − R a)/D of cells: sums of a, b and their products over a row's records, (row,)."""
+    """Linearised variables u = (b − R a)/D of cells: the sums over a row's records of a, b and their products, (row,)."""
 
     a: Floats
     b: Floats
@@ -68,10 +71,10 @@ class Variable(NamedTuple):
 def stratified(
     total: Floats, squares: Floats, cell: Codes | Ints, stratum: Codes | Ints, stage: Stage, cells: int
 ) -> Floats:
-    """First-stage variance (cell,) from Σ_p t and Σ_p t² of every pair of a cell and a stratum that meet, arrays (pair,).
+    """First-stage variance (cell,) from Σ_p t and Σ_p t² of every pair of a cell and a stratum that share records, (pair,).
 
-    A lonely PSU is an "error" (ValueError), has no variance ("certainty"), the mean of the cell's other strata
-    ("average"), or the squared deviation from the mean PSU of the whole design ("centred").
+    The options for a lonely PSU: "error" raises ValueError; "certainty" gives no variance; "average" gives the mean of
+    the cell's other strata; "centred" gives the squared deviation from the mean PSU of the whole design.
     """
     n, free = stage.size[stratum], 1.0 - stage.fraction[stratum]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -112,7 +115,7 @@ def linearised(
         n = stages.first.size[stratum]
         mean = total / n
         present = np.bincount(group, minlength=len(between))
-        # Σ t² as deviations from the stratum's mean: exact zeros where PSUs do not differ
+        # Σ t² is summed as deviations from the stratum's mean, so that it is exactly 0 where PSUs do not differ.
         squares = _sums(group, (t - mean[group]) ** 2, len(between)) + (n - present) * mean**2 + total**2 / n
         found = stratified(total, squares, between // len(stages.first.size), stratum, stages.first, cells)
         if stages.second is not None:
@@ -125,7 +128,7 @@ def linearised(
 
 
 def _within(total: Floats, squares: Floats, unit: Ints, stage: Stage) -> Floats:
-    """Second-stage variance of every (cell, PSU) that meet, each PSU being a stratum of its records."""
+    """Second-stage variance of every pair of a cell and a PSU with common records; each PSU is a stratum of its records."""
     n, free = stage.size[unit], 1.0 - stage.fraction[unit]
     with np.errstate(divide="ignore", invalid="ignore"):
         spread = n / (n - 1.0) * (squares - total**2 / n)
@@ -143,17 +146,17 @@ def met_units(membership: csr_array, psu: Codes | Ints, stages: Stages) -> Float
 
 
 class Replication(NamedTuple):
-    """How replicates tell a variance: V = scale Σ_r factor_r (θ_r − θ̂)², about the estimate or the replicates' mean."""
+    """Replicate variance: V = scale Σ_r factor_r (θ_r − θ̂)², about the estimate or the replicates' mean."""
 
     scale: float
     factors: Floats
     about_mean: bool = False
 
     def variance(self, value: Floats, replicates: Floats) -> Floats:
-        """Variance (cell,) from values (cell,) and those of every replicate (replicate, cell).
+        """Variance (cell,) from the estimates (cell,) and the estimates under every replicate (replicate, cell).
 
-        A replicate without a record of the cell has no figure (NaN) and is left out, the scale unchanged, as R's `svrVar`
-        does; without any there is no variance.
+        A replicate without a record of the cell has no estimate (NaN). It is left out and the scale stays, as in R's
+        `svrVar`. If all replicates lack the cell, there is no variance.
         """
         there = np.isfinite(replicates)
         used = there & (self.factors > 0)[:, None]
@@ -165,14 +168,17 @@ class Replication(NamedTuple):
 
 
 def crossed_products(replicates: Floats) -> Floats:
-    """W'W of replicate weights W (record, replicate): those of blocks of records add up to `replicate_df`'s."""
+    """The matrix W'W of replicate weights W (record, replicate).
+
+    Sums over blocks of records give the argument of `replicate_df`.
+    """
     return np.asarray(replicates.T @ replicates)
 
 
 def replicate_df(products: Floats) -> float:
     """Degrees of freedom that replicate weights carry: the rank of their matrix minus 1, from W'W (R's `degf`).
 
-    A column counts if more than `RANK_TOLERANCE` of its length is left beside the others'.
+    A column counts if more than `RANK_TOLERANCE` of its length remains after projection on the other columns.
     """
     length = np.sqrt(np.diag(products))
     length = np.where(length > 0, length, 1.0)
@@ -181,7 +187,7 @@ def replicate_df(products: Floats) -> float:
 
 
 def df_in_cells(df: float, records: Floats) -> Floats:
-    """Degrees of freedom (cell,) of replicates: weights of n records have no more than n − 1, none for no record."""
+    """Degrees of freedom (cell,) of replicates: n records give at most n − 1, and no record gives none."""
     return np.clip(records - 1.0, 0.0, df)
 
 

@@ -1,4 +1,4 @@
-"""Points of a reference that a release carries to the next one: a table of levels, weights and outcomes."""
+"""Stores the reference's weighted points, which a release passes on to the next one: levels, weights and outcomes."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from dpdist.job import Job
 
 REFERENCE_FILE = "reference.parquet"
 CELL = "cell "
-"""Beginning of the names of a cell's columns."""
+"""Prefix of the names of columns that identify a cell."""
 MOST_POINTS = 400
-"""Of every cell and outcome, at most."""
+"""Largest number of points for each cell and outcome."""
 LEAST_WEIGHT, LARGEST_WEIGHT = 2.0**-53, 2.0**53
-"""Weights, and numbers of records, that are taken for such: sums of them stay far from the ends of float64."""
+"""Range of accepted weights and numbers of records, so that sums neither overflow nor underflow in float64."""
 
 
 def points_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """The points of all cells; every row a cell and variable: levels under `cell`, variable, standing, points."""
+    """A table with one row for each point: the levels of its cell, variable, effective sample size, weight and value."""
     sizes = [len(row["points"]) for row in rows]
     columns: dict[str, pa.Array] = {}
     for name in rows[0]["cell"]:
@@ -39,9 +39,10 @@ def points_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 
 
 def read_points(folder: Path, name: str, job: Job) -> pa.Table:
-    """The points under a job's public domains. Raises `Damaged`.
+    """Reads the points and checks them against the public domains of a job. Raises `Damaged`.
 
-    Limits of clipping are fixed on them: so weights are positive, outcomes within the public bounds, all numbers finite.
+    Limits of clipping are computed from the points. So weights must be positive, outcomes within the public bounds, and
+    all numbers finite.
     """
     levels: dict[str, list[Level]] = {CELL + column: list(job.columns[column].levels or ()) for column in job.cell_columns}
     types = {column: pa.infer_type(known) for column, known in levels.items()}
@@ -66,7 +67,7 @@ def read_points(folder: Path, name: str, job: Job) -> pa.Table:
 
 
 def _check_within(name: str, what: str, values: Floats, low: float, top: float) -> None:
-    """NaN is within nothing."""
+    """Checks that values lie within bounds; NaN lies within none."""
     if wrong := int((~((values >= low) & (values <= top))).sum()):
         raise Damaged(
             name, f"{wrong} values of {what} outside its domain", f"finite numbers from {low:,.10g} to {top:,.10g}"
@@ -74,7 +75,7 @@ def _check_within(name: str, what: str, values: Floats, low: float, top: float) 
 
 
 def _check_cells(name: str, table: pa.Table, cells: list[str], outcomes: int) -> None:
-    """Every cell has points of every outcome, not too many, and one number of records behind them."""
+    """Checks that every cell has points of every outcome, not too many, and one number of records."""
     rows = pd.DataFrame({column: table.column(column).to_numpy(zero_copy_only=False) for column in table.column_names})
     sizes = rows.groupby([*cells, "variable"]).size()
     if sizes.max() > MOST_POINTS:

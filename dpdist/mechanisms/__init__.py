@@ -1,1 +1,1 @@
-"""Mechanisms: the forms (how records are visited) and their presets (what a job may name)."""
+"""Privacy mechanisms: one folder for each, with the passes over records and the mechanisms that a job may name."""

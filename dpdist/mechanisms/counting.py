@@ -1,4 +1,4 @@
-"""The kernel of noisy statistics: one pass over records, whose sums noise is added to (METHODS §10)."""
+"""Sums statistics of records in one pass; noise is then added to the sums (METHODS §10)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from dpdist.engine.protocol import BlockRecorder, Carry
 
 
 class Additive(Protocol):
-    """Statistics of records that add up over blocks."""
+    """A model whose statistics of records can be added over blocks."""
 
     def statistics(self, records: Records, alpha: Floats) -> Floats: ...
 
 
 class Count(NamedTuple):
-    """Kernel: statistics of the records, unweighted: records in each bin (1, bin), or sums of each cell or row (…, sum)."""
+    """Kernel: unweighted statistics of the records: counts in each bin (1, bin), or sums of each cell or row (…, sum)."""
 
     model: Additive
 

@@ -1,4 +1,4 @@
-"""Noisy figures that a mechanism releases, as `measurements.parquet` lists them; its `measured.py` makes them."""
+"""Defines the noisy figures of a mechanism that `measurements.parquet` lists; its `measured.py` makes them."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Figures(NamedTuple):
     law: str = LAPLACE
     table: str | None = None
     units: Sequence[int] | None = None
-    """Number of the sum that a cell is part of; unset: every cell has its own."""
+    """Number of the sum to which a cell belongs; unset: every cell has a sum of its own."""
     sensitivity: float | None = None
-    """Unset: scale times ε."""
+    """L1 sensitivity of the figures; unset: scale times ε."""
 
 
 def cells_of(release: ReleaseView, model: OutcomeModel, stratum: int) -> list[dict[str, str]]:
-    """Levels of every pattern of a stratum, of the columns that do not vary within one."""
+    """Cells of every pattern of a stratum, by the columns that do not vary within one pattern."""
     frame, own = release.frame, release.frame.rows_of(stratum)
     pattern = model.design.pattern
     first = np.unique(pattern, return_index=True)[1]

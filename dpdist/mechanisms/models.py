@@ -1,6 +1,6 @@
-"""Which model a job's mechanism fits or sums by: its family's likelihood, or the statistics that it adds noise to.
+"""Finds the model of a job's mechanism: its family's likelihood, or the statistics that get noise.
 
-Publishing needs these models and nothing else of a mechanism. So this file loads no code that sees a record.
+Publishing needs only these models from a mechanism. So this file loads no code that sees a record.
 """
 
 from __future__ import annotations
@@ -15,5 +15,5 @@ MODELS: Parts[Callable[[Job], Builder]] = Parts("release", *REQUIRED["release"])
 
 
 def builder_of(job: Job) -> Builder:
-    """The class of a job's model: its likelihood's, or that of the statistics that noise is added to."""
+    """The class of a job's model: its likelihood, or the statistics that get noise."""
     return MODELS[job.mechanism.name](job)

@@ -1,7 +1,7 @@
-"""Parts of a mechanism, loaded from its folder by its name: what protects, its model, its words, its measurements.
+"""Loads the parts of a mechanism from its folder: its protection, model, texts and measurements.
 
-The specification names the folder (`MechanismSpec.folder`). This file imports no part itself. So publishing, which asks for
-models and words alone, loads no code that sees a record.
+The specification names the folder (`MechanismSpec.folder`). This file itself imports no part. So publishing, which asks
+for models and texts only, loads no code that sees a record.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ REQUIRED = {
     "release": ("model_of", "a function of the job that returns the class of the model"),
     "statement": ("WORDS", "the texts of its statement"),
 }
-"""Modules of every mechanism's folder: what each must define, and what that is."""
+"""Modules of every mechanism's folder, with the name that each must define and its description."""
 MEASURED = {
     "figures": "a function that lists the noisy figures of a stratum",
     "DEFINITIONS": "what each of its statistics is, by name",
 }
-"""What `measured.py` must define; a mechanism that adds noise has that module."""
+"""The name that `measured.py` must define; a mechanism that adds noise has this module."""
 
 
 class Incomplete(TypeError):
-    """A mechanism or a family is registered without one of its parts."""
+    """Raised if a mechanism or a family is registered without one of its parts."""
 
 
 class Parts(Mapping[str, T], Generic[T]):
-    """One part of every mechanism by the mechanism's name, loaded when it is asked for.
+    """One part of every mechanism, by the mechanism's name; loaded on first use.
 
-    Raises: `Incomplete`, which says what is missing and in which file to write it.
+    Raises `Incomplete`, which states what is missing and in which file it belongs.
     """
 
     def __init__(self, module: str, part: str, what: str) -> None:
@@ -59,7 +59,7 @@ class Parts(Mapping[str, T], Generic[T]):
 
 
 def check(name: str) -> None:
-    """Every part of a mechanism is there; raises `Incomplete` where one is not."""
+    """Checks that a mechanism has all of its parts; raises `Incomplete` if one is missing."""
     for module, (part, what) in REQUIRED.items():
         Parts[Any](module, part, what)[name]
     if SPECS[name].adds_noise:
@@ -72,7 +72,7 @@ def check(name: str) -> None:
 
 
 def missing(name: str, module: str, part: str, what: str) -> Incomplete:
-    """What a mechanism lacks, and where to write it."""
+    """What a mechanism lacks, and the file in which it belongs."""
     return Incomplete(f"mechanism '{name}' has no {part}: write it in {_path(name, module)} ({what})")
 
 

@@ -1,4 +1,4 @@
-"""What a mechanism promises before data are seen: its guarantee, what it rests on, its target."""
+"""The promise of a mechanism before data are seen: its guarantee, the conditions of the guarantee, and its target."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from dpdist.sampling.clamped import VARIATION
 
 
 def promise_of(job: Job, per_set: Guarantee, *assumptions: str) -> Promise:
-    """A promise of m draws, with what all tilted and clamped posteriors stand on."""
+    """The promise of m draws, with the conditions that all tilted and clamped posteriors share."""
     public = tuple(
         f"The number of records is public after a rule that depends on the outcome: {r}."
         for r in job.outcome_dependent_rules
@@ -74,7 +74,7 @@ def promise_of(job: Job, per_set: Guarantee, *assumptions: str) -> Promise:
 
 
 def with_frame(job: Job, total: Guarantee) -> Guarantee:
-    """What a release costs with the noisy sample counts that it is made from; both are of the release's class."""
+    """The guarantee including the cost of the noisy sample counts; both have the class of the release."""
     adjacency, epsilon = job.budget.adjacency, job.epsilon_of_frame
     if job.predictors is None or isinstance(total, NoGuarantee):
         return total
@@ -85,7 +85,7 @@ def with_frame(job: Job, total: Guarantee) -> Guarantee:
 
 
 def of_frame(job: Job) -> str:
-    """What the noisy sample counts take of the budget, in words."""
+    """A sentence on the part of the budget that the noisy sample counts take."""
     if job.predictors is None:
         return ""
     return OF_FRAME.format(
@@ -94,7 +94,7 @@ def of_frame(job: Job) -> str:
 
 
 def units(job: Job) -> tuple[str, ...]:
-    """What a unit's budget leaves for one of its records."""
+    """The part of a unit's budget that remains for one of its records."""
     said = job.privacy_unit
     if said is None:
         return ()
@@ -110,26 +110,26 @@ def _truncated(job: Job) -> tuple[str, ...]:
 
 
 def parallel(job: Job) -> str:
-    """That a record is in one stratum, where there are strata."""
+    """The condition that a record is in one stratum, if there are strata."""
     if not job.strata:
         return ""
     return PARALLEL if set(job.strata) <= set(job.counted_columns) or not job.sizes_secret else MOVED
 
 
 def target_of(job: Job) -> float:
-    """Δ* of a set, or its clamp M."""
+    """Target of a set: its bound Δ*, or its clamp M."""
     return bound_target(record_epsilon(job, job.epsilon_per_set), job.budget.adjacency)
 
 
 def exactness(job: Job) -> str:
-    """What a strict guarantee of one exact draw stands on where draws are not proven exact."""
+    """The condition that a strict guarantee of one exact draw needs where draws are not proven exact."""
     if job.sampler.name == "stan":
         return CHAINS
     return REJECTION.format(delta_of_draws(job.epsilon_per_set, job.synthetic_sets, VARIATION))
 
 
 def referred(job: Job) -> tuple[str, ...]:
-    """What is said of the job's reference."""
+    """The conditions that concern the job's reference."""
     said = job.reference
     what = REFERENCE
     if said is not None and not said.holds_records:
@@ -145,8 +145,8 @@ def referred(job: Job) -> tuple[str, ...]:
 
 
 def strict(job: Job) -> Strict:
-    """A set's guarantee under a clamp of ±ε/2 (±ε/4): one draw of a fixed function of the records (METHODS §2).
+    """The guarantee of a set under a clamp of ±ε/2 (±ε/4): one draw of a fixed function of the records (METHODS §2).
 
-    Neither sampler of clamped posteriors has a total variation that is proven for every file: δ is unknown.
+    Neither sampler of clamped posteriors has a proven bound on its total variation for every file, so δ is unknown.
     """
     return Strict(job.budget.adjacency, job.epsilon_per_set, None)

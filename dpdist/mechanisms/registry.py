@@ -1,4 +1,4 @@
-"""Named mechanisms: what a job may name. A mechanism's `protect.py` is loaded when the mechanism is asked for."""
+"""Lists the mechanisms that a job may name; a mechanism's `protect.py` is loaded on first use."""
 
 from __future__ import annotations
 

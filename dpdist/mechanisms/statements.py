@@ -1,4 +1,4 @@
-"""What mechanisms say of themselves in statements, by name. This file loads no code that sees a record."""
+"""Finds a mechanism's texts for the statement, by its name; this file loads no code that sees a record."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ WORDS: Parts[Words] = Parts("statement", *REQUIRED["statement"])
 
 
 def words_of(job: Job) -> Words:
-    """The words of a job's mechanism."""
+    """The texts of a job's mechanism."""
     return WORDS[job.mechanism.name]

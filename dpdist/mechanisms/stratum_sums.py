@@ -1,4 +1,4 @@
-"""What mechanisms share that add noise to sums of a stratum's records: their types, noise on sums, what they record."""
+"""Shared code of mechanisms that add noise to sums of a stratum's records: types, requests for noise, and summaries."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ M = TypeVar("M", bound=StratumModel)
 
 
 class NoisySums(ABC, Generic[S, M]):
-    """A mechanism of one specification and one model of sums, which are given to it under their own types."""
+    """A mechanism with one specification and one model of sums; its methods get both under their own types."""
 
     spec: ClassVar[type[MechanismSpec]] = MechanismSpec
-    """Of the settings that it reads; unset where it reads none of its own."""
+    """Specification of the settings that the mechanism reads; unset where it reads none of its own."""
     sums: ClassVar[type[Any]]
-    """The model that adds statistics up."""
+    """The model that sums the statistics."""
     scope: Literal["stratum"] = "stratum"
 
     def promise(self, job: Job) -> Promise:
-        """What the job is promised, before data are seen."""
+        """The promise for a job, before data are seen."""
         return self.promised(job, self._settings(job))
 
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Any = None) -> Rounds:
-        """Rounds over the records of a stratum; `learned` is what a reference fixed."""
+        """The rounds over the records of a stratum; `learned` is the reference's summary."""
         assert isinstance(model, self.sums)
         return self.rounds(job, self._settings(job), model, recorder, learned)
 
@@ -51,23 +51,23 @@ class NoisySums(ABC, Generic[S, M]):
 
 
 class NoiseOn(NamedTuple):
-    """What noise is asked for: checksums of exact sums, and of what was summed (`query`)."""
+    """A request for noise, identified by checksums of the exact sums and of their definition (`query`)."""
 
     query: str
     sums: str
 
     @classmethod
     def of(cls, query: object, sums: Floats) -> NoiseOn:
-        """Of exact sums; `query`: the model, or whatever else says what they are of."""
+        """Makes a request from exact sums; `query` is the model, or another definition of the sums."""
         return cls(digest(query), digest(sums))
 
     def draw(self, scale: Fraction, size: int, number: int, law: NoiseName = "laplace") -> Noise:
-        """A request for noise that is bound to these sums, the `number`-th of its stratum."""
+        """The `number`-th request for noise of a stratum, bound to these sums."""
         return Noise(scale, size, number, law, self.query, self.sums)
 
 
 def released(recorder: StratumRecorder, sets: Sequence[Draws], epsilon: float, **diagnostics: float) -> Released:
-    """What a stratum releases; its summary is recorded. `epsilon`: a set's, for the summary alone."""
+    """The released parameters of a stratum, with their recorded summary; `epsilon` is one set's, for the summary alone."""
     local = {"database_bound": None, "epsilon_local": epsilon, "epsilon_local_range": None}
     recorder.summary(Confidential({**local, "diagnostics": diagnostics}))
     return Released(tuple(sets))

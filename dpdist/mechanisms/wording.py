@@ -1,4 +1,4 @@
-"""What statements say of mechanisms: what is assumed, what a bound rests on, what is in no figure."""
+"""Texts of statements that mechanisms share: assumptions, conditions of a bound, and errors that no figure includes."""
 
 from __future__ import annotations
 

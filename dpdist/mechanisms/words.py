@@ -1,4 +1,4 @@
-"""What a mechanism adds to its release's statement, beside what it promises; its `statement.py` has the texts."""
+"""The texts that a mechanism adds to its release's statement, beside its promise; its `statement.py` defines them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpdist.models.protocol import Draws, StratumModel
 
 
 class ReleaseView(Protocol):
-    """What a mechanism's words may ask of a release: its job, public frame, described sets, models and parameters."""
+    """What a mechanism's texts may use from a release: its job, public frame, described sets, models and parameters."""
 
     @property
     def job(self) -> Job: ...
@@ -25,7 +25,7 @@ class ReleaseView(Protocol):
 
     @property
     def donors(self) -> Mapping[str, object]:
-        """The reference's records by stratum, where synthetic records take their values."""
+        """The reference's records by stratum, if synthetic records take their values from them."""
         ...
 
     def model(self, stratum: int) -> StratumModel: ...
@@ -35,29 +35,32 @@ class ReleaseView(Protocol):
 
 @dataclass(frozen=True)
 class Words:
-    """Texts of a mechanism that fits no likelihood; of one that does, the likelihood and its draws have them."""
+    """Texts of a mechanism that fits no likelihood.
+
+    A mechanism with a likelihood uses the texts of the likelihood and its draws.
+    """
 
     density: str = ""
-    """What its parameters are, with {outcome} and {weight}; empty: a likelihood's."""
+    """Description of its parameters, with {outcome} and {weight}; empty: the likelihood's description."""
     errors: str = ""
-    """What is in the standard errors of estimates from its parameters; empty: as draws of a posterior have them."""
+    """Errors included in the standard errors of estimates from parameters; empty: those of draws of a posterior."""
     errors_of_records: str = ""
-    """The same of estimates from synthetic records, where they are not those of parameters and synthesis."""
+    """Errors included for estimates from synthetic records, where they differ from those of parameters and synthesis."""
     steps: tuple[str, ...] = ()
-    """What becomes of its statistics after their release, whatever the job."""
+    """Processing steps after the release of its statistics that every job has."""
     settings: Mapping[str, Mapping[object, str]] = field(default_factory=dict)
-    """The same by a setting of the mechanism: its name, and a text for each of its values."""
+    """Further processing steps by setting of the mechanism: the setting's name, and a text for each of its values."""
     entries: Mapping[str, str] = field(default_factory=dict)
-    """What entries of the statement that it alone can have say in words, by name."""
+    """Texts of statement entries that only this mechanism has, by name."""
 
     def density_of(self, release: ReleaseView) -> str:
-        """What its parameters are, with {outcome} and {weight}."""
+        """Description of its parameters, with {outcome} and {weight}."""
         return self.density
 
     def post_processing(self, release: ReleaseView) -> list[str]:
-        """What becomes of its statistics after their release."""
+        """Processing steps after the release of its statistics."""
         return [*self.steps, *(texts[getattr(release.job.mechanism, name)] for name, texts in self.settings.items())]
 
     def errors_of(self, release: ReleaseView) -> str:
-        """What is in the standard errors of estimates from its parameters."""
+        """Errors included in the standard errors of estimates from its parameters."""
         return self.errors

@@ -1,1 +1,1 @@
-"""Noisy sums of base cells under public bounds, margins added (METHODS §7)."""
+"""Mechanism `laplace_cells`: noisy sums of base cells under public bounds; margins are sums of cells (METHODS §7)."""

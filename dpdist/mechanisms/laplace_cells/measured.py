@@ -1,4 +1,4 @@
-"""Noisy sums of base cells, as `measurements.parquet` lists them."""
+"""Lists the noisy sums of base cells for `measurements.parquet`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFINITIONS = {
     "a": SUM_OF_A,
     "b": SUM_OF_B,
 }
-"""What the statistics are, by name, for the metadata of the file."""
+"""Definitions of the statistics by name, for the metadata of the file."""
 
 
 def figures(release: ReleaseView, model: CellSums, stratum: int, theta: Draws) -> Iterator[Figures]:

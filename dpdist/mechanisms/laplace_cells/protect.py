@@ -1,4 +1,4 @@
-"""Bounded sums of base cells under noise: what is promised, and the one pass over records (METHODS §7)."""
+"""Adds noise to bounded sums of base cells, and states the guarantee, in one pass over records (METHODS §7)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from dpdist.privacy.units import moves
 
 
 class LaplaceStrict(NoisySums[MechanismSpec, CellSums]):
-    """Noisy sums of the finest cells under public bounds, margins added (METHODS §7): strict, with δ = 0 and no model."""
+    """Noisy sums of the finest cells under public bounds, with margins as sums of cells (METHODS §7).
+
+    The guarantee is strict, with δ = 0, and there is no model.
+    """
 
     sums = CellSums
 
@@ -35,7 +38,7 @@ class LaplaceStrict(NoisySums[MechanismSpec, CellSums]):
 
 
 def cell_sums(model: CellSums, epsilon: float, sets: int, recorder: StratumRecorder) -> Rounds:
-    """Bounded sums of every finest cell; every set releases them under noise of its own (METHODS §7)."""
+    """Computes bounded sums of every finest cell; every synthetic set releases them under its own noise (METHODS §7)."""
     sums = yield Pass(Count(model), "sum")
     on, drawn = NoiseOn.of(model, sums), list[Draws]()
     for number in range(1, sets + 1):

@@ -1,7 +1,8 @@
-"""Noisy sums of every finest cell of a release's tables: what a strict Laplace table releases (privacy.cell_sums).
+"""The model of noisy sums of every finest cell: tables and synthetic records from a strict Laplace release.
 
-Post-processing: a cell's mean weight is set into the public bounds of the weight and its mean outcome into those of the
-outcome; margins are sums of cells, so that a table adds up. A synthetic record has its cell's mean weight and mean outcome.
+All of it is post-processing. A cell's mean weight is clipped to the public bounds of the weight, and its mean outcome to
+those of the outcome. Margins are sums of cells, so that a table is additive. A synthetic record has its cell's mean
+weight and mean outcome.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class CellSums(OutcomeModel):
     bounds: CellBounds
     least_weight: float
     scale: Fraction
-    """Of the noise that a set's sums are released with, in units."""
+    """The scale of the noise on a set's sums, in units."""
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> CellSums:
@@ -55,7 +56,7 @@ class CellSums(OutcomeModel):
 
     @property
     def noise_of_one(self) -> tuple[float, float]:
-        """Noise of a count and of a mean of one record, at least, in direct standard errors (`runtime.expected_noise`)."""
+        """Least noise of a count and of a mean of one record, in direct standard errors (`runtime.expected_noise`)."""
         least = float(np.sqrt(2.0) * float(self.scale) / UNIT)
         return least, least
 
@@ -86,11 +87,11 @@ class CellSums(OutcomeModel):
         return outcome, weight
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """The released sums themselves: how records vary within a cell was not released."""
+        """The released sums unchanged, because the variation of records within a cell was not released."""
         return Draws({"sums": np.repeat(theta["sums"], draws, axis=0)})
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """The released sums with noise of the same law: for standard errors, not for release."""
+        """The released sums with further noise of the same law, for standard errors only."""
         noise = rng.laplace(0.0, float(self.scale), (draws, *theta["sums"].shape[1:]))
         return Draws({"sums": theta["sums"] + noise})
 
@@ -99,7 +100,7 @@ class CellSums(OutcomeModel):
         return Draws({"sums": np.repeat(theta["sums"], len(counts), axis=0), "count": counted_again(self.design, counts)})
 
     def log_lik(self, draws: Draws, records: Records) -> Floats:
-        """Sums have no density of a record."""
+        """Sums have no density of a record, so there is no log likelihood."""
         return np.full((len(draws), len(records)), np.nan)
 
     def extremes(self, draws: Draws, records: Records) -> Extremes:

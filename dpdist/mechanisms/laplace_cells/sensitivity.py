@@ -1,13 +1,13 @@
-"""Strict Laplace tables: bounded sums of disjoint cells, margins made by adding (METHODS §7).
+"""Sensitivity of strict Laplace tables: bounded sums of disjoint cells, with margins as sums of cells (METHODS §7).
 
-With public bounds w ∈ [0, U] and y ∈ [L, H], c and R the middle and the half width of [L, H], a record enters its own
-finest cell only, by the pair (w/U, w(y − c)/(UR)) = (a, b) with 0 ≤ |b| ≤ a ≤ 1. Nothing for a record that is
-switched off is (0, 0); the pairs lie in a triangle of corners (0, 0), (1, 1), (1, −1), any two of which are 2 apart
-in L1. So Laplace noise of scale 2/ε on both sums of a cell gives ε, to zero_out and to an exchange within the cell alike;
-a record that moves leaves one cell and enters another, at 2ε, which the public counts show outright. Disjoint
-cells compose in parallel, and margins cost nothing. The bounds clip: they need not hold in the file. Pairs are
-rounded to whole multiples of 1/UNIT, which keeps |b| ≤ a, so that discrete Laplace noise on exact sums of whole
-numbers leaves nothing of floating point.
+The public bounds are w ∈ [0, U] and y ∈ [L, H]; c and R are the middle and the half width of [L, H]. A record enters only
+its own finest cell, by the pair (w/U, w(y − c)/(UR)) = (a, b) with 0 ≤ |b| ≤ a ≤ 1. A record that is switched off has the
+pair (0, 0). The pairs lie in the triangle with corners (0, 0), (1, 1) and (1, −1), and any two corners are 2 apart in L1.
+So Laplace noise of scale 2/ε on both sums of a cell gives ε, under zero_out and under an exchange within the cell. A
+record that changes its cell leaves one cell and enters another. This costs 2ε, and the public counts show the change
+anyway. Disjoint cells compose in parallel, and margins cost nothing. The bounds clip, so the file need not satisfy them.
+Pairs are rounded to whole multiples of 1/UNIT, and |b| ≤ a still holds. Discrete Laplace noise on exact sums of whole
+numbers then has no floating-point error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SENSITIVITY = 2
 
 
 class CellBounds(NamedTuple):
-    """Public bounds: of the weight [0, weight], and of the outcome [low, high]."""
+    """Public bounds [0, weight] of the weight and [low, high] of the outcome."""
 
     weight: float
     low: float
@@ -50,12 +50,15 @@ class CellBounds(NamedTuple):
         return np.stack([weight, weight * self.centre + units[..., 1] * self.weight * self.half_width / UNIT], axis=-1)
 
     def mean(self, count: Floats, total: Floats) -> Floats:
-        """Total over count, clipped to the bounds; of a count ≤ 0 the bound on the total's side, NaN where both are 0."""
+        """Total over count, clipped to the bounds.
+
+        A count ≤ 0 gives the bound on the side of the total's sign, and NaN where both are 0.
+        """
         with np.errstate(divide="ignore", invalid="ignore"):
             above = (total - self.centre * count) / np.where(count > 0, count, 0.0)
         return np.clip(self.centre + above, self.low, self.high)
 
 
 def noise_scale(epsilon: Fraction) -> Fraction:
-    """Scale of the noise, in units, under a budget for the whole table."""
+    """Scale of the noise, in units, under one budget for the whole table."""
     return Fraction(SENSITIVITY * UNIT) / epsilon

@@ -1,4 +1,4 @@
-"""What statements say of noisy sums of base cells under public bounds."""
+"""Texts of statements about noisy sums of base cells under public bounds."""
 
 from __future__ import annotations
 

@@ -1,1 +1,4 @@
-"""Noisy figures of whole tables, margins noised as cells are ([T]; METHODS §7)."""
+"""Mechanisms `laplace` and `laplace_composed`: noisy figures of whole tables, with noise on margins too ([T].
+
+METHODS §7).
+"""

@@ -1,4 +1,4 @@
-"""Noisy figures of whole tables, as `measurements.parquet` lists them."""
+"""Lists the noisy figures of whole tables for `measurements.parquet`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ DEFINITIONS = {
     "mean": "as count",
     "total": "as count",
 }
-"""What the statistics are, by name, for the metadata of the file."""
+"""Definitions of the statistics by name, for the metadata of the file."""
 
 
 def figures(release: ReleaseView, model: NoisyTables, stratum: int, theta: Draws) -> Iterator[Figures]:
-    """Cells without a sample record are known to be empty and were not measured."""
+    """Lists the figures; cells without a sample record are left out, because they are known to be empty."""
     for table in model.tables:
         kept = np.flatnonzero(table.occupied)
         cells = [dict(zip(table.cells.by, table.cells.labels[k], strict=True)) for k in kept]

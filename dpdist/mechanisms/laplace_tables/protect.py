@@ -1,4 +1,4 @@
-"""Every figure of every table under noise of its own: what is promised, and the passes over records (METHODS §7)."""
+"""Adds independent noise to every figure of every table, and states the guarantee (METHODS §7)."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from dpdist.privacy.guarantees import NoGuarantee, Promise, Strict
 
 @dataclass(frozen=True)
 class LaplaceTables:
-    """Noisy figures of whole tables, margins noised as cells are ([T]; METHODS §7).
+    """Noisy figures of whole tables; margins get noise as cells do ([T]; METHODS §7).
 
-    With the file's own sensitivities, as on the slides, nothing is promised; `laplace_composed` with public bounds is
-    strict: the budget is split over the cells that a record enters.
+    `laplace` uses the file's own sensitivities, as on the slides, and has no guarantee. `laplace_composed` uses public
+    bounds and is strict: its budget is split over the cells that a record enters.
     """
 
     scope: Literal["file"] = "file"
@@ -64,17 +64,17 @@ class Extremes(NamedTuple):
 
 
 def noisy_tables(model: NoisyTables, recorder: StratumRecorder) -> Rounds:
-    """Every figure of every table under noise of its own (METHODS §7); local sensitivities stay confidential."""
+    """Releases every figure of every table under independent noise (METHODS §7); local sensitivities stay confidential."""
     sums = yield Pass(Count(model), "sum")
     local = None
     if model.bounds is None:
         high_w, low_w, high_p, low_p = (yield Pass(Extremes(len(sums)), "max")).T
         local = [sensitivities(sums[:, 0], (-low_w, high_w), (-low_p, high_p), table.cells) for table in model.tables]
-    # sums that are not whole are rounded as blocks fall, and nothing is promised of them
+    # sums that are not whole are rounded differently by block size; these figures have no guarantee
     query, exact = digest(model), digest(sums) if local is None else ""
     noise = yield Noise(model.scale, model.size, 1, "laplace", query, exact)
     if local is not None:
-        # whole multiples of Δ/UNIT would tell Δ: differences of figures that should agree have it as their divisor
+        # whole multiples of Δ/UNIT would reveal Δ, because it divides differences of figures that should agree
         fine = yield Noise(FINE_SCALE, model.size, 2, "laplace", query, exact)
         noise = noise + fine / FINER
     told = {"database_bound": None, "epsilon_local": None, "epsilon_local_range": None}

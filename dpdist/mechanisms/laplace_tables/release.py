@@ -1,7 +1,8 @@
-"""Noisy figures of whole tables, margins noised as cells are: what `laplace` and `laplace_composed` release.
+"""The model of noisy figures of whole tables, as `laplace` and `laplace_composed` release them.
 
-Cells without a sample record are known to be empty. Figures made consistent agree over all tables: least squares on the
-finest cells, counts and totals apart, means their ratios. No synthetic records: figures noised one by one tell none.
+Cells without a sample record are known to be empty. Figures made consistent agree over all tables. They are the least
+squares fit on the finest cells, for counts and totals separately; means are ratios of the two. There are no synthetic
+records, because separate noisy figures do not define any.
 """
 
 from __future__ import annotations
@@ -24,26 +25,26 @@ from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws, Extremes, Parameter
 
 FINER = 2**32
-"""Of local sensitivities Δ: figures lie on a lattice of Δ/(UNIT · FINER), no wider than float64 is at Δ."""
+"""Under local sensitivities Δ, figures lie on a lattice with steps Δ/(UNIT · FINER), at most float64's spacing at Δ."""
 FINE_SCALE = Fraction(2**36)
-"""Of the second noise, in lattice steps: 16/UNIT of Δ, which hides the first one's lattice (uniform to 1e-4 on it)."""
+"""Scale of the second noise, in lattice steps: 16/UNIT of Δ, which hides the first lattice (uniform to 1e-4 on it)."""
 
 
 def _largest_weight(job: Job) -> float:
-    """The weight's public upper bound; a record without a weight counts as one."""
+    """The public upper bound of the weight; a record without a weight counts as one."""
     declared = job.columns[job.survey.weight].bounds if job.survey.weight else None
     return (declared or (0.0, 1.0))[1]
 
 
 @dataclass(frozen=True)
 class NoisyTable:
-    """A table's cells and the statistics that are noised in it; of public sensitivity, its two sums."""
+    """A table's cells and its noisy statistics; under public sensitivity these are its two sums."""
 
     name: str
     cells: Cells
     statistics: tuple[StatisticName, ...]
     occupied: Floats
-    """1 for a cell that may have sample records, else 0. Public: all may where sample counts are noisy."""
+    """1 for a cell that may have sample records, else 0; public; 1 everywhere where sample counts are noisy."""
 
     @property
     def parameter(self) -> Parameter:
@@ -53,16 +54,19 @@ class NoisyTable:
 
 @dataclass(frozen=True)
 class NoisyTables(OutcomeModel):
-    """The tables of a job; its one stratum is the file. Statistics are (row, 2): Σw and Σwy, or sums of pairs in units."""
+    """The tables of a job, with the file as its one stratum.
+
+    Statistics are (row, 2): Σw and Σwy, or sums of pairs in units.
+    """
 
     tables: tuple[NoisyTable, ...]
     count: Floats
     """Sample records of every frame row, public."""
     bounds: CellBounds | None
-    """Public ones; None where noise has the scale of the file's own sensitivities."""
+    """Public bounds; None where the noise follows the file's own sensitivities."""
     consistency: bool
     scale: Fraction
-    """Of the noise on a figure, in 1/UNIT of its sensitivity, or in units."""
+    """The scale of the noise on a figure, in 1/UNIT of its sensitivity, or in units."""
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> NoisyTables:
@@ -82,7 +86,7 @@ class NoisyTables(OutcomeModel):
 
     @property
     def noise_of_one(self) -> tuple[float, float] | None:
-        """Noise of a count and of a mean of one record, at least, in direct errors; unknown under local sensitivities."""
+        """Least noise of a count and of a mean of one record, in direct errors; unknown under local sensitivities."""
         least = float(np.sqrt(2.0) * float(self.scale) / UNIT)
         return None if self.bounds is None else (least, least)
 
@@ -92,7 +96,7 @@ class NoisyTables(OutcomeModel):
 
     @property
     def size(self) -> int:
-        """Figures under noise."""
+        """Number of noisy figures."""
         return sum(parameter.size for parameter in self.parameters)
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
@@ -104,7 +108,7 @@ class NoisyTables(OutcomeModel):
         return np.column_stack([np.bincount(records.frame, alpha * column, minlength=rows) for column in columns.T])
 
     def noisy(self, sums: Floats, noise: Floats, sensitivity: Sequence[Mapping[StatisticName, float]] | None) -> Draws:
-        """What is released: every figure under its own noise; `sensitivity` by table where it is local."""
+        """The released parameters: every figure under its own noise; `sensitivity` is by table where it is local."""
         values, start = {}, 0
         for number, table in enumerate(self.tables):
             parameter = table.parameter
@@ -122,7 +126,10 @@ class NoisyTables(OutcomeModel):
         return Draws(values)
 
     def figures(self, theta: Draws, name: str) -> dict[StatisticName, Floats]:
-        """Published figures of a table, (draw, cell) each: made consistent if the job says so; means of sums."""
+        """Published figures of a table, (draw, cell) each.
+
+        They are made consistent if the job asks for it, and means are ratios of sums.
+        """
         (table,) = (table for table in self.tables if table.name == name)
         found = self._noised(theta, table)
         if self.consistency:
@@ -135,21 +142,21 @@ class NoisyTables(OutcomeModel):
         return found | {"mean": self.bounds.mean(found["count"], found["total"]) if "total" in found else empty}
 
     def finest(self, theta: Draws, name: StatisticName) -> Floats:
-        """Counts or totals of every frame row that lie nearest to the noisy ones of all tables, (draw, row)."""
+        """Counts or totals of every frame row that are nearest to the noisy ones of all tables, (draw, row)."""
         having = [table for table in self.tables if name in table.statistics]
         noisy = np.concatenate([self._noised(theta, table)[name] for table in having], axis=1)
         membership = stacked([table.cells for table in having])
         return np.array([finest(one, membership) for one in noisy])
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
-        """E(w|x) and E(wy|x) of every frame row after `finest`, (draw, row); 0 for an outcome that no table needs."""
+        """E(w|x) and E(wy|x) of every frame row from `finest`, (draw, row); 0 for an outcome that no table needs."""
         count = np.maximum(self.count, 1.0)
         weight = self.finest(theta, "count") / count
         known = "total" in self.tables[0].statistics
         return weight, self.finest(theta, "total") / count if known else np.zeros_like(weight)
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """The released sums with noise of the same law: for standard errors, not for release."""
+        """The released sums with further noise of the same law, for standard errors only."""
         again = {}
         for table in self.tables:
             values = theta[table.parameter.name]
@@ -166,7 +173,7 @@ class NoisyTables(OutcomeModel):
         return {name: values[..., k] for k, name in enumerate(table.statistics)}
 
     def log_lik(self, draws: Draws, records: Records) -> Floats:
-        """Sums have no density of a record."""
+        """Sums have no density of a record, so there is no log likelihood."""
         return np.full((len(draws), len(records)), np.nan)
 
     def extremes(self, draws: Draws, records: Records) -> Extremes:

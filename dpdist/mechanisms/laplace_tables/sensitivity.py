@@ -1,11 +1,13 @@
-"""Laplace noise on the figures of whole tables, margins noised as cells are ([T]; METHODS §7).
+"""Sensitivities of the figures of whole tables, where margins get noise as cells do ([T]; METHODS §7).
 
-Local: the sensitivities of the file at hand, count max w − min w, total max wy − min wy, mean (max wy − min wy) / (Σw −
-(max w − min w)), the largest over a table's cells. They tell of the records themselves: no guarantee.
+Local sensitivities are computed from the file at hand, as the largest over a table's cells: count max w − min w, total
+max wy − min wy, mean (max wy − min wy) / (Σw − (max w − min w)). They depend on the records themselves, so there is no
+guarantee.
 
-Public: a record enters every cell that it falls into, over all tables, by its pair of `privacy.cell_sums`, of L1
-sensitivity 2 (1 where no table needs the outcome), so K cells have 2K, to zero_out and to an exchange within the cells
-alike. A record that moves leaves and enters at most K cells, at up to 2ε. Means are ratios of noisy totals and counts.
+Public sensitivities: a record enters every cell that contains it, over all tables, by its pair of `privacy.cell_sums`. A
+pair has L1 sensitivity 2 (1 where no table needs the outcome), so K cells have 2K. This holds under zero_out and under an
+exchange within the cells. A record that changes cells leaves and enters at most K cells, at up to 2ε. Means are ratios of
+noisy totals and counts.
 """
 
 from __future__ import annotations
@@ -24,14 +26,14 @@ from dpdist.mechanisms.laplace_cells.sensitivity import SENSITIVITY, UNIT
 from dpdist.privacy.units import moves, record_epsilon
 
 OUT_OF_STEPS = 7
-"""What `lsmr` says where it stops before it converged."""
+"""Value with which `lsmr` reports that it stopped before it converged."""
 
 Extremes = tuple[Floats, Floats]
-"""Smallest and largest value per frame row; +∞ and −∞ where it has no record."""
+"""Smallest and largest value per frame row; +∞ and −∞ where a row has no record."""
 
 
 def sensitivities(weight_sum: Floats, weight: Extremes, product: Extremes, cells: Cells) -> dict[StatisticName, float]:
-    """Local sensitivities of a count, a mean and a total, from what every frame row's records have."""
+    """Local sensitivities of a count, a mean and a total, from the extremes of every frame row's records."""
     low_w, high_w = _over_cells(weight, cells)
     low_p, high_p = _over_cells(product, cells)
     occupied = high_w >= low_w
@@ -47,12 +49,15 @@ def sensitivities(weight_sum: Floats, weight: Extremes, product: Extremes, cells
 
 
 def figures_met(frame: Frame, tables: Sequence[Table]) -> int:
-    """Figures of all tables that one record enters."""
+    """Number of figures, over all tables, that one record enters."""
     return sum(cross(frame, table.by, table.margins).per_record * len(table.statistics) for table in tables)
 
 
 def local_scale(job: Job, frame: Frame) -> Fraction:
-    """Scale of the noise on a figure, in 1/UNIT of its sensitivity: all of ε in every figure, or shared by those met."""
+    """Scale of the noise on a figure, in 1/UNIT of its sensitivity.
+
+    Each figure gets all of ε, or the figures of one record share it.
+    """
     share = figures_met(frame, job.tables) if job.mechanism.name == "laplace_composed" else 1
     return Fraction(share * UNIT) / job.epsilon_of_tables
 
@@ -70,19 +75,23 @@ def outcome_needed(tables: Sequence[Table]) -> bool:
 
 
 def consistent(noisy: Floats, membership: csr_array) -> Floats:
-    """The additive figures nearest to noisy ones in least squares, (cell,): margins are sums of their cells.
+    """The additive figures that are nearest to noisy ones in least squares, (cell,).
 
-    `membership` is (cell, frame row). All have noise of one variance: the best linear unbiased estimate (Hay, Rastogi,
-    Miklau & Suciu 2010).
+    Additive means that margins are sums of cells.
+
+    `membership` is (cell, frame row). All figures have noise of one variance, so this is the best linear unbiased
+    estimate (Hay, Rastogi, Miklau & Suciu 2010).
     """
     return np.asarray(membership @ finest(noisy, membership))
 
 
 def finest(noisy: Floats, membership: csr_array) -> Floats:
-    """The frame rows' figures, (row,), whose sums lie nearest to noisy ones; rows that no cell tells apart are equal.
+    """Figures of the frame rows, (row,), whose sums are nearest to the noisy ones.
 
-    Unweighted: with local sensitivities tables have noise of different scales, and the fit does not follow them, which
-    are confidential.
+    Rows that share all cells get equal figures.
+
+    The fit is unweighted. With local sensitivities the tables have noise of different scales, but these scales are
+    confidential, so the fit does not use them.
     """
     if not noisy.any():
         return np.zeros(membership.shape[1])
@@ -95,12 +104,12 @@ def finest(noisy: Floats, membership: csr_array) -> Floats:
 
 
 def consistent_table(noisy: Mapping[StatisticName, Floats], cells: Cells) -> dict[StatisticName, Floats]:
-    """Noisy figures of one table made consistent: counts and totals add up, means are their ratios if it has both."""
+    """One table's figures made consistent: counts and totals are additive, and means are their ratios if it has both."""
     return ratios({k: v if k == "mean" else consistent(v, cells.membership) for k, v in noisy.items()})
 
 
 def ratios(figures: Mapping[StatisticName, Floats]) -> dict[StatisticName, Floats]:
-    """Means replaced by total over count where a table has all three."""
+    """Replaces means by total over count where a table has all three."""
     found = dict(figures)
     if {"count", "mean", "total"} <= set(found):
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -109,7 +118,7 @@ def ratios(figures: Mapping[StatisticName, Floats]) -> dict[StatisticName, Float
 
 
 def stacked(tables: Sequence[Cells]) -> csr_array:
-    """The cells of several tables under each other, (cell, frame row)."""
+    """Membership of the cells of several tables in one matrix, (cell, frame row)."""
     return csr_array(vstack([cells.membership for cells in tables]))
 
 

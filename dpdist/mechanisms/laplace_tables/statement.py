@@ -1,4 +1,4 @@
-"""What statements say of figures of whole tables under noise."""
+"""Texts of statements about noisy figures of whole tables."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SUMS_NOISED_AGAIN = (
 
 @dataclass(frozen=True)
 class TableWords(Words):
-    """Of tables under noise of public scale or not."""
+    """Texts about tables whose noise has a public scale, and about tables whose noise has a local one."""
 
     def post_processing(self, release: ReleaseView) -> list[str]:
         return [*super().post_processing(release), *([] if release.job.local else [RATIOS])]

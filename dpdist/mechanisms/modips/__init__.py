@@ -1,1 +1,4 @@
-"""MODIPS: sufficient statistics under noise, a posterior given them, and records from it ([M]; METHODS §8)."""
+"""Mechanism `modips`: sufficient statistics under noise, a posterior given them, and synthetic records ([M].
+
+METHODS §8).
+"""

@@ -1,8 +1,8 @@
-"""An outcome with public levels, given sanitised counts: a Dirichlet posterior by cell.
+"""The MODIPS model of an outcome with public levels: a Dirichlet posterior by cell, given sanitised counts.
 
-The prior is worth one record: 1/K for each of K levels, so that many levels weigh no more than few. Noisy counts are set to
-the nearest ones that are not negative and have the cell's Σv as their sum. Cut off at 0 alone, noise on many empty levels
-would add up.
+The prior counts as one record: 1/K for each of K levels, so that many levels have no more prior weight than few. Noisy
+counts are projected onto the nearest non-negative ones with the cell's Σv as their sum. If they were only cut off at 0,
+noise on many empty levels would add up.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dpdist.mechanisms.modips.sensitivity import UNIT
 from dpdist.models.protocol import Draws, Parameter
 
 PRIOR = 1.0
-"""Records that the prior is worth, over all levels of a cell."""
+"""Number of records that the prior counts as, over all levels of a cell."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class LevelCounts(Sanitized):
         return np.concatenate([self.absent(cell, alpha, v), counts])
 
     def laws(self, sums: Floats, rng: np.random.Generator) -> Mapping[str, Floats]:
-        """Probabilities of levels; where all gammas are too small for float64, the level with the most has all of it."""
+        """Probabilities of levels; where all gammas are too small for float64, the largest level gets probability 1."""
         start, levels = (0 if self.weights is None else len(self.count)), len(self.levels)
         counts = nearest_on_simplex(sums[:, start:].reshape(len(sums), -1, levels) / UNIT, self.held(sums))
         gammas = rng.standard_gamma(PRIOR / levels + counts)
@@ -65,13 +65,13 @@ class LevelCounts(Sanitized):
         return {"probability": np.divide(gammas, total, out=most, where=total > 0.0)}
 
     def moved(self, theta: Draws, before: Floats, after: Floats) -> Mapping[str, Floats]:
-        """Probabilities of at least 0 that sum to 1."""
+        """Probabilities scaled by the change of Σv, at least 0 and with sum 1."""
         old, new = (self._shares(theta["sums"], held) for held in (before, after))
         probability = theta["probability"] + new - old
         return {"probability": nearest_on_simplex(probability, np.ones(probability.shape[:-1]))}
 
     def _shares(self, sums: Floats, held: Floats) -> Floats:
-        """Of a cell's Σv by level, as the sums say, (draw, cell, level)."""
+        """The part of a cell's Σv in every level, from the sums, (draw, cell, level)."""
         start, levels = (0 if self.weights is None else len(self.count)), len(self.levels)
         values = np.broadcast_to(sums[:, start:].reshape(len(sums), -1, levels) / UNIT, (*held.shape, levels))
         return np.asarray(nearest_on_simplex(values, held) / held[..., None])
@@ -83,7 +83,7 @@ class LevelCounts(Sanitized):
         return weight[:, self.design.pattern], (weight * typical)[:, self.design.pattern]
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """Levels by their cell's probabilities, with its mean weight."""
+        """Draws levels by their cell's probabilities; every record has its cell's mean weight."""
         cell = self.pattern(frame_row)
         cumulated = np.cumsum(theta["probability"][0], axis=1)[cell]
         uniforms = open_uniforms(rng, (len(frame_row), 1)) * cumulated[:, -1:]

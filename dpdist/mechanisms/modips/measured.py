@@ -1,4 +1,4 @@
-"""Noisy sufficient statistics, as `measurements.parquet` lists them."""
+"""Lists the noisy sufficient statistics for `measurements.parquet`."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ DEFINITIONS = {
     "v (u^2 - 1/2)": "over all cells of the stratum, in the notation of v u",
     "v 1[y = k]": "the sum of v over records of the level k; its law as of v u",
 }
-"""What the statistics are, by name, for the metadata of the file."""
+"""Definitions of the statistics by name, for the metadata of the file."""
 
 
 def figures(release: ReleaseView, model: Sanitized, stratum: int, theta: Draws) -> Iterator[Figures]:
-    """By group: sums of 1 − v, of vu or of v 1[y = k] in every cell, and of v(u² − 1/2) over all cells."""
+    """Figures by group: sums of 1 − v, of vu or of v 1[y = k] in every cell, and of v(u² − 1/2) over all cells."""
     cells, said = cells_of(release, model, stratum), release.job.mechanism
     assert isinstance(said, Modips)
     given = sums_of(release.job)
@@ -54,6 +54,6 @@ def figures(release: ReleaseView, model: Sanitized, stratum: int, theta: Draws) 
 
 
 def _of_bounds(model: Sanitized) -> tuple[float | None, float | None, float | None]:
-    """Centre and half width of the public bounds, of logarithms under a lognormal law; the weight's upper bound."""
+    """Centre and half width of the outcome's bounds (logarithms under a lognormal law), and the weight's upper bound."""
     cap = None if model.weights is None else model.weights[1]
     return (model.middle[0], cap, model.middle[1]) if isinstance(model, Moments) else (None, cap, None)

@@ -1,7 +1,8 @@
-"""The normal and the lognormal law between public bounds, given sanitised moments: means by cell, one variance.
+"""The MODIPS models with a normal or lognormal law: posterior means by cell and one variance, given sanitised moments.
 
-In half widths of the bounds u = Xβ + σe. The prior of β is flat, that of σ² is worth one record of a quarter of the half
-width: β | σ ~ N(B, σ²K⁻¹) with K = X'AX, A = diag(Σv), B = K⁻¹X'Σvu, and σ² = (S + 1/16)/χ² of Σv − p + 1 degrees.
+In half widths of the bounds the model is u = Xβ + σe. The prior of β is flat. The prior of σ² counts as one record with a
+quarter of the half width as standard deviation. The posterior is β | σ ~ N(B, σ²K⁻¹) with K = X'AX, A = diag(Σv), B =
+K⁻¹X'Σvu, and σ² = (S + 1/16)/χ² with Σv − p + 1 degrees of freedom.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from dpdist.models.numerics.chi import chi_quantiles
 from dpdist.models.protocol import Draws, Parameter
 
 PRIOR_SD = 0.25
-"""Guess of the standard deviation, in half widths; it is worth one record."""
+"""Prior standard deviation, in half widths of the bounds; the prior counts as one record."""
 LEAST_SD = 0.01
-"""Standard deviations are taken to be no smaller, in half widths."""
+"""Smallest standard deviation of the law, in half widths."""
 
 
 @dataclass(frozen=True)
 class Moments(Sanitized):
-    """Sums of (1 − v, vu) by cell and of v(u² − 1/2) in all."""
+    """Model with the sums of (1 − v, vu) by cell and of v(u² − 1/2) over all cells."""
 
     @property
     def names(self) -> tuple[tuple[str, ...], ...]:
@@ -52,7 +53,7 @@ class Moments(Sanitized):
 
     @property
     def middle(self) -> tuple[float, float]:
-        """Centre and half width of the bounds, of logarithms under the lognormal law."""
+        """Centre and half width of the bounds; of the logarithms' bounds under the lognormal law."""
         low, high = np.log(self.outcome_bounds) if self.law == "lognormal" else self.outcome_bounds
         return (low + high) / 2.0, (high - low) / 2.0
 
@@ -85,7 +86,7 @@ class Moments(Sanitized):
         return {"mean": middle + half * mean, "standard_deviation": half * sd}
 
     def moved(self, theta: Draws, before: Floats, after: Floats) -> Mapping[str, Floats]:
-        """Means by the change of the posterior's centre, standard deviations by the factor of the scatter."""
+        """Laws with means moved as the posterior's centre moves, and standard deviations scaled as the scatter is."""
         middle, half = self.middle
         old, new = (self._centre(theta["sums"], held) for held in (before, after))
         mean = np.clip((theta["mean"] - middle) / half + new - old, -1.0, 1.0)
@@ -96,7 +97,7 @@ class Moments(Sanitized):
         return {"mean": middle + half * mean, "standard_deviation": half * sd}
 
     def _centre(self, sums: Floats, held: Floats) -> Floats:
-        """Means of cells as the sums say, in half widths, (draw, cell)."""
+        """Posterior means of cells given the sums, in half widths, (draw, cell)."""
         start = 0 if self.weights is None else len(self.count)
         b = np.clip(sums[:, start : start + len(self.count)] / UNIT, -held, held)
         if self.matrix is None:
@@ -106,7 +107,7 @@ class Moments(Sanitized):
         return np.asarray(beta @ x.T)
 
     def _variance(self, sums: Floats, held: Floats, centre: Floats) -> Floats:
-        """About these means, in half widths squared, (draw,)."""
+        """Variance about these means, in half widths squared, (draw,)."""
         total = held.sum(axis=1)
         square = sums[:, -1] / UNIT / total + 0.5 - (held * centre**2).sum(axis=1) / total
         return np.asarray(np.clip(square, LEAST_SD**2, 1.0))
@@ -130,7 +131,7 @@ class Moments(Sanitized):
         return weight[:, self.design.pattern], (weight * typical)[:, self.design.pattern]
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """Outcomes of the law, limited to their public bounds, with their cell's mean weight."""
+        """Draws outcomes, clipped to their public bounds, with their cell's mean weight."""
         cell = self.pattern(frame_row)
         noise = ndtri(open_uniforms(rng, (len(frame_row),)))
         values = theta["mean"][0][cell] + theta["standard_deviation"][0] * noise
@@ -149,7 +150,7 @@ def limited_normal_mean(mean: Floats, sd: Floats, bounds: tuple[float, float]) -
 
 
 def _chi(degrees: Floats, uniforms: Floats) -> Floats:
-    """Quantiles of χ laws that have degrees of their own."""
+    """Quantiles of χ distributions with a different number of degrees of freedom each."""
     from scipy.special import gammaincinv
 
     return np.asarray(np.sqrt(2.0 * gammaincinv(degrees / 2.0, uniforms)))

@@ -1,4 +1,4 @@
-"""Bounded sufficient statistics under noise: what is promised, and the one pass over records ([M]; METHODS §8)."""
+"""Adds noise to bounded sufficient statistics, and states the guarantee, in one pass over records ([M]; METHODS §8)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from dpdist.privacy.guarantees import Promise, Strict
 
 
 class Modips(NoisySums[Settings, Sanitized]):
-    """[M]: strict, with δ = 0. Every sanitization has noise of its own and an equal part of ε."""
+    """MODIPS [M]: strict, with δ = 0; every sanitization has independent noise and an equal part of ε."""
 
     spec, sums = Settings, Sanitized
 
@@ -61,7 +61,7 @@ class Modips(NoisySums[Settings, Sanitized]):
 
 
 def _exchange(job: Job, settings: Settings) -> Fraction:
-    """ε against an exchange at the same x, over ε; two zero-outs but where one L1 sensitivity is all that counts."""
+    """The ε of an exchange at the same x, over ε: at most two zero-outs, or less where only one L1 sensitivity counts."""
     if job.sizes_secret or settings.sanitization == "individual" or settings.truncation == "bounded":
         return Fraction(2)
     known, weighted = settings.variance is not None, job.survey.weight is not None
@@ -70,7 +70,7 @@ def _exchange(job: Job, settings: Settings) -> Fraction:
 
 
 def modips(model: Sanitized, sets: int, nested: int, epsilon: float, recorder: StratumRecorder) -> Rounds:
-    """Algorithms 1 and 2 of [M]: `nested` sets of every sanitization; posterior and records are post-processing."""
+    """Algorithms 1 and 2 of [M], with `nested` sets for every sanitization; posterior and records are post-processing."""
     sums = yield Pass(Count(model), "sum")
     on, numbers, drawn = NoiseOn.of(model, sums), count(1), list[Draws]()
     for number in range(0, sets, nested):
@@ -82,7 +82,7 @@ def modips(model: Sanitized, sets: int, nested: int, epsilon: float, recorder: S
 
 
 def _sanitized(model: Sanitized, sums: Floats, on: NoiseOn, numbers: count[int]) -> Generator[Noise, Any, Floats]:
-    """All sums under noise, within their public domains."""
+    """All sums under noise, within the public ranges of the sums."""
     found = np.empty_like(sums)
     for (start, stop), scale in zip(model.parts, model.scales, strict=True):
         own = slice(start, stop)

@@ -1,8 +1,8 @@
-"""What MODIPS releases: a set's sanitised sums, and a law drawn from the posterior given them ([M]; METHODS §8).
+"""The base model of MODIPS: a set's sanitised sums, and a law drawn from the posterior given them ([M]; METHODS §8).
 
-Post-processing alone. The noise is not modelled: the posterior is that of the sums as released, set into their public
-range. Weights enter as v = w/U, at most 1, so that Σv records are at most as many as the effective ones: the posterior is
-at least as wide as the sample's own error. A synthetic record has its cell's mean weight.
+All of it is post-processing. The noise is not modelled. The posterior is conditional on the released sums, clipped to
+their public range. Weights enter as v = w/U, which is at most 1. So Σv is at most the effective number of records, and
+the posterior is at least as wide as the sampling error. A synthetic record has its cell's mean weight.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from dpdist.models.protocol import Draws, Extremes, Parameter
 from dpdist.privacy.units import moves, record_epsilon
 
 LEAST_MEAN_WEIGHT = 1e-3
-"""A cell's mean v is taken to be no smaller."""
+"""Smallest mean v of a cell; smaller values are raised to it."""
 
 
 def sums_of(job: Job) -> tuple[Law, bool, bool, Adjacency]:
-    """Which sums are measured, and of which neighbours: the law, with weights, of known variance, the adjacency of a move.
+    """The sums to measure, by the law, the weights, whether the variance is known, and the adjacency.
 
-    An exchange for any other record, in another cell too, is two moves of one record.
+    An exchange for any other record, also in another cell, is two moves of one record.
     """
     said = job.mechanism
     assert isinstance(said, Modips)
@@ -47,15 +47,15 @@ class Sanitized(OutcomeModel):
     count: Floats
     """Sample records of every cell, public."""
     weights: tuple[float, float] | None
-    """Public bounds of the weight."""
+    """Public bounds of the weight; None without a weight."""
     law: Law
     variance: float | None
-    """Of the normal law where it is public, in half widths of the bounds, squared."""
+    """Public variance of the normal law, in half widths of the bounds, squared; None where it is not public."""
     scales: tuple[Fraction, ...]
-    """Of the noise on every group's sums, in units."""
+    """The scales of the noise on every group's sums, in units."""
     truncation: Truncation
     matrix: Floats | None
-    """Predictors of every cell, (cell, predictor); None: a mean of its own for every cell."""
+    """Predictors of every cell, (cell, predictor); None: every cell has a mean of its own."""
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Sanitized:
@@ -90,7 +90,7 @@ class Sanitized(OutcomeModel):
     @property
     @abstractmethod
     def domain(self) -> tuple[Floats, Floats]:
-        """Ends between which every sum lies, whatever the records hold, (sum,) each, in whole units."""
+        """Smallest and largest possible value of every sum, for any records, (sum,) each, in whole units."""
 
     @abstractmethod
     def statistics(self, records: Records, alpha: Floats) -> Floats:
@@ -102,16 +102,16 @@ class Sanitized(OutcomeModel):
 
     @abstractmethod
     def moved(self, theta: Draws, before: Floats, after: Floats) -> Mapping[str, Floats]:
-        """Released laws moved by the change from Σv `before` (1, cell) to `after` (draw, cell), by parameter."""
+        """Released laws, adjusted for a change from Σv `before` (1, cell) to `after` (draw, cell), by parameter."""
 
     @property
     @abstractmethod
     def drawn(self) -> tuple[Parameter, ...]:
-        """What `laws` draws."""
+        """Names of the parameters that `laws` draws."""
 
     @property
     def parts(self) -> tuple[tuple[int, int], ...]:
-        """Where every group's sums begin and end."""
+        """First and last position of every group's sums."""
         return tuple(pairwise(np.cumsum([0, *map(len, self.names)]).tolist()))
 
     @property
@@ -121,26 +121,26 @@ class Sanitized(OutcomeModel):
         return (Parameter("sums", (("statistic", names),)), *self.drawn, *weight)
 
     def entered(self, records: Records, alpha: Floats) -> Floats:
-        """v of every record in whole units, 0 where it is switched off."""
+        """v of every record in whole units; 0 for a record that is switched off."""
         whole = alpha * UNIT
         return np.rint(whole if self.weights is None else whole * np.minimum(records.weight / self.weights[1], 1.0))
 
     def absent(self, cell: Codes, alpha: Floats, entered: Floats) -> Floats:
-        """Sums of 1 − v by cell, to which a record that is switched off adds nothing; none without weights."""
+        """Sums of 1 − v by cell; a record that is switched off adds nothing; empty without weights."""
         if self.weights is None:
             return np.empty(0)
         return np.bincount(cell, weights=np.rint(alpha * UNIT) - entered, minlength=len(self.labels)).astype(np.float64)
 
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
-        """Released parameters: the sums as they stand, and laws drawn given them."""
+        """The released parameters: the noisy sums, and laws drawn given them."""
         return self._all(np.repeat(statistics[None], draws, axis=0), rng)
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """Laws drawn given the released sums: as far apart as laws of other samples, without noise."""
+        """Laws drawn given the released sums: they vary as laws of other samples do, without noise."""
         return self._all(np.repeat(theta["sums"], draws, axis=0), rng)
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """Laws given the released sums under noise of the same law once more: for standard errors, not for release."""
+        """Laws given the released sums with further noise of the same law, for standard errors only."""
         by = np.concatenate(
             [np.full(stop - start, float(b)) for (start, stop), b in zip(self.parts, self.scales, strict=True)]
         )
@@ -154,7 +154,7 @@ class Sanitized(OutcomeModel):
         return Draws({parameter.name: found[parameter.name] for parameter in self.parameters})
 
     def recounted(self, theta: Draws, counts: Floats) -> Draws:
-        """The released laws moved by as much as other sample counts (draw, row) would move what the sums say."""
+        """The released laws, adjusted for other sample counts (draw, row)."""
         count = counted_again(self.design, counts)
         sums = np.repeat(theta["sums"], len(counts), axis=0)
         held = self.held(sums, count)
@@ -164,7 +164,7 @@ class Sanitized(OutcomeModel):
         return Draws({parameter.name: found[parameter.name] for parameter in self.parameters})
 
     def held(self, sums: Floats, count: Floats | None = None) -> Floats:
-        """Σv of every cell within its public range, (draw, cell), under the published sample counts or others."""
+        """Σv of every cell, clipped to its public range, (draw, cell), under the published sample counts or others."""
         count = np.repeat(self.count[None], len(sums), axis=0) if count is None else count
         if self.weights is None:
             return count
@@ -176,7 +176,7 @@ class Sanitized(OutcomeModel):
         return np.ones((len(theta), len(self.count))) if self.weights is None else theta["weight"]
 
     def log_lik(self, draws: Draws, records: Records) -> Floats:
-        """Sums have no density of a record."""
+        """Sums have no density of a record, so there is no log likelihood."""
         return np.full((len(draws), len(records)), np.nan)
 
     def extremes(self, draws: Draws, records: Records) -> Extremes:
@@ -191,5 +191,5 @@ class Sanitized(OutcomeModel):
 
     @staticmethod
     def named(names: tuple[str, ...]) -> str:
-        """What a group's sums are of, without the cell."""
+        """The name of a group's statistic, without the cell."""
         return names[0].partition(" of ")[0]

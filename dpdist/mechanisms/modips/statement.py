@@ -1,4 +1,4 @@
-"""What statements say of sanitized sufficient statistics."""
+"""Texts of statements about sanitised sufficient statistics."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Noisy whole sums within a public domain: clamped to its ends (BIT), or drawn from the truncated law.
+"""Keeps noisy whole sums within a public domain, by clamping (BIT) or by drawing from the truncated law.
 
-Noise that is not negative has a geometric size g, and so has −1 − noise where it is negative. With R + 1 values from the
-sum up to the upper end and L below it, g modulo the larger of R + 1 and L is a geometric variable truncated there; kept
-where it is below the side's own number, it leaves the discrete Laplace law truncated to the domain, exactly. At least one
-side keeps all of its noise, so that half of the candidates are kept, or more.
+Noise that is not negative has a geometric size g; negative noise has the geometric size −1 − noise. There are R + 1
+values from the sum up to the upper end and L below the sum. A geometric variable modulo m is a geometric variable
+truncated at m. So g is taken modulo the larger of R + 1 and L, and kept where it is below the number of values on its
+side. The kept values follow exactly the discrete Laplace law truncated to the domain. At least one side keeps all of its
+noise, so that at least half of the candidates are kept.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import numpy as np
 from dpdist.core.records import Floats
 
 CANDIDATES = 64
-"""Noise for a sum: all of it is refused with a probability of about 2^−64, and more is drawn then."""
+"""Noise candidates for a sum. All of them are refused with a probability of about 2^−64, and then more are drawn."""
 
 
 def clamped(sums: Floats, noise: Floats, low: Floats, high: Floats) -> Floats:
-    """Sums plus noise, (sum,), set to the nearest end of their domain."""
+    """Sums plus noise, (sum,), clamped to their domain."""
     return np.clip(sums + noise, low, high)
 
 

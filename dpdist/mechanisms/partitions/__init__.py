@@ -1,1 +1,4 @@
-"""Counts over a partition, layer by layer: `flat_laplace`, `universal_histogram` and `steps` ([S]; METHODS §9)."""
+"""Mechanisms `flat_laplace`, `universal_histogram` and `steps`: counts over a partition, layer by layer ([S].
+
+METHODS §9).
+"""

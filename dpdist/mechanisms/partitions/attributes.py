@@ -1,4 +1,4 @@
-"""An outcome as an attribute of records: its levels, or equal bins of its public bounds."""
+"""Turns an outcome into an attribute with levels: its whole numbers, or equal bins of its public bounds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpdist.job import Column
 
 @dataclass(frozen=True)
 class Attribute:
-    """Levels are the whole numbers between the bounds; a bin's values are uniform within it."""
+    """Levels of an outcome: the whole numbers between the bounds, or bins; values are uniform within a bin."""
 
     name: str
     low: float
@@ -27,12 +27,12 @@ class Attribute:
 
     @property
     def width(self) -> float:
-        """Of a bin; 1 between levels."""
+        """The width of a bin; 1 between levels."""
         return (self.high - self.low) / self.levels if self.binned else 1.0
 
     @property
     def values(self) -> Floats:
-        """Of every level, or the middle of every bin, (level,)."""
+        """The value of every level, or the middle of every bin, (level,)."""
         return np.asarray(
             self.low + self.width * (np.arange(self.levels) + (0.5 if self.binned else 0.0)), dtype=np.float64
         )
@@ -45,17 +45,17 @@ class Attribute:
         return tuple(f"from {value - half:.10g} to {value + half:.10g}" for value in self.values)
 
     def level(self, outcome: Floats) -> Ints:
-        """Level of every outcome, from 0; the upper bound lies in the last one."""
+        """The level of every outcome, from 0; the upper bound is in the last level."""
         place = np.floor((outcome - self.low) / self.width) if self.binned else np.rint(outcome - self.low)
         return np.clip(place, 0, self.levels - 1).astype(np.int64)
 
     def drawn(self, level: Ints | Codes, rng: np.random.Generator) -> Floats:
-        """A value for every level."""
+        """Draws a value for every level."""
         spread = rng.random(len(level)) - 0.5 if self.binned else 0.0
         return np.asarray(np.clip(self.values[level] + self.width * spread, self.low, self.high))
 
     def until(self, value: float) -> Floats:
-        """Share of every level at or below a value, (level,)."""
+        """The share of every level at or below a value, (level,)."""
         if not self.binned:
             return np.where(self.values <= value, 1.0, 0.0)
         return np.clip((value - self.values) / self.width + 0.5, 0.0, 1.0)

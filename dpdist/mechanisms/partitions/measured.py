@@ -1,4 +1,4 @@
-"""Noisy counts of every layer, as `measurements.parquet` lists them."""
+"""Lists the noisy counts of every layer for `measurements.parquet`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,14 @@ DEFINITIONS = {
     "1 - v": SUM_OF_ABSENT,
     "v": SUM_OF_V,
 }
-"""What the statistics are, by name, for the metadata of the file."""
+"""Definitions of the statistics by name, for the metadata of the file."""
 
 
 def figures(release: ReleaseView, model: PartitionCounts, stratum: int, theta: Draws) -> Iterator[Figures]:
-    """With weights the sum of 1 − v, then the counts of every layer; a node's cell has the levels that all of it shares."""
+    """With weights the sum of 1 − v, then the counts of every layer.
+
+    A node is described by the levels that all its cells share.
+    """
     whole, cap = cells_of(release, model, stratum)[0], None if model.weights is None else model.weights[1]
     tree, absent, counts = model.measured(theta)
     moved = 2.0 if release.job.budget.adjacency == "substitution" else 1.0

@@ -1,8 +1,8 @@
-"""Noisy counts over a partition, and records that follow them ([S]; METHODS §9).
+"""The model of noisy counts over a partition, and synthetic records that follow the counts ([S]; METHODS §9).
 
-Counts of all layers are made to agree, from the root down, with none below 0. The root is the public number of records, or,
-with weights, what the noisy sum of 1 − v leaves of it. A synthetic record has a cell by its share of the counts, and the
-stratum's mean weight.
+Counts of all layers are made consistent, from the root down, with none below 0. The root is the public number of records,
+less the noisy sum of 1 − v where there are weights. A synthetic record's cell is drawn by its share of the counts. Its
+weight is the stratum's mean weight.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dpdist.models.protocol import Draws, Extremes, Parameter
 from dpdist.privacy.units import record_epsilon
 
 LEAST_MEAN_WEIGHT = 1e-3
-"""A stratum's mean v is taken to be no smaller."""
+"""Smallest mean v of a stratum; smaller values are raised to it."""
 
 
 @dataclass(frozen=True)
@@ -36,16 +36,19 @@ class PartitionCounts(OutcomeModel):
 
     attributes: tuple[Attribute, ...]
     layers: tuple[tuple[int, ...], ...] | None
-    """Attributes by layer, without the last one, which has what is left; None: selected node by node."""
+    """Attributes by layer; the last layer is left out and has the other attributes.
+
+    None: attributes are selected node by node.
+    """
     selections: int
     count: int
     """Sample records, public."""
     weights: tuple[float, float] | None
     """Public bounds of the weight."""
     scale: Fraction
-    """Of the noise on counts, in units."""
+    """The scale of the noise on counts, in units."""
     score_scale: Fraction | None
-    """Of the noise on scores, in units; None: nothing is selected."""
+    """The scale of the noise on scores, in units; None: nothing is selected."""
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> PartitionCounts:
@@ -72,7 +75,7 @@ class PartitionCounts(OutcomeModel):
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
-        """Levels of every attribute."""
+        """Number of levels of every attribute."""
         return tuple(each.levels for each in self.attributes)
 
     @cached_property
@@ -81,12 +84,12 @@ class PartitionCounts(OutcomeModel):
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """What publishing makes of the released counts."""
+        """Names of the parameters that publishing derives from the released counts."""
         levels = tuple(f"{each.name} = {label}" for each in self.attributes for label in each.labels)
         return Parameter("share", (("level", levels),)), Parameter("weight")
 
     def tree(self, selected: tuple[Ints, ...] = ()) -> Tree:
-        """Of the layers that the job names, or of selected attributes."""
+        """The tree of the layers that the job names, or of selected attributes."""
         return chosen(selected, self.shape) if self.layers is None else self._named
 
     @cached_property
@@ -102,34 +105,34 @@ class PartitionCounts(OutcomeModel):
         return counts if self.weights is None else np.concatenate([[(whole - v).sum()], counts])
 
     def layered(self, tree: Tree, sums: Floats) -> Floats:
-        """Sums of every node (node,), layer by layer, from those of cells; 1 − v stays before them, where it is summed."""
+        """Sums of every node (node,), layer by layer, from those of cells; a sum of 1 − v stays in front of them."""
         first = self._first
         return np.concatenate([sums[:first], *tree.sums(sums[first:])])
 
     @property
     def _first(self) -> int:
-        """Sums before those of nodes: of 1 − v, which is 0 without weights."""
+        """Number of sums before those of nodes: that of 1 − v; 0 without weights."""
         return int(self.weights is not None)
 
     def parts(self, tree: Tree, sums: Floats) -> tuple[Floats, tuple[Floats, ...]]:
-        """Sums (sum,) of 1 − v, and of every layer's nodes."""
+        """The sums (sum,) split into that of 1 − v and those of every layer's nodes."""
         ends = self._first + np.cumsum(tree.sizes)[:-1]
         return sums[: self._first], tuple(np.split(sums, [self._first, *ends])[1:])
 
     def released(self, selected: tuple[Ints, ...], sums: Floats) -> Draws:
-        """θ: selected attributes and noisy sums as they were measured, and what follows from them."""
+        """The released parameters: selected attributes, noisy sums as measured, and the parameters derived from them."""
         attributes = np.concatenate([*selected, np.empty(0)]).astype(float)
         cells = self._cells(self.tree(selected), sums)
         return Draws({"selected": attributes[None], "sums": sums[None], **self._followed(cells[None]).values})
 
     def _cells(self, tree: Tree, sums: Floats) -> Floats:
-        """Σv of every cell, (cell,): all layers agree."""
+        """Σv of every cell, (cell,), consistent over all layers."""
         n, (absent, counts) = float(self.count), self.parts(tree, sums / UNIT)
         least = n if self.weights is None else n * max(self.weights[0] / self.weights[1], LEAST_MEAN_WEIGHT)
         return consistent(tree, counts, n - absent.sum(), self.weights is None, (least, n))
 
     def _followed(self, cells: Floats) -> Draws:
-        """Shares of every attribute's levels, (draw, level), and the mean weight, from counts of cells (draw, cell)."""
+        """The share of every attribute's levels, (draw, level), and the mean weight, from counts of cells (draw, cell)."""
         total, table = cells.sum(axis=1), cells.reshape(len(cells), *self.shape)
         axes = range(1, len(self.shape) + 1)
         sums = [table.sum(axis=tuple(each for each in axes if each != own)) for own in axes]
@@ -138,7 +141,7 @@ class PartitionCounts(OutcomeModel):
         return Draws({"share": share, "weight": top * total / self.count, "cells": cells / total[:, None]})
 
     def shares(self, theta: Draws, outcome: int) -> Floats:
-        """Of an outcome's levels, (draw, level)."""
+        """Shares of an outcome's levels, (draw, level)."""
         start = sum(self.shape[:outcome])
         return theta["share"][:, start : start + self.shape[outcome]]
 
@@ -154,7 +157,7 @@ class PartitionCounts(OutcomeModel):
         return np.asarray((self.shares(theta, outcome) @ below)[:, pair.reshape(-1)])
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """Cells by their shares, with the mean weight; several outcomes are (record, outcome)."""
+        """Draws cells by their shares, with the mean weight; several outcomes are (record, outcome)."""
         n, cumulated = len(frame_row), np.cumsum(theta["cells"][0])
         cell = np.minimum(np.searchsorted(cumulated, rng.random(n) * cumulated[-1], side="right"), self.cells - 1)
         levels = np.unravel_index(cell, self.shape)
@@ -163,8 +166,11 @@ class PartitionCounts(OutcomeModel):
         return outcome, np.full(n, theta["weight"][0])
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """Shares of other samples, without noise: of Σv records, which are at most as many as the effective ones. Of all
-        weights with their mean those at 0 and at the bound vary most."""
+        """Shares under other samples, without noise.
+
+        A sample has Σv records, which is at most the effective number. Among weights with a given mean, those that are 0
+        or the bound vary most.
+        """
         held, cells = max(1, round(self._total(theta))), theta["cells"][0]
         each = [self._followed(rng.multinomial(held, cells / cells.sum())[None].astype(float)) for _ in range(draws)]
         share = np.concatenate([one["share"] for one in each])
@@ -173,7 +179,7 @@ class PartitionCounts(OutcomeModel):
         return Draws({"share": share, "weight": theta["weight"][0] * np.maximum(1.0 + spread, 0.0)})
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """What would follow from the released counts under other noise: for standard errors, not for release."""
+        """The derived parameters under other noise on the released counts, for standard errors only."""
         tree, total = self.tree(self._selected(theta)), self._total(theta)
         absent, made = np.full(self._first, self.count - total), list[Draws]()
         expected = UNIT * self.layered(tree, np.concatenate([absent, total * theta["cells"][0]]))
@@ -183,11 +189,11 @@ class PartitionCounts(OutcomeModel):
         return Draws({name: np.concatenate([one[name] for one in made]) for name in ("share", "weight")})
 
     def _total(self, theta: Draws) -> float:
-        """Σv of the stratum."""
+        """The sum Σv of the stratum."""
         return float(self.count * theta["weight"][0] / (1.0 if self.weights is None else self.weights[1]))
 
     def _selected(self, theta: Draws) -> tuple[Ints, ...]:
-        """Selected attributes by layer, from how many nodes each layer has."""
+        """Selected attributes by layer, from the number of nodes of each layer."""
         flat, found, nodes = theta["selected"][0].astype(np.int64), list[Ints](), 1
         for _ in range(self.selections):
             found.append(flat[:nodes])
@@ -195,12 +201,12 @@ class PartitionCounts(OutcomeModel):
         return tuple(found)
 
     def measured(self, theta: Draws) -> tuple[Tree, Floats, tuple[Floats, ...]]:
-        """The tree, and the noisy sums as they were measured: of 1 − v, and of v by layer and node."""
+        """The tree and the noisy sums as measured: of 1 − v, and of v by layer and node."""
         tree = self.tree(self._selected(theta))
         return tree, *self.parts(tree, theta["sums"][0])
 
     def named(self, tree: Tree) -> list[list[dict[str, str]]]:
-        """By layer and node, the labels of the attributes that have one level in all of the node."""
+        """Labels, by layer and node, of the attributes that have one level in the whole node."""
         codes, found = codes_of(self.shape), []
         for layer, size in zip(tree.nodes, tree.sizes, strict=True):
             first = np.unique(layer, return_index=True)[1]
@@ -214,7 +220,7 @@ class PartitionCounts(OutcomeModel):
         return found
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
-        """Selected attributes and noisy sums, whole numbers in units of 1/UNIT."""
+        """Describes selected attributes and noisy sums as whole numbers in units of 1/UNIT."""
         return {
             "prior": "proper",
             "selected": theta["selected"][0].astype(int).tolist(),
@@ -230,11 +236,11 @@ class PartitionCounts(OutcomeModel):
         return self.released(self._selected(raw), np.array(described["sums"], dtype=float))
 
     def averaged(self, drawn: Draws) -> Draws:
-        """The mean of what follows from other noise: expectations are linear in it."""
+        """The mean of parameters over other noise; expectations are linear in the parameters."""
         return Draws({name: values.mean(axis=0, keepdims=True) for name, values in drawn.values.items()})
 
     def log_lik(self, draws: Draws, records: Records) -> Floats:
-        """Sums have no density of a record."""
+        """Sums have no density of a record, so there is no log likelihood."""
         return np.full((len(draws), len(records)), np.nan)
 
     def extremes(self, draws: Draws, records: Records) -> Extremes:
@@ -242,7 +248,7 @@ class PartitionCounts(OutcomeModel):
 
 
 def _layers(spec: Partitioned, job: Job) -> tuple[tuple[int, ...], ...] | None:
-    """Attributes of every layer but the last, by number; None where they are selected."""
+    """Numbers of the attributes of every layer but the last; None where attributes are selected."""
     if isinstance(spec, UniversalHistogram):
         order = np.random.default_rng(spec.order_seed).permutation(len(job.outcomes))
         return tuple((int(each),) for each in order[: spec.layers - 1])

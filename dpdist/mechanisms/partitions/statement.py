@@ -1,4 +1,4 @@
-"""What statements say of noisy counts over a partition."""
+"""Texts of statements about noisy counts over a partition."""
 
 from __future__ import annotations
 

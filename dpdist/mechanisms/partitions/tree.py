@@ -1,14 +1,15 @@
-"""A tree over the cells of a cross, and counts that agree in all its layers ([S]; METHODS §9).
+"""Builds a tree over the cells of a cross, and makes noisy counts consistent over its layers ([S]; METHODS §9).
 
-A layer numbers its nodes, and says of every cell in which of them it lies. Every layer refines the one before, and the last
-has the cells themselves. Nodes may have different numbers of children, and branches other attributes, so that there is no
-need for the phantom categories of [S].
+A layer numbers its nodes and gives the node of every cell. Every layer refines the one before it. The nodes of the last
+layer are the cells. Nodes may have different numbers of children, and branches may split by different attributes. So the
+phantom categories of [S] are not needed.
 
-Every node of every layer has a noisy count, all of one variance; the root's is noisy as well, or known. The least squares
-counts that agree (Hay et al. 2010) are found in two passes. From the cells up a node's own count y and the sum s of its
-children's estimates z are weighted by their precision, with V and V_s the variances in those of one noisy count:
-z = (V_s y + s)/(V_s + 1), V = V_s/(V_s + 1). From the root down a node is moved by its part of what its parent's children
-lack: z + (V/V_s)(parent − s). With b children each and L layers these are eq. (2) and (3) of [S].
+Every node of every layer has a noisy count, all with one variance. The root's count is noisy as well, or known. Two
+passes find the consistent counts of least squares (Hay et al. 2010). The first pass goes from the cells up. It weights a
+node's own count y and the sum s of its children's estimates by their precision. With V and V_s the variances of the two
+estimates, in those of one noisy count: z = (V_s y + s)/(V_s + 1), V = V_s/(V_s + 1). The second pass goes from the root
+down. It adds to a node its part of the difference between its parent's count and the children's sum: z + (V/V_s)(parent −
+s). With b children each and L layers these are eq. (2) and (3) of [S].
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dpdist.estimation.simplex import nearest_on_simplices
 
 @dataclass(frozen=True)
 class Tree:
-    """`nodes` has for every layer the node of every cell, (cell,), from 0 in each layer."""
+    """Layers of nodes: `nodes` has for every layer the node of every cell, (cell,), numbered from 0 in each layer."""
 
     nodes: tuple[Ints, ...]
 
@@ -34,14 +35,14 @@ class Tree:
         return tuple(int(layer.max()) + 1 for layer in self.nodes)
 
     def sums(self, cells: Floats) -> tuple[Floats, ...]:
-        """Counts of every layer's nodes, from the cells'."""
+        """Counts of every layer's nodes, as sums of the cells' counts."""
         return tuple(
             np.bincount(layer, weights=cells, minlength=size).astype(np.float64)
             for layer, size in zip(self.nodes, self.sizes, strict=True)
         )
 
     def parents(self) -> tuple[Ints, ...]:
-        """Of every layer's nodes, the node of the layer before; of the first layer the root."""
+        """For every layer's nodes, the parent node in the layer before; for the first layer the root."""
         above = (np.zeros_like(self.nodes[0]), *self.nodes[:-1])
         found = []
         for layer, before, size in zip(self.nodes, above, self.sizes, strict=True):
@@ -57,13 +58,13 @@ def codes_of(levels: Sequence[int]) -> Ints:
 
 
 def split(nodes: Ints, by: Ints, codes: Ints) -> Ints:
-    """Nodes (cell,) split by an attribute of their own each, `by` (node,)."""
+    """Nodes (cell,) after every node was split by its own attribute, `by` (node,)."""
     most = int(codes.max()) + 1
     return np.asarray(np.unique(nodes * most + codes[by[nodes], np.arange(len(nodes))], return_inverse=True)[1])
 
 
 def ordered(layers: Sequence[Sequence[int]], levels: Sequence[int]) -> Tree:
-    """The tree whose layers split all nodes by the attributes that are named; the last one has all cells."""
+    """The tree whose layers split all nodes by the named attributes; the last layer has all cells."""
     codes, found = codes_of(levels), list[Ints]()
     nodes = np.zeros(codes.shape[1], dtype=np.int64)
     for names in layers:
@@ -74,8 +75,10 @@ def ordered(layers: Sequence[Sequence[int]], levels: Sequence[int]) -> Tree:
 
 
 def grown(selected: Sequence[Ints], levels: Sequence[int]) -> tuple[tuple[Ints, ...], NDArray[np.bool_]]:
-    """Layers whose nodes were split by an attribute of their own each, from the root, which is the first; and which
-    attributes the last layer's nodes were split by, (node, attribute)."""
+    """Layers of a tree whose nodes were split by one attribute each, starting with the root.
+
+    Also gives the attributes by which the last layer's nodes were split, (node, attribute).
+    """
     codes, used = codes_of(levels), np.zeros((1, len(levels)), dtype=np.bool_)
     found = [np.zeros(codes.shape[1], dtype=np.int64)]
     for by in selected:
@@ -95,10 +98,10 @@ def chosen(selected: Sequence[Ints], levels: Sequence[int]) -> Tree:
 
 
 def consistent(tree: Tree, noisy: Sequence[Floats], root: float, known: bool, ends: tuple[float, float] | None) -> Floats:
-    """Counts of the cells, (cell,), that agree with all layers; `known`: the root's count is exact.
+    """Counts of the cells, (cell,), consistent with all layers; `known`: the root's count is exact.
 
-    With `ends` of the root's count none is negative: children are the nearest ones of which none is, and that have their
-    parent's count as their sum. Without, the counts are unbiased.
+    With `ends` of the root's count no count is negative. The children are then projected onto the nearest non-negative
+    counts with the parent's count as their sum. Without `ends`, the counts are unbiased.
     """
     parents, first = tree.parents(), [np.asarray(noisy[-1])]
     spread = [np.ones(len(noisy[-1]))]

@@ -1,1 +1,1 @@
-"""Noisy counts of equal bins over public bounds ([G], Supplement 1)."""
+"""Mechanism `perturbed_histogram`: noisy counts of equal bins over public bounds ([G], Supplement 1)."""

@@ -1,4 +1,4 @@
-"""Noisy counts in bins, as `measurements.parquet` lists them."""
+"""Lists the noisy counts of bins for `measurements.parquet`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dpdist.models.protocol import Draws
 DEFINITIONS = {
     "count_in_bin": "the number of records whose outcome lies between centre - half_width and centre + half_width",
 }
-"""What the statistics are, by name, for the metadata of the file."""
+"""Definitions of the statistics by name, for the metadata of the file."""
 
 
 def figures(release: ReleaseView, model: Histogram, stratum: int, theta: Draws) -> Iterator[Figures]:

@@ -1,4 +1,4 @@
-"""Noisy counts of equal bins: what is promised, and the one pass over records ([G], Supplement 1)."""
+"""Adds noise to counts of equal bins, and states the guarantee, in one pass over records ([G], Supplement 1)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dpdist.privacy.guarantees import Promise, Strict
 
 
 class PerturbedHistogram(NoisySums[MechanismSpec, Histogram]):
-    """[G], Supplement 1: strict, with δ = 0 and no model; every set has noise of its own at ε/m."""
+    """Perturbed histogram [G], Supplement 1: strict, with δ = 0 and no model; every set has independent noise at ε/m."""
 
     sums = Histogram
 
@@ -32,7 +32,10 @@ class PerturbedHistogram(NoisySums[MechanismSpec, Histogram]):
 
 
 def perturbed_histogram(model: Histogram, epsilon: float, sets: int, recorder: StratumRecorder) -> Rounds:
-    """[G], Supplement 1: every set releases the counts under noise of its own. `epsilon`: a set's, for the summary."""
+    """Releases the counts for every set under independent noise ([G], Supplement 1).
+
+    `epsilon` is one set's, for the summary.
+    """
     counts = yield Pass(Count(model), "sum")
     on, drawn = NoiseOn.of(model, counts), list[Draws]()
     for number in range(1, sets + 1):

@@ -1,4 +1,4 @@
-"""What statements say of noisy histograms."""
+"""Texts of statements about noisy histograms."""
 
 from __future__ import annotations
 

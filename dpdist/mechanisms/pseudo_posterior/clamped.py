@@ -1,7 +1,8 @@
-"""The clamped form: draw θ from π(θ) ∏ exp(clamp(α_i(f_i(θ) − g_i), ±M)) ([G] eq. 3.5–3.6; METHODS §4, §4b).
+"""The clamped posterior: draws θ from π(θ) ∏ exp(clamp(α_i(f_i(θ) − g_i), ±M)) ([G] eq. 3.5–3.6; METHODS §4, §4b).
 
-Every record's factor lies in [e^−M, e^M] whatever the data are, so M enforces what privacy weights only aim at. Rounds of
-one stratum: α (and whatever fits it takes) → the records with α and g → S draws, for confidential by-products → θ_1..θ_m.
+Every record's factor lies in [e^−M, e^M] for any data. So M enforces what privacy weights only aim at. The rounds of one
+stratum: first α, with the fits that it needs; then the records with α and g; then S draws for confidential by-products;
+last θ_1..θ_m.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from dpdist.privacy.weights import Ones, product
 class Gather(NamedTuple):
     """Kernel: the records of the posterior, as rows (frame row, outcome, weight, α, offset), to be concatenated.
 
-    The offset is log p(record | θ_ref), or 0 without a θ_ref and where that is not finite: a function of the record alone.
+    The offset is log p(record | θ_ref). It is 0 without a θ_ref, and where the density is not finite. It is a function of
+    the record alone.
     """
 
     model: StratumModel
@@ -38,8 +40,11 @@ class Gather(NamedTuple):
 
 
 class Censor(NamedTuple):
-    """Kernel: bounds under the present draws. Partial (1, 3), to be concatenated: records with |α(f − g)| > M in any draw,
-    largest |clamp(α(f − g))|, largest range of it."""
+    """Kernel: bounds under the present draws.
+
+    Partial (1, 3), to be concatenated: records with |α(f − g)| > M in any draw, largest |clamp(α(f − g))|, and largest
+    range of clamp(α(f − g)).
+    """
 
     model: StratumModel
     draws: Draws
@@ -64,9 +69,9 @@ def protect(
     earlier: tuple[Fit, ...] = (),
     reference: Draws | None = None,
 ) -> Rounds:
-    """The clamped posterior over one stratum; `step` gives α from the last of the `earlier` fits, without it α = 1.
+    """Protects one stratum by the clamped posterior; `step` gives α from the last of the `earlier` fits, without it α = 1.
 
-    `reference`: one draw θ_ref, fixed before the records were seen, at which log likelihoods are centred.
+    `reference` is one draw θ_ref, fixed before the records were seen. Log likelihoods are centred at it.
     """
     rows = yield Pass(Gather(model, Ones() if step is None else step, reference), "concat")
     posterior = Clamped(rows, clamp)

@@ -1,7 +1,7 @@
-"""What a stratum's reference fixes before the current file is seen: θ_ref and its power, or privacy weights for good.
+"""Computes what a stratum's reference fixes before the current file is seen: θ_ref and its power, or privacy weights.
 
-Rounds over the reference's records alone (METHODS §2, §4b). A privacy weight that is a rule's value at a record under the
-reference's own fits depends on no other record: clamped, the likelihood then has a bound for every file.
+The rounds use the reference's records alone (METHODS §2, §4b). A privacy weight that a rule computes from one record,
+under the reference's own fits, depends on no other record. The clamped likelihood then has a bound for every file.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from dpdist.privacy.weight_search import reference_counts, reference_search
 from dpdist.privacy.weights import Constant, Ones, Reweight
 
 CHECKED = 4000
-"""Reference records, of all strata alike, on which a spurious mode is looked for."""
+"""Number of reference records, over all strata, that are checked for a spurious mode."""
 
 
 class Spurious(Exception):
-    """Under the clamp another mode than the reference's own wins, on the reference's own records."""
+    """Raised if the clamp makes another mode than the reference's own win, on the reference's own records."""
 
 
 class Centre(NamedTuple):
@@ -43,27 +43,30 @@ class Centre(NamedTuple):
 
 
 class RecordWeights(NamedTuple):
-    """A record's privacy weight as a fixed function of the record; `theta` is the reference's fit with α = 1, one draw."""
+    """A record's privacy weight as a fixed function of the record.
+
+    `theta` is one draw of the reference's fit with α = 1.
+    """
 
     theta: Draws
     frozen: Frozen
     facts: Facts | None = None
-    """Of a score model: its distributions."""
+    """Distributions of the reference, for a score model."""
 
 
 class Distributions(NamedTuple):
-    """The reference's distributions alone, on which a score model stands."""
+    """The reference's distributions, without weights, for a score model."""
 
     facts: Facts
 
 
 def facts_of(learned: Learned) -> Facts | None:
-    """A score model's distributions, where the reference fixed any."""
+    """A score model's distributions, if the reference fixed any."""
     return learned.facts if isinstance(learned, RecordWeights | Distributions) else None
 
 
 def fixed_model(model: StratumModel, learned: Learned) -> StratumModel:
-    """The model with what it takes from the reference."""
+    """The model with the distributions that the reference fixed."""
     facts = facts_of(learned)
     return model.within(facts) if isinstance(model, Scores) and facts is not None else model
 
@@ -83,7 +86,10 @@ class Loss(NamedTuple):
 def learn_centre(
     job: Job, model: StratumModel, records: int, reference: int
 ) -> Generator[Pass | Sample, Any, tuple[Centre, Draws]]:
-    """θ_ref and a, from `reference` records, for a current stratum of `records`; and draws of the fit with α = 1."""
+    """Computes θ_ref and a from `reference` records, for a current stratum of `records`.
+
+    Also gives draws of the fit with α = 1.
+    """
     statistics = yield Pass(Weigh(model, Ones()), model.combine)
     draws = yield Sample(statistics, "reference")
     theta = centre_of(model, draws)
@@ -94,7 +100,7 @@ def learn_centre(
 
 
 def check_centre(job: Job, model: StratumModel, learned: Centre) -> Generator[Pass | Sample, Any, None]:
-    """The mechanism's own posterior on records of the reference: raises `Spurious` where it is not about θ_ref."""
+    """Runs the mechanism's own posterior on records of the reference; raises `Spurious` where it is not near θ_ref."""
     clamp = target_of(job)
     rows = yield Pass(Gather(model, Constant(learned.power), learned.theta), "concat")
     draws = yield Sample(Clamped(rows, clamp), "check")
@@ -104,9 +110,9 @@ def check_centre(job: Job, model: StratumModel, learned: Centre) -> Generator[Pa
 
 
 def learn_weights(job: Job, model: StratumModel) -> Generator[Pass | Sample, Any, tuple[RecordWeights, Draws]]:
-    """The weights that the job's rule ends with on the reference, and draws of its fit with α = 1. Raises `NotReached`.
+    """The weights at which the job's rule ends on the reference, and draws of its fit with α = 1. Raises `NotReached`.
 
-    Tuned weights count `for_later_files`.
+    Tuned weights are adjusted `for_later_files`.
     """
     mechanism, target = job.mechanism, target_of(job)
     kept, _ = yield from fits(model, reference_search(mechanism, target), reference_counts(mechanism))
@@ -119,9 +125,10 @@ def learn_weights(job: Job, model: StratumModel) -> Generator[Pass | Sample, Any
 
 
 def centre_of(model: StratumModel, draws: Draws) -> Draws:
-    """One parameter for all draws: their mean, which our models' convex parameter spaces hold.
+    """One parameter for all draws: their mean, which lies in the convex parameter spaces of our models.
 
-    A user's space may be curved: there it is the draw that is nearest to the mean, in standard deviations.
+    A user's model may have a parameter space that is not convex. Then it is the draw nearest to the mean, in standard
+    deviations.
     """
     mean = {name: values.mean(axis=0, keepdims=True) for name, values in draws.values.items()}
     if not isinstance(model, User):
@@ -135,7 +142,7 @@ def centre_of(model: StratumModel, draws: Draws) -> Draws:
 
 
 def dimensions(theta: Draws) -> int:
-    """Free parameters: those that the stratum identifies, a symmetric matrix by its triangle."""
+    """Number of free parameters that the stratum identifies; a symmetric matrix counts its triangle."""
     total = 0
     for values in theta.values.values():
         one = values[0]

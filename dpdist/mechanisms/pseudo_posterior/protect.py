@@ -1,4 +1,4 @@
-"""Presets of the first form: draws of a tilted posterior, with what each promises."""
+"""Mechanisms that release draws of a tilted or clamped posterior, with the guarantee of each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from dpdist.privacy.weights import Constant, Kept, Reweight
 
 
 def cautioned(job: Job, promise: Promise) -> Promise:
-    """With what the weight rule is known to exceed, where weights are computed from the confidential file."""
+    """Adds a caution about the weight rule's known excess, where weights are computed from the confidential file."""
     weights = job.mechanism.weights
     exceeds = [] if job.frozen else [EXCEEDS.get(weights.rule, UNMEASURED.format(weights.rule))]
     exceeds += [REWEIGHTED_EXCEEDS] if weights.reweight is not None and not job.frozen else []
@@ -43,8 +43,8 @@ def cautioned(job: Job, promise: Promise) -> Promise:
 class Weighted:
     """Pseudo posterior with privacy weights tuned to Δ ≤ Δ* on the file itself: asymptotic ([T], [V]).
 
-    Without weights it is the posterior itself, and promises nothing. Studies let a bound pass that is over Δ* (not
-    `enforced`), as the papers do: nothing is promised then.
+    Without weights this is the ordinary posterior, with no guarantee. Studies accept a bound over Δ* (not `enforced`), as
+    the papers do; there is no guarantee then.
     """
 
     enforced: bool = True
@@ -77,7 +77,7 @@ class Weighted:
 class WeightedE(Weighted):
     """Weighted-e [G]: weights by the rule's constants, and 0 where α F > Δ*: asymptotic.
 
-    [G] lets the final fit's bound be over Δ*; a release does not.
+    In [G] the final fit's bound may be over Δ*; here a release is refused then.
     """
 
     def search(self, job: Job) -> Search:
@@ -86,7 +86,7 @@ class WeightedE(Weighted):
 
 @dataclass(frozen=True)
 class CensorUW:
-    """Censor_uw [G]: the likelihood clamped, α = 1: strict."""
+    """Censor_uw [G]: the likelihood is clamped, with α = 1: strict."""
 
     scope: Literal["stratum"] = "stratum"
 
@@ -99,9 +99,9 @@ class CensorUW:
 
 @dataclass(frozen=True)
 class Centred:
-    """The centred clamp (METHODS §4b): u = clamp(a(f − f at θ_ref), ±M), θ_ref and a fixed in advance: strict.
+    """The centred clamp (METHODS §4b): u = clamp(a(f − f at θ_ref), ±M), with θ_ref and a fixed in advance: strict.
 
-    θ_ref from the current file has no bound at all. Needs a proper prior.
+    A θ_ref from the current file would have no bound at all. The prior must be proper.
     """
 
     scope: Literal["stratum"] = "stratum"
@@ -119,8 +119,9 @@ class Centred:
 class CensorW:
     """Censor_w [G]: the likelihood with *re-weighted* privacy weights (METHODS §4), clamped.
 
-    With a reference α is a fixed function of a record: strict. Without one it is learned on the confidential file: fit 0 →
-    F → α → fit 1 → Δ_i → α^w → clamped fit; asymptotic.
+    With a reference, α is a fixed function of a record, and the guarantee is strict. Without one, α is learned on the
+    confidential file, and the guarantee is asymptotic. The steps are then: fit 0 → F → α → fit 1 → Δ_i → α^w → clamped
+    fit.
     """
 
     scope: Literal["stratum"] = "stratum"

@@ -1,4 +1,4 @@
-"""The model of a pseudo posterior: the likelihood of the job's family."""
+"""Chooses the model of a pseudo posterior: the likelihood of the job's family."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from dpdist.models.protocol import Builder
 
 
 def model_of(job: Job) -> Builder:
-    """The likelihood that a job states."""
+    """The likelihood that the job names."""
     return LIKELIHOODS[job.likelihood.family]

@@ -1,4 +1,4 @@
-"""What statements say of tilted and clamped posteriors."""
+"""Texts of statements about tilted and clamped posteriors."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ EXCEEDS: dict[WeightRule, str] = {
         "records lay far off. `dpdist audit` measures it on this file."
     ),
 }
-"""What exact losses were found over ε, by weight rule: the release's own may be larger."""
+"""Measured exact losses over ε, by weight rule; the loss of the release itself may be larger."""
 UNMEASURED = (
     "What exact losses {} privacy weights have, computed anew with and without a record, was not measured on other files: "
     "`dpdist audit` measures it on this one."
 )
-"""Of a rule that `EXCEEDS` says nothing of."""
+"""Text for a rule that `EXCEEDS` does not list."""
 REWEIGHTED_EXCEEDS = f"With re-weighted privacy weights, {HALF_EXCEED}."
 OBSERVED = "The bound is the one observed on this file over S posterior draws; it is not a bound over every file."
 ON_THIS_FILE = "Privacy weights are computed from the confidential file."
@@ -62,4 +62,4 @@ SCORED = (
     "every file follows."
 )
 WORDS = Words()
-"""The likelihood and its draws have their own texts."""
+"""Texts about the mechanism; the likelihood and its draws have texts of their own."""

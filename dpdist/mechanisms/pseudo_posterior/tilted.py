@@ -1,7 +1,7 @@
-"""The tilted posterior: draw θ from π(θ) ∏ p(record_i | θ)^α_i, with weights α that bring every record's bound under Δ*.
+"""The tilted posterior: draws θ from π(θ) ∏ p(record_i | θ)^α_i, with weights α that bring every record's bound under Δ*.
 
-Rounds of one stratum ([T] steps 1–5; METHODS §3): statistics → θ draws → F; then, until Δ ≤ Δ*: α → statistics(α) → θ draws
-→ F(α). The released θ_1..θ_m are further exact draws from the last posterior, with a key of their own.
+The rounds of one stratum ([T] steps 1–5; METHODS §3): statistics → θ draws → F; then, until Δ ≤ Δ*: α → statistics(α) → θ
+draws → F(α). The released θ_1..θ_m are further exact draws from the last posterior, with a random key of their own.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from dpdist.privacy.weights import (
 class Frozen(NamedTuple):
     """Privacy weights fixed on a reference: rules' values at a record, under fits of the reference alone.
 
-    `unweighted`: draws, with α = 1, under which F is taken; `steps`: each with the draws of the fit that it follows.
+    `unweighted` are draws with α = 1, under which F is computed. Each of the `steps` has the draws of the fit before it.
     """
 
     unweighted: Draws
@@ -61,7 +61,7 @@ Weighings = Generator[Weighing, Summary, None]
 
 
 def weigh(model: StratumModel, step: Weighing, records: Records, carry: Carry) -> Floats:
-    """New α from the carry, and into it; weights that are fixed on a reference begin a carry."""
+    """Computes new α from the carry and stores it there; weights that are fixed on a reference begin a carry."""
     if not isinstance(step, Frozen):
         return weigh_by(step, records.outcomes, carry)
     carry.clear()
@@ -73,11 +73,11 @@ class Outcomes(NamedTuple):
     """Kernel: the outcomes, to be concatenated."""
 
     def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
-        return records.outcome.copy()  # a column of a block keeps all of it
+        return records.outcome.copy()  # a column of a block keeps the whole block in memory
 
 
 class Weigh(NamedTuple):
-    """Kernel: new α from the carry, statistics of records as they count by it. Partial: the statistics."""
+    """Kernel: new α from the carry, and the statistics of records with these weights. Partial: the statistics."""
 
     model: StratumModel
     step: Weighing
@@ -101,7 +101,7 @@ class Bound(NamedTuple):
 class Byproducts(NamedTuple):
     """Kernel: hands the block's weights, bounds and log likelihood under the final draws to the recorder.
 
-    Partial: (Σα, records that the last step truncated). Without an unweighted fit its bounds are NaN.
+    Partial: (Σα, records that the last step truncated). Without an unweighted fit the unweighted bounds are NaN.
     """
 
     model: StratumModel
@@ -142,7 +142,7 @@ def fits(
 ) -> Generator[Pass | Sample, Any, tuple[list[Fit], int]]:
     """Run a weight search, one fit a step; returns the first, the last three fits and the number of fits.
 
-    `counted` tells what a record counts in a fit by its privacy weight.
+    `counted` gives a record's weight in a fit from its privacy weight.
     """
     search = informed(steps)
     step = next(search)
@@ -165,12 +165,12 @@ def fits(
 
 
 def fixed_on_reference(frozen: Frozen) -> Weighings:
-    """No search: one fit with weights that are fixed."""
+    """Runs one fit with fixed weights, without a search."""
     yield frozen
 
 
 def protect(model: StratumModel, steps: Weighings, target: float, sets: int, recorder: StratumRecorder) -> Rounds:
-    """The tilted posterior over one stratum, its weights by a search; raises `Improper` or `NotReached`."""
+    """Protects one stratum by the tilted posterior, with weights from a search; raises `Improper` or `NotReached`."""
     kept, number = yield from fits(model, steps)
     first, final = kept[0], kept[-1]
     if not final.summary.database_bound <= target:
@@ -201,7 +201,7 @@ def protect(model: StratumModel, steps: Weighings, target: float, sets: int, rec
 
 
 def release(posterior: Floats | Clamped, sets: int) -> Rounds:
-    """One draw a set, apart from those that bounds are taken over."""
+    """One released draw for each set; bounds use other draws."""
     released = []
     for number in range(1, sets + 1):
         theta = yield Sample(posterior, "release", number)

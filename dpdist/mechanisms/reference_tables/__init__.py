@@ -1,1 +1,1 @@
-"""Sums of base cells, clipped where a reference says, under noise: tables, records, errors (METHODS §7b)."""
+"""Mechanism `reference_tables`: noisy sums of base cells, clipped at limits from a reference (METHODS §7b)."""

@@ -1,10 +1,11 @@
-"""Small-area borrowing: a cell's shape is its own, mixed with that of cells like it, by size and likeness.
+"""Small-area borrowing: mixes a cell's own shape with the shape of similar cells, by size and similarity.
 
-A mean of a few dozen heavy-tailed records says more of its largest record than of its cell. So every cell is a mixture of
-its own records and of the pooled shape of its like, at its own mean weight and at an outcome's scale solved from its own
-clipped statistics, which no record moves far; these scales are shrunk to each other as far as sampling moved them. What
-the two shapes disagree about is the mean beyond the clip: own records err there by sampling, the pooled shape by how
-unlike the cell is, and each has the weight of its precision. All is made of the reference alone.
+A mean of a few dozen heavy-tailed records depends more on its largest record than on its cell. So every cell is a mixture
+of its own records and of the pooled shape of similar cells. The pooled shape is moved to the cell's own mean weight. Its
+outcome scale is solved from the cell's own clipped statistics, which no record changes much. These scales are shrunk to
+each other, as far as sampling moved them. The two shapes differ in the mean beyond the clip. There the cell's own records
+err by sampling, and the pooled shape errs by how unlike the cell is. Each gets the weight of its precision. Everything is
+computed from the reference alone.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from dpdist.mechanisms.reference_tables.cell_shape import condensed
 from dpdist.mechanisms.reference_tables.clipping import Cell
 
 POOLED_POINTS = 2_000
-"""Points that a pooled shape is condensed to, and the most that a cell has in its place."""
+"""Largest number of points of a pooled shape, and of a cell whose records they replace."""
 HIGH = 0.95
 """Quantile of the shape at which a cell's own statistics are clipped."""
 ALONE = 0.98
-"""Weight of a cell's own records from which nothing is borrowed."""
+"""Weight of a cell's own records above which nothing is borrowed."""
 
 
 def complete(cells: Sequence[Cell], codes: Codes | None = None) -> list[Cell]:
-    """Cells mixed with the shape of their like; `codes` (cell, column) tell which are alike."""
+    """Cells mixed with the shape of similar cells; `codes` (cell, column) determine which cells are similar."""
     group = np.zeros(len(cells), dtype=np.int64) if codes is None else alike(cells, codes)
     completed = list(cells)
     for number in np.unique(group):
@@ -43,7 +44,10 @@ def complete(cells: Sequence[Cell], codes: Codes | None = None) -> list[Cell]:
 
 
 def mixed(cell: Cell, other: Cell, share: float, unlike: float) -> Cell:
-    """A cell whose records are its own to `share` and another's points for the rest, whose log mean errs by `unlike`."""
+    """A cell with `share` own records and, for the rest, another's points.
+
+    The log mean of these points errs by `unlike`.
+    """
     if share >= ALONE:
         return cell
     size = len(cell.weight)
@@ -56,7 +60,7 @@ def mixed(cell: Cell, other: Cell, share: float, unlike: float) -> Cell:
 
 
 def _points(cell: Cell, number: int) -> tuple[Floats, Floats]:
-    """`number` points of a cell's law: its records as often as that takes, or fewer that stand for them."""
+    """`number` points of a cell's law: its records, repeated as often as needed or condensed to fewer."""
     if number <= 0:
         return np.empty(0), np.empty(0)
     if number >= len(cell.weight):
@@ -66,7 +70,7 @@ def _points(cell: Cell, number: int) -> tuple[Floats, Floats]:
 
 
 def _borrowed(cells: Sequence[Cell]) -> list[Cell]:
-    """The pooled shape in every cell's place, at the cell's own mean weight and clipped statistics."""
+    """The pooled shape for every cell, at the cell's own mean weight and clipped statistics."""
     weight = np.concatenate([cell.weight / cell.mean_weight for cell in cells])
     outcome = np.concatenate([cell.outcome / cell.mean for cell in cells])
     weight, outcome = condensed(weight, outcome, POOLED_POINTS)
@@ -76,7 +80,7 @@ def _borrowed(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def _composite(cells: Sequence[Cell], borrowed: Sequence[Cell]) -> tuple[Floats, Floats]:
-    """Weight of every cell's own records, and the deviation of the pooled shape's log mean from the cell's, (cell,) each.
+    """Weight of every cell's own records, and deviation of the pooled shape's log mean from the cell's, (cell,) each.
 
     Cells are compared by the log of own over borrowed mean (`small_area.composite`).
     """
@@ -87,7 +91,7 @@ def _composite(cells: Sequence[Cell], borrowed: Sequence[Cell]) -> tuple[Floats,
 
 
 def _tail(cell: Cell) -> float:
-    """Variance, by record, of the log mean beyond what clipped statistics tell of it."""
+    """Variance, by record, of the part of the log mean that the clipped statistics do not determine."""
     direct = cell.direct_influence()[:, 1] / cell.mean
     clipped = cell.slopes(_limits(cell)).influence[:, 1] * cell.mean_rate / cell.mean
     return float((direct - clipped).var())
@@ -114,9 +118,10 @@ def _moves(pooled: Sequence[Cell], cells: Sequence[Cell]) -> Floats:
 
 
 def alike(cells: Sequence[Cell], codes: Codes) -> Ints:
-    """Groups by the one column within whose levels the cells are the most alike: in zeros, weighted by records.
+    """Groups cells by the column within whose levels the cells are most alike in their zeros, weighted by records.
 
-    A column that tells every cell apart makes no groups."""
+    A column that has a level for every cell gives no groups.
+    """
     records = np.array([cell.records for cell in cells], dtype=np.float64)
     share = np.array([np.mean(cell.outcome <= cell.mean / 2.0) for cell in cells])
     best, group = np.inf, np.zeros(len(cells), dtype=np.int64)

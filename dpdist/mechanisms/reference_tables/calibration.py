@@ -1,14 +1,14 @@
-"""Records that agree with a cell's released means: weights tilted, outcomes moved only where no weights could do it.
+"""Calibrates a cell's records to its released means by weights, and moves outcomes only where weights do not suffice.
 
 w' = w exp(λ₀ + Σ_k λ_k (y_k − m_k)) with λ such that Σw' = n w̄ and Σw'(y_k − m_k) = 0 is the set of weights that is
-nearest to w in relative entropy (raking; Deville & Särndal 1992). It exists where the means lie inside the outcomes' range.
-The weighted shares of atoms (0, a top-code) are held as further constraints where they can be: a release measures none.
-Where the means cannot be had, or a weight would move LARGEST_WEIGHT_RATIO times further than another, outcomes are first
-scaled (shifted, if they may be negative) within their public bounds, atoms and round figures staying; and where even that
-does not do, they are moved until their weighted mean is the released one, whatever they are then.
+nearest to w in relative entropy (raking; Deville & Särndal 1992). It exists where the means lie inside the outcomes'
+range. The weighted shares of atoms (0, a top-code) are kept as further constraints where possible, because a release does
+not measure them. Sometimes no such weights exist, or a weight would move LARGEST_WEIGHT_RATIO times further than another.
+Outcomes are then scaled within their public bounds (shifted, if they may be negative); atoms and round figures stay. If
+that is not enough either, outcomes are moved until their weighted mean is the released one.
 
-Outcomes that are whole numbers stay whole. Without weights their mean is then the released one to half a record's worth:
-no n whole numbers come nearer.
+Outcomes that are whole numbers stay whole. Without weights their mean is then the released one up to half a record's
+share, which is the nearest that n whole numbers allow.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from dpdist.mechanisms.reference_tables.value_domains import HALVINGS, Domain
 LARGEST_WEIGHT_RATIO = 20.0
 ROUNDS = 60
 NEAR = 4.0
-"""Ratio of odds between a share and that of the records which weights may make up for."""
+"""Largest ratio of odds, between a share and that of the records, that weights may correct."""
 MET = 1e-13
-"""Of a mean, in the outcome's standard deviations."""
+"""Tolerance of a mean, in the outcome's standard deviations."""
 
 
 def agree(
@@ -46,7 +46,7 @@ def agree(
 
 
 def _tried(weight: Floats, outcomes: Floats, means: Floats, domains: tuple[Domain, ...]) -> Iterator[tuple[Floats, Floats]]:
-    """Outcomes in the order of trial, the least moved first, and what weights are to bring to 0, (record, …)."""
+    """Outcomes to try, the least moved first, and the deviations that weights must bring to 0, (record, …)."""
     each = list(zip(outcomes.T, means, domains, strict=True))
     shares = _of_atoms(weight, outcomes, domains)
     if shares.shape[1]:
@@ -68,7 +68,7 @@ def _tried(weight: Floats, outcomes: Floats, means: Floats, domains: tuple[Domai
 
 
 def _of_atoms(weight: Floats, outcomes: Floats, domains: tuple[Domain, ...]) -> Floats:
-    """Of every atom that some records hold, but not all but one value: who holds it, less its weighted share."""
+    """For every atom that some but not nearly all records have: who has it, less the atom's weighted share."""
     found = []
     for values, domain in zip(outcomes.T, domains, strict=True):
         if domain.still(values).all():
@@ -79,7 +79,7 @@ def _of_atoms(weight: Floats, outcomes: Floats, domains: tuple[Domain, ...]) -> 
 
 
 def _unweighted(outcome: Floats, mean: float, domain: Domain) -> Floats:
-    """Outcomes whose plain mean is this one, or comes the nearest to it where they are whole numbers."""
+    """Outcomes whose plain mean is this one; whole numbers have the nearest possible mean."""
     if domain.whole:
         return _counted(outcome, mean, domain.low, domain.top)
     ones = np.ones(len(outcome))
@@ -88,7 +88,10 @@ def _unweighted(outcome: Floats, mean: float, domain: Domain) -> Floats:
 
 
 def _reachable(outcome: Floats, mean: float, low: float, top: float) -> Floats:
-    """Outcomes on both sides of the mean; of two-valued ones as many of either as tell about its share."""
+    """Outcomes on both sides of the mean.
+
+    An outcome of two values gets enough records of either value to determine its share.
+    """
     if mean <= low or mean >= top:
         return np.full(len(outcome), min(max(mean, low), top))
     if len(outcome) < 2 or not np.isin(outcome, (low, top)).all():
@@ -101,7 +104,7 @@ def _reachable(outcome: Floats, mean: float, low: float, top: float) -> Floats:
 
 
 def _counted(outcome: Floats, mean: float, low: float, top: float) -> Floats:
-    """Whole numbers whose mean comes the nearest to this one; of yes and no, no more change than must."""
+    """Whole numbers whose mean is the nearest to this one; yes-or-no outcomes change as little as possible."""
     if top - low != 1.0:
         return _rounded(moved_to(outcome, np.ones(len(outcome)), mean, low, top), low, top)
     share = min(max((mean - low) / (top - low), 0.0), 1.0)
@@ -112,7 +115,7 @@ def _counted(outcome: Floats, mean: float, low: float, top: float) -> Floats:
 
 
 def _rounded(outcome: Floats, low: float, top: float) -> Floats:
-    """Whole numbers with the nearest whole sum: those with the largest fractions are rounded up."""
+    """Whole numbers with the nearest whole sum; those with the largest fractions are rounded up."""
     down = np.clip(np.floor(outcome), np.ceil(low), np.floor(top))
     left = round(float(outcome.sum() - down.sum()))
     first = np.argsort(down - outcome, kind="stable")
@@ -122,7 +125,10 @@ def _rounded(outcome: Floats, low: float, top: float) -> Floats:
 
 
 def _tilt(weight: Floats, away: Floats) -> Floats | None:
-    """exp(Σ λ_k away_k), (record,), so that weighted `away` (record, outcome) sums to 0; None where that takes too much."""
+    """exp(Σ λ_k away_k), (record,), so that weighted `away` (record, outcome) sums to 0.
+
+    None where the weights would move too far.
+    """
     scale = np.sqrt((away**2).mean(axis=0))
     if not (scale > 0).all():
         away, scale = away[:, scale > 0], scale[scale > 0]
@@ -166,7 +172,7 @@ def moved_to(outcome: Floats, weight: Floats, mean: float, low: float, top: floa
         return np.full(len(outcome), min(max(mean, low), top))
 
     def at(share: float) -> Floats:
-        """From all at the lower end (0) to all at the upper (1)."""
+        """Outcomes from all at the lower bound (0) to all at the upper bound (1)."""
         if scaled:
             return np.asarray(np.clip(outcome * np.tan(share * np.pi / 2.0), low, top))
         return np.asarray(np.clip(outcome + (2.0 * share - 1.0) * (top - low), low, top))

@@ -1,4 +1,4 @@
-"""A cell's shape as the reference has it: weights and outcomes, and how they move under log scales (METHODS §7b)."""
+"""A cell's shape in the reference: its weights and outcomes, and how they change under log scales (METHODS §7b)."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import numpy as np
 from dpdist.core.records import Floats
 
 DRIFT = 1.1
-"""Planned drift of shape: weights and outcomes to this power."""
+"""Planned drift of shape: weights and outcomes are raised to this power."""
 LARGEST_LOG_SCALE = 3.0
-"""Largest |log s| and |log g|; of a shift, in the outcome's reference deviations."""
+"""Largest |log s| and |log g|; for a shift, in the outcome's standard deviations in the reference."""
 BISECTIONS = 50
 FLAT = 1e-9
 
 
 class Blur(NamedTuple):
-    """Noise of the histograms that a cell's records were made of: where the bins lie, and the covariance of their shares.
+    """Noise of the histograms from which a cell's records were made: the bins, and the covariance of their shares.
 
-    Such a cell is the current file's own: its tails are those of the same records, but for the noise.
+    The histograms are of the current file. So the tails of such a cell are those of the current records, up to noise.
     """
 
     weight: Floats
@@ -33,12 +33,12 @@ class Blur(NamedTuple):
 
 @dataclass(frozen=True)
 class Shape:
-    """Reference records of one cell, or others in their place; `records` is how many its means stand on.
+    """Reference records of one cell, or points in place of them; `records` is the number that its means are based on.
 
-    `low` and `top` are the outcome's public bounds; `scaled` if outcomes are multiplied, not shifted; without a weight
-    column (`weighted` False) every weight is 1 for good. A share `borrowed` of its points is of cells like it; `unlike` is
-    the deviation, from the cell's own, of the log mean outcome that these have (small-area borrowing). Cells of one number
-    `shrunk_within` are shrunk towards each other; those of one `group` share their histograms.
+    `low` and `top` are the outcome's public bounds. `scaled`: outcomes are multiplied, not shifted. Without a weight
+    column (`weighted` False) every weight stays 1. A share `borrowed` of the points comes from similar cells. `unlike` is
+    the standard deviation of their log mean outcome about the cell's own (small-area borrowing). Cells with one number
+    `shrunk_within` are shrunk towards each other; cells of one `group` share their histograms.
     """
 
     weight: Floats
@@ -60,7 +60,10 @@ class Shape:
         return cls(weight, outcome, *bounds, positive and len(np.unique(outcome)) > 2, len(weight), weighted)
 
     def with_borrowed(self, weight: Floats, outcome: Floats) -> Self:
-        """Weights and outcomes relative to their own cells' means in place of this cell's, at its means."""
+        """The shape with other points in place of its own, at its own means.
+
+        Weights and outcomes are relative to their cells' means.
+        """
         return replace(self, weight=weight * self.mean_weight, outcome=np.minimum(outcome * self.mean, self.top))
 
     def under(self, s: float, g: float) -> Self:
@@ -68,7 +71,7 @@ class Shape:
 
     @cached_property
     def two_valued(self) -> bool:
-        """True of shares: outcomes are the public bounds and nothing between."""
+        """True for outcomes that are only at the two public bounds, so that their mean is a share."""
         values = np.unique(self.outcome)
         return bool(np.isin(values, (self.low, self.top)).all()) and (len(values) == 2 or self.top - self.low == 1.0)
 
@@ -82,7 +85,10 @@ class Shape:
 
     @cached_property
     def unit(self) -> float:
-        """Of a shift: a reference deviation of the outcome; of a share's, what it moves by where its log odds do by 1."""
+        """The unit of a shift: one standard deviation in the reference.
+
+        For a share, its change when its log odds change by 1.
+        """
         variance, width = float(np.average((self.outcome - self.mean) ** 2, weights=self.weight)), self.top - self.low
         if self.two_valued:
             return variance / width if variance > FLAT * width**2 else width
@@ -95,18 +101,24 @@ class Shape:
 
     @cached_property
     def movable(self) -> tuple[float, float]:
-        """Weighted shares of records that a shift can move down, and up: of a share's only those at the other bound."""
+        """Weighted shares of records that a shift can move down and up.
+
+        For a share only the records at the other bound move.
+        """
         if not self.two_valued:
             return 1.0, 1.0
         upper = float(np.average(self.outcome == self.top, weights=self.weight))
         return upper, 1.0 - upper
 
     def moved(self, g: float) -> Floats:
-        """Outcomes under log scale g, or shifted so that their mean moves by g units; never beyond the public bounds."""
+        """Outcomes under log scale g, or shifted so that their mean changes by g units.
+
+        They stay within the public bounds.
+        """
         return self.moving(self.outcome, g)
 
     def moving(self, outcome: Floats, g: float) -> Floats:
-        """The same of any outcomes, (record,)."""
+        """The same change of any outcomes, (record,)."""
         share = self.movable[int(g > 0)] or 1.0
         moved: Floats = outcome * np.exp(g) if self.scaled else outcome + g * self.unit / share
         return np.clip(moved, self.low, self.top)
@@ -125,7 +137,7 @@ class Shape:
         return float(np.average(self.rate, weights=self.weight))
 
     def growth(self, g: float) -> float:
-        """By what an outcome's deviations grow under log scale g, top-coded ones apart; a shift leaves them as they are."""
+        """Factor by which an outcome's deviations grow under log scale g, apart from top-coded ones; 1 for a shift."""
         if not self.scaled or self.mean_rate <= 0.0:
             return 1.0
         inside = self.outcome * np.exp(g) < self.top
@@ -133,7 +145,10 @@ class Shape:
 
     @property
     def effective_size(self) -> float:
-        """Records that its shape stands on, fewer where noise in histograms is as large as their sampling error."""
+        """Number of records on which the shape is based.
+
+        Fewer where histogram noise is as large as their sampling error.
+        """
         if self.blur is None:
             return float(self.records)
         direct, noisy = self.direct_influence()[:, 1].var() / self.records, self.blur.outcome - self.mean
@@ -141,7 +156,7 @@ class Shape:
 
     @property
     def of_unlikeness(self) -> float:
-        """Variance of the mean outcome because cells that it borrows of are unlike it."""
+        """Variance of the mean outcome because the cells that it borrows from are unlike it."""
         return (self.borrowed * self.unlike * self.mean_rate) ** 2
 
     def direct_influence(self) -> Floats:
@@ -150,7 +165,7 @@ class Shape:
         return np.column_stack([share - 1.0, share * (self.outcome - self.mean)])
 
     def drifted(self) -> tuple[Floats, Floats]:
-        """Weights and outcomes of another shape and the same means."""
+        """Weights and outcomes of another shape with the same means."""
         heavier = self.weight**DRIFT
         heavier = heavier * self.mean_weight / heavier.mean()
         if not self.scaled:
@@ -159,7 +174,7 @@ class Shape:
         return heavier, np.minimum(wider * self.mean / np.average(wider, weights=self.weight), self.top)
 
     def transported(self, mean_weight: float, mean: float, points: int) -> tuple[Floats, Floats]:
-        """Weights and outcomes of this shape and of these means, at most `points`: a later period's reference."""
+        """Weights and outcomes of this shape with these means, at most `points`, as a later period's reference."""
         if self.two_valued:
             weight, outcome = self._with_share((mean - self.low) / (self.top - self.low), points)
         else:
@@ -169,7 +184,7 @@ class Shape:
         return weight * (mean_weight / weight.mean()), outcome
 
     def _with_share(self, share: float, points: int) -> tuple[Floats, Floats]:
-        """Weights of those at the upper bound and of the others, in such numbers that the weighted share is `share`."""
+        """Weights of records at the upper bound and of the others, so that the weighted share is `share`."""
         upper = self.outcome == self.top
         groups = [self.weight[own] if self.weight[own].any() else self.weight for own in (upper, ~upper)]
         share = min(1.0, max(0.0, share))
@@ -183,7 +198,7 @@ class Shape:
 
 
 def condensed(weight: Floats, outcome: Floats, points: int) -> tuple[Floats, Floats]:
-    """At most `points` records in place of these, each the mean of as many neighbours, by weight and then by outcome."""
+    """At most `points` records in place of these; each is the mean of neighbours, by weight and then by outcome."""
     if len(weight) <= points:
         return weight, outcome
     blocks = np.array_split(np.argsort(weight, kind="stable"), round(points**0.5))
@@ -196,7 +211,7 @@ def condensed(weight: Floats, outcome: Floats, points: int) -> tuple[Floats, Flo
 
 
 def bisect(rising: Callable[[float], float]) -> float:
-    """Where a rising function is 0, within ±LARGEST_LOG_SCALE."""
+    """The root of a rising function within ±LARGEST_LOG_SCALE."""
     low, high = -LARGEST_LOG_SCALE, LARGEST_LOG_SCALE
     for _ in range(BISECTIONS):
         middle = (low + high) / 2.0

@@ -1,4 +1,4 @@
-"""Where to clip a cell: μ, U and R of the least predicted error, from the reference and public sizes (METHODS §7b)."""
+"""Chooses the clipping limits μ, U and R of a cell with the least predicted error, from the reference (METHODS §7b)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from dpdist.mechanisms.reference_tables.histogram_cells import HistogramCell
 QUANTILES = np.array([0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.94, 0.97, 0.985])
 TAIL = 6
 BEYOND = np.array([1.3, 2.0])
-"""Limits that are tried: quantiles of the reference, TAIL values in equal ratios from the last of them to its largest, and
-that times these."""
+"""Factors of the tried limits beyond the reference's largest value.
+
+The limits are quantiles of the reference, then TAIL values in equal ratios from the last quantile to the largest value,
+then these factors times it.
+"""
 
 LEAST_LIMIT = 1e-3
-"""Least limit, in the largest value: below it quantiles may be rounding."""
+"""Smallest limit, as a share of the largest value; smaller quantiles may be rounding errors."""
 
 NODES, NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
 NODE_WEIGHTS = NODE_WEIGHTS / NODE_WEIGHTS.sum()
@@ -42,7 +45,7 @@ class Chosen(NamedTuple):
 
 
 def choose(cells: Sequence[Cell], n: int, noise: Noise) -> Chosen:
-    """Limits of a cell of n current records; `cells` tell of it for every outcome.
+    """Limits for one cell of n current records; `cells` describe the cell for every outcome.
 
     The predicted error is a sum over the statistics, in direct variances: tails of both files, noise, planned drift.
     """
@@ -72,12 +75,12 @@ def _chosen(cap: float, windows: Sequence[Floats]) -> Chosen:
 
 
 def _slope(cell: Cell, cap: float) -> float:
-    """d mean v / d log s."""
+    """The derivative d mean v / d log s."""
     return float((np.minimum(cell.weight, cap) / cap * (cell.weight < cap)).mean()) if cell.weighted else np.inf
 
 
 def _caps(cell: Cell) -> Floats:
-    """U that are tried; the public bound too, where no reference knows the largest weight."""
+    """Values of U that are tried; also the public bound, where no reference knows the largest weight."""
     found = _candidates(cell.weight)
     if isinstance(cell, HistogramCell) and np.isfinite(cell.largest_weight):
         found = np.append(found[found < cell.largest_weight], cell.largest_weight)
@@ -85,7 +88,7 @@ def _caps(cell: Cell) -> Floats:
 
 
 def _files(cell: Cell, n: int) -> float:
-    """Variance of a mean over both files, in those of a record."""
+    """Variance of a mean over both files, in variances of one record."""
     return 1.0 / n + 1.0 / cell.records
 
 
@@ -103,9 +106,9 @@ def _of_count(cell: Cell, heavier: Floats, cap: float, n: int, noise: Noise) -> 
 def _of_scale(cell: Cell, cap: float, n: int, noise: Noise) -> float:
     """Mean squared error of log s that sampling of both files and noise on Σ(1 − v) bring.
 
-    A sample whose mean v lies δ higher has weights that are b δ higher, b their regression on v; what is solved for is
-    s(δ), the real inverse. Near its end mean v hardly rises with s: where a cap cuts the largest weights off, a sample of
-    a little more mass there has a mean v that no s, or only a large one, gives.
+    A sample whose mean v is δ higher has weights that are b δ higher, where b is their regression on v. The code solves
+    for s(δ), the exact inverse. Near its maximum, mean v hardly rises with s. So where a cap cuts the largest weights
+    off, a sample with slightly more mass there has a mean v that no s, or only a large s, gives.
     """
     share, v = cell.weight / cell.mean_weight - 1.0, np.minimum(cell.weight, cap) / cap
     of_v, files = float(v.var()), _files(cell, n)
@@ -118,7 +121,7 @@ def _of_scale(cell: Cell, cap: float, n: int, noise: Noise) -> float:
 
 
 def _of_mean(cell: Cell, wider: Floats, cap: float, windows: Floats, n: int, noise: Noise) -> Floats:
-    """Errors by window, (window,)."""
+    """Errors by clipping interval, (window,)."""
     if isinstance(cell, HistogramCell):
         return cell.errors_of_mean(cap, windows, n, noise)
     direct = cell.direct_influence()[:, 1]
@@ -142,13 +145,13 @@ def _of_mean(cell: Cell, wider: Floats, cap: float, windows: Floats, n: int, noi
 
 
 def _windows(cell: Cell) -> Floats:
-    """μ and R that are tried, (window, 2), by R: from μ − R to μ + R.
+    """Values of μ and R that are tried, (window, 2), by R; the interval is from μ − R to μ + R.
 
-    Noise on Σvc counts by R. So a window reaches from the mean to the limit that is tried on one side, and on the other no
-    farther than outcomes do: below a mean of wages, say, of which the half is 0 and the rest has a long tail, most of as
-    wide a reach would hold none. Windows as wide on both sides are tried beside these: at the end of a window that stops at
-    the least outcome those of a minimum wage tell no fall. Outcomes that differ by rounding may leave a window no width:
-    nothing can be clipped there, and it is not tried.
+    The noise on Σvc grows with R. So an interval reaches from the mean to the tried limit on one side, and on the other
+    side no farther than the outcomes do. For wages, half of which are 0 and the rest long-tailed, a symmetric interval
+    would be mostly empty below the mean. Symmetric intervals are tried as well. An interval that ends at the least
+    outcome cannot show that the wages at a minimum wage have dropped. Outcomes that differ only by rounding may give an
+    interval without width, which is not tried because nothing can be clipped there.
     """
     whole = np.array([[(cell.low + cell.top) / 2.0, (cell.top - cell.low) / 2.0]])
     if len(np.unique(cell.outcome)) <= 2:

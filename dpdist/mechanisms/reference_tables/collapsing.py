@@ -1,9 +1,10 @@
-"""Cells that noise would drown stand together: one sum for all of them (METHODS §7b).
+"""Collapses cells that noise would drown: several small cells share one noisy sum (METHODS §7b).
 
-Noise of scale b, in records, is about 6b/√n direct errors of a cell of n records. METHODS merges where that is more than
-one; shrinkage serves cells better until it is about three, and so cells of fewer than FEWEST b² reference records are
-merged here; at half of b² both err about as much. Which are follows from the reference. A unit's statistics tell one
-scale of weights and one of outcomes; otherwise its cells keep their reference's own shapes and means.
+Noise of scale b, in records, is about 6b/√n direct errors of a cell of n records. METHODS collapses cells where that is
+more than one. Shrinkage gives smaller errors until it is about three, so cells of fewer than FEWEST b² reference records
+are collapsed here. At half of b² records both methods have about the same error. The choice follows from the reference
+alone. A collapsed unit's statistics give one scale of weights and one of outcomes. Otherwise its cells keep their
+reference's own shapes and means.
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ from dpdist.mechanisms.reference_tables.clipping_inversion import LEAST_VARIANCE
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT
 
 FEWEST = 4.0
-"""Reference records, in squares of the noise's scale, below which a cell is merged."""
+"""A cell is collapsed if its number of reference records is below this multiple of the squared noise scale."""
 COLLAPSED_POINTS = 2_000
 
 
 class Spread(NamedTuple):
-    """Per cell: (mean weight, mean outcome); covariances of (log mean weight, mean outcome) from sampling and noise, which
-    the cells of a unit share, and from what a cell has alone: its reference's sampling, and drift apart from its unit;
-    deviations of what all cells have in common, and of what tails of histograms bring."""
+    """Per cell: (mean weight, mean outcome), with covariances of (log mean weight, mean outcome) and further deviations.
+
+    One covariance is from sampling and noise, which the cells of a unit share. The other is a cell's own: sampling of its
+    reference, and drift apart from its unit. The deviations are of the error that all cells share, and of the error from
+    tails of histograms.
+    """
 
     estimate: Floats
     sampling: Floats
@@ -40,15 +44,17 @@ class Spread(NamedTuple):
 
 
 def fewest(scales: tuple[Fraction, Fraction]) -> float:
-    """Reference records that keep a cell from being merged, by the scales of the noise, in units."""
+    """Smallest number of reference records of a cell that is not collapsed, from the scales of the noise, in units."""
     return FEWEST * (float(max(scales)) / UNIT) ** 2
 
 
 def collapsed(cells: Sequence[Cell], codes: Codes, few: float) -> Ints:
-    """Unit of every cell, (cell,), in the order of first cells; a cell of `few` reference records or more is its own.
+    """The unit of every cell, (cell,), in the order of first cells.
 
-    Small cells are taken together, the smallest first, until they are enough: those that are alike, then what is left of
-    all. Where histograms stand in for a reference, cells share these already.
+    A cell of `few` reference records or more is a unit itself.
+
+    Small cells are collapsed, the smallest first, until they have enough records: first similar cells, then the rest.
+    Where histograms replace a reference, similar cells share these already.
     """
     records, first = np.array([cell.records for cell in cells]), np.arange(len(cells))
     small, group = (records < few) & [cell.blur is None for cell in cells], alike(cells, codes)
@@ -64,7 +70,7 @@ def collapsed(cells: Sequence[Cell], codes: Codes, few: float) -> Ints:
 
 
 def _gathered(parts: list[list[int]], records: Ints, few: float) -> list[list[int]]:
-    """Parts put together, the smallest first, until they have `few` records; the last may have more, or all have fewer."""
+    """Parts collapsed, the smallest first, until they have `few` records; the last may have more, or all have fewer."""
     units: list[list[int]] = []
     for part in sorted(parts, key=lambda own: int(records[own].sum())):
         if units and records[units[-1]].sum() < few:
@@ -77,7 +83,7 @@ def _gathered(parts: list[list[int]], records: Ints, few: float) -> list[list[in
 
 
 def pooled(cells: Sequence[Cell], share: Floats) -> Cell:
-    """Cells as one, each by points in proportion to its share of the records, (cell,)."""
+    """Several cells as one; each contributes points in proportion to its share of the records, (cell,)."""
     if len(cells) == 1:
         return cells[0]
     weights, outcomes = [], []
@@ -93,7 +99,7 @@ def pooled(cells: Sequence[Cell], share: Floats) -> Cell:
 
 
 def spread(inversion: ClippingInversion, cells: Sequence[Cell], units: Sequence[Cell], unit: Ints) -> Spread:
-    """What units' statistics tell of their cells; a cell that stands alone has its unit's figures."""
+    """Figures of cells from the statistics of their units; a unit of one cell passes on its figures unchanged."""
     alone = np.bincount(unit)[unit] == 1
     rows = []
     for cell, own, number in zip(cells, alone, unit, strict=True):

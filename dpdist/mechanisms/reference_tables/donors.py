@@ -21,11 +21,11 @@ MOST = 10_000
 DONORS = "donors.parquet"
 """Beside reference tables: the reference's records, whose values synthetic records take."""
 FEWEST = 20
-"""With fewer donors a cell takes those of a wider group."""
+"""With fewer donors, a cell uses those of a wider group."""
 OUTCOME = "outcome "
-"""Beginning of the names of the outcomes' columns."""
+"""Prefix of the names of the outcomes' columns."""
 COPIED = "copied "
-"""Beginning of the names of columns that the job copies."""
+"""Prefix of the names of columns that the job copies."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class Donors:
     """Donors in order of their cell, and within it of outcomes and weight.
 
     `cell` (record,) is a cell's number in the stratum, `weight` (record,) above 0, `outcomes` (record, outcome); `copied`
-    has their values in further columns of the reference's file, where the job lists some.
+    has the donors' values in the further columns that the job lists.
     """
 
     cell: Ints
@@ -43,7 +43,7 @@ class Donors:
 
     @classmethod
     def of(cls, cell: Codes, weight: Floats, outcomes: Floats, copied: pa.Table | None = None) -> Self:
-        """Of a reference's records: those with a weight, at most MOST of a cell."""
+        """Donors from a reference's records: those with a weight, at most MOST in a cell."""
         order = np.lexsort((weight, *outcomes.T[::-1], cell))
         order = order[weight[order] > 0]
         _, start, size = np.unique(cell[order], return_index=True, return_counts=True)
@@ -58,8 +58,9 @@ class Donors:
     def of_cell(self, cell: int, codes: Codes) -> Ints:
         """Positions of a cell's donors, in order of outcomes and weight.
 
-        With fewer than FEWEST it takes those of all cells alike in its first columns, as many columns as leave enough.
-        `codes` (cell, column) are the levels of the table's columns.
+        A cell with fewer than FEWEST donors uses those of all cells with the same levels in its first columns. The number
+        of these columns is the largest that leaves enough donors. `codes` (cell, column) are the levels of the table's
+        columns.
         """
         for shared in range(codes.shape[1], -1, -1):
             if shared == codes.shape[1]:
@@ -74,7 +75,8 @@ class Donors:
     def drawn(self, cell: int, codes: Codes, count: int, rng: np.random.Generator) -> Ints:
         """Positions of `count` donors for a cell: every k-th of them from a random start, in random order.
 
-        Such a systematic sample in order of the outcome has the donors' distribution but for a record at any point.
+        This is a systematic sample in order of the outcome. At any value its distribution function is within one record
+        of the donors' own.
         """
         own = self.of_cell(cell, codes)
         return np.asarray(rng.permutation(own[_evenly(rng.random(), count, len(own))]))
@@ -86,7 +88,7 @@ def _evenly(start: float, count: int, size: int) -> Ints:
 
 
 def donors_table(donors: Mapping[str, Donors], outcomes: Sequence[str]) -> pa.Table:
-    """Every stratum's donors, one row each; a cell's number is its place in the released parameters."""
+    """A table of every stratum's donors, one row each; a cell's number is its position in the released parameters."""
     labels = np.repeat(np.arange(len(donors), dtype=np.int32), [len(each) for each in donors.values()])
     stratum = pa.DictionaryArray.from_arrays(pa.array(labels), pa.array(list(donors), pa.string()))
     cell, weight = (np.concatenate([getattr(each, name) for each in donors.values()]) for name in ("cell", "weight"))

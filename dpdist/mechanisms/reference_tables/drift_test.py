@@ -1,9 +1,9 @@
-"""Whether a cell's noisy sums are those that the reference predicts, and what a drift of shape then adds to its errors.
+"""Tests whether a cell's noisy sums agree with the reference, and adds a bias to the errors of cells that have drifted.
 
-Post-processing of noisy sums, so that it costs nothing. A current file that is another sample of the reference's law has
-scales (log s, log g) about 0, by sampling of both files and noise alone. A cell that is farther off has drifted. Estimates
-follow a drift of scale; they do not follow one of shape. So the planned drift of shape, at the scales of such a cell,
-enters its errors as a bias.
+This is post-processing of noisy sums, so it costs nothing. Suppose that the current file is another sample of the
+reference's law. Its scales (log s, log g) then differ from 0 only by sampling of both files and by noise. A cell that
+differs by more has drifted. Estimates follow a drift of scale, but not a drift of shape. So the errors of such a cell
+include the planned drift of shape, at the cell's scales, as a bias.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ DRIFTED = 3.3
 
 
 def departures(scales: Floats, sampling: Floats, noise: Floats) -> Floats:
-    """(log s, log g) in deviations of sampling and noise, (cell, 2); variances of these, (cell, 2) each."""
+    """The scales (log s, log g) in deviations of sampling and noise, and the variances of the scales, (cell, 2) each."""
     return np.asarray(scales / np.sqrt(np.maximum(sampling + noise, 1e-300)))
 
 
 def shape_bias(cell: Cell, scales: tuple[float, float], limits: tuple[float, float, float]) -> Floats:
-    """Errors of (log mean weight, mean outcome), (2,), of a file of the planned drift of shape at these scales."""
+    """Errors of (log mean weight, mean outcome), (2,), in a file with the planned drift of shape at these scales."""
     s, g = scales
     heavier, wider = cell.drifted()
     now = Cell(heavier * np.exp(s), wider, cell.low, cell.top, cell.scaled, cell.records, cell.weighted)

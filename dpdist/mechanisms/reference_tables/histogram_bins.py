@@ -1,11 +1,11 @@
-"""Public bins of weights and outcomes, and what noisy histograms over them cost (METHODS §5b, §7b).
+"""Public bins of weights and outcomes, and the privacy cost of noisy histograms over them (METHODS §5b, §7b).
 
-The groups of cells that share histograms partition the cells and follow from public sizes. A record enters, in its own
-group only, one bin of the weight's histogram and one of every outcome's: switched off, h = 1 + K counts change by 1 (K
-without a weight), so discrete Laplace noise of scale h/ε on every count costs ε; exchanged for another, 2h counts: scale
-2h/ε. The bounds clip: they need not hold in the file. The table that follows, at the rest of the budget, costs its own ε
-for *every* value of the histograms, so that both together cost the sum (adaptive composition); all that is made of either
-is post-processing.
+The groups of cells that share histograms partition the cells and follow from public sizes. A record enters its own group
+only: one bin of the weight's histogram and one of every outcome's. If it is switched off, h = 1 + K counts change by 1 (K
+without a weight). So discrete Laplace noise of scale h/ε on every count costs ε. If it is exchanged for another, 2h
+counts change, and the scale is 2h/ε. The bounds clip, so the file need not satisfy them. The table that follows uses the
+rest of the budget. It costs its own ε for *every* value of the histograms, so both together cost the sum (adaptive
+composition). Everything computed from either is post-processing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dpdist.job import Adjacency
 
 A_DECADE, DECADES = 10, 4
 FEW_VALUES = 40
-"""Whole-number outcomes with no more values have a bin for each."""
+"""An outcome in whole numbers with at most this many values has a bin for each value."""
 
 
 class Bins(NamedTuple):
@@ -43,7 +43,7 @@ class Bins(NamedTuple):
 
     @property
     def ends(self) -> Bins:
-        """The first and the last alone."""
+        """The first and the last bin alone, which hold the public bounds."""
         return Bins(self.left[[0, -1]], self.right[[0, -1]])
 
     def number(self, values: Floats) -> Ints:
@@ -57,7 +57,7 @@ class Bins(NamedTuple):
         return np.asarray(np.minimum(found, len(self.left) - 1), dtype=np.int64)
 
     def at(self, number: Ints, share: Floats) -> Floats:
-        """The value at a share of a bin, bins being even in the logarithm where they do not touch 0."""
+        """The value at a position within a bin; values are even in the logarithm where the bin does not touch 0."""
         left, right = self.left[number], self.right[number]
         even = left + share * (right - left)
         same_sign = left * right > 0
@@ -66,7 +66,7 @@ class Bins(NamedTuple):
 
 
 def _scale(low: float, high: float) -> Floats:
-    """Edges above 0, A_DECADE a decade, from `low` or DECADES below `high`."""
+    """Edges above 0, A_DECADE for each factor of ten, from `low` or from DECADES below `high`."""
     if high <= 0:
         return np.empty(0)
     lowest = max(low, high * 10.0**-DECADES)
@@ -75,5 +75,5 @@ def _scale(low: float, high: float) -> Floats:
 
 
 def count_scale_of(histograms: int, epsilon: Fraction, adjacency: Adjacency) -> Fraction:
-    """Scale of the noise on every count of `histograms` that a record enters."""
+    """Scale of the noise on every count, where a record enters `histograms` of them."""
     return (2 if adjacency == "substitution" else 1) * histograms / epsilon

@@ -1,4 +1,4 @@
-"""Noisy sums of base cells within clipping intervals, as `measurements.parquet` lists them."""
+"""Lists the noisy sums of base cells within clipping intervals for `measurements.parquet`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ DEFINITIONS = {
     "v(1 + c)/2": "the sum of v (1 + c) / 2, in the notation of vc",
     "v(1 - c)/2": "the sum of v (1 - c) / 2, in the notation of vc",
 }
-"""What the statistics are, by name, for the metadata of the file."""
+"""Definitions of the statistics by name, for the metadata of the file."""
 
 
 def figures(release: ReleaseView, model: ReferenceCells, stratum: int, theta: Draws) -> Iterator[Figures]:
-    """Limits are (centres, cap, half-widths) by cell; sums after the first go round the outcomes."""
+    """Lists the figures; limits are (centres, cap, half-widths) by cell, and sums after the first are by outcome in turn."""
     named = {parameter.name: parameter.dims[1][1] for parameter in model.parameters if parameter.name == "sums"}
     several, limits = len(model.outcomes), theta["limits"][0]
 

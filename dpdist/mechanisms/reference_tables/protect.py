@@ -1,4 +1,4 @@
-"""Clipped sums of base cells under noise: what is promised, and the passes over records (METHODS §7b)."""
+"""Adds noise to clipped sums of base cells, and states the guarantee (METHODS §7b)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from dpdist.privacy.guarantees import Promise, Strict
 
 
 class ReferenceTables(NoisySums[MechanismSpec, ReferenceCells]):
-    """Sums of the finest cells, clipped where the reference tells (METHODS §7b): strict, with δ = 0 and no model."""
+    """Sums of the finest cells, clipped at limits from a reference (METHODS §7b): strict, with δ = 0 and no model."""
 
     sums = ReferenceCells
 
@@ -62,14 +62,14 @@ class ReferenceTables(NoisySums[MechanismSpec, ReferenceCells]):
 
 
 def _clipped(job: Job) -> str:
-    """What bounds a record's part under public sizes, and the noise on it."""
+    """The assumptions that bound a record's contribution under public sizes, and the noise."""
     if job.on_histograms:
         return CLIPPED_BY_HISTOGRAMS
     return CLIPPED_IN_STAGES if job.refreshes else CLIPPED
 
 
 def _known(job: Job, model: ReferenceCells, learned: ReferenceSummary | None) -> ReferenceSummary | Histograms | Refresh:
-    """What fixes the table's limits: a reference, histograms, or an earlier release with histograms of its own bins."""
+    """The source of the table's limits: a reference, histograms, or an earlier release with histograms of its own bins."""
     if learned is None:
         return Histograms.build(job, model)
     if job.refreshes:
@@ -80,9 +80,11 @@ def _known(job: Job, model: ReferenceCells, learned: ReferenceSummary | None) ->
 def reference_tables(
     model: ReferenceCells, known: ReferenceSummary | Histograms | Refresh, epsilon: float, recorder: StratumRecorder
 ) -> Rounds:
-    """Sums of every finest cell, clipped where the reference tells, under noise; the rest is post-processing (§7b).
+    """Releases sums of every finest cell, clipped at limits from a reference, under noise.
 
-    Histograms, in place of what a reference fixed or to bring it up to date, are released first, under noise of their own.
+    The rest is post-processing (§7b).
+
+    Histograms may replace a reference, or update one. They are released first, under independent noise.
     """
     if isinstance(known, Histograms | Refresh):
         counts = yield Pass(Count(known), "sum")

@@ -1,8 +1,9 @@
-"""Bins at orders of an earlier release's points, for histograms that bring its shapes up to date.
+"""Bins at quantiles of an earlier release's points, for histograms that update its shapes.
 
-The points are public, and so are edges; cells have edges of their own and share a group's counts. A record enters one bin
-of each of h histograms, in its own group only, whatever its values: counts and their noise are those of
-`histogram_bins`, h/ε and twice that under substitution, and so is the composition with the table that follows.
+The points are public, and so are the edges. Cells have edges of their own and share a group's counts. A record enters one
+bin of each of h histograms, in its own group only, whatever its values. So counts and their noise are those of
+`histogram_bins`: scale h/ε, and twice that under substitution. The composition with the table that follows is the same
+too.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ import numpy as np
 from dpdist.core.records import Codes, Floats, Ints
 
 ORDERS = np.array([0.03, *(np.arange(1, 16) / 16), 0.97, 0.99])
-"""Of inner edges; bins below and above all points are the first and the last."""
+"""Quantile levels of inner edges; the first bin lies below all points, and the last above."""
 BEYOND = 2.0
-"""Where the outermost bins end, in outermost points; where values may be negative, in half the points' range from there."""
+"""Ends of the outermost bins, in multiples of the outermost points.
+
+Where values may be negative, the distance from these points in halves of the points' range.
+"""
 
 
 class QuantileLevels(NamedTuple):
@@ -29,24 +33,26 @@ class QuantileLevels(NamedTuple):
 
     @classmethod
     def of(cls, values: Floats, low: float, top: float) -> QuantileLevels:
-        """From a cell's points and the variable's public bounds."""
+        """Bins from a cell's points and the variable's public bounds."""
         points = np.sort(values)
         inner = np.quantile(points, ORDERS, method="inverted_cdf")
         return cls(np.concatenate([[np.nextafter(points[0], -np.inf)], inner, points[-1:]]), points, low, top)
 
     @property
     def share(self) -> Floats:
-        """Of the points in every bin, (bin,)."""
+        """Share of the points in every bin, (bin,)."""
         upper = np.searchsorted(self.points, self.edges, side="right") / len(self.points)
         return np.diff(upper, prepend=0.0, append=1.0)
 
     def under(self, shift: float, stretch: float) -> QuantileLevels:
-        """The same bins, and points of another scale and spread."""
+        """The same bins, with the points moved to another scale and spread."""
         return self._replace(points=np.sort(self.moved(self.points, shift, stretch)))
 
     def moved(self, values: Floats, shift: float, stretch: float) -> Floats:
-        """Values of another scale and spread, as logarithms, about the points' median; on a log scale where nothing can be
-        negative: there zeros stay, and what lies at the upper bound. Else a shift is in halves of the points' range.
+        """Values moved to another scale and spread, as logarithms, about the points' median.
+
+        The log scale is used where nothing can be negative; zeros and values at the upper bound stay there. Otherwise a
+        shift is in halves of the points' range.
         """
         if (shift, stretch) == (0.0, 0.0):
             return values
@@ -60,7 +66,10 @@ class QuantileLevels(NamedTuple):
         return np.asarray(np.where(values >= self.top, values, np.clip(found, self.low, self.top)))
 
     def transported(self, values: Floats, share: Floats) -> Floats:
-        """The values that these ones' orders have under other shares of the bins (bin,); at the points' own, themselves."""
+        """Values at the same quantile levels under other shares of the bins (bin,).
+
+        Under the points' own shares, the values themselves.
+        """
         rank = np.argsort(np.argsort(values, kind="stable"), kind="stable")
         order, upper = (rank + 0.5) / len(values), np.cumsum(share)
         bins = np.minimum(np.searchsorted(upper, order), len(share) - 1)
@@ -72,7 +81,7 @@ class QuantileLevels(NamedTuple):
         return found
 
     def _within(self, number: int, part: Floats) -> Floats:
-        """Values at parts of one bin, in (0, 1): between its points, or even where it has none."""
+        """Values at positions in (0, 1) within one bin: between its points, or uniform where it has none."""
         own = self.points[np.searchsorted(self.edges, self.points, side="left") == number]
         if len(own):
             return np.asarray(np.interp(part * len(own) - 0.5, np.arange(len(own)), own))
@@ -83,7 +92,7 @@ class QuantileLevels(NamedTuple):
 
 
 def numbers(edges: Floats, cell: Codes | Ints, values: Floats) -> Ints:
-    """Bin of every record by the edges of its cell, `edges` (cell, edge)."""
+    """The bin of every record by the edges of its cell, `edges` (cell, edge)."""
     found = np.zeros(len(values), dtype=np.int64)
     for column in edges.T:
         found += values > column[cell]

@@ -1,4 +1,4 @@
-"""Means of cells under other samples, other noise and other counts: for standard errors (METHODS §7b)."""
+"""Draws means of cells under other samples, other noise and other counts, for standard errors (METHODS §7b)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ FARTHEST_LOG_WEIGHT = 5.0
 
 
 def resampled(theta: Draws, draws: int, rng: np.random.Generator) -> Draws:
-    """Means under other samples of both files, without noise; and the errors of the reference's shapes, in
-    deviations, `shape` (draw, cell)."""
+    """Means under other samples of both files, without noise.
+
+    `shape` (draw, cell) is the errors of the reference's shapes, in deviations.
+    """
     cells = theta["means"].shape[1]
     errors = _errors(theta, "sampling", theta["unit"][0].astype(np.int64), draws, rng)
     if theta["alone"].any():
@@ -26,7 +28,7 @@ def resampled(theta: Draws, draws: int, rng: np.random.Generator) -> Draws:
 
 
 def noised_again(theta: Draws, draws: int, rng: np.random.Generator) -> Draws:
-    """Means under other noise, with the error that cells of a group of histograms share, and that of all their tails."""
+    """Means under other noise, with the common errors of a group of histograms and of all their tails."""
     cells = theta["means"].shape[1]
     errors = _errors(theta, "noise", theta["unit"][0].astype(np.int64), draws, rng)
     group = theta["group"][0].astype(np.int64) if "group" in theta.values else np.zeros(cells, np.int64)
@@ -40,7 +42,7 @@ def noised_again(theta: Draws, draws: int, rng: np.random.Generator) -> Draws:
 
 
 def recounted(theta: Draws, counts: Floats, published: Floats) -> Draws:
-    """Means under other sample counts (draw, cell) than the published ones (cell,), by the delta method."""
+    """Means under sample counts (draw, cell) that differ from the published ones (cell,), by the delta method."""
     unit = theta["unit"][0].astype(np.int64)
     members = np.eye(int(unit.max()) + 1)[unit]
     change = np.log((counts @ members) / (published @ members))[:, unit]
@@ -48,9 +50,10 @@ def recounted(theta: Draws, counts: Floats, published: Floats) -> Draws:
 
 
 def _errors(theta: Draws, name: str, unit: Ints, draws: int, rng: np.random.Generator) -> list[Floats]:
-    """Errors of log mean weights, then of every outcome's means, (draw, cell) each; a unit's cells move together.
+    """Errors of log mean weights, then of every outcome's means, (draw, cell) each; cells of one unit have common errors.
 
-    Outcomes vary with the weight, each by its own covariance; how they vary with one another enters no table.
+    Outcomes vary with the weight, each by its own covariance. Covariances between outcomes enter no table and are left
+    out.
     """
     outcomes = theta["means"].shape[2] - 1
     of_weight, *pairs = np.split(theta[name][0], np.arange(1, 1 + 2 * outcomes), axis=1)

@@ -1,4 +1,4 @@
-"""What a reference fixes for tables before the current file is seen: a summary of its cells, the limits, the donors."""
+"""Computes a summary of the reference before the current file is seen: cells, clipping limits and donors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpdist.mechanisms.reference_tables.sensitivity import Limits
 
 
 class ReferenceSummary(NamedTuple):
-    """The cells of a table with the limits that they are clipped at; and the donors of records beside the table."""
+    """The cells of a table with their clipping limits, and the donors for synthetic records."""
 
     told: Told
     limits: Limits
@@ -20,6 +20,9 @@ class ReferenceSummary(NamedTuple):
 
 
 def summary_of(model: ReferenceCells, reference: Sequence[Records], sizes: Floats | None = None) -> ReferenceSummary:
-    """Cells and limits from the reference's records by outcome (`sizes`: how many they stand for) and public sizes."""
+    """Cells and limits from public sizes and the reference's records by outcome.
+
+    `sizes`: how many records they stand for.
+    """
     told = model.summarise(reference, sizes)
     return ReferenceSummary(told, model.limited(told))

@@ -1,9 +1,8 @@
-"""Reference tables (METHODS §7b): clipped sums of every finest cell, unclipped with the help of a reference.
+"""The model of reference tables: clipped noisy sums of every finest cell, inverted with a reference (METHODS §7b).
 
-The released parameters are the noisy sums, the limits they were clipped at, what follows from both (a mean weight and mean
-outcomes of every cell with covariances), and the reference as it then stands: its points moved to these means, for the next
-period. Margins are sums of cells. Synthetic records are drawn from the points and made to agree
-(dpdist.publish.reference_records).
+The released parameters have four parts: the noisy sums; their clipping limits; the mean weight and mean outcomes of every
+cell, with covariances; and the points of the reference, moved to these means, for the next period. Margins are sums of
+cells. Synthetic records are drawn from the points and calibrated to the means (dpdist.publish.reference_records).
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from dpdist.privacy.units import record_epsilon
 
 
 class Sized(NamedTuple):
-    """Sums (1 − v, vc of every outcome), in units, of `size` records in every cell; variance of the noise on log size."""
+    """Sums (1 − v, vc of every outcome), in units, of `size` records in every cell, and the noise variance of log size."""
 
     sums: Floats
     size: Floats
@@ -45,12 +44,15 @@ class Sized(NamedTuple):
 
 
 Told = list[list[Cell]]
-"""What a reference tells: every outcome's cells."""
+"""Summary of a reference: every outcome's cells."""
 
 
 class Inverted(NamedTuple):
-    """By outcome: what inverting tells of cells, how far units departed from the reference, elasticities where counts are
-    noisy; ends of what the sums do not identify, of the weight and then of every outcome."""
+    """Results of inverting the clipping, by outcome.
+
+    The cells' estimates; the distance of units from the reference; elasticities where counts are noisy; ranges that the
+    sums do not identify, of the weight and then of every outcome.
+    """
 
     cells: list[Spread]
     departure: list[Floats]
@@ -65,24 +67,30 @@ class ReferenceCells(OutcomeModel):
     labels: tuple[str, ...]
     outcomes: tuple[str, ...]
     bounds: tuple[tuple[float, float], ...]
-    """Public, of every outcome."""
+    """Public bounds of every outcome."""
     codes: Codes
     """Levels of the tables' columns, (cell, column)."""
     count: Floats
     """Sample records of every cell, public."""
     scales: tuple[Fraction, Fraction]
-    """Of the noise on Σ(1 − v) and on every other sum, in units."""
+    """Scales of the noise on Σ(1 − v) and on every other sum, in units."""
     weighted: bool
     shrinkage: bool
     simplex: bool = False
-    """Sizes are secret: statistics are (1 − v, v(1 + c)/2 of every outcome, v(1 − c)/2 of every outcome)."""
+    """True where sizes are secret.
+
+    Statistics are then (1 − v, v(1 + c)/2 of every outcome, v(1 − c)/2 of every outcome).
+    """
     limits: Limits | None = None
     unit: Ints | None = None
-    """Of every cell, (cell,): cells of one unit have one sum."""
+    """The unit of every cell, (cell,); cells of one unit have one common sum."""
     weight_bounds: tuple[float, float] | None = None
-    """Public, where histograms fix the limits: then noisy sums are looked through for what they do not identify."""
+    """Public bounds of the weight, where histograms fix the limits.
+
+    Figures that the noisy sums do not identify are then sought.
+    """
     noisy_counts: bool = False
-    """Sample counts have noise of their own (`predictors: {protect}`)."""
+    """True where sample counts have noise of their own (`predictors: {protect}`)."""
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> ReferenceCells:
@@ -124,12 +132,15 @@ class ReferenceCells(OutcomeModel):
 
     @property
     def noise_of_one(self) -> tuple[float, float]:
-        """Noise of a count and of a mean of one record, about, in direct standard errors; of n 1/√n of it (METHODS §7b)."""
+        """Approximate noise of a count and of a mean of one record, in direct standard errors.
+
+        For n records times 1/√n (METHODS §7b).
+        """
         of_count, of_mean = (float(scale) / UNIT for scale in self.scales)
         return 6.0 * of_count, 12.0 * of_mean
 
     def sized(self, sums: Floats, count: Floats) -> Sized:
-        """Sums of units as under public sizes, `count`, and the sizes: where these are secret, the noisy sums' own."""
+        """Sums of units as under public sizes `count`, with the sizes; secret sizes are estimated from the noisy sums."""
         if not self.simplex:
             return Sized(sums, count, np.zeros_like(count))
         above, below = np.split(sums[:, 1:], 2, axis=1)
@@ -139,8 +150,10 @@ class ReferenceCells(OutcomeModel):
         return Sized(np.column_stack([left, above - below]), (left + held) / UNIT, sum(variance) / size**2)
 
     def summarise(self, reference: Sequence[Records], sizes: Floats | None = None) -> Told:
-        """Every cell of the reference's records, which are given for every outcome; `standing` (cell,) is how many the
-        records stand for, where they are points of others."""
+        """Summary of every cell from the reference's records, which are given for every outcome.
+
+        `standing` (cell,) is the effective number of records, where the records are points that represent others.
+        """
         found = []
         for records, bounds in zip(reference, self.bounds, strict=True):
             cell = self.pattern(records.frame)
@@ -153,20 +166,20 @@ class ReferenceCells(OutcomeModel):
         return found
 
     def units(self, summary: Told) -> Ints:
-        """Unit of every cell, (cell,), from the reference and the noise."""
+        """The unit of every cell, (cell,), from the reference and the noise."""
         return collapsed(summary[0], self.codes, fewest(self.scales))
 
     def _sizes(self, summary: Told) -> Floats:
-        """Public sizes; where these are secret, the reference's own."""
+        """Public sizes; where sizes are secret, those of the reference."""
         return np.array([cell.records for cell in summary[0]], dtype=np.float64) if self.simplex else self.count
 
     def _whole(self, summary: Told, unit: Ints) -> Told:
-        """Every outcome's units, as cells."""
+        """Every outcome's units, each as one cell."""
         sizes, members = self._sizes(summary), [np.flatnonzero(unit == number) for number in range(unit.max() + 1)]
         return [[pooled([cells[k] for k in own], sizes[own]) for own in members] for cells in summary]
 
     def limited(self, summary: Told) -> Limits:
-        """μ, U and R of every cell: its unit's."""
+        """The limits μ, U and R of every cell, which are those of its unit."""
         unit = self.units(summary)
         sizes = np.bincount(unit, weights=self._sizes(summary))
         whole = zip(zip(*self._whole(summary, unit), strict=True), sizes, strict=True)
@@ -175,7 +188,7 @@ class ReferenceCells(OutcomeModel):
         return Limits(*(each[unit] for each in found))
 
     def within(self, limits: Limits, unit: Ints) -> ReferenceCells:
-        """With the limits and the units that a reference fixed."""
+        """This model with the limits and the units that a reference fixed."""
         return replace(self, limits=limits, unit=unit)
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
@@ -187,7 +200,7 @@ class ReferenceCells(OutcomeModel):
         return np.column_stack([np.bincount(self.unit[cell], weights=column, minlength=units) for column in rows.T])
 
     def clipping_inverted(self, sums: Floats, summary: Told) -> Draws:
-        """What is released, from noisy sums of units and the reference."""
+        """The released parameters, from noisy sums of units and the reference."""
         assert self.unit is not None
         unit, sized = self.unit, self.sized(sums, np.bincount(self.unit, weights=self.count).astype(np.float64))
         found, departure, ends, elasticity = self._inverted(sized, summary)
@@ -214,7 +227,7 @@ class ReferenceCells(OutcomeModel):
         return Draws({name: value[None] for name, value in values.items()})
 
     def _inverted(self, sized: Sized, summary: Told) -> Inverted:
-        """What inverting the clipping of every outcome's sums tells."""
+        """Estimates from inverting the clipping of every outcome's sums."""
         assert self.limits is not None
         assert self.unit is not None
         unit, whole = self.unit, self._whole(summary, self.unit)
@@ -233,7 +246,7 @@ class ReferenceCells(OutcomeModel):
         return Inverted(found, departure, ends, elasticity)
 
     def _of_the_summary(self, cells: Sequence[Spread], ends: Sequence[Floats], summary: Told) -> dict[str, Floats]:
-        """What is released of histograms, or of cells whose shape is partly that of others."""
+        """Released parameters about histograms, or about cells whose shape is partly borrowed."""
         values = dict[str, Floats]()
         if ends:
             values["spans"] = np.column_stack(ends)
@@ -253,27 +266,29 @@ class ReferenceCells(OutcomeModel):
         return means[:, 1:] if len(self.outcomes) > 1 else means[:, 1], means[:, 0]
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """Means under other samples of both files, without noise; and the errors of the reference's shapes, in
-        deviations, `shape` (draw, cell)."""
+        """Means under other samples of both files, without noise.
+
+        `shape` (draw, cell) is the errors of the reference's shapes, in deviations.
+        """
         return resampled(theta, draws, rng)
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """Means under other noise: for standard errors, not for release."""
+        """Means under other noise, for standard errors only."""
         return noised_again(theta, draws, rng)
 
     def recounted(self, theta: Draws, counts: Floats) -> Draws:
-        """Means as the same sums would make them under other sample counts (draw, row), by the delta method."""
+        """Means from the same sums under other sample counts (draw, row), by the delta method."""
         return recounted(theta, counted_again(self.design, counts), self.count)
 
     def log_lik(self, draws: Draws, records: Records) -> Floats:
-        """Sums have no density of a record."""
+        """Sums have no density of a record, so there is no log likelihood."""
         return np.full((len(draws), len(records)), np.nan)
 
     def extremes(self, draws: Draws, records: Records) -> Extremes:
         return Extremes(np.full(len(records), np.inf), np.full(len(records), -np.inf))
 
     def recall(self, described: Mapping[str, Any]) -> Draws:
-        """A released job does not name an earlier release, beside which there are no spans: what is there tells."""
+        """Reads released parameters; those present decide, because a released job does not name an earlier release."""
         return recall_draws([each for each in self.parameters if each.name in described], described)
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
@@ -286,7 +301,10 @@ class ReferenceCells(OutcomeModel):
 
 
 def _by_column(pairs: Sequence[Floats]) -> Floats:
-    """Of the weight, which all outcomes have alike, then of every outcome's mean, (cell, …); each pair is (cell, 2)."""
+    """Joins values of the weight, from the first outcome, with those of every outcome's mean, (cell, …).
+
+    Each pair is (cell, 2).
+    """
     return np.column_stack([pairs[0][:, 0], *(each[:, 1] for each in pairs)])
 
 

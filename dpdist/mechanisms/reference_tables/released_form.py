@@ -1,4 +1,4 @@
-"""What is released of reference tables: its parameters by name with their dimensions, and points as lists."""
+"""The released parameters of reference tables: names and dimensions, and the conversion of points to lists."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from dpdist.models.protocol import Parameter
 def released_form(
     labels: tuple[str, ...], outcomes: tuple[str, ...], simplex: bool, of_histograms: bool, noisy_counts: bool = False
 ) -> tuple[Parameter, ...]:
-    """Parameters of cells with these labels; `simplex`: sizes are secret; `of_histograms`: these fixed the limits;
-    `noisy_counts`: sample counts have noise of their own."""
+    """Parameters of cells with these labels.
+
+    `simplex`: sizes are secret; `of_histograms`: histograms fixed the limits; `noisy_counts`: sample counts have noise of
+    their own.
+    """
     cell, several = ("cell", labels), len(outcomes) > 1
     each = [f" {name}" if several else "" for name in outcomes]
     names = ("weight", *(outcomes if several else ("outcome",)))
@@ -36,13 +39,16 @@ def released_form(
 
 
 def _borrowed(labels: tuple[str, ...], outcomes: tuple[str, ...]) -> Parameter:
-    """Share of a cell's shape that is of cells like it, by outcome."""
+    """The borrowed share of a cell's shape, by outcome."""
     return Parameter("borrowed", (("cell", labels), ("outcome", outcomes)))
 
 
 def _of_histograms(labels: tuple[str, ...], names: tuple[str, ...]) -> tuple[Parameter, ...]:
-    """Least and most of a mean that the sums do not identify, null where they do; deviations that the histograms' tails
-    bring; the group that a cell shares its histograms with."""
+    """Parameters that only histograms need.
+
+    They are the ends of a range of a mean that the sums do not identify (null where they do), the deviations due to the
+    histograms' tails, and the number of the group that a cell shares its histograms with.
+    """
     cell, ends = ("cell", labels), tuple(f"{e} {n}" for n in names for e in ("least", "most"))
     return (
         Parameter("spans", (cell, ("end", ends))),
@@ -52,14 +58,14 @@ def _of_histograms(labels: tuple[str, ...], names: tuple[str, ...]) -> tuple[Par
 
 
 def padded(weight: Floats, outcome: Floats) -> Floats:
-    """(MOST_POINTS, 2), NaN beyond the points."""
+    """Points as an array (MOST_POINTS, 2), filled up with NaN."""
     padded = np.full((MOST_POINTS, 2), np.nan)
     padded[: len(weight)] = np.column_stack([weight, outcome])
     return padded
 
 
 def unpadded(points: Floats) -> list[list[list[list[float]]]]:
-    """Lists by outcome, cell and point."""
+    """Points as lists by outcome, cell and point, without the NaN."""
     return [[pair[~np.isnan(pair[:, 0])].tolist() for pair in cells] for cells in points]
 
 

@@ -1,10 +1,11 @@
-"""What clipped sums of a cell do not tell: seen in the noisy sums themselves, so that seeing it costs nothing.
+"""Detects cells whose clipped sums do not identify the mean, from the noisy sums alone, at no privacy cost.
 
-Histograms fix limits by a group's shape. Where all weights of a cell lie beyond its cap, its mean v is 1 whatever they are.
-Where they are far below, its mean v is noise. Outcomes at the end of their window tell as little. A scale that is solved
-there is the shape's word alone, or the end of the search. Such a cell departs from its shape by more than chance allows.
-It gets a range in place of an estimate. One end is the clipped mean less its noise, or plus it. The other is what the shape
-tells where most of the figure was observed, and else the public bound.
+Histograms fix limits by a group's shape. If all weights of a cell lie beyond its cap, its mean v is 1 whatever they are.
+If they are far below, its mean v is mostly noise. Outcomes beyond one end of their clipping interval are as
+uninformative. A scale solved there depends on the assumed shape alone, or on the end of the search. Such a cell departs
+from its shape by more than chance allows. It gets a range in place of an estimate. One end is the clipped mean less or
+plus its noise. The other end follows from the shape where most of the figure was observed. Otherwise it is the public
+bound.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from dpdist.mechanisms.reference_tables.clipping_intervals import Noise
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
 
 ALARM = 1e-3
-"""Chance, by either sum, that Laplace noise carries a cell that has its group's shape so far one way."""
+"""False-alarm probability, for either sum, that Laplace noise moves a cell with its group's shape so far in one direction.
+"""
 SAMPLING = 4.0
-"""Deviations of the cell's sample that a departure must exceed besides noise."""
+"""A departure must exceed this number of standard deviations of the cell's sampling, besides noise."""
 UNSEEN = 0.5
-"""Share of a figure beyond the limits, told by the shape alone, above which the figure is not identified."""
+"""A figure is not identified if more than this share of it lies beyond the limits, where only the shape is known."""
 PLAIN = 0.1
-"""Reach of noise on a mean v up to which a mean at its end within that reach needs no departure to tell of the cap."""
+"""A mean v at its end needs no departure as evidence of a wrong cap, if noise on it is at most this large."""
 END = 1e-6
 
 Span = tuple[float, float]
@@ -36,7 +38,7 @@ NOWHERE: Span = (np.nan, np.nan)
 
 
 class Sums(NamedTuple):
-    """A cell's noisy mean statistics, their noise's reach, and the scales that were solved from them."""
+    """A cell's noisy mean statistics, the reach of their noise, and the scales that were solved from them."""
 
     v: float
     q: float
@@ -47,22 +49,24 @@ class Sums(NamedTuple):
 
 
 def weight_bounds(job: Job) -> Span | None:
-    """Public bounds of the weight (1 without one) in a job that has histograms alone in place of a reference."""
+    """Public bounds of the weight (1 without one), for a job where histograms alone replace a reference."""
     if not job.on_histograms:
         return None
     return (job.columns[job.survey.weight].bounds if job.survey.weight is not None else None) or (1.0, 1.0)
 
 
 def set_into(values: Floats, ends: Floats) -> Floats:
-    """Values within their ranges, (cell, 2), where they have one."""
+    """Values clipped to their ranges, (cell, 2), where there is a range."""
     return np.where(np.isfinite(ends[:, 0]), np.clip(values, ends[:, 0], ends[:, 1]), values)
 
 
 def spans(
     cells: Sequence[Cell], limits: Limits, sums: Floats, count: Floats, noise: Noise, weight_bounds: Span
 ) -> tuple[Floats, Floats]:
-    """Ranges of mean weights and of mean outcomes, (cell, 2) each, NaN where they are identified; `limits` and `sums`
-    (cell, 2), in units, of one outcome."""
+    """Ranges of mean weights and of mean outcomes, (cell, 2) each; NaN where the mean is identified.
+
+    `limits` and `sums` (cell, 2), in units, are of one outcome.
+    """
     scales = [float(np.log(0.5 / ALARM) * np.sqrt(variance / 2.0)) for variance in noise]
     weights, outcomes = [], []
     for cell, own, total, n in zip(
@@ -97,7 +101,7 @@ def _of_weight(cell: Cell, sums: Sums, n: float, bounds: Span) -> Span:
 
 
 def _unseen_weight(cell: Cell, s: float, cap: float) -> float:
-    """Share of the weights beyond the cap under a scale; all of them at the end of the search."""
+    """Share of the weights beyond the cap under a scale; 1 at the end of the search."""
     weight = cell.weight * np.exp(s)
     return 1.0 if _at_end(s) else 1.0 - float(np.minimum(weight, cap).sum() / weight.sum())
 
@@ -130,7 +134,10 @@ def _of_outcome(cell: Cell, sums: Sums, n: float) -> Span:
 
 
 def _unseen_outcome(cell: Cell, g: float, sums: Sums) -> float:
-    """Share of a mean that lies beyond the window under a scale, above its lower end; 1 at the end of the search."""
+    """Share of a mean that lies beyond the clipping interval under a scale, above its lower end.
+
+    1 at the end of the search.
+    """
     if _at_end(g):
         return 1.0
     centre, _, reach = sums.limits

@@ -1,17 +1,22 @@
-"""Clipped statistics of disjoint cells whose limits a reference fixed: what `reference_tables` adds noise to (METHODS §7b).
+"""Sensitivity of the clipped statistics of disjoint cells, with limits from a reference: `reference_tables` (METHODS §7b).
 
-A record of a finest cell enters by v = clip(w, 0, U)/U ∈ [0, 1] and, for every outcome k of K, c_k = clip((y_k − μ_k)/R_k,
-−1, 1); μ, U and R come from the reference and public sizes alone.
+A record of a finest cell enters by v = clip(w, 0, U)/U ∈ [0, 1] and, for every outcome k of K, by c_k = clip((y_k −
+μ_k)/R_k, −1, 1). The limits μ, U and R come from the reference and public sizes alone.
 
-Cone (sizes public): (1 − v, vc_1, …, vc_K). As |vc_k| ≤ v, its L1 norm with vc_k divided by K is at most (1 − v) + v = 1,
-attained wherever all |c_k| = 1 or v = 0. A record that is switched off leaves 0, as one with w ≥ U and y = μ does: with
-Laplace noise of scale 1/ε on the first sum and K/ε on each other, zero_out costs at most ε. Exchanging (w, y) at the same
-x is two such moves, attained by opposite signs: twice these scales for substitution. Simplex (sizes secret): (1 − v,
-v(1 + c_k)/2, v(1 − c_k)/2) ≥ 0; the last two sum to v for every k, so adding or removing a record moves the sums by 1 in
-the same norm: the same scales. Exchanging a record for any other, in whatever cell, is one removal and one addition: at
-most 2, attained between two cells and within one, so twice these scales again (`exchange: anywhere`). Cells are disjoint, a
-record enters one; margins are sums of cells: one ε for a whole table. Everything is rounded to multiples of 1/UNIT so that
-the bounds still hold, and discrete noise on exact sums of whole numbers leaves nothing of floating point.
+Cone (public sizes): the statistics are (1 − v, vc_1, …, vc_K). Because |vc_k| ≤ v, the L1 norm with vc_k divided by K is
+at most (1 − v) + v = 1. This is attained if all |c_k| = 1, and if v = 0. A record that is switched off contributes 0, as
+does one with w ≥ U and y = μ. So Laplace noise of scale 1/ε on the first sum and K/ε on each other costs at most ε under
+zero_out. Exchanging (w, y) at the same x is two such moves, attained by opposite signs. So substitution needs twice these
+scales.
+
+Simplex (secret sizes): the statistics are (1 − v, v(1 + c_k)/2, v(1 − c_k)/2) ≥ 0. The last two sum to v for every k. So
+adding or removing a record moves the sums by 1 in the same norm, and the scales are the same. Exchanging a record for any
+other, in any cell, is one removal and one addition. It moves the sums by at most 2, attained between two cells and within
+one, so it needs twice these scales (`exchange: anywhere`).
+
+Cells are disjoint, and a record enters one of them. Margins are sums of cells, so one ε covers a whole table. Everything
+is rounded to multiples of 1/UNIT so that the bounds still hold. Discrete noise on exact sums of whole numbers then has no
+floating-point error.
 """
 
 from __future__ import annotations
@@ -26,26 +31,28 @@ from dpdist.job import Adjacency
 
 UNIT = 2**20
 SENSITIVITY: dict[Adjacency, int] = {"zero_out": 1, "add_remove": 1, "substitution": 2}
-"""L1 distance, in units, of neighbours' sums: the cone for zero_out and substitution, the simplex for add_remove, and for
-substitution anywhere."""
+"""L1 distance, in units, of neighbours' sums.
+
+The cone holds for zero_out and substitution; the simplex for add_remove, and for substitution anywhere.
+"""
 
 
 class Limits(NamedTuple):
-    """μ, U and R of every cell, fixed without a look at the current file: U (cell,), μ and R (cell,) or (cell, outcome)."""
+    """Limits of every cell, fixed before the current file is seen: U (cell,), μ and R (cell,) or (cell, outcome)."""
 
     centre: Floats
     cap: Floats
     reach: Floats
 
     def clipped(self, cell: Codes | Ints, weight: Floats, outcome: Floats) -> tuple[Floats, Floats]:
-        """v of every record, and c in the shape of `outcome`, (record,) or (record, outcome): none is NaN.
+        """v of every record, and c in the shape of `outcome`, (record,) or (record, outcome); none is NaN.
 
-        Raises `ValueError` for limits, which are public, that no record could be clipped at.
+        Raises `ValueError` for limits, which are public, at which no record could be clipped.
         """
         if not all(np.isfinite(each).all() for each in self) or min(self.cap.min(), self.reach.min()) <= 0.0:
             raise ValueError("a weight cap or a half-width that is not above 0, or a limit that is not finite")
         v = np.clip(weight, 0.0, self.cap[cell]) / self.cap[cell]
-        # A warning of some values alone would tell of them: what overflows is clipped.
+        # A warning for some values only would reveal them; values that overflow are clipped.
         with np.errstate(over="ignore"):
             return v, np.clip((outcome - self.centre[cell]) / self.reach[cell], -1.0, 1.0)
 
@@ -67,11 +74,11 @@ class Limits(NamedTuple):
 
 
 def noise_scales(epsilon: Fraction, adjacency: Adjacency, outcomes: int = 1) -> tuple[Fraction, Fraction]:
-    """Scales of the noise, in units, on Σ(1 − v) and on every other sum, under a budget for the whole table."""
+    """Scales of the noise, in units, on Σ(1 − v) and on every other sum, under one budget for the whole table."""
     scale = Fraction(SENSITIVITY[adjacency] * UNIT) / epsilon
     return scale, outcomes * scale
 
 
 def noise_scale(epsilon: Fraction, adjacency: Adjacency) -> Fraction:
-    """The scale on every sum where there is one outcome."""
+    """The scale of the noise on every sum, where there is one outcome."""
     return noise_scales(epsilon, adjacency)[0]

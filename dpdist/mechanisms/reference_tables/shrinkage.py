@@ -1,10 +1,11 @@
-"""Outcomes that fell: what a clipped statistic tells of a scale below the other cells' (METHODS §7b).
+"""Nonlinear shrinkage for outcomes that have dropped: infers a low scale from a clipped statistic (METHODS §7b).
 
-Clipped outcomes tell a fall of their scale less and less: below a tenth they all lie at one end. By the slope there noise
-moves log g by any amount, and a cell that is surely low is taken for one of which nothing is known and shrunk back. So the
-normal prior of log g meets the statistic itself, whose noise hardly differs; on a straight curve that is the linear
-shrinkage. Down, an error is at most the mean. Up it has no end, and the slope's caution stays. Where noise is as large as
-the statistic, nothing is told of a fall either, and the cell goes with the others.
+The lower the scale, the less clipped outcomes depend on it: below a tenth of the reference's scale all lie at one end.
+With the slope there, noise would move log g by any amount. Linear shrinkage would then treat a cell that has clearly
+dropped as unknown, and pull it back up. So the normal prior of log g is combined with the likelihood of the statistic
+itself, whose noise hardly depends on g. On a straight curve this equals linear shrinkage. Downwards, an error is at most
+the mean itself. Upwards it is unbounded, so the linear rule is kept. Where noise is as large as the statistic, a drop
+cannot be seen, and the cell is shrunk to the others.
 """
 
 from __future__ import annotations
@@ -16,18 +17,20 @@ import numpy as np
 from dpdist.mechanisms.reference_tables.cell_shape import LARGEST_LOG_SCALE
 
 STRAIGHT = 0.99
-"""Weight of a cell's own value above which noise moves it too little for its curve to bend."""
+"""Weight of a cell's own value above which noise moves it so little that the curve counts as straight."""
 WIDE = 6.0
-"""Deviations that a grid reaches."""
+"""Half width of a grid in standard deviations."""
 GRID_POINTS = (31, 31, 31, 31, 61)
-"""Of the grids, each over what the one before left."""
+"""Numbers of points of the successive grids; each covers the interval that the one before left."""
 
 
 def posterior(
     curve: Callable[[float], tuple[float, float]], seen: float, mean: float, variance: float
 ) -> tuple[float, float]:
-    """Mean and variance of a scale, normal before, given a statistic with normal noise; `curve` tells what the statistic is
-    under a scale, with which it rises, and its noise's deviation."""
+    """Posterior mean and variance of a scale with a normal prior, given a statistic with normal noise.
+
+    `curve` gives the statistic's value, which rises with the scale, and the standard deviation of its noise.
+    """
     low, high = -LARGEST_LOG_SCALE, LARGEST_LOG_SCALE
     for points in GRID_POINTS:
         grid = np.linspace(low, high, points)

@@ -1,4 +1,4 @@
-"""What statements say of sums that are clipped where a reference tells."""
+"""Texts of statements about sums that are clipped at limits from a reference."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ RECORDS_AGREE = (
 
 @dataclass(frozen=True)
 class ReferenceWords(Words):
-    """Of clipping undone by a reference, and of synthetic records made of donors."""
+    """Texts about inverting the clipping with a reference, and about synthetic records made from donors."""
 
     entries: Mapping[str, str] = field(
         default_factory=lambda: {"microdata": MICRODATA, "not_identified": NOT_IDENTIFIED, "drift": DRIFT}
@@ -136,12 +136,15 @@ class ReferenceWords(Words):
 
 
 def looked_through(release: ReleaseView) -> bool:
-    """True if the noisy sums were looked through for cells that they do not identify."""
+    """True if the noisy sums were searched for cells that they do not identify."""
     return any("spans" in described for described in release.sets[0].values())
 
 
 def publicly_limited(release: ReleaseView) -> tuple[int, int]:
-    """Cells that public bounds alone limit, in the weight and in every outcome, and all cells."""
+    """Numbers of cells with public bounds as their only limits, in the weight and in every outcome.
+
+    And the number of cells.
+    """
     bounds = [column.bounds or (0.0, 1.0) for column in release.job.outcome_columns.values()]
     width, weight = np.array([high - low for low, high in bounds]), release.job.survey.weight
     most = (release.job.columns[weight].bounds or (0.0, 1.0))[1] if weight is not None else 0.0
@@ -154,7 +157,7 @@ def publicly_limited(release: ReleaseView) -> tuple[int, int]:
 
 
 def _donors(release: ReleaseView) -> str:
-    """Where the values of synthetic records beside reference tables are from."""
+    """A sentence on the source of the values of synthetic records beside reference tables."""
     if release.donors:
         taken = f"a donor, which is a record of the reference (released/{DONORS})"
     else:

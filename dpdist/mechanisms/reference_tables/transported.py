@@ -1,8 +1,9 @@
-"""The reference's distribution at the released means: shares of a cell's weight at or below a value.
+"""The reference's distribution moved to the released means: shares of a cell's weight at or below a value.
 
-A cell's points are the reference's, moved to the released means. Under other means they are moved on: multiplied where the
-outcome cannot be negative, else shifted. What the reference's own sampling adds to a share, given the mean, is the error of
-Σ v (1(y ≤ q) − F + d (y − m)/m) over reference records of weight v, d being −dF/dlog m: a quantile at a known mean.
+A cell's points are the reference's, moved to the released means. For other means they are moved again: multiplied where
+the outcome cannot be negative, otherwise shifted. The reference's own sampling adds an error to a share, given the mean.
+It is the error of Σ v (1(y ≤ q) − F + d (y − m)/m) over reference records of weight v, with d = −dF/dlog m: a quantile at
+a known mean.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.models.protocol import Draws
 
 STEP = 0.05
-"""Of the mean, or of an outcome's deviation, by which a distribution function is moved to see its slope."""
+"""Step of the numerical derivative of a distribution function, as a share of the mean or of the outcome's deviation."""
 
 
 @dataclass(frozen=True)
 class Transported:
-    """Points (weight, outcome) of every outcome and cell, each (point, 2), and how many records they stand for, (cell,)."""
+    """Points (weight, outcome) of every outcome and cell, each (point, 2), and how many records they represent, (cell,)."""
 
     cells: ReferenceCells
     points: Sequence[Sequence[Floats]]
     standing: Floats
 
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
-        """Share of the weight with an outcome of at most `value`, of pairs of a frame row and a value, (draw, pair)."""
+        """Share of the weight with an outcome of at most `value`, for pairs of a frame row and a value, (draw, pair)."""
         cell, found = self.cells.design.pattern[row], np.empty((len(theta), len(row)))
         for k in np.unique(cell).tolist():
             own = np.flatnonzero(cell == k)
@@ -54,7 +55,7 @@ class Transported:
 
     @staticmethod
     def _errors(points: Floats, steps: _Steps, mean: float, value: Floats, scaled: bool) -> Floats:
-        """Deviation of a share, of one record, at a known mean, (value,)."""
+        """Standard deviation of a share, for one record, at a known mean, (value,)."""
         weight, outcome = points[:, 0] / points[:, 0].mean(), points[:, 1]
         size = mean if scaled else float(np.sqrt(np.average((outcome - mean) ** 2, weights=weight)))
         if size == 0:
@@ -67,7 +68,7 @@ class Transported:
 
 @dataclass(frozen=True)
 class _Steps:
-    """A distribution function: outcomes, rising, and the shares of weight until each, 0 first."""
+    """A distribution function with steps: rising outcomes, and the share of weight up to each, starting with 0."""
 
     outcome: Floats
     share: Floats

@@ -1,11 +1,12 @@
-"""An earlier release's shapes brought up to date by noisy histograms of the current file (METHODS §7b).
+"""Updates an earlier release's shapes with noisy histograms of the current file (METHODS §7b).
 
-Bins are orders of the carried points, cell by cell, so that cells of one group share a histogram: it tells how the current
-file's distribution lies relative to the carried one (Handcock and Morris 1999). First one scale and one spread are fitted
-to a group's noisy shares, so that tails beyond what bins can tell move with the rest. Then the shares q that the points so
-moved have are a Dirichlet prior: A, a share's variance about q over q, is what the noisy shares x differ by beyond noise
-(variance s²) and sampling, by moments; x moves q by A q/(A q + q/n + s²) of the way, and points take the values that their
-orders have under the new shares. Ranks, and with them what weight and outcome have in common, stay.
+Bins are quantiles of the earlier release's points, cell by cell, so that cells of one group share a histogram. The
+histogram shows the current file's distribution relative to the earlier one (Handcock and Morris 1999). First, one scale
+and one spread are fitted to a group's noisy shares, so that tails beyond the outermost bins move with the rest. Next, the
+shares q of the points after this move serve as a Dirichlet prior. Its A is the variance of a share about q, over q. A is
+estimated by moments: the variation of the noisy shares x beyond noise (variance s²) and sampling. The share q is moved
+towards x by A q/(A q + q/n + s²) of the distance. Points take the values of their quantile levels under the new shares.
+Ranks stay, and so does the dependence between weight and outcome.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from dpdist.mechanisms.reference_tables.release import ReferenceCells, Told
 from dpdist.privacy.units import record_epsilon
 
 SEARCH_STEPS = (0.2, 0.1, 0.05, 0.02, 0.01, 0.005)
-"""Of log scale and log spread, in which their fit is sought."""
+"""Step sizes of log scale and log spread in the search for their fit."""
 LARGEST_LOG_CHANGE = 1.0
-"""Largest change of either."""
+"""Largest change of log scale and of log spread."""
 
 
 class Shares(NamedTuple):
-    """Of one group's bins before and after, (bin,), and what these stand on.
+    """One group's bins before and after the update, (bin,), with the precision of both.
 
-    `way` is the mean share of the way from the one to noisy shares, `drift` is A, sampling of the carried shape included,
-    and `noise` the error that noisy shares brought.
+    `way` is the mean fraction of the distance from the old shares to the noisy ones. `drift` is A, which includes
+    sampling of the earlier shape. `noise` is the error due to noise on the shares.
     """
 
     before: Floats
@@ -47,12 +48,12 @@ class Shares(NamedTuple):
     noise: float
 
     def records(self, before: float) -> int:
-        """How many records a shape stands on that stood on `before`, by its shares' error about the population's."""
+        """Effective number of records of a shape that had `before`, from the error of its shares about the population's."""
         return max(1, round(1.0 / ((1.0 - self.way) ** 2 * max(1.0 / before, self.drift) + self.noise)))
 
 
 class Moved(NamedTuple):
-    """What a group's noisy shares do to its points: log scale and log spread, then the bins' shares."""
+    """Changes of a group's points by its noisy shares: log scale and log spread, then the shares of bins."""
 
     shift: float
     stretch: float
@@ -61,21 +62,21 @@ class Moved(NamedTuple):
 
 @dataclass(frozen=True)
 class Refresh:
-    """Counts (group, bin) of the weight, then of every outcome that has a shape, all by orders of `carried`."""
+    """Counts (group, bin) of the weight, then of every outcome that has a shape, in quantile bins of the `carried` points."""
 
     model: ReferenceCells
     carried: Told
     group: Codes
-    """Of every cell, (cell,)."""
+    """The group of every cell, (cell,)."""
     shaped: tuple[int, ...]
-    """Outcomes of more than two values."""
+    """Numbers of the outcomes with more than two values."""
     orders: tuple[tuple[QuantileLevels, ...], ...]
-    """By histogram and cell."""
+    """Quantile bins by histogram and cell."""
     scale: Fraction
 
     @classmethod
     def build(cls, job: Job, model: ReferenceCells, earlier: Told) -> Refresh:
-        """`carried` follows from an earlier release: it is public, and so are the bins."""
+        """Builds the bins from an earlier release, `carried`, which is public, and so are the bins."""
         assert job.reference is not None
         assert job.reference.paid is not None
         shaped = tuple(k for k, column in enumerate(job.outcome_columns.values()) if not column.two_valued)
@@ -99,7 +100,7 @@ class Refresh:
         return np.concatenate(found, axis=1)
 
     def summarise(self, noisy: Floats) -> Told:
-        """Every outcome's cells, from noisy counts."""
+        """Summary of every outcome's cells, from noisy counts."""
         parts = np.split(noisy, len(self.orders), axis=1)
         moved = [
             [self._moved(orders, k, row) for k, row in enumerate(counts)]
@@ -113,7 +114,7 @@ class Refresh:
         ]
 
     def _moved(self, levels: Sequence[QuantileLevels], group: int, counts: Floats) -> Moved:
-        """One group's, for one histogram."""
+        """Changes of one group's points, from one histogram."""
         cells = np.flatnonzero(self.group == group)
         size = self.model.count[cells]
         n, variance = float(size.sum()), 2.0 * float(self.scale) ** 2
@@ -143,7 +144,7 @@ class Refresh:
 
 
 def _transported(levels: QuantileLevels, values: Floats, moved: Moved) -> Floats:
-    """A cell's values: its shares change as its group's do."""
+    """A cell's values after the update; its shares change as its group's shares do."""
     fitted, (_, _, group) = levels.under(moved.shift, moved.stretch), moved
     own = fitted.share
     share = group.after * np.divide(own, group.before, out=np.ones_like(own), where=group.before > 0)
@@ -151,7 +152,7 @@ def _transported(levels: QuantileLevels, values: Floats, moved: Moved) -> Floats
 
 
 def nearest(loss: Callable[[float, float], float]) -> tuple[float, float]:
-    """The log scale and log spread of the least loss, sought in SEARCH_STEPS from none: none where nothing is nearer."""
+    """Log scale and log spread with the least loss, searched in SEARCH_STEPS from 0; both are 0 if nothing is better."""
     at, best = (0.0, 0.0), loss(0.0, 0.0)
     for step in SEARCH_STEPS:
         nearer = True
@@ -165,7 +166,7 @@ def nearest(loss: Callable[[float, float], float]) -> tuple[float, float]:
 
 
 def towards(before: Floats, noisy: Floats, n: float, variance: float) -> Shares:
-    """Shares between `before` and noisy counts of n records, whose noise has `variance`."""
+    """Shares between `before` and those of noisy counts of n records, whose noise has `variance`."""
     told, noise = noisy / n, variance / n**2
     room = 1.0 - float((before**2).sum())
     excess = float(((told - before) ** 2).sum()) - len(told) * noise - room / n

@@ -1,7 +1,7 @@
-"""How an outcome's values may move: within public bounds, atoms staying where they are, round figures staying round.
+"""Rules for moving an outcome's values: they stay in the public bounds, atoms stay unchanged, and round figures stay round.
 
-Atoms are values that many records hold for a reason that is no amount: 0, a bound, a top-code, a minimum. The step is the
-power of ten, or five of it, of which nearly all other values are multiples.
+Atoms are values that many records have for a reason other than their amount: 0, a bound, a top-code, a minimum. The step
+is a power of ten, or five times one, of which nearly all other values are multiples.
 """
 
 from __future__ import annotations
@@ -14,17 +14,20 @@ from numpy.typing import NDArray
 from dpdist.core.records import Floats
 
 ATOM = 0.002
-"""Share of records from which the smallest or the largest value is an atom."""
+"""Smallest share of records at which the smallest or the largest value is treated as an atom."""
 ATOM_RECORDS = 5
 ON_GRID = 0.95
-"""Share of values that are multiples of a step."""
+"""Smallest share of values that must be multiples of a step."""
 ROUND_UNITS = tuple(factor * 10.0**power for power in range(5, -3, -1) for factor in (5.0, 1.0))
 HALVINGS = 200
 
 
 class Domain(NamedTuple):
-    """Public bounds; `whole` of outcomes that are whole numbers; `step` 0 of outcomes that are on no grid; atoms; and the
-    ends that no scale moves a value over, which are a top-code and a minimum where the reference has them."""
+    """Public bounds of an outcome, its grid and its atoms.
+
+    `whole`: outcomes are whole numbers; `step`: 0 if they are on no grid. The ends are values that scaling does not pass:
+    a minimum and a top-code, where the reference has them.
+    """
 
     low: float
     top: float
@@ -36,20 +39,20 @@ class Domain(NamedTuple):
 
     @classmethod
     def of(cls, values: Floats, bounds: tuple[float, float], whole: bool) -> Self:
-        """By the values of a reference, (record,), of which there is one at least."""
+        """The domain from the values of a reference, (record,), of which there is at least one."""
         least = float(values.min()) if _atom(values, values.min()) else -np.inf
         largest = float(values.max()) if _atom(values, values.max()) else np.inf
         atoms = tuple(sorted({0.0, *bounds, *(end for end in (least, largest) if np.isfinite(end))}))
         return cls(*bounds, whole, _step(values[~np.isin(values, atoms)]), atoms, least, largest)
 
     def still(self, values: Floats) -> NDArray[np.bool_]:
-        """Which values are atoms."""
+        """True for values that are atoms."""
         return np.asarray(np.isin(values, self.atoms))
 
     def scaled(self, values: Floats, weight: Floats, mean: float) -> Floats | None:
         """Values multiplied, or shifted if they may be negative, until their weighted mean is this one; atoms stay.
 
-        None where no scale does it.
+        None if no scale gives this mean.
         """
         free, low, top = ~self.still(values), max(self.low, self.least), min(self.top, self.largest)
         if not free.any() or not low < mean < top:
@@ -71,9 +74,9 @@ class Domain(NamedTuple):
         return found if abs(np.average(found, weights=weight) - mean) <= 1e-9 * (self.top - self.low) else None
 
     def rounded(self, moved: Floats, before: Floats) -> Floats:
-        """Moved values back on the grid, to the nearest multiple, where they were on it before.
+        """Moved values rounded to the nearest multiple of the step, if they were multiples before.
 
-        None comes to 0 that was not there, and none passes an end.
+        No value becomes 0 that was not 0, and none passes an end.
         """
         found = moved
         for step in (1.0,) * self.whole + (self.step,) * (self.step > 0.0):
@@ -89,7 +92,7 @@ def _atom(values: Floats, value: float) -> bool:
 
 
 def _step(values: Floats) -> float:
-    """The largest of which nearly all values are multiples, or 0."""
+    """The largest step of which nearly all values are multiples, or 0."""
     found = [step for step in ROUND_UNITS if len(values) and _multiples(values, step).mean() >= ON_GRID]
     return found[0] if found else 0.0
 

@@ -1,1 +1,1 @@
-"""Noisy winsorised moments of lognormal records: FBS and FBP under a strict guarantee (METHODS §8)."""
+"""Mechanism `sanitized_statistics`: noisy winsorised moments of lognormal records, for FBS and FBP (METHODS §8)."""

@@ -1,4 +1,4 @@
-"""Noisy moments of logarithms, as `measurements.parquet` lists them."""
+"""Lists the noisy moments of logarithms for `measurements.parquet`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEFINITIONS = {
     "p1^2 - p2^2": "as 1 - |p|^2",
     "2 p1 p2": "as 1 - |p|^2",
 }
-"""What the statistics are, by name, for the metadata of the file."""
+"""Definitions of the statistics by name, for the metadata of the file."""
 
 
 def figures(release: ReleaseView, model: SanitizedLognormal, stratum: int, theta: Draws) -> Iterator[Figures]:

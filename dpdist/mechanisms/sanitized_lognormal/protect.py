@@ -1,4 +1,4 @@
-"""Whitened, winsorised sums under noise: what is promised, and the one pass over records (METHODS §8)."""
+"""Adds noise to whitened, winsorised sums, and states the guarantee, in one pass over records (METHODS §8)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from dpdist.privacy.guarantees import Concentrated, Promise, Strict
 
 
 class SanitizedStatistics(NoisySums[Settings, SanitizedLognormal]):
-    """Sums of whitened, winsorised records and squares (METHODS §8): strict, with δ = 0; any number of sets at one cost.
+    """Sums of whitened, winsorised records and squares (METHODS §8): strict, with δ = 0; all sets have one common cost.
 
-    Under Gaussian noise strict zCDP, and ε with a δ.
+    Under Gaussian noise the guarantee is strict zCDP, and an ε with a δ follows.
     """
 
     spec, sums = Settings, SanitizedLognormal
@@ -54,7 +54,7 @@ class SanitizedStatistics(NoisySums[Settings, SanitizedLognormal]):
 def sanitized_statistics(
     model: SanitizedLognormal, whitened: Whitened, epsilon: float, sets: int, recorder: StratumRecorder
 ) -> Rounds:
-    """Whitened, winsorised sums under noise; fit and synthetic sets are post-processing (METHODS §8)."""
+    """Releases whitened, winsorised sums under noise; fit and synthetic sets are post-processing (METHODS §8)."""
     model = model.within(whitened)
     statistics = yield Pass(Count(model), "sum")
     sums = model.released(statistics)

@@ -1,9 +1,9 @@
-"""Sanitised lognormal statistics (METHODS §8): FBS and FBP from noisy winsorised moments, with the help of a reference.
+"""The model of sanitised lognormal statistics: FBS and FBP from noisy winsorised moments and a reference (METHODS §8).
 
-The cells are all combinations of predictors and table columns in the stratum; log y and log w are normal in each, under a
-mean of the cell's own and one covariance. The released parameters of a set are the noisy sums, the public part of the
-reference, the fit with the law of its errors, and a draw from that law. Tables from parameters take the fit, synthetic
-records the draw: sets cost nothing.
+The cells are all combinations of predictors and table columns in the stratum. In each cell log y and log w are normal,
+with a mean of the cell's own and one common covariance. A set's released parameters are the noisy sums, the public part
+of the reference, the fit with the law of its errors, and a draw from that law. Tables from parameters use the fit.
+Synthetic records use the draw, so further sets cost nothing.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from dpdist.models.protocol import Draws, Extremes, Parameter
 from dpdist.privacy.units import record_epsilon, record_rho
 
 STEP = 0.05
-"""Of the logarithm of sample counts, to see what they do to the fit."""
+"""Step of the numerical derivative of the fit, in the logarithm of sample counts."""
 SUMS = ("p1", "p2")
 SCATTER = ("1 - |p|^2", "p1^2 - p2^2", "2 p1 p2")
 
 
 class CellLognormal(Lognormal):
-    """Lognormal law with a mean of its own for every cell: its coefficients are these means."""
+    """Lognormal law whose coefficients are the means of the cells."""
 
     def _means(self, draws: Draws) -> Floats:
         return draws["coefficients"]
@@ -53,19 +53,19 @@ class CellLognormal(Lognormal):
 
 @dataclass(frozen=True)
 class SanitizedLognormal(OutcomeModel):
-    """Cells of one stratum; statistics are (cell, 5), in whole units, once the reference is `told`."""
+    """Cells of one stratum; statistics are (cell, 5), in whole units, once the summary `told` of the reference is known."""
 
     labels: tuple[str, ...]
     count: Floats
     """Sample records of every cell, public."""
     scale: Fraction
-    """Of the noise on a sum, in units."""
+    """Scale of the noise on a sum, in units."""
     shrinkage: bool
     law: CellLognormal
     noise: NoiseName
     told: Whitened | None = None
     noisy_counts: bool = False
-    """Sample counts have noise of their own (`predictors: {protect}`)."""
+    """True where sample counts have noise of their own (`predictors: {protect}`)."""
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> SanitizedLognormal:
@@ -119,7 +119,7 @@ class SanitizedLognormal(OutcomeModel):
         )
 
     def learned(self, records: Records) -> Whitened:
-        """What the reference's records fix. Raises `Improper`."""
+        """The summary of the reference's records. Raises `Improper`."""
         cell = self.pattern(records.frame).astype(np.int64)
         return whitening_of(cell, records.outcome, records.weight, len(self.labels))
 
@@ -140,11 +140,11 @@ class SanitizedLognormal(OutcomeModel):
 
     @staticmethod
     def released(statistics: Floats) -> Floats:
-        """The sums that are released, (2 cells + 3,): a location a cell, the scatter of all."""
+        """The released sums, (2 cells + 3,): one location for each cell, and one scatter for all."""
         return np.concatenate([statistics[:, :2].reshape(-1), statistics[:, 2:].sum(axis=0)])
 
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
-        """Parameters of synthetic sets from noisy `released` sums: the fit in all of them, and a draw in each."""
+        """Parameters of synthetic sets from noisy `released` sums: all sets share the fit, and each has a draw of its own."""
         assert self.told is not None
         found = self._fit(statistics, self.told, self.count)
         whole = {
@@ -172,7 +172,7 @@ class SanitizedLognormal(OutcomeModel):
         return Draws({parameter.name: values[parameter.name] for parameter in self.parameters})
 
     def _fit(self, statistics: Floats, whitened: Whitened, count: Floats) -> Fitted:
-        """From noisy sums, under sample counts (cell,)."""
+        """The fit from noisy sums, under sample counts (cell,)."""
         noise = noise_variances(self.scale, self.noise)
         return fit(whitened, moments(statistics, float(count.sum()), self.noise), count, noise, self.shrinkage)
 
@@ -188,16 +188,18 @@ class SanitizedLognormal(OutcomeModel):
         return self.law.simulate(of(theta["drawn_means"], theta["drawn_covariance"]), frame_row, rng)
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """The fit under other samples of both files, without noise: for standard errors, not for release."""
+        """The fit under other samples of both files, without noise, for standard errors only."""
         return self._about(theta, *sampling_errors(_fitted(theta), draws, rng))
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """The fit under other noise, which is common to all sets."""
+        """The fit under other noise, which all sets share."""
         return self._about(theta, *noise_errors(_fitted(theta), draws, rng))
 
     def recounted(self, theta: Draws, counts: Floats) -> Draws:
-        """The fit as the same sums would make it under other sample counts (draw, row), by the delta method: a cell's mean
-        location goes as 1/n, and the stretch by the total."""
+        """The fit from the same sums under other sample counts (draw, row), by the delta method.
+
+        A cell's mean location is proportional to 1/n, and the stretch depends on the total.
+        """
         count, found = counted_again(self.design, counts), _fitted(theta)
         sums = np.concatenate([theta["sums"][0].reshape(-1), theta["scatter"][0]])
         location = moments(sums, float(self.count.sum()), self.noise).location / self.count[:, None]
@@ -206,7 +208,7 @@ class SanitizedLognormal(OutcomeModel):
         return self._about(theta, moved, of_total[:, None, None] * theta["elasticity"][0])
 
     def log_lik(self, draws: Draws, records: Records) -> Floats:
-        """Sums have no density of a record."""
+        """Sums have no density of a record, so there is no log likelihood."""
         return np.full((len(draws), len(records)), np.nan)
 
     def extremes(self, draws: Draws, records: Records) -> Extremes:
@@ -220,7 +222,7 @@ class SanitizedLognormal(OutcomeModel):
         return {**super().describe(theta), "statistics": weighed, "noise_law": law}
 
     def _varied(self, theta: Draws, draws: int, rng: np.random.Generator) -> Draws:
-        """Laws from that of all of the fit's errors."""
+        """Draws of the law of all of the fit's errors."""
         found = _fitted(theta)
         both = sampling_errors(found, draws, rng), noise_errors(found, draws, rng)
         moved, bent = (one + other for one, other in zip(*both, strict=True))

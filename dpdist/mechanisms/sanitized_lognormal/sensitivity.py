@@ -1,27 +1,30 @@
-"""Whitened, winsorised sums of disjoint cells: what `sanitized_statistics` adds noise to (METHODS §8).
+"""Sensitivity of the whitened, winsorised sums of disjoint cells, for `sanitized_statistics` (METHODS §8).
 
-A record of a cell has r = A(z − μ), z = (log y, log w), with μ of its cell and A from the reference alone. It enters by
-p = r/C, shortened to |p| ≤ 1. Location, by cell: (p₁, p₂)/√2, whose L1 norm is at most |p| ≤ 1 (attained at p₁ = p₂).
-Scatter, pooled: (1 − |p|², (p₁² − p₂²)/√2, 2p₁p₂/√2). With p = |p|(cos t, sin t) the last two are |p|²(cos 2t, sin 2t)/√2,
-of L1 norm at most |p|², so that all three have at most 1 (attained at p = 0, and at |p| = 1, t = π/8).
+A record of a cell has r = A(z − μ), z = (log y, log w), with μ of its cell and A from the reference alone. It enters by p
+= r/C, shortened to |p| ≤ 1. Location, by cell: (p₁, p₂)/√2. Its L1 norm is at most |p| ≤ 1 (attained at p₁ = p₂).
+Scatter, pooled: (1 − |p|², (p₁² − p₂²)/√2, 2p₁p₂/√2). With p = |p|(cos t, sin t) the last two are |p|²(cos 2t, sin
+2t)/√2, of L1 norm at most |p|². So the norm of all three is at most 1 (attained at p = 0, and at |p| = 1, t = π/8).
 
-SHARE of the one and 1 − SHARE of the other: norm ≤ 1. A record is in one cell, and one that is switched off leaves zeros
-everywhere: zero_out moves all sums by at most 1 in all, and Laplace noise of scale 1/ε on each of them gives ε. Exchanging
-a record's (y, w) is two such moves: at most 2 (attained in either part, by p and −p and by p = 0 and t = π/8), scale 2/ε
-for substitution. Sums of a record that changes cells move by no more, but public counts show it. Everything is rounded
-towards zero to multiples of 1/UNIT, which no norm grows by, and discrete noise on exact sums of whole numbers leaves
-nothing of floating point.
+Location is multiplied by SHARE and scatter by 1 − SHARE, so the norm of both is at most 1. A record is in one cell. If it
+is switched off, it contributes zeros everywhere. So zero_out moves all sums by at most 1 in all, and Laplace noise of
+scale 1/ε on each of them gives ε. Exchanging a record's (y, w) is two such moves: at most 2, attained in location by p
+and −p, and in scatter by p = 0 and t = π/8. So substitution needs the scale 2/ε. A record that changes cells moves the
+sums by no more, but public counts show the change. Everything is rounded towards zero to multiples of 1/UNIT, which
+increases no norm. Discrete noise on exact sums of whole numbers then has no floating-point error.
 
-Gaussian noise goes by the L2 norm: location ap, a² = SHARE, and scatter b(1 − |p|², p₁² − p₂², 2p₁p₂), b² = 1 − SHARE.
-With u = |p|² the squared norm is a²u + b²((1 − u)² + u²), convex in u, so at most a² + b² = 1 (attained at |p| = 1): the
-L2 sensitivity under zero_out; whole numbers' squared norm is whole, so that rounding error below cannot pass it.
-Exchanging p for q of the same cell, |p| = r ≥ |q| = s, c the cosine between them, moves the squared distance
-F = a²(r² + s² − 2rsc) + b²(2r⁴ + 2s⁴ − 4r²s²c²), concave in c. Where rs ≥ a²/4b² its largest value, at c = −a²/(4b²rs),
-is a²(r² + s²) + 2b²(r⁴ + s⁴) + a⁴/4b², which grows with r and s; elsewhere, at c = −1, (r + s)²(a² + 2b²(r − s)²), which
-grows with both too, as a² ≥ b²: ∂F/∂s = 2(r + s)(a² − 4b²s(r − s)) ≥ 2(r + s)(a² − b²r²). So F is largest at r = s = 1:
-((a² + 4b²)/2b)² = (7/4)², attained at c = −3/4; from one cell to another it is at most 2a² + 4b² = 5/2. Rounding moves the
-at most seven sums by less than 1 each, so by less than 3: 7/4·UNIT + 3 for substitution. Discrete Gaussian noise of
-σ² = Δ²/2ρ on whole numbers of L2 sensitivity Δ is ρ-zCDP (Canonne, Kamath & Steinke 2020, theorem 14).
+Gaussian noise depends on the L2 norm: location ap, a² = SHARE, and scatter b(1 − |p|², p₁² − p₂², 2p₁p₂), b² = 1 − SHARE.
+With u = |p|² the squared norm is a²u + b²((1 − u)² + u²), convex in u, so at most a² + b² = 1 (attained at |p| = 1). This
+is the L2 sensitivity under zero_out. The squared norm of whole numbers is whole, so rounding cannot bring it above the
+bound.
+
+Now p is exchanged for q of the same cell, |p| = r ≥ |q| = s, with c the cosine between them. The squared distance is F =
+a²(r² + s² − 2rsc) + b²(2r⁴ + 2s⁴ − 4r²s²c²), concave in c. Where rs ≥ a²/4b² its largest value, at c = −a²/(4b²rs), is
+a²(r² + s²) + 2b²(r⁴ + s⁴) + a⁴/4b², which grows with r and s. Elsewhere the largest value, at c = −1, is (r + s)²(a² +
+2b²(r − s)²). It grows with both too, as a² ≥ b²: ∂F/∂s = 2(r + s)(a² − 4b²s(r − s)) ≥ 2(r + s)(a² − b²r²). So F is
+largest at r = s = 1: ((a² + 4b²)/2b)² = (7/4)², attained at c = −3/4. From one cell to another it is at most 2a² + 4b² =
+5/2. Rounding moves the at most seven sums by less than 1 each, so the distance by less than 3: 7/4·UNIT + 3 for
+substitution. Discrete Gaussian noise of σ² = Δ²/2ρ on whole numbers of L2 sensitivity Δ is ρ-zCDP (Canonne, Kamath &
+Steinke 2020, theorem 14).
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ from dpdist.mechanisms.reference_tables.sensitivity import UNIT
 REACH = 2.5
 """C: a record's largest distance from its cell's reference mean, in reference standard deviations."""
 SHARE = Fraction(3, 4)
-"""Of the budget for the cells' location; the rest is for the pooled scatter, whose few sums need less."""
+"""Part of the budget for the cells' location; the rest is for the pooled scatter, whose few sums need less."""
 ROOT_2 = float(np.sqrt(2.0))
 SENSITIVITY_2: dict[Adjacency, Fraction] = {
     "zero_out": Fraction(UNIT),
@@ -48,13 +51,13 @@ SENSITIVITY_2: dict[Adjacency, Fraction] = {
 }
 """L2 distance, in units, of neighbours' sums under Gaussian noise."""
 EXCHANGE = Fraction(30_626, 10_000)
-"""ρ against exchanging a record, over ρ under zero_out: (7/4 + 3/UNIT)², rounded up, where two zero-outs would be 4."""
+"""ρ against exchanging a record, over ρ under zero_out: (7/4 + 3/UNIT)², rounded up; two zero-outs would cost 4."""
 FAR = 1e6
-"""Logarithms farther than this from a cell's mean are set to it: an outcome or weight of 0 has a place too."""
+"""Logarithms farther than this from a cell's mean are clipped, so that an outcome or weight of 0 has a finite value too."""
 
 
 class Whitening(NamedTuple):
-    """μ of every cell (cell, 2) and A (2, 2): fixed without a look at the current file."""
+    """μ of every cell (cell, 2) and A (2, 2), fixed before the current file is seen."""
 
     centre: Floats
     matrix: Floats
@@ -79,7 +82,10 @@ class Whitening(NamedTuple):
 
 
 def statistics(p: Floats, share: float = float(SHARE), noise: NoiseName = "laplace") -> Floats:
-    """Location and scatter of winsorised records in their shares, (record, 5): within the body that the noise needs."""
+    """Location and scatter of winsorised records, multiplied by their shares of the budget, (record, 5).
+
+    All lie in the norm ball.
+    """
     one, two = p.T
     if noise == "gaussian":
         scatter = np.column_stack([1.0 - one**2 - two**2, one**2 - two**2, 2.0 * one * two])
@@ -96,7 +102,7 @@ class Moments(NamedTuple):
 
 
 def moments(sums: Floats, records: float, noise: NoiseName = "laplace") -> Moments:
-    """From sums in units, a location a cell and the scatter last, (2 cells + 3,)."""
+    """Moments from sums in units: one location for each cell, then the scatter, (2 cells + 3,)."""
     share, values, all_of_them = float(SHARE), sums / UNIT, np.array([records, 0.0, 0.0])
     if noise == "gaussian":
         scatter = values[-3:] / np.sqrt(1.0 - share) * np.array([-1.0, 1.0, 1.0])
@@ -106,8 +112,10 @@ def moments(sums: Floats, records: float, noise: NoiseName = "laplace") -> Momen
 
 
 def noise_variances(scale: Fraction, noise: NoiseName = "laplace") -> tuple[float, Floats]:
-    """Of an entry of the moments' location, and of every one of their scatter, under noise of a scale in units: b of the
-    Laplace law, σ of the Gaussian."""
+    """Variances of the noise on an entry of the location and on an entry of the scatter.
+
+    The scale in units is b of the Laplace law, or σ of the Gaussian law.
+    """
     share, square = float(SHARE), (float(scale) / UNIT) ** 2
     if noise == "gaussian":
         return square / share, np.ones(3) * square / (1.0 - share)

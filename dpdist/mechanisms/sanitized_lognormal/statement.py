@@ -1,4 +1,4 @@
-"""What statements say of winsorised moments of logarithms."""
+"""Texts of statements about winsorised moments of logarithms."""
 
 from __future__ import annotations
 

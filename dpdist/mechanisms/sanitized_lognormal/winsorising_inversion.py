@@ -1,11 +1,11 @@
-"""From noisy winsorised sums to means and a covariance: shrink what noise moved, undo the winsorising, and the errors.
+"""Estimates means and a covariance from noisy winsorised sums: shrinkage, inversion of the winsorising, and errors.
 
-Post-processing of the released sums with the reference. All here is in units of C reference deviations, whitened: the
-current file is thought of as the reference's residuals x stretched by T (symmetric, common to the cells) and shifted by
-δ of a cell. A cell's own mean errs by sampling σ² and noise ν²; about the cells' common shift the true ones spread by
-drift A and the reference's own error ρ². A cell keeps k = (A + ρ² + σ²)/(A + ρ² + σ² + ν²) of its distance from the common
-shift: towards what the current file would have told without noise. Then δ and T are those under which the reference's
-residuals have these winsorised moments.
+This is post-processing of the released sums with the reference. All figures are whitened, in units of C reference
+deviations. The model of the current file is the reference's residuals x, stretched by T (symmetric, common to the cells)
+and shifted by δ of a cell. A cell's own mean has a sampling error of variance σ² and noise of variance ν². The true means
+vary about the cells' common shift by drift A and by the reference's own error ρ². A cell keeps k = (A + ρ² + σ²)/(A + ρ²
++ σ² + ν²) of its distance from the common shift. This estimates the mean that the current file would have without noise.
+δ and T are then solved so that the reference's residuals have these winsorised moments.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ from dpdist.mechanisms.sanitized_lognormal.sensitivity import REACH, Moments, Wh
 from dpdist.models.protocol import Improper
 
 KEPT = 2_000
-"""Residuals of a reference that stand for all of them."""
+"""Number of residuals of a reference that represent all of them."""
 LARGEST_SHIFT = 3.0 / REACH
 """Largest shift of a cell, in every direction: three reference deviations."""
 STRETCH = (0.5, 2.0)
-"""Public range of T's eigenvalues: those of the covariance lie within a quarter and four times the reference's."""
+"""Public range of T's eigenvalues: those of the covariance are between a quarter and four times the reference's."""
 ROUNDS, STEP, DONE = 60, 1e-2, 1e-10
 CONSTANT = "log outcome or log weight is the same in every cell's reference records, or one is a line in the other"
 
 
 class Whitened(NamedTuple):
-    """What the reference fixes: the whitening, whitened residuals (residual, 2) of mean 0 and covariance 1/C², and its
-    records per cell (cell,)."""
+    """Summary of the reference: the whitening; residuals (residual, 2), mean 0 and covariance 1/C²; and records (cell,)."""
 
     whitening: Whitening
     residuals: Floats
@@ -55,7 +54,10 @@ class Fitted(NamedTuple):
 
 
 def whitening_of(cell: Ints, outcome: Floats, weight: Floats, cells: int) -> Whitened:
-    """Of a reference's records. Raises `Improper` where their logarithms have no covariance within cells."""
+    """The whitening from a reference's records.
+
+    Raises `Improper` where their logarithms have no covariance within cells.
+    """
     z, count = np.log(np.column_stack([outcome, weight])), np.bincount(cell, minlength=cells)
     centre = np.column_stack([np.bincount(cell, weights=column, minlength=cells) for column in z.T]) / count[:, None]
     residual = z - centre[cell]
@@ -71,7 +73,7 @@ def whitening_of(cell: Ints, outcome: Floats, weight: Floats, cells: int) -> Whi
 
 
 def fit(whitening: Whitened, moments: Moments, count: Floats, noise: tuple[float, Floats], shrinkage: bool) -> Fitted:
-    """`count` are the current file's public sizes (cell,), `noise` the variances of the moments' noise."""
+    """Fits δ and T; `count` is the current file's public sizes (cell,), `noise` the variances of the moments' noise."""
     n, x = float(count.sum()), whitening.residuals
     within = _winsorised(x)
     sampling, earlier = (within.var(axis=0) / size[:, None] for size in (count, whitening.records))
@@ -99,7 +101,7 @@ def fit(whitening: Whitened, moments: Moments, count: Floats, noise: tuple[float
 
 
 def sampling_errors(fit: Fitted, draws: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """Errors of δ (draw, cell, 2) and T (draw, 2, 2): other samples of both files, another drift."""
+    """Errors of δ (draw, cell, 2) and T (draw, 2, 2) from other samples of both files and another drift."""
     shape = (draws, *fit.shift.shape)
     true = np.sqrt(fit.prior) * rng.standard_normal(shape)
     error = _kept(fit, true + np.sqrt(fit.sampling) * rng.standard_normal(shape)) - true
@@ -109,25 +111,25 @@ def sampling_errors(fit: Fitted, draws: int, rng: np.random.Generator) -> tuple[
 
 
 def noise_errors(fit: Fitted, draws: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """The same from other noise."""
+    """Errors of δ (draw, cell, 2) and T (draw, 2, 2) from other noise."""
     moved = moved_by(fit, np.sqrt(fit.noise) * rng.standard_normal((draws, *fit.shift.shape)))
     entries = rng.standard_normal((draws, 3)) @ _root(fit.scatter_noise).T
     return moved, _symmetric(entries)
 
 
 def moved_by(fit: Fitted, values: Floats) -> Floats:
-    """What changes of the cells' own mean locations do to δ, (draw, cell, 2)."""
+    """Effect on δ of changes of the cells' own mean locations, (draw, cell, 2)."""
     return np.asarray(_kept(fit, values) @ fit.rate.T)
 
 
 def _kept(fit: Fitted, values: Floats) -> Floats:
-    """What becomes of changes of the cells' own means, (draw, cell, 2)."""
+    """The part of changes of the cells' own means that shrinkage keeps, (draw, cell, 2)."""
     common = (fit.share * values).sum(axis=1, keepdims=True)
     return np.asarray(common + fit.kept * (values - common))
 
 
 def limited(stretch: Floats) -> Floats:
-    """T (…, 2, 2) with its eigenvalues in their public range."""
+    """T (…, 2, 2) with its eigenvalues clipped to their public range."""
     values, vectors = np.linalg.eigh(stretch)
     return np.asarray((vectors * np.clip(values, *STRETCH)[..., None, :]) @ vectors.swapaxes(-1, -2))
 
@@ -135,7 +137,7 @@ def limited(stretch: Floats) -> Floats:
 def _solve(
     x: Floats, location: Floats, scatter: Floats, share: Floats, rate: Floats, bend: Floats
 ) -> tuple[Floats, Floats]:
-    """δ and T under which x has these winsorised moments; the nearest in their ranges where there are none."""
+    """δ and T under which x has these winsorised moments; the nearest within their ranges if there are none."""
     shift, stretch = np.zeros_like(location), np.eye(2)
     for _ in range(ROUNDS):
         moved = x @ stretch
@@ -152,7 +154,7 @@ def _solve(
 
 
 def _slopes(x: Floats) -> tuple[Floats, Floats]:
-    """What errors of the mean winsorised location (2, 2) and scatter (3, 3) do to δ and T's entries, at the reference."""
+    """Derivatives of δ and T's entries by the mean winsorised location (2, 2) and scatter (3, 3), at the reference."""
     steps = STEP * np.eye(2)
     location = [(_winsorised(x + e) - _winsorised(x - e)).mean(axis=0) / (2.0 * STEP) for e in steps]
     entries = [_symmetric(STEP * e) for e in np.eye(3)]

@@ -1,4 +1,4 @@
-"""Noisy figures of regularised weights, as `measurements.parquet` lists them."""
+"""Lists the noisy figures of regularised weights for `measurements.parquet`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ DEFINITIONS = {
     "distance": "the sum over cells of |sum of (min(w, U) - t) / U|, with t as in a_r",
     "distance of products": "as distance, each term times (clip(y, c - R, c + R) - c) / R in the notation of b",
 }
-"""What the statistics are, by name, for the metadata of the file."""
+"""Definitions of the statistics by name, for the metadata of the file."""
 
 
 def figures(release: ReleaseView, model: RegularisedCells, stratum: int, theta: Draws) -> Iterator[Figures]:
-    """First what was asked of the whole stratum, then the sums of cells; what the job itself says was not asked."""
+    """Figures of the whole stratum, then sums of cells; a figure that the job itself fixes was not measured."""
     cells, bounds, twice = cells_of(release, model, stratum), model.under(theta).bounds, moves(release.job)
     whole = {name: level for name, level in cells[0].items() if name in release.frame.strata}
     scales = (model.mean_scale, model.choice_scale, model.choice_scale)

@@ -1,4 +1,4 @@
-"""Weight regularisation: what is promised, and the passes over records."""
+"""Regularises weights and adds noise, and states the guarantee, with the passes over records."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class WeightRegularisation(NoisySums[Settings, RegularisedCells]):
 
 
 def weight_regularisation(model: RegularisedCells, epsilon: float, recorder: StratumRecorder) -> Rounds:
-    """The common weight, how far weights are moved towards it, the cells' sums under moved weights; each under noise."""
+    """Releases the common weight, the degree of regularisation, and the cells' sums under moved weights, all with noise."""
     asked, common, regularisation = np.full(3, np.nan), model.towards, model.fixed
     if common is None:
         mean = WeightSum(model.plain.bounds.weight)

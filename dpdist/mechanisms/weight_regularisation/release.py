@@ -1,7 +1,7 @@
-"""What weight regularisation releases: the common weight, how far weights were moved, and noisy sums of every finest cell.
+"""The model of weight regularisation: the common weight, the degree λ, and noisy sums of every finest cell.
 
-Post-processing is that of strict Laplace tables, with the bounds that moved weights have. Errors hold what the released
-distances predict of the bias.
+Post-processing is that of strict Laplace tables, with the bounds of the moved weights. Errors include the bias that the
+released distances predict.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class RegularisedCells(OutcomeModel):
 
     plain: CellSums
     epsilon: Fraction
-    """Of one record; halved where a record's move to another cell is covered."""
+    """The ε of one record; half of the budget where a record's move to another cell is covered."""
     towards: float | None
     fixed: float | None
 
@@ -105,7 +105,7 @@ class RegularisedCells(OutcomeModel):
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """`asked` is null where the job itself says the common weight or how far weights are moved."""
+        """Names of the parameters; `asked` is null where the job itself fixes the common weight or the degree."""
         asked, used = Parameter("asked", (("sum", ASKED),)), Parameter("used", (("weight", ("common", "regularisation")),))
         return (*self.plain.parameters, asked, used)
 
@@ -114,23 +114,23 @@ class RegularisedCells(OutcomeModel):
         return self.plain.statistics(records, alpha)
 
     def common(self, noisy_sum: float) -> float:
-        """The mean weight that a noisy sum says, within the weight's bounds."""
+        """The mean weight from a noisy sum, clipped to the weight's bounds."""
         mean = noisy_sum * self.plain.bounds.weight / UNIT / float(self.plain.count.sum())
         return float(np.clip(mean, self.plain.least_weight, self.plain.bounds.weight))
 
     def chosen(self, apart: Floats, common: float) -> float:
-        """How far weights are moved, from the noisy distances in units."""
+        """The degree λ to which weights are moved, from the noisy distances in units."""
         cap = self.plain.bounds.weight
         squares = self._squares(apart)
         return least_error(float(squares.sum()), self._shares(), float(self.scale) / UNIT, common / cap)
 
     def moved_sums(self, common: float, regularisation: float) -> MovedSums:
-        """What is added up under moved weights."""
+        """The model of sums under moved weights."""
         cells = self._cells(common, regularisation)
         return MovedSums(cells, self.plain.bounds.weight, common, regularisation)
 
     def under(self, theta: Draws) -> CellSums:
-        """The cells with the bounds that moved weights have."""
+        """The model of cells with the bounds of moved weights."""
         common, regularisation = theta["used"][0]
         return self._cells(float(common), float(regularisation))
 
@@ -142,11 +142,11 @@ class RegularisedCells(OutcomeModel):
         return self.under(theta).simulate(theta, frame_row, rng)
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """The released sums themselves: how records vary within a cell was not released."""
+        """The released sums unchanged, because the variation of records within a cell was not released."""
         return self._with(theta, self.plain.resampled(theta, records, draws, rng))
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """The released sums with noise of the same law, and with a bias of the size that the distances predict."""
+        """The released sums with further noise of the same law, and with a bias of the size that the distances predict."""
         drawn, under = self.plain.noised_again(theta, records, draws, rng), self.under(theta)
         moved_by = float(theta["used"][0, 1]) * self.plain.bounds.weight / under.bounds.weight
         asked, noise = np.maximum(theta["asked"][0, 1:], 0.0) / UNIT, np.sqrt(2.0) * float(self.choice_scale) / UNIT
@@ -161,7 +161,7 @@ class RegularisedCells(OutcomeModel):
         return self._with(theta, self.plain.recounted(theta, counts))
 
     def log_lik(self, draws: Draws, records: Records) -> Floats:
-        """Sums have no density of a record."""
+        """Sums have no density of a record, so there is no log likelihood."""
         return self.plain.log_lik(draws, records)
 
     def extremes(self, draws: Draws, records: Records) -> Extremes:
@@ -172,7 +172,7 @@ class RegularisedCells(OutcomeModel):
         return {**super().describe(theta), "noise": noise}
 
     def _squares(self, apart: Floats) -> Floats:
-        """Squares of both distances, in units of the weight's bound: of noisy ones, less the variance of their noise."""
+        """Squares of both noisy distances, in units of the weight's bound, less the variance of their noise."""
         found = np.maximum(apart, 0.0) ** 2 - 2.0 * float(self.choice_scale) ** 2
         return np.asarray(np.nan_to_num(np.maximum(found, 0.0), nan=0.0) / UNIT**2)
 
@@ -186,7 +186,7 @@ class RegularisedCells(OutcomeModel):
         return replace(plain, bounds=plain.bounds._replace(weight=most), least_weight=least)
 
     def _with(self, theta: Draws, drawn: Draws) -> Draws:
-        """Draws of the sums with what else was released."""
+        """Draws of the sums, with the other released parameters."""
         kept = {name: np.repeat(theta[name], len(drawn), axis=0) for name in ("asked", "used")}
         return Draws({**kept, **drawn.values})
 

@@ -1,4 +1,4 @@
-"""What statements say of weight regularisation."""
+"""Texts of statements about weight regularisation."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Noisy weighted tables of coded columns, and records of all columns that agree with them."""
+"""Mechanism `weighted_marginals`: noisy weighted tables of coded columns, and synthetic records of all columns."""

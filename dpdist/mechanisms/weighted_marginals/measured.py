@@ -1,4 +1,4 @@
-"""Noisy weighted counts of tables, as `measurements.parquet` lists them."""
+"""Lists the noisy weighted counts of tables for `measurements.parquet`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from dpdist.models.protocol import Draws
 DEFINITIONS = {
     "v": SUM_OF_V,
 }
-"""What the statistics are, by name, for the metadata of the file."""
+"""Definitions of the statistics by name, for the metadata of the file."""
 
 
 def figures(release: ReleaseView, model: Marginals, stratum: int, theta: Draws) -> Iterator[Figures]:
-    """A table after another; cells are levels of its columns, beside those of the stratum."""
+    """The figures of one table after another; cells have levels of the table's columns and of the stratum's."""
     whole = {name: level for name, level in cells_of(release, model, stratum)[0].items() if name in release.frame.strata}
     cap = model.weights[1] if release.job.survey.weight is not None else None
     keys = model.keys_of(theta)

@@ -1,4 +1,4 @@
-"""Weighted marginals: what is promised, and the passes over records."""
+"""Adds noise to weighted tables, chooses pairs of columns, and states the guarantee."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dpdist.privacy.guarantees import Promise, Strict
 
 
 class WeightedMarginals(NoisySums[Settings, Marginals]):
-    """Strict, with δ = 0 and no model: noisy weighted tables, chosen under noise where the job lists none."""
+    """Noisy weighted tables, chosen under noise where the job lists none: strict, with δ = 0 and no model."""
 
     spec, sums = Settings, Marginals
 
@@ -39,9 +39,10 @@ class WeightedMarginals(NoisySums[Settings, Marginals]):
 
 
 def weighted_marginals(model: Marginals, epsilon: float, recorder: StratumRecorder) -> Rounds:
-    """The job's tables with all of ε; or each column's, then pairs chosen by what these leave unsaid, then the pairs'.
+    """Releases the job's tables with all of ε; without listed tables, releases each column's table and then chosen pairs.
 
-    Where the pairs that may be chosen make no loop all of them are measured, and nothing is spent on a choice.
+    Pairs are chosen by how much the columns' tables leave unexplained. Where the candidate pairs make no loop, all of
+    them are measured, and no budget is spent on a choice.
     """
     numbers, keys = count(1), model.listed
     if keys is not None:
@@ -59,7 +60,7 @@ def weighted_marginals(model: Marginals, epsilon: float, recorder: StratumRecord
 
 
 def _measured(model: Marginals, keys: tuple[Marginal, ...], numbers: count[int]) -> Generator[Pass | Noise, Any, Floats]:
-    """Tables under noise, one after another, (cell,)."""
+    """The tables under noise, one after another, (cell,)."""
     if not keys:
         return np.empty(0)
     own = model.measuring(keys)

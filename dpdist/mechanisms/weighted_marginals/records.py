@@ -1,7 +1,7 @@
-"""Records of all columns from a tree: levels by rounding without chance beyond the last record, weights that agree.
+"""Makes synthetic records of all columns from a tree of tables, with levels by systematic sampling and raked weights.
 
-Each column is laid out given its parent: of g records with a parent's level, every level has g p rounded down or up.
-Weights start equal and are scaled, table by table, until the records' tables are the tree's.
+Each column is filled given its parent. Among g records with one level of the parent, every level gets g p records,
+rounded down or up. Weights start equal. They are scaled, table by table, until the records' tables equal the tree's.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dpdist.core.records import Floats, Ints
 from dpdist.mechanisms.weighted_marginals.tree import Marginal, Tree
 
 ROUNDS, CLOSE = 100, 1e-10
-"""Of scaling weights to tables, and how near is near enough, relative to the total."""
+"""Rounds of scaling weights to tables, and the tolerance, relative to the total."""
 
 
 def drawn(tree: Tree, number: int, rng: np.random.Generator) -> tuple[Ints, Floats]:
-    """Codes (record, column) and weights (record,) of as many records as asked for; weights sum to the tree's total."""
+    """Codes (record, column) and weights (record,) of the requested number of records; weights sum to the tree's total."""
     codes = np.full((number, len(tree.margins)), -1, dtype=np.int64)
     for column, parent in order(len(tree.margins), list(tree.pairs)):
         if parent is None:
@@ -33,7 +33,7 @@ def drawn(tree: Tree, number: int, rng: np.random.Generator) -> tuple[Ints, Floa
 
 
 def order(columns: int, pairs: Sequence[Marginal]) -> list[tuple[int, int | None]]:
-    """Every column after its parent, the first of each tree without one."""
+    """The columns with their parents, every column after its parent; the first column of each tree has none."""
     found: list[tuple[int, int | None]] = []
     met = set[int]()
     for root in range(columns):
@@ -61,8 +61,10 @@ def laid_out(counts: Floats, number: int, rng: np.random.Generator) -> Ints:
 
 
 def raked(tree: Tree, codes: Ints) -> Floats:
-    """Weights of at least 0 under which the records' tables are the tree's; where a cell has no record, as near as scaling
-    comes. They sum to the tree's total."""
+    """Non-negative weights under which the records' tables equal the tree's, and which sum to the tree's total.
+
+    Where a cell has no record, the tables are as near as scaling can bring them.
+    """
     number = len(codes)
     weight = np.full(number, tree.total / number)
     cells = [(codes[:, a] * tree.pairs[a, b].shape[1] + codes[:, b], tree.pairs[a, b].ravel()) for a, b in tree.pairs]

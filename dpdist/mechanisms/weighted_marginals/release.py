@@ -1,7 +1,7 @@
-"""What weighted marginals release: noisy tables; by post-processing one distribution, records and estimates.
+"""The model of weighted marginals: noisy tables, and from them one distribution, synthetic records and estimates.
 
-Weights enter as v = min(w, U)/U, so that Σv records are at most as many as the effective ones: (Σw)²/Σw² ≥ Σw/U. Errors
-of sampling are those of Σv records, which is no less than the sample's own.
+Weights enter as v = min(w, U)/U, so that Σv is at most the effective number of records: (Σw)²/Σw² ≥ Σw/U. Sampling errors
+are those of Σv records, which are no smaller than the sample's own.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from dpdist.privacy.units import record_epsilon
 
 @dataclass(frozen=True)
 class Marginals(OutcomeModel):
-    """Coded columns of one stratum; statistics are the cells of `measured` tables one after another, in whole units."""
+    """Coded columns of one stratum; statistics are the cells of the `measured` tables one after another, in whole units."""
 
     columns: tuple[str, ...]
     levels: tuple[tuple[float, ...], ...]
     listed: tuple[Marginal, ...] | None
-    """Tables that the job names; None: pairs are chosen."""
+    """Tables that the job names; None: pairs of columns are chosen."""
     measured: tuple[Marginal, ...]
-    """Tables that a pass over records adds up."""
+    """Tables that a pass over records sums."""
     weights: tuple[float, float]
     """Public bounds of the weight; 1 and 1 without one."""
     count: int
     """Sample records of the stratum, public."""
     epsilon: Fraction
-    """Of one record."""
+    """The ε of one record."""
     adjacency: Adjacency
 
     @classmethod
@@ -82,12 +82,12 @@ class Marginals(OutcomeModel):
 
     @cached_property
     def candidates(self) -> tuple[Marginal, ...]:
-        """Pairs that may be chosen: public."""
+        """Pairs that may be chosen, which are public."""
         return candidates(self.sizes)
 
     @cached_property
     def pairs(self) -> int:
-        """How many pairs are measured where the job names no tables."""
+        """Number of pairs that are measured where the job names no tables."""
         return forest(candidates(self.sizes))
 
     @property
@@ -97,14 +97,14 @@ class Marginals(OutcomeModel):
 
     @property
     def singles(self) -> tuple[Marginal, ...]:
-        """Each column alone."""
+        """The tables of each column alone."""
         return tuple((k,) for k in range(len(self.columns)))
 
     def shape(self, key: Marginal) -> tuple[int, ...]:
         return tuple(self.sizes[column] for column in key)
 
     def scale_of(self, key: Marginal) -> Fraction:
-        """Of the noise on a table, in units: a function of the job alone."""
+        """Scale of the noise on a table, in units, as a function of the job alone."""
         if self.listed is not None:
             return table_scale(self.epsilon, len(self.listed), self.adjacency)
         single = len(key) == 1
@@ -113,7 +113,7 @@ class Marginals(OutcomeModel):
 
     @property
     def scale(self) -> Fraction:
-        """The largest, of which sums must stay exact."""
+        """The largest noise scale, at which sums must still be exact."""
         scales = [self.scale_of(key) for key in (*self.singles, (0, 1))]
         if self.listed is None and self.chooses:
             scales.append(choice_scale(self.epsilon * SELECTION, self.pairs, self.adjacency))
@@ -124,7 +124,7 @@ class Marginals(OutcomeModel):
         return (Parameter("sums"),)
 
     def measuring(self, keys: tuple[Marginal, ...]) -> Marginals:
-        """The same columns, of which a pass adds up these tables."""
+        """The same model, with these tables to be summed in a pass."""
         return replace(self, measured=keys)
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
@@ -135,11 +135,11 @@ class Marginals(OutcomeModel):
         return np.concatenate(found) if found else np.empty(0)
 
     def codes(self, records: Records) -> Ints:
-        """The level's number of every record and column, (record, column)."""
+        """Number of the level of every record and column, (record, column)."""
         return self.coded(tuple(records.outcomes.T))
 
     def coded(self, columns: Sequence[Floats]) -> Ints:
-        """The same of columns (record,): the nearest level."""
+        """The numbers of the nearest levels of columns (record,)."""
         found = np.empty((len(columns[0]), len(self.columns)), dtype=np.int64)
         for k, (levels, values) in enumerate(zip(self.levels, columns, strict=True)):
             middle = (np.array(levels[1:]) + np.array(levels[:-1])) / 2.0
@@ -147,7 +147,7 @@ class Marginals(OutcomeModel):
         return found
 
     def cell(self, codes: Ints, key: Marginal) -> Ints:
-        """The cell's number in a table, (record,)."""
+        """The number of a record's cell in a table, (record,)."""
         return np.ravel_multi_index(tuple(codes[:, column] for column in key), self.shape(key)).astype(np.int64)
 
     def split(self, keys: tuple[Marginal, ...], sums: Floats) -> dict[Marginal, Floats]:
@@ -157,7 +157,7 @@ class Marginals(OutcomeModel):
         return {key: part.reshape(len(sums), *self.shape(key)) for key, part in zip(keys, parts, strict=True)}
 
     def keys_of(self, theta: Draws) -> tuple[Marginal, ...]:
-        """Which tables were released."""
+        """Names of parameters by which released tables are identified."""
         return tuple(tuple(int(c) for c in row if c >= 0) for row in theta["tables"][0])
 
     def tree(self, theta: Draws) -> Tree:
@@ -168,7 +168,7 @@ class Marginals(OutcomeModel):
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Between which the total of weights lies, as a file of this size may have it."""
+        """Smallest and largest total of weights that a file of this size can have."""
         return self.count * self.weights[0], self.count * self.weights[1]
 
     def margins(self, theta: Draws) -> list[Floats]:
@@ -193,14 +193,14 @@ class Marginals(OutcomeModel):
         return np.asarray(reached[:, np.searchsorted(np.array(self.levels[outcome]), value, side="right")])
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """Every column of as many records, (record, column), and weights that agree with the tree's tables."""
+        """Every column of as many records, (record, column), and weights with which their tables agree with the tree's."""
         tree, number = self.tree(theta), len(frame_row)
         codes, weight = microdata.drawn(tree, number, rng)
         values = np.column_stack([np.array(levels)[codes[:, k]] for k, levels in enumerate(self.levels)])
         return values[:, 0] if len(self.columns) == 1 else values, weight * (number / self.count)
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """Margins of other samples of Σv records, without noise."""
+        """Margins under other samples of Σv records, without noise."""
         margins = self.margins(theta)
         total = margins[0].sum()
         effective = max(1, round(total / self.weights[1]))
@@ -212,7 +212,7 @@ class Marginals(OutcomeModel):
         return Draws({"margins": spread[:, None] * np.concatenate(found, axis=1)})
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """Margins of the same tables under other noise: for standard errors, not for release."""
+        """Margins of the same tables under other noise, for standard errors only."""
         tree, keys = self.tree(theta), self.keys_of(theta)
         found = [np.empty((draws, size)) for size in self.sizes]
         scales = {key: float(self.scale_of(key)) * self.weights[1] / UNIT for key in keys}
@@ -231,11 +231,11 @@ class Marginals(OutcomeModel):
         return Draws({"margins": factor[:, None] * np.concatenate(margins, axis=1), "count": count})
 
     def averaged(self, drawn: Draws) -> Draws:
-        """The mean of what follows from other noise: expectations are linear in it."""
+        """The mean of parameters over other noise; expectations are linear in the parameters."""
         return Draws({name: values.mean(axis=0, keepdims=True) for name, values in drawn.values.items()})
 
     def log_lik(self, draws: Draws, records: Records) -> Floats:
-        """Sums have no density of a record."""
+        """Sums have no density of a record, so there is no log likelihood."""
         return np.full((len(draws), len(records)), np.nan)
 
     def extremes(self, draws: Draws, records: Records) -> Extremes:
@@ -248,7 +248,7 @@ class Marginals(OutcomeModel):
         return [dict(zip(columns, cell, strict=True)) for cell in product(*names)]
 
     def released(self, keys: tuple[Marginal, ...], sums: Floats) -> Draws:
-        """Noisy tables (cell,) as they are released."""
+        """Noisy tables (cell,) in their released form."""
         tables = np.full((1, len(keys), 2), -1.0)
         for row, key in enumerate(keys):
             tables[0, row, : len(key)] = key

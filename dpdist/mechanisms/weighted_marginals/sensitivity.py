@@ -1,19 +1,21 @@
-"""Weighted marginals: what one record moves, and how ε is shared.
+"""Sensitivity of weighted marginals, and the split of ε over tables and choices.
 
 With a public bound U of weights a record has v = min(w, U)/U in [0, 1]; without weights v = 1. v is rounded to whole
-multiples of 1/UNIT, so that sums are exact. It enters one cell of every measured table, by v.
+multiples of 1/UNIT, so that sums are exact. The record adds v to one cell of every measured table.
 
-Tables. Switched off, added or removed, a record moves one cell of each of k tables by v ≤ 1: k in L1. Attained by any
-record of weight U. Exchanged for another, it leaves a cell by v and enters one by v': at most 2 a table, 2k in all.
-Attained by two records of weight U that differ in every column. Noise of scale D/ε on all cells of all tables gives ε.
+Tables. A record that is switched off, added or removed changes one cell of each of k tables by v ≤ 1: k in L1. This is
+attained by any record of weight U. A record that is exchanged for another leaves a cell by v and enters one by v': at
+most 2 for each table, 2k in all. This is attained by two records of weight U that differ in every column. Noise of scale
+D/ε on all cells of all tables gives ε, with D the L1 distance.
 
-Selection. A pair's score is q = Σ|C − M| − b K. C is its exact table, M what the released tables of its columns say if
-they are independent, K its cells, and b K the noise that it would bring. Given what is released before, C alone moves;
-by the triangle inequality q moves by at most ‖C − C'‖ ≤ Δ = 1, or 2 for an exchange. Attained where C ≥ M in the cells
-that change, with v = 1. q is a whole number of units. Each round takes the largest of q + η, η discrete Laplace noise of
-scale 2Δ/ε_r, and the first of equal ones. Fix the noise of all other pairs: pair i wins if η_i is at least a threshold t,
-a whole number; in a neighbouring file t moves by at most 2Δ. P(η ≥ t) falls by at most e^(−s/b) when t rises by s,
-for every whole t, so that each round costs ε_r. What is released is which pair won, and not its score.
+Selection. A pair's score is q = Σ|C − M| − b K. C is the pair's exact table. M is the table that follows from the
+released tables of its columns if they are independent. K is the number of its cells, and b K is the noise that measuring
+it would add. Given what is released before, only C depends on the record. By the triangle inequality q moves by at most
+‖C − C'‖ ≤ Δ = 1, or 2 for an exchange. This is attained where C ≥ M in the cells that change, with v = 1. q is a whole
+number of units. Each round selects the largest of q + η, and the first of equal ones; η is discrete Laplace noise of
+scale 2Δ/ε_r. Fix the noise of all other pairs: pair i wins if η_i is at least a threshold t, a whole number. In a
+neighbouring file t moves by at most 2Δ. P(η ≥ t) falls by at most e^(−s/b) when t rises by s, for every whole t, so that
+each round costs ε_r. The selected pair is released, and its score is not.
 """
 
 from __future__ import annotations
@@ -24,13 +26,14 @@ from dpdist.job import Adjacency
 
 UNIT = 2**20
 SINGLES, SELECTION, PAIRS = Fraction(1, 3), Fraction(1, 3), Fraction(1, 3)
-"""Parts of ε where pairs are chosen: for each column's table, for the choice, for the pairs' tables."""
+"""Parts of ε where pairs are chosen: for each column's table, for the choice, and for the pairs' tables."""
 OUTRIGHT = Fraction(1, 2)
-"""Part of ε for each column's table, and for the pairs', where there is no choice: candidate pairs make no loop."""
+"""Part of ε for each column's table, and for the pairs' tables, if the candidate pairs make no loop and nothing is chosen.
+"""
 
 
 def moved(adjacency: Adjacency) -> int:
-    """What one record moves a table by, in L1."""
+    """The largest L1 change of a table by one record."""
     return 2 if adjacency == "substitution" else 1
 
 

@@ -1,4 +1,4 @@
-"""What statements say of weighted marginals."""
+"""Texts of statements about weighted marginals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One distribution that agrees with noisy tables of columns and pairs that make no loop: closed form, in float64.
+"""Fits one distribution to noisy tables of columns and of pairs that make no loop, in closed form.
 
 Along a tree the distribution of greatest entropy with given margins is ∏ pairs / ∏ columns^(degree − 1). So it is enough
 to make the tables agree: one total, one margin for every column, and pairs that sum to these margins.
@@ -15,27 +15,30 @@ from dpdist.core.records import Floats
 
 Marginal = tuple[int, ...]
 ROUNDS, CLOSE = 200, 1e-12
-"""Of fitting a pair to its margins, and how near is near enough, relative to the total."""
+"""Rounds of fitting a pair to its margins, and the tolerance, relative to the total."""
 LEAST_MIXED = 1e-9
-"""Part of every pair that is the product of its margins, so that a margin above 0 can be met."""
+"""Part of every pair's table that is the product of its margins, so that every margin above 0 can be met."""
 
 
 class Tree(NamedTuple):
-    """Tables that agree: the total, each column's margin, and each measured pair's table."""
+    """Consistent tables: the total, each column's margin, and each measured pair's table."""
 
     total: float
     margins: tuple[Floats, ...]
     pairs: Mapping[Marginal, Floats]
 
     def table(self, key: Marginal) -> Floats:
-        """Of a column or of a measured pair."""
+        """The table of a column or of a measured pair."""
         return self.margins[key[0]] if len(key) == 1 else self.pairs[key]
 
 
 def fit(
     sizes: Sequence[int], tables: Mapping[Marginal, Floats], scales: Mapping[Marginal, float], ends: tuple[float, float]
 ) -> Tree:
-    """The tree of noisy tables, each shaped as its columns; `scales` of their noise; the total lies between `ends`."""
+    """The tree from noisy tables, each shaped as its columns, with `scales` of their noise.
+
+    The total lies between `ends`.
+    """
     margins = agreed_margins(sizes, {key: values[None] for key, values in tables.items()}, scales, ends)
     own = tuple(values[0] for values in margins)
     pairs: dict[Marginal, Floats] = {
@@ -47,9 +50,9 @@ def fit(
 def agreed_margins(
     sizes: Sequence[int], tables: Mapping[Marginal, Floats], scales: Mapping[Marginal, float], ends: tuple[float, float]
 ) -> list[Floats]:
-    """Margins of every column that sum to one total, from noisy tables (draw, *cells); each (draw, level).
+    """Consistent margins of every column, from noisy tables (draw, *cells); each is (draw, level), and all have one total.
 
-    Sums of tables are averaged by their precision: a sum of K cells has K times the variance of one.
+    Sums of tables are averaged by their precision. A sum of K cells has K times the variance of one.
     """
     precision = {key: 1.0 / (values[0].size * scales[key] ** 2) for key, values in tables.items()}
     whole = sum(precision[key] * values.reshape(len(values), -1).sum(axis=1) for key, values in tables.items())
@@ -70,8 +73,10 @@ def summed(table: Floats, key: Marginal, column: int) -> Floats:
 
 
 def onto_simplex(values: Floats, total: Floats) -> Floats:
-    """The nearest points with entries of at least 0 that sum to `total` (draw,): a constant is taken off, and what is then
-    below 0 is set to it."""
+    """The nearest points with entries of at least 0 that sum to `total` (draw,).
+
+    A constant is subtracted from all entries, and negative results are set to 0.
+    """
     ordered = -np.sort(-values, axis=1)
     above = np.cumsum(ordered, axis=1) - total[:, None]
     number = np.arange(1, values.shape[1] + 1)
@@ -83,7 +88,7 @@ def onto_simplex(values: Floats, total: Floats) -> Floats:
 
 
 def fitted_pair(noisy: Floats, rows: Floats, columns: Floats) -> Floats:
-    """A table of at least 0 with these margins, near a noisy one: put onto the simplex, then scaled to its margins."""
+    """A non-negative table with these margins, near a noisy one: projected onto the simplex, then scaled to its margins."""
     total = rows.sum()
     if total <= 0.0:
         return np.zeros_like(noisy)
