@@ -16,6 +16,7 @@ from dpdist.models.copula.model import Scores
 from dpdist.models.copula.shapes import FEWEST_UNMIXED
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy import small_counts
+from dpdist.publish.accuracy import design_left_out
 from dpdist.runtime.plan import Plan
 from dpdist.survey.reference_file import ReferenceFile
 
@@ -33,6 +34,7 @@ def cautions(plan: Plan) -> Iterator[str]:
     job = plan.job
     yield from _small_cells(plan)
     yield from _psus_of_no_stratum(plan)
+    yield from design_left_out(job)
     yield from _of_reference(job)
     if plan.promise.total.name != "none" and job.budget.epsilon > LARGE_EPSILON:
         yield f"ε = {float(job.budget.epsilon):g} is a weak guarantee: odds may change by a factor of e^ε"
