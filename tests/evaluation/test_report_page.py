@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import stat
@@ -18,7 +19,7 @@ import small_release
 from typer.testing import CliRunner
 
 from dpdist.cli.main import app
-from dpdist.evaluation.report.page import MARKING, write_report
+from dpdist.evaluation.report.page import MARKING, material_of, write_report
 from dpdist.evaluation.report.parts import error
 from dpdist.evaluation.report.plots import axis, distribution
 from dpdist.storage.workspace import Workspace
@@ -170,13 +171,55 @@ def test_times_are_the_finished_runs(workspace: Path, html: str) -> None:
     assert [row[0] for row in table(html, "Stages of the run")] == list(said)
     (workspace / "status.json").rename(workspace / "status.kept")
     try:
-        write_report(Workspace.at(workspace))
+        write_report(material_of(Workspace.at(workspace)))
         again = (workspace / "confidential" / "report.html").read_text(encoding="utf-8")
         assert "The status of a run has them once it has ended" in again
     finally:
         (workspace / "status.kept").rename(workspace / "status.json")
-        write_report(Workspace.at(workspace))
+        write_report(material_of(Workspace.at(workspace)))
     assert (workspace / "confidential" / "report.html").read_text(encoding="utf-8") == html
+
+
+ADDED = "\n  - {name: added, by: [sex], statistics: [count]}\n"
+
+
+def test_a_release_that_is_published_again_has_a_page_of_its_own(workspace: Path, html: str, tmp_path: Path) -> None:
+    """It names its manifest, and what of it the run's evaluation does not hold; on the screen, too."""
+    said = (workspace.parent / "job.yaml").read_text(encoding="utf-8")
+    more = said.replace("tables: [{name: pay,", "tables:\n  - {name: pay,").replace(
+        "{mean: salary}]}]", "{mean: salary}]}" + ADDED
+    )
+    fewer = said.replace(
+        "margins: true, statistics: [count, {mean: salary}]", "margins: false, statistics: [count, {median: salary}]"
+    )
+    (tmp_path / "more.yaml").write_text(more, encoding="utf-8")
+    (tmp_path / "fewer.yaml").write_text(fewer, encoding="utf-8")
+
+    def published(*job: str) -> str:
+        done = CliRunner().invoke(app, ["publish", str(workspace), "-q", *job])
+        assert done.exit_code == 0, done.output
+        page = (workspace / "confidential" / "report.html").read_text(encoding="utf-8")
+        manifest = (workspace / "public" / "manifest.json").read_bytes()
+        assert f"manifest.json with SHA-256 {hashlib.sha256(manifest).hexdigest()}" in page
+        return page
+
+    assert "not judged" not in html
+    page = published("--job", str(tmp_path / "more.yaml"))
+    assert "; not judged: added." in page
+    assert {row[1] for row in table(page, "Worst cells")} == {row[1] for row in table(html, "Worst cells")}
+    shown = CliRunner().invoke(app, ["report", str(workspace), "--confidential"])
+    assert "not judged: added" in " ".join(shown.output.split())
+    page = published("--job", str(tmp_path / "fewer.yaml"))
+    assert "; not judged: pay, median of salary." in page
+    assert {row[1] for row in table(page, "Worst cells")} == {"pay, count"}
+    assert not any("Total" in row[0] for row in table(page, "count: errors by cell, in SE"))
+    assert published("--job", str(workspace.parent / "job.yaml")) == html, "as it was"
+    evaluation = workspace / "confidential" / "evaluation"
+    evaluation.rename(workspace / "confidential" / "away")
+    try:
+        assert published() == html, "without an evaluation the page is left alone"
+    finally:
+        (workspace / "confidential" / "away").rename(evaluation)
 
 
 def test_open_writes_the_page_again_and_opens_it(workspace: Path, html: str, monkeypatch: pytest.MonkeyPatch) -> None:

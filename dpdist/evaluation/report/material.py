@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -39,6 +39,8 @@ class Material:
     release: ReleasedObject
     tables: Mapping[str, pd.DataFrame]
     statement: Mapping[str, Any]
+    unjudged: Sequence[str]
+    """What is published and has no evaluation: tables, or statistics of a table."""
 
     @property
     def job(self) -> Job:
