@@ -102,7 +102,7 @@ class Histogram(OutcomeModel):
         return Draws({"counts": expected + rng.laplace(0.0, float(self.scale), (draws, self.bins))})
 
     def averaged(self, drawn: Draws) -> Draws:
-        """Counts with the mean of the shares that follow from other noise: none is below 0, so that noise fills empty bins."""
+        """Counts with the mean of the shares that follow from other noise: none is below 0, so noise fills empty bins."""
         return Draws({"counts": self.shares(drawn["counts"]).mean(axis=0, keepdims=True)})
 
     def recounted(self, theta: Draws, counts: Floats) -> Draws:
