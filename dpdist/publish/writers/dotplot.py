@@ -60,7 +60,7 @@ def chart(
     """Dots (label, group) with bars from `lower` to `upper`, where there are any; `name` is for those who cannot see it."""
     ticks = _ticks(np.concatenate([values, lower, upper], axis=None))
     legend = list(_legend(groups))
-    top, height = TOP + LINE * len(legend), max(22, STEP * (len(groups) + 1))
+    top, height = TOP + LINE * len(legend), height_of(len(groups))
     bottom = top + height * len(labels)
     parts = [*legend, *_axis(ticks, top, bottom, decimals)]
     for i, label in enumerate(labels):
@@ -74,6 +74,11 @@ def chart(
         + "".join(parts)
         + "</svg>"
     )
+
+
+def height_of(groups: int) -> int:
+    """Of a label with so many groups, in the drawing's units, of which a printed page has about 1,100."""
+    return max(22, STEP * (groups + 1))
 
 
 def _ticks(values: Floats) -> Floats:
