@@ -19,6 +19,7 @@ import small_release
 from typer.testing import CliRunner
 
 from dpdist.cli.main import app
+from dpdist.evaluation.report.error_sections import _cells_drawn
 from dpdist.evaluation.report.page import MARKING, material_of, write_report
 from dpdist.evaluation.report.parts import error
 from dpdist.evaluation.report.plots import axis, distribution
@@ -291,3 +292,13 @@ def test_a_page_that_cannot_be_written_is_one_line_and_the_run_ends_as_its_relea
     assert "Traceback" in log
     again = CliRunner().invoke(app, ["report", str(tmp_path / "ws"), "--open"])
     assert again.exit_code != 0, "control: asked for by itself, the page still fails aloud"
+
+
+def test_drawings_of_many_cells_fit_a_printed_page() -> None:
+    """Nine estimates of 50 cells; all cells are drawn once, beside a dot an estimate in each of five legends."""
+    columns = {f"{how}_error_in_se": np.linspace(0.0, 2.0, 50) for how in ["synthetic", *"abcdefgh"]}
+    rows = pd.DataFrame({"field": [f"field {k}" for k in range(50)], "statistic": "count", "direct": 1.0, **columns})
+    drawn = [str(each.svg) for each in _cells_drawn("count", rows)]
+    assert len(drawn) == 5
+    assert max(float(re.findall(r'viewBox="0 0 \d+ (\d+)"', each)[0]) for each in drawn) <= 1_100
+    assert sum(each.count("<circle") for each in drawn) == 9 * 50 + 9 * 5
