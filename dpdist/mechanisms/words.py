@@ -11,6 +11,10 @@ from dpdist.job import Job
 from dpdist.models.protocol import Draws, StratumModel
 
 
+WIDE = "Where most weights are well below their public bound, these intervals are too wide."
+"""Of mechanisms that count weights by their share of the bound."""
+
+
 class ReleaseView(Protocol):
     """What a mechanism's words may ask of a release: its job, public frame, described sets, models and parameters."""
 

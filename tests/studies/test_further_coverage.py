@@ -84,8 +84,7 @@ ARMS: dict[str, dict[str, Any]] = {
 
 CODED: dict[str, dict[str, Any]] = {
     "perturbed_histogram": {"said": {"name": "perturbed_histogram", "bins": 30}, "epsilon": "2", "weighted": False},
-    "modips lognormal": {"said": {"name": "modips", "law": "lognormal"}, "epsilon": "10", "sets": 5},
-    "modips normal": {"said": {"name": "modips", "law": "normal"}, "epsilon": "10", "sets": 5},
+    "modips": {"said": {"name": "modips", "law": "lognormal"}, "epsilon": "10", "sets": 5},
     "flat_laplace": {"said": {"name": "flat_laplace", "bins": {"pay": 30}}, "epsilon": "4", "coded": ("hours",)},
     "universal_histogram": {
         "said": {"name": "universal_histogram", "layers": 2, "bins": {"pay": 30}},
