@@ -10,7 +10,6 @@ from dpdist.core.records import Frame
 from dpdist.job import Job
 from dpdist.models.protocol import Draws, StratumModel
 
-
 WIDE = "Where most weights are well below their public bound, these intervals are too wide."
 """Of mechanisms that count weights by their share of the bound."""
 
