@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 
 from dpdist.cli.main import app
 from dpdist.core.errors import JobError
-from dpdist.job import SAMPLERS, STATISTICS, Job
+from dpdist.job import SAMPLERS, SPECS, Job
 from dpdist.job.families import FAMILIES
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.registry import MECHANISMS
@@ -130,7 +130,7 @@ columns:
   region: {levels: [north, south]}
   pay: {bounds: %s, outside: clip}
 %ssurvey: {%s}
-outcome: pay
+outcome: %s
 %s
 mechanism: %s
 budget: {epsilon: "1", adjacency: %s%s%s}
@@ -147,29 +147,52 @@ LOGNORMAL = "model: {family: lognormal, predictors: [region]}"
 PROPER = "model: {family: lognormal, predictors: [region], prior: {name: proper}}\nsampler: {name: stan}"
 BETA = "strata: [region]\nmodel: {family: beta}"
 REFERENCE = "reference: {path: earlier.parquet}"
-WAYS: tuple[tuple[str, str, str, str, str, str], ...] = (
-    # mechanism, how, bounds, survey, model, reference
-    ("reference_tables", "", "[1, 9]", WEIGHTED, "", REFERENCE),
-    ("laplace_strict", "", "[1, 9]", WEIGHTED, "", ""),
-    ("sanitized_statistics", "", "[1, 9]", WEIGHTED, "model: {family: lognormal}", REFERENCE),
-    ("sanitized_statistics", "noise: gaussian", "[1, 9]", WEIGHTED, "model: {family: lognormal}", REFERENCE),
-    ("modips", "law: lognormal", "[1, 9]", WEIGHTED, "", ""),
-    ("steps", "layers: 2", "[1, 9]", WEIGHTED, "strata: [region]", ""),
-    ("universal_histogram", "layers: 2", "[1, 9]", WEIGHTED, "strata: [region]", ""),
-    ("flat_laplace", "", "[1, 9]", WEIGHTED, "strata: [region]", ""),
-    ("weighted_marginals", "", "[0, 1]", WEIGHTED, "strata: [region]", ""),
-    ("perturbed_histogram", "", "[0, 1]", PLAIN, "strata: [region]", ""),
-    ("laplace_composed", "sensitivity: public", "[1, 9]", WEIGHTED, "", ""),
-    ("centred", "", "[1, 9]", WEIGHTED, PROPER, REFERENCE),
-    ("censor_uw", "", "[0, 1]", PLAIN, BETA, ""),
-    ("censor_w", "with a reference", "[0, 1]", PLAIN, BETA, REFERENCE),
-    ("censor_w", "without one", "[0, 1]", PLAIN, BETA, ""),
-    ("weighted", "", "[1, 9]", WEIGHTED, LOGNORMAL, ""),
-    ("weighted_e", "", "[1, 9]", WEIGHTED, LOGNORMAL, ""),
-    ("unweighted", "", "[1, 9]", WEIGHTED, LOGNORMAL, ""),
-    ("laplace", "", "[1, 9]", WEIGHTED, "", ""),
-    ("laplace_composed", "", "[1, 9]", WEIGHTED, "", ""),
+
+
+class Way(NamedTuple):
+    """An example of a mechanism, whose guarantee is a row of the table."""
+
+    mechanism: str
+    how: str = ""
+    """What the row says of it beside its name; keys of the mechanism where it has a colon."""
+    keys: str = ""
+    """Other keys of the job."""
+    reference: str = ""
+    bounds: str = "[1, 9]"
+    survey: str = WEIGHTED
+    outcome: str = "pay"
+    constants: str = ""
+    """Keys of the mechanism that the row does not say."""
+
+
+MODEL = "model: {family: lognormal}"
+STRATA = "strata: [region]"
+COUNTED = {"keys": STRATA, "outcome": "[pay, rooms]", "constants": "bins: {pay: 4}"}
+UNWEIGHTED = {"bounds": "[0, 1]", "survey": PLAIN}
+WAYS = (
+    Way("reference_tables", reference=REFERENCE),
+    Way("laplace_strict"),
+    Way("weight_regularisation"),
+    Way("sanitized_statistics", keys=MODEL, reference=REFERENCE),
+    Way("sanitized_statistics", "noise: gaussian", MODEL, REFERENCE),
+    Way("modips", "law: lognormal"),
+    Way("steps", "layers: 2", **COUNTED),
+    Way("universal_histogram", "layers: 2", **COUNTED),
+    Way("flat_laplace", **COUNTED),
+    Way("weighted_marginals", keys=STRATA, bounds="[0, 1], whole: true"),
+    Way("perturbed_histogram", keys=STRATA, **UNWEIGHTED),
+    Way("laplace_composed", "sensitivity: public"),
+    Way("centred", keys=PROPER, reference=REFERENCE),
+    Way("censor_uw", keys=BETA, **UNWEIGHTED),
+    Way("censor_w", "with a reference", BETA, REFERENCE, **UNWEIGHTED),
+    Way("censor_w", "without one", BETA, **UNWEIGHTED),
+    Way("weighted", keys=LOGNORMAL),
+    Way("weighted_e", keys=LOGNORMAL),
+    Way("unweighted", keys=LOGNORMAL),
+    Way("laplace"),
+    Way("laplace_composed"),
 )
+"""The rows. A mechanism that is not here, and needs no keys of its own, has one row without being named."""
 ADJACENCIES = {
     "zero_out": ("zero_out", ""),
     "substitution": ("substitution", ""),
@@ -180,32 +203,30 @@ ADJACENCIES = {
 
 def mechanisms() -> Iterator[str]:
     """The class of guarantee that every mechanism has under every adjacency, as its own promise states it."""
-    assert {way[0] for way in WAYS} == set(MECHANISMS), "a mechanism has no row in docs/generated.py"
+    unnamed = [Way(name) for name in MECHANISMS if name not in {way.mechanism for way in WAYS}]
     yield "| mechanism | " + " | ".join(f"`{name}`" for name in ADJACENCIES) + " |"
     yield "|---" * (1 + len(ADJACENCIES)) + "|"
-    for way in WAYS:
+    for way in (*WAYS, *unnamed):
         classes = [_class(way, *adjacency) for adjacency in ADJACENCIES.values()]
-        assert set(classes) != {"refused"}, f"the example of {way[0]} in docs/generated.py is no job"
-        shown = f"`{way[0]}`" + (f", {way[1]}" if way[1] else "")
+        example = f"the example of {way.mechanism} is no job: write one that is to WAYS in docs/generated.py"
+        assert set(classes) != {"refused"}, example
+        shown = f"`{way.mechanism}`" + (f", {way.how}" if way.how else "")
         yield f"| {shown} | " + " | ".join(classes) + " |"
 
 
-def _class(way: tuple[str, str, str, str, str, str], adjacency: str, exchange: str) -> str:
-    name, how, bounds, survey, model, reference = way
-    constants = f", {how}" if ":" in how else ""
-    counts = STATISTICS.get(name) == "partition"
-    constants += ", bins: {pay: 4}" if counts else ""
-    delta = ', delta: "1e-6"' if how == "noise: gaussian" else ""
-    clips = counts or "public" in how or name in ("reference_tables", "laplace_strict", "modips", "weighted_marginals")
-    clipped = CLIPPED if clips else ""
-    bounds = bounds + ", whole: true" if name == "weighted_marginals" else bounds
-    text = BASE % (bounds, clipped, survey, model, f"{{name: {name}{constants}}}", adjacency, exchange, delta, reference)
-    text = text.replace("outcome: pay", "outcome: [pay, rooms]").replace("  pay: {", ROOMS + "  pay: {") if counts else text
-    try:
-        job = parse_job(text)
-    except JobError:
-        return "refused"
-    return MECHANISMS[job.mechanism.name].promise(job).total.name
+def _class(way: Way, adjacency: str, exchange: str) -> str:
+    constants = "".join(f", {said}" for said in (way.how, way.constants) if ":" in said)
+    delta = ', delta: "1e-6"' if way.how == "noise: gaussian" else ""
+    rooms, name = ROOMS if "rooms" in way.outcome else "", f"{{name: {way.mechanism}{constants}}}"
+    clips = SPECS[way.mechanism].adds_noise and way.survey == WEIGHTED
+    for weights in (CLIPPED, "") if clips else ("",):  # local sensitivities ask for no bounds, and refuse them
+        columns = (way.bounds, rooms + weights, way.survey, way.outcome, way.keys, name)
+        try:
+            job = parse_job(BASE % (*columns, adjacency, exchange, delta, way.reference))
+        except JobError:
+            continue
+        return MECHANISMS[job.mechanism.name].promise(job).total.name
+    return "refused"
 
 
 def families() -> Iterator[str]:
@@ -214,10 +235,9 @@ def families() -> Iterator[str]:
     yield "|---|---|---|---|---|"
     weight = {True: "modelled, must be named", False: "none", None: "modelled, if named"}
     for name, facts in FAMILIES.items():
-        if name not in STATISTICS.values():
-            predictors = "yes" if facts.predictors else "no"
-            cells = (f"`{name}`", facts.support.text, weight[facts.weight], predictors, ", ".join(SAMPLERS[name]))
-            yield f"| {' | '.join(cells)} |"
+        predictors = "yes" if facts.predictors else "no"
+        cells = (f"`{name}`", facts.support.text, weight[facts.weight], predictors, ", ".join(SAMPLERS[name]))
+        yield f"| {' | '.join(cells)} |"
 
 
 def _line(text: str) -> str:

@@ -34,6 +34,7 @@ from dpdist.publish.folder import publish as publish_folder
 from dpdist.publish.opened import Release
 from dpdist.publish.released import ReleasedObject, derived, of_run, public_frame, read_release, without_points
 from dpdist.runtime.executors import executor
+from dpdist.runtime.expected_noise import warned
 from dpdist.runtime.fallbacks import Means, fitted
 from dpdist.runtime.intake import store_records, store_reference
 from dpdist.runtime.noisy_frame import store_noisy_frame
@@ -151,6 +152,8 @@ def _run(job: Job, space: Workspace, input: Input, replay: str | Path | None, li
     plan = make_plan(job, input, listener)
     if counted:
         refuse_small_counts(job, plan.small_counts)
+        for said in warned(plan):
+            listener(Event("note", "plan", note=said))
     identity = Identity(_decisive(plan), plan.source.fingerprint())
     meter = Meter.of(job, plan.promise.total, space, uncharged=not counted or replay is not None or space.replayed)
     meter.check(listener)

@@ -12,12 +12,9 @@ from typing import Any
 from named_draws import Drawn
 from small_jobs import EXACT, nameable, reach
 
-from dpdist.job import SPECS, Job, MechanismSpec
+from dpdist.job import SPECS, Job
 from dpdist.job.checks import contradictions
-from dpdist.mechanisms.models import builder_of
-from dpdist.mechanisms.statements import words_of
 from dpdist.privacy.guarantees import Asymptotic, Concentrated, NoGuarantee, Promise, Strict
-from dpdist.publish.measured_figures import MEASURED
 
 MEMBERS = ("scope", "promise", "protect")
 SCOPES = ("stratum", "file")
@@ -42,23 +39,10 @@ def problems(name: str, mechanism: object, jobs: Sequence[Job]) -> list[str]:
 def _registered(name: str, mechanism: Any, jobs: Sequence[Job]) -> Iterator[str]:
     if name not in SPECS:
         yield f"{name}: no job can name it: write its specification in dpdist/job/mechanisms.py, a member of Mechanism"
-    elif SPECS[name].guarantee is MechanismSpec.guarantee:
-        yield f"{name}: its specification does not say its guarantee: write guarantee(job)"
     if not jobs or not any(fate == EXACT and case.startswith(f"{name}-") for case, fate in reach().items()):
         yield f"{name}: no small job stands for it: add what a job under it says to tests/small_jobs.py"
-    yield from (line for job in jobs[:1] if job.mechanism.adds_noise for line in _published(name, job))
     if mechanism.scope not in SCOPES:
         yield f"{name}: its scope is {mechanism.scope!r}, not one of {', '.join(SCOPES)}"
-
-
-def _published(name: str, job: Job) -> Iterator[str]:
-    """What a release of noisy statistics would leave out, or say nothing of, in silence or at its end."""
-    if builder_of(job) not in MEASURED:
-        yield f"{name}: its noisy statistics would not stand in measurements.parquet: add them to MEASURED"
-    words = words_of(job)
-    for part in ("errors", *(("density",) if job.model is None else ())):
-        if not getattr(words, part):
-            yield f"{name}: its statement has no {part}: write it in its statement.py, named in mechanisms/statements.py"
 
 
 def _promised(name: str, mechanism: Any, job: Job) -> Iterator[str]:

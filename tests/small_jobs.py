@@ -13,9 +13,9 @@ import pandas as pd
 import yaml
 from shipped_surveys import small
 
-from dpdist.job import SAMPLERS, SPECS, STATISTICS, Adjacency, Family, Job, Statistics
+from dpdist.job import SAMPLERS, SPECS, STATISTICS, Adjacency, Family, Job
 from dpdist.job.checks import contradictions
-from dpdist.job.families import FAMILIES
+from dpdist.job.families import BINARY, COUNT, FAMILIES, UNIT, FamilyFacts, Support, facts_of
 from dpdist.job.loading import find_job, parse_job
 from dpdist.job.yaml_lines import dotted
 
@@ -26,15 +26,10 @@ CURRENT, EARLIER, RELEASED = "current.parquet", "earlier.parquet", "earlier_rele
 EXACT = "exact or grid"
 """Of a job whose release needs no Markov chain: it is recorded."""
 
-_OUTCOMES: dict[Family | Statistics, str | list[str]] = {
-    **dict.fromkeys(
-        ("lognormal", "scores", "user", "cell_sums", "noisy_tables", "reference_cells", "sufficient"), "salary"
-    ),
-    **dict.fromkeys(("beta", "beta_regression", "histogram"), "share"),
-    **dict.fromkeys(("poisson", "negative_binomial", "poisson_regression"), "visits"),
-    "partition": ["voted", "share"],
-    **dict.fromkeys(("bernoulli", "marginals"), "voted"),
-}
+_OUTCOMES: dict[str, str | list[str]] = {"histogram": "share", "partition": ["voted", "share"], "marginals": "voted"}
+"""Outcomes of mechanisms that fit no likelihood; other ones have the salary."""
+_OF_SUPPORT = {UNIT: "share", COUNT: "visits", BINARY: "voted"}
+"""Outcomes that a family takes; other ones have the salary."""
 _COLUMNS: dict[str, Said] = {
     "field": {"levels": list(FIELDS)},
     "sex": {"levels": list(SEXES)},
@@ -59,6 +54,7 @@ _MECHANISMS: dict[str, Said] = {
     "laplace": _TABLES,
     "laplace_composed": _TABLES,
     "laplace_strict": {"weight": _CLIPPED_WEIGHT},
+    "weight_regularisation": {"weight": _CLIPPED_WEIGHT, "synthetic_sets": 1},
     "reference_tables": _TABLES | _REFERENCE | {"weight": _CLIPPED_WEIGHT},
     "sanitized_statistics": _REFERENCE | {"weight": _CLIPPED_WEIGHT, "strata": []},
     "modips": {"weight": _CLIPPED_WEIGHT, "constants": {"law": "lognormal"}},
@@ -67,7 +63,8 @@ _MECHANISMS: dict[str, Said] = {
     "steps": {"weight": _CLIPPED_WEIGHT, "constants": _BINS | {"layers": 2}},
     "weighted_marginals": {"weight": _CLIPPED_WEIGHT, "synthetic_sets": 1},
 }
-"""What a job under a mechanism says beside its name."""
+_NEW: Said = {"weight": _CLIPPED_WEIGHT}
+"""What a job under a mechanism says beside its name; `_NEW` is of a mechanism that needs nothing of its own."""
 
 
 def survey(seed: int, n: int = 240) -> pd.DataFrame:
@@ -88,12 +85,21 @@ def survey(seed: int, n: int = 240) -> pd.DataFrame:
     )
 
 
-def said(mechanism: str, adjacency: Adjacency, family: Family | Statistics) -> Said:
+def _facts(mechanism: str, family: str) -> FamilyFacts:
+    """What a family takes, or the statistics that a mechanism sums."""
+    if family in FAMILIES:
+        return facts_of(family)
+    return FamilyFacts("", Support("numbers"), False if SPECS[mechanism].counts_records else None, False)
+
+
+def said(mechanism: str, adjacency: Adjacency, family: str) -> Said:
     """A small job under the three names; it may be one that is refused."""
-    facts, own = FAMILIES[family], _MECHANISMS[mechanism]
-    both = facts.predictors or family in ("cell_sums", "noisy_tables", "reference_cells", "sufficient")
+    fitted = family not in STATISTICS.values()
+    facts, own = _facts(mechanism, family), _MECHANISMS.get(mechanism, _NEW)
+    outcome = _OF_SUPPORT.get(facts.support, "salary") if fitted else _OUTCOMES.get(family, "salary")
+    both = facts.predictors or (not fitted and outcome == "salary")
     by = ["sex"] if family == "scores" else ["field", "sex"] if both else ["field"]
-    outcome, weight = _OUTCOMES[family], facts.weight is not False
+    weight = facts.weight is not False
     outcomes = [outcome] if isinstance(outcome, str) else outcome
     columns = {name: _COLUMNS[name] for name in (*by, *outcomes)}
     model: Said = {"family": family} | ({"predictors": ["sex"]} if facts.predictors else {})
@@ -110,7 +116,7 @@ def said(mechanism: str, adjacency: Adjacency, family: Family | Statistics) -> S
         "survey": {"weight": "weight"} if weight else {},
         "strata": [] if family == "scores" else own.get("strata", ["field"]),
         "outcome": outcome,
-        "model": None if family in get_args(Statistics) else model,
+        "model": model if fitted else None,
         "mechanism": {"name": mechanism, **own.get("constants", {})}
         | ({"aim": 0.4} if (mechanism, family) == ("weighted", "scores") else {}),
         "budget": {"epsilon": own.get("epsilon", "12"), "adjacency": adjacency},

@@ -19,7 +19,6 @@ from dpdist.core.errors import DataError, JobError
 from dpdist.job import SAMPLERS
 from dpdist.job.families import FAMILIES
 from dpdist.job.loading import parse_job
-from dpdist.mechanisms.models import SUMMED
 from dpdist.models import LIKELIHOODS
 
 GROUPS, N = ("north", "south"), 300
@@ -171,11 +170,9 @@ def test_the_posterior_is_kept_with_named_dimensions(release: tuple[Case, Path])
 
 def test_every_family_has_what_its_facts_promise() -> None:
     capability = {"exact": "draw", "grid": "draw_on_grid", "stan": "stan_data"}
-    models = {**LIKELIHOODS, **SUMMED}
-    assert set(FAMILIES) == {*models, "sufficient"}, "sufficient statistics have a model by law, and no sampler"
-    for family in models:
-        has = {name for name, method in capability.items() if hasattr(models[family], method)}
-        assert set(SAMPLERS.get(family, ())) == has, family
+    assert set(FAMILIES) == set(LIKELIHOODS)
+    for family, model in LIKELIHOODS.items():
+        assert set(SAMPLERS[family]) == {name for name, method in capability.items() if hasattr(model, method)}, family
 
 
 WRONG = [

@@ -13,7 +13,7 @@ from small_jobs import Said, said, unchecked
 from dpdist.core.errors import JobError
 from dpdist.core.public_files import Damaged
 from dpdist.estimation.frame_table import read_job
-from dpdist.job import SPECS, Job, Statistics
+from dpdist.job import SPECS, Job
 from dpdist.job.checks import contradictions
 from dpdist.job.loading import parse_job
 from dpdist.job.mechanism import Noisy
@@ -27,7 +27,7 @@ class New(Noisy):
     """A strict mechanism of sums under noise that says nothing of weights."""
 
     name: Literal["laplace_strict"] = "laplace_strict"
-    statistics: ClassVar[Statistics | None] = "cell_sums"
+    statistics: ClassVar[str | None] = "cell_sums"
     tabulates: ClassVar[bool] = True
 
 

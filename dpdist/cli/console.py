@@ -14,6 +14,7 @@ from rich.segment import Segment
 
 from dpdist.core.errors import DpdistError
 from dpdist.core.printable import escaped
+from dpdist.runtime.interrupts import as_interrupt
 
 INTERNAL = 70
 """Exit code of a fault of the program itself (sysexits' EX_SOFTWARE): the same command would fail again."""
@@ -46,17 +47,15 @@ def beside(act: Callable[[], None], failed: str, remedy: str) -> None:
     The line names the error's class and place. A message may quote a confidential value, so it stays in confidential/log.
     """
     try:
-        act()
+        as_interrupt(act)
     except Exception as error:
-        if isinstance(error.__cause__, KeyboardInterrupt):
-            raise
         err.print(f"{failed} ({_place(error)}). The release stands. {remedy}", markup=False)
 
 
 def _reporting_errors(act: Callable[[], None], show_values: bool) -> None:
     """Run, and tell what went wrong in words that quote no record."""
     try:
-        act()
+        as_interrupt(act)
     except typer.Exit:  # an answer, as of a check that has found something
         raise
     except BrokenPipeError:
@@ -76,9 +75,6 @@ def _reporting_errors(act: Callable[[], None], show_values: bool) -> None:
         err.print(f"{said}: {where}\n    remedy:  {_remedy(error)}", markup=False)
         raise typer.Exit(1) from None
     except Exception as error:  # a library's message may quote a confidential value
-        if isinstance(error.__cause__, KeyboardInterrupt):  # pydantic wraps it
-            err.print("Interrupted; the same command resumes.")
-            raise typer.Exit(130) from None
         if show_values:
             err.print(traceback.format_exc(), markup=False)
             raise typer.Exit(INTERNAL) from None

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from dpdist.cli import approve, cluster, diff, init, job_files, ledger, rehearse, releases, stan, trials, verify
+from dpdist.runtime.interrupts import remember_interrupts
 
 app = typer.Typer(
     help="Publish survey tables and synthetic records from confidential microdata, with the privacy spent stated.\n\n"
@@ -59,6 +60,7 @@ def main() -> None:
     No process of a command leaves its memory, records and keys in it, on a disk as a core file.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    remember_interrupts()
     signal.signal(signal.SIGTERM, _as_interrupt)
     app()
 

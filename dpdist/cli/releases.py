@@ -119,10 +119,10 @@ def run(
             if as_json:
                 print(json.dumps(_ended(public)))
             elif not quiet:
-                out.print(reporting.run_text(workspace))
                 if out.file.isatty():  # a file or a pipe may be read by others than the custodian
                     again = f"`dpdist report {workspace} --confidential` shows it"
                     beside(lambda: out.print(found.verdict()), "the verdict could not be made", again)
+                out.print(reporting.run_text(workspace))
 
     guarded(act, show_values, as_json)
 

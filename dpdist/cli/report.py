@@ -30,7 +30,7 @@ from dpdist.privacy import adjacency, claims
 from dpdist.privacy.claims import promised
 from dpdist.privacy.guarantees import large_delta
 from dpdist.publish.folder import recover
-from dpdist.runtime.expected_noise import drowns_all, expected_noise, in_words
+from dpdist.runtime.expected_noise import drowns_most, expected_noise, in_words
 from dpdist.runtime.plan import SIZES_SECRET, Plan, first_stage, records, records_text, reference, sizes
 from dpdist.storage.bucket import MANIFEST
 from dpdist.storage.workspace import Workspace
@@ -48,7 +48,9 @@ NOT_IDENTIFIED = "not identified"
 def plan_text(plan: Plan) -> RenderableType:
     """What a run would do and cost."""
     job = plan.job
+    drowned = drowns_most(plan)
     facts = {
+        **({"not accurate": drowned} if drowned else {}),
         **({"extends": job.extends.in_words} if job.extends is not None else {}),
         "input": plan.source.name,
         "records": records_text(plan),
@@ -104,7 +106,7 @@ def valid_text(plan: Plan) -> str:
     """That the job is valid, and for how many records where that may be shown."""
     if plan.job.sizes_secret:
         return f"The job is valid. Records: {SIZES_SECRET}."
-    strata, drowned = len(plan.frame.stratum_labels), drowns_all(plan)
+    strata, drowned = len(plan.frame.stratum_labels), drowns_most(plan)
     size = f"{records(plan):,} records in {strata:,} {'stratum' if strata == 1 else 'strata'}"
     return f"The job is valid, but {drowned} ({size})." if drowned else f"The job is valid: {size}."
 
@@ -121,6 +123,7 @@ def run_text(workspace: str | Path) -> RenderableType:
                 "confidential": f"{space.shown(space.confidential)} (guard it)",
                 **_promise(said),
                 **_cautions(said),
+                **_unidentified(said),
                 "tables": ", ".join(sorted(p.stem for p in (space.newest / "tables").glob("*.parquet"))),
                 "synthetic sets": str(said["synthetic_sets"]),
                 **_donated(space),
@@ -128,6 +131,14 @@ def run_text(workspace: str | Path) -> RenderableType:
                 **({"publish it": f"`{APPROVE.format(space.place)}`, once it is approved"} if _is_held(space) else {}),
             }
         )
+
+
+def _unidentified(statement: Mapping[str, Any]) -> dict[str, str]:
+    """Of how many cells nothing is known but limits."""
+    named = statement.get("not_identified", {})
+    found = {cell for cells in named.values() if isinstance(cells, list) for cell in cells}
+    cells = "1 cell" if len(found) == 1 else f"{len(found):,} cells"
+    return {"no estimate": f"of {cells}: `not_identified` in statement.json names them"} if found else {}
 
 
 def _donated(space: Workspace) -> dict[str, str]:

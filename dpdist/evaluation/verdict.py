@@ -14,6 +14,9 @@ grand figures have 2/5 of it, coverage 2/5, side and furthest cell 1/10 each. Ce
 figure's published error shows, count as fewer. The others are taken as independent, and a grand figure's noise as normal:
 of a single Laplace noise its part is at most 2.7 times as large.
 
+Apart from that, a release whose intervals hold may still be far off: its median or largest error in direct standard errors
+says so (FAR_MEDIAN, FAR_LARGEST). That is no fault of the intervals, and has no part in false alarms.
+
 Not judged: cells of less than two records, figures without standard errors, totals that a public figure fixes. A release
 that passes has shown no fault in the cells at hand, no more.
 """
@@ -41,6 +44,8 @@ LEAN = 0.5
 """Published standard errors by which the median cell is off where a side is called a bias: 90 % intervals then hold .87."""
 FAR_TOO_LOW = 0.75
 """Coverage below which a release that fails is not for publication."""
+FAR_MEDIAN, FAR_LARGEST = 1.5, 8.0
+"""Direct standard errors beyond which the median cell, or a single one, is far off whatever its interval says."""
 SAME = 1e-9
 """Figures that differ by less, relative to the direct estimate, are the same but for rounding."""
 
@@ -56,6 +61,8 @@ class Grand(NamedTuple):
     """In standard deviations of the difference (`evaluation.differences`)."""
     df: float
     held: bool
+    reach: float
+    """Of the published interval, towards the direct figure, in published standard errors."""
 
     @property
     def relative(self) -> float:
@@ -69,7 +76,8 @@ class Verdict:
 
     `held` is the share of all cells judged, `covered` that of base cells. `width` is the median of published over direct
     standard errors. `above` is the share of base cells above their direct estimates, `lean` the median distance there in
-    published standard errors. `far` names the furthest cell if it is too far.
+    published standard errors. `far` names the furthest cell if it is too far. `median_error` and `largest_error` are
+    distances from direct estimates in direct standard errors, NaN where no direct estimate has one.
     """
 
     cells: int
@@ -83,6 +91,13 @@ class Verdict:
     one_sided: bool
     off: bool
     far: str | None
+    median_error: float = np.nan
+    largest_error: float = np.nan
+
+    @property
+    def inaccurate(self) -> bool:
+        """True where figures are far from direct ones, whether intervals hold them or not."""
+        return self.median_error > FAR_MEDIAN or self.largest_error > FAR_LARGEST
 
     @property
     def fails(self) -> bool:
@@ -130,6 +145,9 @@ def judge(rows: pd.DataFrame, statistics: int = 1) -> Verdict | None:
     distance = np.abs(gap) / (error * wide)
     tail = np.maximum(2.0 * stdtr(_df(rows), -distance), np.exp(-np.sqrt(2.0) * distance))
     furthest = int(np.nanargmin(tail))
+    direct_error = rows["direct_se"].to_numpy(dtype=float)
+    known_error = direct_error > SAME * np.abs(rows["direct"].to_numpy(dtype=float))
+    sizes = np.abs(gap)[known_error] / direct_error[known_error]
     return Verdict(
         cells=len(rows),
         held=float(held.mean()),
@@ -142,6 +160,8 @@ def judge(rows: pd.DataFrame, statistics: int = 1) -> Verdict | None:
         one_sided=sides < alarm * SIDE and abs(lean) > LEAN,
         off=off,
         far=place(rows.iloc[furthest], by) if tail[furthest] * len(rows) < alarm * FURTHEST else None,
+        median_error=float(np.median(sizes)) if len(sizes) else np.nan,
+        largest_error=float(sizes.max()) if len(sizes) else np.nan,
     )
 
 
@@ -202,7 +222,9 @@ def _grand(rows: pd.DataFrame) -> Grand | None:
     with np.errstate(divide="ignore", invalid="ignore"):
         errors = row["synthetic_se"], noise_error(whole)[0], by_chance(whole)[0]
         published, noise, chance = (float(np.float64(gap) / each) for each in errors)
-    return Grand(float(row["synthetic"]), float(row["direct"]), published, noise, chance, float(_df(whole)[0]), held)
+    end = row["synthetic_upper"] - row["synthetic"] if gap < 0 else row["synthetic"] - row["synthetic_lower"]
+    reach = float(end / row["synthetic_se"])
+    return Grand(float(row["synthetic"]), float(row["direct"]), published, noise, chance, float(_df(whole)[0]), held, reach)
 
 
 def _summed(base: pd.DataFrame) -> pd.DataFrame:

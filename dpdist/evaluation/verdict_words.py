@@ -24,12 +24,23 @@ def head_of(verdicts: Sequence[Verdict | None], names: Sequence[str]) -> str:
         "cells are off to one side": [name for name, each in judged if each.one_sided],
         "a cell is too far off": [name for name, each in judged if each.far is not None],
     }
-    said = "; ".join(f"{fault} ({'; '.join(where)})" for fault, where in faults.items() if where)
+    said = [f"{fault} ({'; '.join(where)})" for fault, where in faults.items() if where]
+    low = [name for name, each in judged if each.unclear]
+    far = [f"{name}: {_sizes(each)}" for name, each in judged if each.inaccurate]
+    off = [f"figures are far from direct ones, in direct SE ({'; '.join(far)})"] if far else []
     if said:
-        return f"{'do not publish' if any(each.stops for _, each in judged) else 'not as good as it says'}: {said}"
-    if low := [name for name, each in judged if each.unclear]:
-        return f"not clear: intervals hold fewer than 90 %, or miss all records, which may be chance ({'; '.join(low)})"
+        stops = any(each.stops for _, each in judged)
+        return f"{'do not publish' if stops else 'not as good as it says'}: {'; '.join(said + off)}"
+    chance = [f"intervals hold fewer than 90 %, or miss all records, which may be chance ({'; '.join(low)})"] if low else []
+    if far:
+        return f"not accurate: {'; '.join(off + chance)}"
+    if low:
+        return f"not clear: {chance[0]}"
     return NO_FAULT if len(judged) == len(verdicts) else PART
+
+
+def _sizes(verdict: Verdict) -> str:
+    return f"median {verdict.median_error:.1f}, largest {verdict.largest_error:.1f}"
 
 
 def bias_line(name: str, grand: Grand) -> str:
@@ -52,6 +63,9 @@ def in_words(name: str, verdict: Verdict) -> str:
     said = [f"{name}: 90 % intervals hold {verdict.held:.2f} of {verdict.cells} direct estimates."]
     if np.isfinite(verdict.width):
         said.append(f"The median published standard error is {verdict.width:.2f} times the direct one.")
+    if verdict.inaccurate:
+        median, largest = f"{verdict.median_error:.1f} in the median", f"{verdict.largest_error:.1f} at most"
+        said.append(f"Figures are far from direct ones, by {median} and {largest}, in direct standard errors.")
     if verdict.off:
         said.append("The figure of all records is further from the direct one than chance explains: it is biased.")
     if verdict.too_few:

@@ -8,6 +8,7 @@ from dpdist.job.budget import ReleaseBudget
 from dpdist.job.data import Column, Simulate, TextFile
 from dpdist.job.design import ReplicateWeights
 from dpdist.job.earlier import Calibration, Fit
+from dpdist.job.families import SAMPLERS, Family
 from dpdist.job.ledger import LedgerSettings, Limits, Window
 from dpdist.job.mechanism import MechanismSpec
 from dpdist.job.mechanisms import SPECS, STATISTICS, Mechanism, spec_of, those
@@ -15,10 +16,8 @@ from dpdist.job.model import Model, Prior, Program
 from dpdist.job.modips import Modips
 from dpdist.job.names import (
     RULE_CONSTANTS,
-    SAMPLERS,
     Adjacency,
     Comparator,
-    Family,
     Guarantee,
     Law,
     Lonely,
@@ -27,7 +26,6 @@ from dpdist.job.names import (
     SamplerName,
     Sanitization,
     StatisticName,
-    Statistics,
     Synthesis,
     Toolchain,
     Truncation,
@@ -84,7 +82,6 @@ __all__ = [
     "Simulate",
     "Statistic",
     "StatisticName",
-    "Statistics",
     "Synthesis",
     "Table",
     "TextFile",

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
 from dpdist.job.contradiction import Contradiction
+from dpdist.job.families import Family
 from dpdist.job.mechanisms import SPECS, STATISTICS
-from dpdist.job.names import Family
 
 
 def of_earlier_form(keys: Mapping[str, Any]) -> bool:

@@ -1,16 +1,31 @@
-"""Families of models in public terms: what outcomes they take, whether they model the weight."""
+"""Families of likelihoods in public terms: what outcomes they take, whether they model the weight, how they are sampled.
+
+A new family is a name in `Family`, a line in `FAMILIES`, a file in dpdist/models and a line in dpdist/models/__init__.py.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import get_args
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.core.records import Floats
-from dpdist.job import SAMPLERS, Family, Job, Statistics
+from dpdist.job.names import SamplerName, complete
+
+Family = Literal[
+    "lognormal",
+    "beta",
+    "beta_regression",
+    "poisson",
+    "negative_binomial",
+    "poisson_regression",
+    "bernoulli",
+    "scores",
+    "user",
+]
 
 
 @dataclass(frozen=True)
@@ -34,14 +49,16 @@ class Support:
 class FamilyFacts:
     """`weight`: whether the model has the sampling weight as a component, always, never or if the job names one.
 
-    `density` says of what f_i is the density, for the statement; of statistics, the mechanism's words say it. `law` names
-    the parametric law that records are taken to have, where there is one that a real file may not have.
+    `samplers` are the ways to sample its posterior; the first is taken where a job says auto, and a clamp leaves no closed
+    form. `density` says of what f_i is the density, for the statement; of statistics, the mechanism's words say it. `law`
+    names the parametric law that records are taken to have, where there is one that a real file may not have.
     """
 
     density: str
     support: Support
     weight: bool | None
     predictors: bool
+    samplers: tuple[SamplerName, ...] = ()
     law: str = ""
     logs: bool = False
     """It models logarithms."""
@@ -66,40 +83,66 @@ def families_for(values: Collection[float]) -> str:
     return ", ".join(name for name, _ in sorted(fit, key=lambda each: not np.isfinite(each[1].high)))
 
 
-FAMILIES: dict[Family | Statistics, FamilyFacts] = {
+FAMILIES: dict[Family, FamilyFacts] = {
     "lognormal": FamilyFacts(
-        "normal density of (log {outcome}, log {weight})", POSITIVE, True, True, "lognormal", logs=True, synthesis=True
+        "normal density of (log {outcome}, log {weight})",
+        *(POSITIVE, True, True),
+        ("exact", "stan"),
+        "lognormal",
+        logs=True,
+        synthesis=True,
     ),
-    "beta": FamilyFacts("beta density of {outcome}", UNIT, False, False, "beta"),
-    "beta_regression": FamilyFacts("beta density of {outcome}", UNIT, False, True, "beta"),
-    "poisson": FamilyFacts("Poisson probability of {outcome}", COUNT, False, False, "Poisson"),
+    "beta": FamilyFacts("beta density of {outcome}", UNIT, False, False, ("grid", "stan"), "beta"),
+    "beta_regression": FamilyFacts("beta density of {outcome}", UNIT, False, True, ("stan",), "beta"),
+    "poisson": FamilyFacts("Poisson probability of {outcome}", COUNT, False, False, ("exact", "stan"), "Poisson"),
     "negative_binomial": FamilyFacts(
-        "negative binomial probability of {outcome}", COUNT, False, False, "negative binomial"
+        "negative binomial probability of {outcome}", COUNT, False, False, ("grid", "stan"), "negative binomial"
     ),
-    "poisson_regression": FamilyFacts("Poisson probability of {outcome}", COUNT, False, True, "Poisson"),
-    "bernoulli": FamilyFacts("probability of {outcome}", BINARY, False, False),
+    "poisson_regression": FamilyFacts("Poisson probability of {outcome}", COUNT, False, True, ("stan",), "Poisson"),
+    "bernoulli": FamilyFacts("probability of {outcome}", BINARY, False, False, ("exact", "stan")),
     "scores": FamilyFacts(
         "normal density of the scores of {weight} and, given it, of {outcome} under the reference's distributions, "
         "relative to the reference's own",
-        *(Support("numbers"), True, True),
+        *(Support("numbers"), True, True, ("exact",)),
         on_reference=True,
     ),
-    "histogram": FamilyFacts("", Support("numbers"), False, False),
-    "cell_sums": FamilyFacts("", Support("numbers"), None, False),
-    "noisy_tables": FamilyFacts("", Support("numbers"), None, False),
-    "reference_cells": FamilyFacts("", Support("numbers"), None, False),
-    "sufficient": FamilyFacts("", Support("numbers"), None, False),
-    "partition": FamilyFacts("", Support("numbers"), None, False),
-    "marginals": FamilyFacts("", Support("numbers"), None, False),
-    "user": FamilyFacts("log_lik of the user's program", Support("numbers"), None, True, "user's", program=True),
+    "user": FamilyFacts("log_lik of the user's program", Support("numbers"), None, True, ("stan",), "user's", program=True),
 }
+complete("family", get_args(Family), FAMILIES, "FAMILIES in dpdist/job/families.py, with what it takes and its samplers")
+SAMPLERS: dict[str, tuple[SamplerName, ...]] = {name: facts.samplers for name, facts in FAMILIES.items()}
+"""How posteriors of a family can be sampled."""
 
 
-def family_facts(job: Job) -> FamilyFacts:
-    """Of the family of a job, or of the statistics that its mechanism has in its place."""
-    return FAMILIES[job.family]
+class _Mechanism(Protocol):
+    @property
+    def statistics(self) -> str | None: ...
+
+    @property
+    def counts_records(self) -> bool: ...
 
 
-def parametric(family: Family | Statistics) -> bool:
+class Fitted(Protocol):
+    """What a job says of its family: the likelihood's, or the statistics that its mechanism sums in its place."""
+
+    @property
+    def family(self) -> str: ...
+
+    @property
+    def mechanism(self) -> _Mechanism: ...
+
+
+def family_facts(job: Fitted) -> FamilyFacts:
+    """The facts of a job's family, or of the statistics that its mechanism has in its place."""
+    if job.mechanism.statistics is None:
+        return facts_of(job.family)
+    return FamilyFacts("", Support("numbers"), False if job.mechanism.counts_records else None, False)
+
+
+def facts_of(family: str) -> FamilyFacts:
+    """The facts of a family by its name; raises `KeyError` where there is no such family."""
+    return {str(name): facts for name, facts in FAMILIES.items()}[family]
+
+
+def parametric(family: str) -> bool:
     """True if the family is a parametric law with a posterior that needs no Markov chain: its fit to a file is quick."""
-    return bool(FAMILIES[family].law) and any(name != "stan" for name in SAMPLERS[family])
+    return family in SAMPLERS and bool(facts_of(family).law) and any(name != "stan" for name in SAMPLERS[family])

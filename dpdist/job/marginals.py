@@ -12,7 +12,6 @@ from pydantic import Field
 from dpdist.job.contradiction import Contradiction, declared, listed
 from dpdist.job.data import Column
 from dpdist.job.mechanism import Noisy
-from dpdist.job.names import Statistics
 from dpdist.job.view import JobView
 
 MOST_LEVELS = 10_000
@@ -33,7 +32,8 @@ class WeightedMarginals(Noisy):
         description="columns and pairs of columns whose tables are measured, as in [[sex, race], [race, degree]]; "
         "unset: each column alone, and pairs that are chosen under noise",
     )
-    statistics: ClassVar[Statistics | None] = "marginals"
+    folder: ClassVar[str] = "weighted_marginals"
+    statistics: ClassVar[str | None] = "marginals"
     several_outcomes: ClassVar[bool] = True
 
     def clips(self, job: JobView) -> bool:

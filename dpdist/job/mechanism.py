@@ -13,7 +13,8 @@ from typing import Any, ClassVar, get_args
 from pydantic import Field, model_validator
 
 from dpdist.job.contradiction import Contradiction, declared
-from dpdist.job.names import RULE_CONSTANTS, SAMPLERS, Fallback, Guarantee, StatisticName, Statistics
+from dpdist.job.families import SAMPLERS
+from dpdist.job.names import RULE_CONSTANTS, Fallback, Guarantee, StatisticName
 from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Frozen
 from dpdist.job.view import JobView
 from dpdist.job.weights import RuleOrName, Weights, rule_of
@@ -33,10 +34,14 @@ class MechanismSpec(Frozen):
         description="where a stratum cannot be released: refuse the run, pool all strata, or take a proper prior",
     )
 
-    statistics: ClassVar[Statistics | None] = None
+    folder: ClassVar[str] = "pseudo_posterior"
+    """The folder of dpdist/mechanisms that has its code."""
+    statistics: ClassVar[str | None] = None
     """What it sums where it fits no likelihood; its jobs then have no `model`."""
     adds_noise: ClassVar[bool] = False
     """It releases sums under noise: it has no posterior, no draws and no sampler."""
+    counts_records: ClassVar[bool] = False
+    """It counts records without their weights; a job then names no weight."""
     clamps: ClassVar[bool] = False
     """It draws from ∏ exp(clamp(α(f − g), ±M))."""
     weighs: ClassVar[bool] = False
@@ -73,6 +78,13 @@ class MechanismSpec(Frozen):
     """It releases how an outcome is distributed, or records that are."""
     scanned: ClassVar[dict[str, tuple[int, ...]]] = {}
     """Constants, whole numbers, that utility alone decides, and the values that a calibration scans first."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **settings: Any) -> None:
+        """A specification with a name says its guarantee, or importing it fails."""
+        super().__pydantic_init_subclass__(**settings)
+        if cls.model_fields["name"].annotation is not str and cls.guarantee is MechanismSpec.guarantee:
+            raise TypeError(f"{cls.__name__} does not say its guarantee: write guarantee(job) in its class")
 
     def __str__(self) -> str:
         """Its name, for messages."""
@@ -217,7 +229,7 @@ class Noisy(MechanismSpec):
 
     def clips(self, job: JobView) -> bool:
         """Weights are sums' terms, unless a specification says otherwise: public bounds are asked for and clipped at."""
-        return not self.by_cell
+        return not (self.by_cell or self.counts_records)
 
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)

@@ -13,14 +13,14 @@ from pydantic import Field
 from dpdist.job.marginals import WeightedMarginals
 from dpdist.job.mechanism import MechanismSpec
 from dpdist.job.modips import Modips
-from dpdist.job.names import Statistics
-from dpdist.job.noisy_sums import (
+from dpdist.job.noisy_mechanisms import (
     Laplace,
     LaplaceComposed,
     LaplaceStrict,
     PerturbedHistogram,
     ReferenceTables,
     SanitizedStatistics,
+    WeightRegularisation,
 )
 from dpdist.job.partitions import FlatLaplace, Steps, UniversalHistogram
 from dpdist.job.posteriors import CensorUW, CensorW, Centred, Unweighted, Weighted, WeightedE
@@ -36,6 +36,7 @@ Mechanism = Annotated[
     | Laplace
     | LaplaceComposed
     | LaplaceStrict
+    | WeightRegularisation
     | ReferenceTables
     | SanitizedStatistics
     | Modips
@@ -62,5 +63,5 @@ def those(fact: Callable[[type[MechanismSpec]], object]) -> tuple[str, ...]:
     return tuple(name for name, spec in SPECS.items() if fact(spec))
 
 
-STATISTICS: dict[str, Statistics] = {name: spec.statistics for name, spec in SPECS.items() if spec.statistics is not None}
+STATISTICS: dict[str, str] = {name: spec.statistics for name, spec in SPECS.items() if spec.statistics is not None}
 """Statistics of the mechanisms that fit no likelihood: their jobs have no `model`."""

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
 
-from dpdist.job.names import Family, Synthesis
+from dpdist.job.families import Family
+from dpdist.job.names import Synthesis
 from dpdist.job.values import Frozen
 
 

@@ -13,7 +13,7 @@ from dpdist.job.coded import against_levels, levels_between
 from dpdist.job.contradiction import Contradiction, declared
 from dpdist.job.data import Column
 from dpdist.job.mechanism import Noisy
-from dpdist.job.names import Law, Sanitization, Statistics, Truncation
+from dpdist.job.names import Law, Sanitization, Truncation
 from dpdist.job.values import budget_text
 from dpdist.job.view import JobView
 
@@ -44,7 +44,8 @@ class Modips(Noisy):
     nested: Annotated[int, Field(ge=1, le=1_000)] = Field(
         default=1, description="synthetic sets for every sanitization, which share its part of ε"
     )
-    statistics: ClassVar[Statistics | None] = "sufficient"
+    folder: ClassVar[str] = "modips"
+    statistics: ClassVar[str | None] = "sufficient"
     tabulates: ClassVar[bool] = True
 
     @classmethod

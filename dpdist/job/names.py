@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Collection, Iterable
+from typing import Literal, get_args
 
-Family = Literal[
-    "lognormal",
-    "beta",
-    "beta_regression",
-    "poisson",
-    "negative_binomial",
-    "poisson_regression",
-    "bernoulli",
-    "scores",
-    "user",
-]
-Statistics = Literal["histogram", "cell_sums", "noisy_tables", "reference_cells", "sufficient", "partition", "marginals"]
-"""What mechanisms without a likelihood sum and add noise to."""
 Synthesis = Literal["fbs", "fbp"]
 Guarantee = Literal["strict", "asymptotic", "none"]
 """Whether what is promised holds for every file, for the file at hand, or nothing is promised."""
@@ -51,17 +39,20 @@ RULE_CONSTANTS: dict[WeightRule, frozenset[str]] = {
     "cluster": frozenset({"c", "g", "radius"}),
 }
 """Constants of a weight rule that a job may give; `c` is tuned where it is left out."""
-SAMPLERS: dict[Family | Statistics, tuple[SamplerName, ...]] = {
-    "lognormal": ("exact", "stan"),
-    "beta": ("grid", "stan"),
-    "beta_regression": ("stan",),
-    "poisson": ("exact", "stan"),
-    "negative_binomial": ("grid", "stan"),
-    "poisson_regression": ("stan",),
-    "bernoulli": ("exact", "stan"),
-    "scores": ("exact",),
-    "user": ("stan",),
-}
-"""How posteriors of a family can be sampled, the first is taken where a job says auto; a clamp leaves no closed form."""
 LARGEST_DRIFT = 0.66
 """Of the current file's law from the reference's, in sd of a record: beyond it no κ serves (METHODS §4b)."""
+
+
+def complete(what: str, names: Iterable[str], registered: Collection[str], where: str) -> None:
+    """Every name that a job may state is registered, and no other.
+
+    Raises: `TypeError`, when the module is imported, with the names that are missing and where to add them.
+    """
+    wanted = list(names)
+    if lacking := [name for name in wanted if name not in registered]:
+        raise TypeError(f"{what} {', '.join(lacking)}: missing in {where}")
+    if unknown := [name for name in registered if name not in wanted]:
+        raise TypeError(f"{what} {', '.join(unknown)}: in {where}, and no job can state it")
+
+
+complete("weight rule", get_args(WeightRule), RULE_CONSTANTS, "RULE_CONSTANTS in dpdist/job/names.py, with its constants")

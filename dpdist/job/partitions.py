@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 from math import prod
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
 from dpdist.job.coded import against_levels, levels_between
 from dpdist.job.contradiction import Contradiction, declared
 from dpdist.job.mechanism import Noisy
-from dpdist.job.names import Statistics
 from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Budget, ColumnName
 from dpdist.job.view import JobView
 
+REHEARSED_BINS = 20
 MOST_CELLS = 200_000
 """Of the cross of all outcomes, in every stratum."""
 Bins = Annotated[int, Field(ge=2, le=1_000)]
@@ -33,8 +33,16 @@ class Partitioned(Noisy):
     bins: dict[ColumnName, Bins] = Field(
         default={}, description="of outcomes without levels: into how many equal bins their public bounds are cut"
     )
-    statistics: ClassVar[Statistics | None] = "partition"
+    folder: ClassVar[str] = "partitions"
+    statistics: ClassVar[str | None] = "partition"
     several_outcomes: ClassVar[bool] = True
+
+    @classmethod
+    def rehearsed(cls, job: JobView) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Outcomes without levels in bins; as few layers as there can be."""
+        without = [name for name in declared(job) if not job.columns[name].whole and job.columns[name].codes is None]
+        bins = {"bins": dict.fromkeys(without, REHEARSED_BINS)} if without else {}
+        yield "", bins | ({"layers": 2} if "layers" in cls.model_fields else {})
 
     def against_noisy_frame(self, job: JobView) -> str:
         return "nothing is proven of a record that changes strata, in which counts and selections are made"

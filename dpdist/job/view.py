@@ -10,7 +10,6 @@ from dpdist.job.budget import ReleaseBudget
 from dpdist.job.data import Column
 from dpdist.job.design import Survey
 from dpdist.job.model import Model
-from dpdist.job.names import Family, Statistics
 from dpdist.job.reference import Reference
 from dpdist.job.running import Record, Sampler
 from dpdist.job.tables import Rake
@@ -37,7 +36,7 @@ class JobView(Protocol):
         ...
 
     @property
-    def family(self) -> Family | Statistics: ...
+    def family(self) -> str: ...
 
     @property
     def budget(self) -> ReleaseBudget: ...

@@ -10,12 +10,8 @@ from pydantic import ConfigDict, model_validator
 
 from dpdist.job.approval import Approval
 from dpdist.job.data import Column
+from dpdist.job.families import SAMPLERS
 from dpdist.job.model import Model
-from dpdist.job.names import (
-    SAMPLERS,
-    Family,
-    Statistics,
-)
 from dpdist.job.reference import HISTOGRAM_SHARE, HistogramReference, HistogramsAlone
 from dpdist.job.shares import BudgetShares
 
@@ -99,7 +95,7 @@ class Job(BudgetShares):
         return self.model or _UNSET
 
     @property
-    def family(self) -> Family | Statistics:
+    def family(self) -> str:
         """The likelihood's family, or the statistics that the mechanism has in its place."""
         return self.mechanism.statistics or self.likelihood.family
 

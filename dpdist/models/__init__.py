@@ -1,6 +1,9 @@
 """Likelihoods of a record: `LIKELIHOODS` holds the models of the families that have one, one file or folder a family."""
 
+from typing import Any, get_args
+
 from dpdist.job import Family
+from dpdist.job.names import complete
 from dpdist.models.bernoulli import Bernoulli
 from dpdist.models.beta import Beta
 from dpdist.models.beta_regression import BetaRegression
@@ -23,6 +26,32 @@ LIKELIHOODS: dict[Family, Builder] = {
     "scores": Scores,
     "user": User,
 }
+complete("family", get_args(Family), LIKELIHOODS, "LIKELIHOODS in dpdist/models/__init__.py, with the class of its model")
+WITHOUT: dict[Family, frozenset[str]] = {
+    **dict.fromkeys(("beta_regression", "poisson_regression", "bernoulli", "scores"), frozenset({"until"})),
+    "user": frozenset({"simulate", "expect", "until"}),
+}
+"""Methods that a family does without, each with the figures that it then lacks in `FIGURES`."""
+FIGURES = {
+    "simulate": "synthetic records",
+    "expect": "figures from parameters",
+    "until": "medians, quantiles and proportions from parameters",
+}
+
+
+def lacking(family: Family, model: Any) -> list[str]:
+    """Methods that a family's model neither has nor is listed to do without, as sentences."""
+    return [
+        f"family {family}: {model.__name__} has no {method}, and its releases would have no {figures}: write it, "
+        "or list it under WITHOUT in dpdist/models/__init__.py"
+        for method, figures in FIGURES.items()
+        if not hasattr(model, method) and method not in WITHOUT.get(family, ())
+    ]
+
+
+for _family, _model in LIKELIHOODS.items():
+    if _lines := lacking(_family, _model):
+        raise TypeError("; ".join(_lines))
 
 __all__ = [
     "LIKELIHOODS",

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from dpdist.job import Column, Job
-from dpdist.job.families import FAMILIES
+from dpdist.job.families import family_facts
 
 REFUSED = (
     "A file outside of this domain is refused before anything is spent. Whether a file is refused depends on its records, "
@@ -34,7 +34,7 @@ def _categories(job: Job) -> str:
 
 def _outcome(job: Job, name: str, column: Column) -> str:
     """Missing, infinite, unsupported and outlying values, as the column's rules treat them."""
-    support, rules = FAMILIES[job.family].support, []
+    support, rules = family_facts(job).support, []
     rules.append("missing values are dropped" if column.missing == "drop" else "not missing")
     rules.append("finite")
     if column.outside == "clip":

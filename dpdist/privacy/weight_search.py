@@ -8,12 +8,13 @@ a fit is made; the rule does not know. What becomes of a step at a record stands
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, get_args
 
 import numpy as np
 
 from dpdist.core.records import Floats
 from dpdist.job import Mechanism, WeightRule, Weights
+from dpdist.job.names import complete
 from dpdist.privacy.weights import (
     RULES,
     Cap,
@@ -79,7 +80,10 @@ def weigh(step: Step, outcomes: Floats, carry: Carry) -> Floats:
         carry["alpha"] = step(*3 * (np.ones(len(outcomes)),))
     else:
         carry["alpha"] = at(step, outcomes)(carry["unweighted"], carry["alpha"], carry["bound"])
-    return carry["alpha"]
+    alpha = carry["alpha"]
+    if not (alpha.min(initial=0.0) >= 0.0 and alpha.max(initial=0.0) <= 1.0):
+        raise ValueError(f"{type(step).__name__}: privacy weights must lie in [0, 1]; a larger one has no bound")
+    return alpha
 
 
 def bounded(carry: Carry, bound: Floats) -> Floats:
@@ -202,3 +206,9 @@ _SEARCHES: dict[WeightRule, Callable[[Weights, float], Search]] = {
     "fixed_point": _fixed_point,
     **{name: _scan(rule) for name, rule in RULES.items()},
 }
+complete(
+    "weight rule",
+    get_args(WeightRule),
+    _SEARCHES,
+    "RULES in dpdist/privacy/weights.py (or, for a rule that searches in another way, _SEARCHES in weight_search.py)",
+)

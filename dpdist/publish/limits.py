@@ -22,7 +22,7 @@ from dpdist.mechanisms.reference_tables.drift_test import DRIFTED
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT
 from dpdist.mechanisms.reference_tables.statement import looked_through
-from dpdist.publish.public_totals import fixed_counts, margins_and_room
+from dpdist.publish.met_totals import fixed_counts, margins_and_room
 from dpdist.publish.released import ReleasedObject
 
 ROUNDS = 50

@@ -6,7 +6,7 @@ Values and scales are in one unit: a record that is not clipped counts as at mos
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpdist.estimation.weighted_points import CELL
+from dpdist.mechanisms.figures import GAUSSIAN, Figures
 from dpdist.mechanisms.laplace_tables.release import NoisyTables
+from dpdist.mechanisms.parts import MEASURED, Incomplete, Parts
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT
 from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
-from dpdist.mechanisms.sanitized_lognormal.sensitivity import REACH, SENSITIVITY_2, SHARE
-from dpdist.publish.measured_figures import GAUSSIAN, MEASURED, Figures, figures_of
+from dpdist.mechanisms.sanitized_lognormal.sensitivity import SENSITIVITY_2
+from dpdist.models.protocol import Draws
 from dpdist.publish.released import ReleasedObject
 
 FILE = "measurements.parquet"
@@ -43,36 +45,14 @@ COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "weight_cap": (pa.float64(), "the weight at which records were clipped"),
     "half_width": (pa.float64(), "of the outcome's clipping interval"),
 }
-DEFINITIONS = {
-    "count_in_bin": "the number of records whose outcome lies between centre - half_width and centre + half_width",
-    "a": "the sum of a = min(w, U) / U, with w the weight and U the weight_cap",
-    "b": "the sum of b = a (clip(y, c - R, c + R) - c) / R, with y the outcome, c the centre and R the half_width",
-    "1 - v": "the sum of 1 - v, v = min(w, U) / U, with w the weight and U the weight_cap",
-    "vc": "the sum of v c, c = clip((y - m) / R, -1, 1), with y the outcome, m the centre and R the half_width",
-    "v(1 + c)/2": "the sum of v (1 + c) / 2, in the notation of vc",
-    "v(1 - c)/2": "the sum of v (1 - c) / 2, in the notation of vc",
-    "p1": f"location: the share {SHARE} of the budget; p = A (log y, log w)' less the reference's mean, over {REACH:g}, "
-    "shortened to length 1; A is `whitening` and the mean is `reference` in released/set-1.json",
-    "p2": "as p1, of the second component",
-    "1 - |p|^2": "scatter, over all cells of the stratum: the other share of the budget",
-    "p1^2 - p2^2": "as 1 - |p|^2",
-    "2 p1 p2": "as 1 - |p|^2",
-    "v u": "the sum of v u, u = (y - m) / R, with y the outcome, m the centre and R the half_width of its public bounds, "
-    "all of logarithms under a lognormal law; v as in 1 - v, and 1 without weights. By its law a noisy sum is set "
-    "to the nearest end of its domain (clamped), or drawn from the law truncated to it (bounded)",
-    "v (u^2 - 1/2)": "over all cells of the stratum, in the notation of v u",
-    "v 1[y = k]": "the sum of v over records of the level k; its law as of v u",
-    "v": "the sum of v, v = min(w, U) / U, with w the weight and U the weight_cap; 1 without weights",
-    "count": "the table's own figure; its noise has the scale of confidential sensitivities",
-    "mean": "as count",
-    "total": "as count",
-}
-"""What a statistic is, for the file's metadata: its name without that of the outcome."""
+Listed = Callable[[ReleasedObject, Any, int, Draws], Iterator[Figures]]
+FIGURES: Parts[Listed] = Parts("measured", "figures", MEASURED["figures"])
+DEFINITIONS: Parts[Mapping[str, str]] = Parts("measured", "DEFINITIONS", MEASURED["DEFINITIONS"])
 
 
 def write_measurements(path: Path, release: ReleasedObject) -> bool:
     """Written where figures were released under noise; tells whether it was."""
-    if not isinstance(release.model(0), tuple(MEASURED)):
+    if not release.job.mechanism.adds_noise:
         return False
     rows = list(_rows(release))
     columns = [
@@ -80,20 +60,23 @@ def write_measurements(path: Path, release: ReleasedObject) -> bool:
     ]
     data = {CELL + name: pa.array([row["cell"].get(name) for row in rows], pa.string()) for name in columns}
     data |= {name: pa.array([row[name] for row in rows], kind) for name, (kind, _) in COLUMNS.items()}
-    said = {"columns": {name: text for name, (_, text) in COLUMNS.items()}, "statistics": _defined(rows)}
+    defined = _defined(release.job.mechanism.name, rows)
+    said = {"columns": {name: text for name, (_, text) in COLUMNS.items()}, "statistics": defined}
     pq.write_table(pa.table(data).replace_schema_metadata({"dpdist.measurements": json.dumps(said)}), path)
     return True
 
 
-def _defined(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
+def _defined(mechanism: str, rows: Sequence[dict[str, Any]]) -> dict[str, str]:
     """What the statistics of a file are; those of several outcomes end with the outcome's name."""
-    names = dict.fromkeys(str(row["statistic"]) for row in rows)
-    return {
-        name: next(text for known, text in _BY_LENGTH if name == known or name.startswith(f"{known} ")) for name in names
-    }
-
-
-_BY_LENGTH = sorted(DEFINITIONS.items(), key=lambda each: -len(each[0]))
+    known = sorted(DEFINITIONS[mechanism].items(), key=lambda each: -len(each[0]))
+    found = dict[str, str]()
+    for name in dict.fromkeys(str(row["statistic"]) for row in rows):
+        texts = [text for start, text in known if name == start or name.startswith(f"{start} ")]
+        if not texts:
+            lacking = f"the statistic '{name}' of '{mechanism}' has no definition"
+            raise Incomplete(f"{lacking}: add it to DEFINITIONS in its measured.py")
+        found[name] = texts[0]
+    return found
 
 
 def _rows(release: ReleasedObject) -> Iterator[dict[str, Any]]:
@@ -103,7 +86,7 @@ def _rows(release: ReleasedObject) -> Iterator[dict[str, Any]]:
     for stratum in range(len(release.frame.stratum_labels)):
         model = release.model(stratum)
         for k in range(0, 1 if once else len(release.sets), each):
-            for figures in figures_of(release, model, stratum, release.theta(model, stratum, k)):
+            for figures in FIGURES[release.job.mechanism.name](release, model, stratum, release.theta(model, stratum, k)):
                 own = list(_of(release, figures, 0 if once else k + 1, number))
                 yield from own
                 number = max(row["measurement"] for row in own) + 1

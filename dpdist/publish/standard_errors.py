@@ -26,8 +26,8 @@ from dpdist.estimation.estimators import Figures, Sums, counts_and_means, stratu
 from dpdist.estimation.raking import Margin, Room, factors, raked_counts_and_means
 from dpdist.estimation.variance import Stage
 from dpdist.models.protocol import Draws, Expectation, StratumModel, expected_of
-from dpdist.privacy.noisy_frame import counted_again
-from dpdist.publish.public_totals import margins_and_room
+from dpdist.privacy.noisy_counts import counted_again
+from dpdist.publish.met_totals import margins_and_room
 from dpdist.publish.refit import DRAWS, Expected, Laws, Recentred, Recounted, expected_under, refitted
 from dpdist.publish.released import ReleasedObject
 

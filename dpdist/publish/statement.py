@@ -12,7 +12,7 @@ from dpdist.mechanisms.statements import words_of
 from dpdist.privacy.adjacency import TRUST_MODEL, headline, neighbours, not_protected, protected, unit
 from dpdist.privacy.claims import in_words
 from dpdist.privacy.domain import domain
-from dpdist.privacy.noisy_frame import levels, noise_name
+from dpdist.privacy.noisy_counts import levels, noise_name
 from dpdist.privacy.small_counts import accepted
 from dpdist.publish.accuracy import standard_errors
 from dpdist.publish.borrowing import borrowing

@@ -19,7 +19,7 @@ from dpdist.estimation.estimators import Sums, record_sums
 from dpdist.estimation.raking import factors
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.models.protocol import Presampled, StratumModel, Synthesizer
-from dpdist.publish.public_totals import margins_and_room
+from dpdist.publish.met_totals import margins_and_room
 from dpdist.publish.reference_records import Drawn
 from dpdist.publish.released import ReleasedObject
 

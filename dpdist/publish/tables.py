@@ -28,8 +28,8 @@ from dpdist.mechanisms.laplace_tables.release import NoisyTables
 from dpdist.models.protocol import Expectation, expected_of
 from dpdist.publish.further import Material, further
 from dpdist.publish.limits import limited
+from dpdist.publish.met_totals import margins_and_room
 from dpdist.publish.noisy_figures import noised_intervals
-from dpdist.publish.public_totals import margins_and_room
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import Spreads, cell_estimates, composition, variances
 

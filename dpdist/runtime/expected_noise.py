@@ -1,14 +1,17 @@
-"""Noise that is expected of each published cell, before anything is spent: it follows from ε and public sizes.
+"""Noise that is expected of each published figure, before anything is spent: it follows from ε and public sizes.
 
-Noise on the sums of a base cell of n records is c/√n of its direct standard errors. Of clipped sums under limits that a
-reference fixes, c is about 6b, b the noise's scale in records (METHODS §7b). Of sums under public bounds U of weights, a
-direct error is at most U√n, so c = √2 b is a lower bound. Margins add the noise of their k base cells: c√k/√n.
+Noise of a base cell of n records is c/√n of its direct standard errors. Under limits that a reference fixes, c is about 6b
+of a count, b the noise's scale in records (METHODS §7b). Of a mean it is about 12b, as the outcome's limits are about two
+of its standard deviations from the middle. Of sums under public bounds U of weights, the direct error of a count is at
+most U√n, and that of a weighted sum of outcomes within ± H at most UH√n. So c = √2 b is a lower bound of both. Margins add
+the noise of their k base cells: c√k/√n.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
+from itertools import islice
 from math import ceil, floor, log10
 from typing import NamedTuple
 
@@ -27,24 +30,32 @@ SMALL_EPSILON = 0.05
 SHOWN = 12
 """Cells of a table that a plan lists, the noisiest first."""
 ALONE = (
-    "this is noise alone. The bias of clipping, the reference's own error and how well histograms fit are not in it: "
-    "means often err by more. dpdist rehearse measures the whole error, of counts and means apart"
+    "this is noise alone. The bias of clipping, the reference's own error and how well histograms fit are not in it. "
+    "dpdist rehearse measures the whole error"
 )
-TYPICAL = "figures are typical ones, of counts and means alike, where limits are set by a reference or by histograms"
-BOUND = "figures are least ones, for noise under public bounds: they do not compare with those of another mechanism"
+TYPICAL = (
+    "figures are typical ones, before small cells borrow from the reference or from other cells: that takes half of the "
+    "noise or more away, and relies on their being alike. Means of skewed outcomes err by more"
+)
+BOUND = (
+    "figures are least ones, for noise under public bounds: they do not compare with those of another mechanism. "
+    "Means err by far more where outcomes stay well within their bounds"
+)
 KNOWN = "a strict mechanism whose noise follows from public sizes: reference_tables, laplace_strict, or laplace_composed"
 OTHERWISE = "use dpdist rehearse"
 
 
 class Expected(NamedTuple):
-    """Every published cell: table, cell, records, noise in direct standard errors; whether that is a lower bound."""
+    """Every published figure: table, statistic, cell, records, noise in direct standard errors; whether that is a lower
+    bound. Statistics are counts and means; others are not told."""
 
     cells: pd.DataFrame
     at_least: bool
 
     @property
     def median(self) -> float:
-        return float(self.cells["noise"].median())
+        """Of the noisier statistic."""
+        return float(self.cells.groupby("statistic")["noise"].median().max())
 
     @property
     def largest(self) -> float:
@@ -52,13 +63,20 @@ class Expected(NamedTuple):
 
     @property
     def drowned(self) -> int:
+        """Figures."""
         return int((self.cells["noise"] > DROWNED).sum())
+
+    @property
+    def by_statistic(self) -> Iterator[tuple[str, pd.DataFrame]]:
+        """Rows whose noise is known, counts first."""
+        known = self.cells[self.cells["noise"].notna()]
+        yield from ((str(name), rows) for name, rows in known.groupby("statistic", sort=True))
 
 
 def expected_noise(plan: Plan) -> Expected | None:
-    """None where it is not known beforehand, or where sizes are secret."""
+    """None where it is not known beforehand, or where sizes are secret. `noise_of_one` of a model: count, mean."""
     model, job, frame = plan.model, plan.job, plan.frame
-    of_one: float | None = getattr(model, "noise_of_one", None)
+    of_one: tuple[float, float] | None = getattr(model, "noise_of_one", None)
     if of_one is None or job.sizes_secret or not job.strict:
         return None
     base = frame.group(job.cell_columns)[0]
@@ -70,10 +88,14 @@ def expected_noise(plan: Plan) -> Expected | None:
         met = np.unique(np.column_stack([inside.row, base[inside.col]])[frame.count[inside.col] > 0], axis=0)
         added = np.ones(len(cells)) if whole else np.bincount(met[:, 0], minlength=len(cells))
         with np.errstate(divide="ignore", invalid="ignore"):
-            noise = np.where(records > 0, of_one * np.sqrt(added / records), np.nan)
+            share = np.where(records > 0, np.sqrt(added / records), np.nan)
         named = [", ".join(label) or "all" for label in cells.labels]
         columns = {"table": table.name, "cell": named, "records": records.astype(int), "sums": added.astype(int)}
-        frames.append(pd.DataFrame(columns | {"noise": noise}))
+        asked = {statistic.name for statistic in table.statistics}
+        told = {"counts": "count" in asked, "means": asked != {"count"}}
+        for statistic, size in zip(told, of_one, strict=True):
+            if told[statistic]:
+                frames.append(pd.DataFrame(columns | {"statistic": statistic, "noise": size * share}))
     return Expected(pd.concat(frames, ignore_index=True), bool(getattr(model, "noise_at_least", True)))
 
 
@@ -85,7 +107,8 @@ def warned(plan: Plan) -> Iterator[str]:
         enough = epsilon_for(plan, DROWNED, every=True)
         more = f", {budget_text(enough.of_histograms)} of it for histograms," if enough.of_histograms is not None else ""
         at = f"at ε = {budget_text(enough.epsilon)}{more} none"
-        yield f"at ε = {epsilon:g} noise would drown {cells}; {at} (dpdist plan tells which)"
+        lean = " Figures of such cells lean on the reference." if plan.reference is not None else ""
+        yield f"at ε = {epsilon:g} noise would drown {cells}; {at} (dpdist plan tells which).{lean}"
     elif noises is None and plan.promise.total.name != "none" and epsilon < SMALL_EPSILON:
         yield f"ε = {epsilon:g} is small, and noise is not known beforehand: dpdist rehearse measures it on public data"
 
@@ -95,28 +118,38 @@ def _about(noises: Expected) -> str:
 
 
 def _drowned(noises: Expected) -> str:
-    return f"{noises.drowned:,} of {int(noises.cells['noise'].notna().sum()):,} cells"
+    parts = [f"{int((rows['noise'] > DROWNED).sum()):,} of {len(rows):,} {name}" for name, rows in noises.by_statistic]
+    return " and ".join(parts)
 
 
 def in_words(noises: Expected) -> Iterator[str]:
-    """Lines for people: over all cells, and the noisiest of every table."""
-    known = noises.cells[noises.cells["noise"].notna()]
+    """Lines for people: of counts and of means over all cells, and the noisiest cells of every table."""
     about = _about(noises)
-    largest = known.iloc[int(np.argmax(known["noise"].to_numpy()))]
-    yield (
-        f"{about}{noises.median:.2g} of a direct standard error in the median of {len(known):,} cells, "
-        f"{largest['noise']:.2g} in the largest ({largest['cell']})"
-    )
+    for name, rows in noises.by_statistic:
+        largest = rows.iloc[int(np.argmax(rows["noise"].to_numpy()))]
+        yield (
+            f"{name}: {about}{rows['noise'].median():.2g} of a direct standard error in the median of {len(rows):,} cells, "
+            f"{largest['noise']:.2g} in the largest ({largest['cell']})"
+        )
     yield f"{_drowned(noises)} above {DROWNED:g}, which noise would drown"
     yield BOUND if noises.at_least else TYPICAL
     yield ALONE
-    for name, rows in known.groupby("table", sort=False):
-        worst = rows.sort_values("noise", ascending=False, kind="stable")
-        for cell, records, sums, noise in worst[["cell", "records", "sums", "noise"]].head(SHOWN).itertuples(index=False):
+    known = noises.cells[noises.cells["noise"].notna()]
+    for table, rows in known.groupby("table", sort=False):
+        number = rows.groupby("statistic").cumcount()
+        wide = rows.assign(row=number).pivot(index=["row", "cell", "records", "sums"], columns="statistic", values="noise")
+        worst = wide.loc[wide.max(axis=1).sort_values(ascending=False, kind="stable").index].head(SHOWN + 1)
+        named, sizes = worst.index.to_frame(), [_sizes(noise) for _, noise in worst.iterrows()]
+        listed = zip(named["cell"], named["records"], named["sums"], sizes, strict=True)
+        for cell, records, sums, said in islice(listed, SHOWN):
             several = f" in {sums:,} noisy sums" if sums > 1 else ""
-            yield f"{name}: {cell} ({records:,} records{several}): {noise:.2g}"
-        if len(worst) > SHOWN:
-            yield f"{name}: {len(worst) - SHOWN:,} cells more, of {worst['noise'].iloc[SHOWN]:.2g} or less"
+            yield f"{table}: {cell} ({records:,} records{several}): {said}"
+        if len(wide) > SHOWN:
+            yield f"{table}: {len(wide) - SHOWN:,} cells more, of {sizes[SHOWN]} or less"
+
+
+def _sizes(noise: pd.Series[float]) -> str:
+    return ", ".join(f"{name} {size:.2g}" for name, size in noise.items())
 
 
 class Needed(NamedTuple):
@@ -135,7 +168,8 @@ class Needed(NamedTuple):
 
 
 def epsilon_for(plan: Plan, error: float, *, every: bool = False) -> Needed:
-    """The least ε, in two digits, at which the median cell's noise, or `every` cell's, is at most `error` direct SE.
+    """The least ε, in two digits, at which the median cell's noise, or `every` cell's, is at most `error` direct SE, of
+    the noisier statistic.
 
     Of what gates leave, histograms take the part that they take now. Raises `JobError` where noise is not known beforehand.
     """
@@ -159,7 +193,8 @@ def _rounded_up(epsilon: float) -> Fraction:
 def needed(plan: Plan, error: float) -> str:
     """What `plan --for-error` prints."""
     median, every = (epsilon_for(plan, error, every=each) for each in (False, True))
-    size = f"the median cell's noise is {error:g} direct standard errors"
+    of = f" ({' and '.join(name for name, _ in found.by_statistic)})" if (found := expected_noise(plan)) is not None else ""
+    size = f"the median cell's noise is at most {error:g} direct standard errors{of}"
     return (
         f"at ε = {budget_text(median.epsilon)} {size}: {median.changes}\n"
         f"at ε = {budget_text(every.epsilon)} no cell's noise is more: {every.changes}\n"
@@ -167,10 +202,14 @@ def needed(plan: Plan, error: float) -> str:
     )
 
 
-def drowns_all(plan: Plan) -> str:
-    """Where noise would drown every cell: so, in a line; otherwise nothing."""
+def drowns_most(plan: Plan) -> str:
+    """Where noise would drown every cell, or without a reference half of a statistic: so, in a line; else nothing."""
     found = expected_noise(plan)
-    if found is None or not (known := int(found.cells["noise"].notna().sum())) or found.drowned < known:
+    if found is None or not (known := int(found.cells["noise"].notna().sum())):
         return ""
-    size = f"{found.median:,.0f}" if found.median >= 10 else f"{found.median:.2g}"
-    return f"noise would drown every cell: {_about(found)}{size} direct standard errors in the median"
+    if found.drowned == known:
+        size = f"{found.median:,.0f}" if found.median >= 10 else f"{found.median:.2g}"
+        return f"noise would drown every cell: {_about(found)}{size} direct standard errors in the median"
+    if plan.reference is not None or all((rows["noise"] > DROWNED).mean() < 0.5 for _, rows in found.by_statistic):
+        return ""
+    return f"noise would drown {_about(found)}{_drowned(found)}"

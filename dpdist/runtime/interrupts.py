@@ -1,4 +1,4 @@
-"""Ctrl-C while a cluster starts: kept until its processes exist, and never seen by them."""
+"""Ctrl-C: remembered by a command, and kept back while the processes of a cluster start."""
 
 from __future__ import annotations
 
@@ -7,6 +7,37 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
+from types import FrameType
+
+_received: list[int] = []
+
+
+def remember_interrupts() -> None:
+    """From now on `as_interrupt` knows whether Ctrl-C came. A process that ignores Ctrl-C goes on doing so."""
+    _received.clear()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _raise)
+
+
+def as_interrupt(act: Callable[[], None]) -> None:
+    """Run. An error after Ctrl-C is that Ctrl-C: numpy and pydantic turn a KeyboardInterrupt into an error of their own.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        For every error of `act` after Ctrl-C.
+    """
+    try:
+        act()
+    except Exception as error:
+        if _received:
+            raise KeyboardInterrupt from error
+        raise
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    _received.append(number)
+    raise KeyboardInterrupt
 
 
 @contextmanager
@@ -27,7 +58,7 @@ def interrupts_kept() -> Iterator[Callable[[], None]]:
     def let_through() -> None:
         restore()
         if kept:
-            raise KeyboardInterrupt
+            _raise(signal.SIGINT, None)
 
     try:
         yield let_through

@@ -12,7 +12,7 @@ from dpdist.engine.in_memory import fresh_noise
 from dpdist.engine.protocol import Noise
 from dpdist.estimation.frame_table import frame_table
 from dpdist.job import Job
-from dpdist.privacy.noisy_frame import counts, levels, noise_name, noisy_frame
+from dpdist.privacy.noisy_counts import counts, levels, noise_name, noisy_frame
 from dpdist.storage.noise_once import drawn_once
 from dpdist.storage.tables import write_table
 from dpdist.storage.workspace import NOISY_FRAME, Workspace

@@ -5,7 +5,7 @@ What a mechanism cannot have is changed: as few of `CHANGES` as there must be, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import combinations
 from typing import Any, NamedTuple, TypeAlias, get_args
 
@@ -59,14 +59,18 @@ class Refused(NamedTuple):
     reason: str
 
 
-def candidates(job: Job, reference: str, ground: Terms, chains: bool = False) -> tuple[list[Candidate], list[Refused]]:
-    """Every mechanism of the registry as far as the job's columns allow it.
+def candidates(
+    job: Job, reference: str, ground: Terms, chains: bool = False, only: Collection[str] | None = None
+) -> tuple[list[Candidate], list[Refused]]:
+    """Every mechanism of the registry as far as the job's columns allow it; `only`: those with these labels.
 
     `reference` is the path of the reference in a rehearsal, `ground` the reference that a recommended job names. Those
     that need Markov chains are tried only if `chains`; the job's own always.
     """
     runs, refused = list[Candidate](), list[Refused]()
     for label, wanted in _wanted(job, ground):
+        if only is not None and label not in only:
+            continue
         made = _fewest_changes(job, wanted)
         if isinstance(made, str):
             refused.append(Refused(label, made))
@@ -133,7 +137,7 @@ def _one_fit(job: Job, terms: Terms) -> Terms:
 
 def _fit_by_cell(job: Job, terms: Terms) -> Terms:
     model = terms["model"]
-    return terms | ({"strata": list(job.cell_columns), "model": {"family": model["family"]}} if model else {})
+    return terms | {"strata": list(job.cell_columns), "model": model and {"family": model["family"]}}
 
 
 def _without(*keys: str) -> Callable[[Job, Terms], Terms]:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from dpdist.core.records import Codes, Floats, Ints, Level
 from dpdist.job import Column, Job
 from dpdist.job.data import NOT_REPORTED
-from dpdist.job.families import FAMILIES, families_for
+from dpdist.job.families import families_for, family_facts
 from dpdist.survey.findings import Batch, Findings, Mask, positions
 from dpdist.survey.schema import garbled, replicates
 
@@ -160,7 +160,7 @@ def _outcome(job: Job, b: Batch, name: str) -> tuple[Floats, Floats]:
     outside = (values < low) | (values > high)
     if column.outside == "clip":
         b.findings.rule(f"{name}: outside its bounds, clipped", int((outside & b.keep).sum()))
-        support, clipped = FAMILIES[job.family].support, np.clip(values, low, high)
+        support, clipped = family_facts(job).support, np.clip(values, low, high)
         _supported(job, b, name, np.where((values < support.low) | (values > support.high), values, clipped))
         return values, clipped
     _supported(job, b, name, values)
@@ -171,7 +171,7 @@ def _outcome(job: Job, b: Batch, name: str) -> tuple[Floats, Floats]:
 
 def _supported(job: Job, b: Batch, name: str, values: Floats) -> None:
     """Values that the family cannot take."""
-    support = FAMILIES[job.family].support
+    support = family_facts(job).support
     allowed = f"{support.text} for a {job.family} model"
     outside = ~support.inside(values) & np.isfinite(values)
     zero, negative = outside & (values == 0), outside & (values < 0)

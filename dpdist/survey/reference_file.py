@@ -22,7 +22,7 @@ from dpdist.survey.batches import Tick
 from dpdist.survey.census import Census, take_census
 from dpdist.survey.placement import place
 from dpdist.survey.same_file import LARGEST, hashed, same_records
-from dpdist.survey.schema import check_copied
+from dpdist.survey.schema import check_copied, needed_columns
 from dpdist.survey.source import Source, open_source, simulated_source
 
 SHOWN = 3
@@ -59,6 +59,10 @@ def open_reference(job: Job, source: Source, frame: Frame, tick: Tick = lambda r
     """Check the job's reference against the job and the current file. Raises `DataError`, naming the reference."""
     assert job.reference is not None
     said = job.reference
+    if said.file is not None and not Path(said.file).exists():
+        allowed = f"an earlier file that is public, with the columns {', '.join(needed_columns(job))}"
+        remedy = "name it: --set reference.path=FILE, or reference: {path: FILE} in the job"
+        raise DataError(str(said.file), [Problem("reference.path", "no such file", allowed, remedy)])
     found = (
         simulated_source(said.simulate)
         if isinstance(said, SimulatedReference)

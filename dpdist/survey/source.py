@@ -20,6 +20,7 @@ from dpdist.job import Job, Simulate, TextFile
 from dpdist.survey.csv_file import CsvSource
 from dpdist.survey.csv_text import Written
 from dpdist.survey.one_file import OneFile
+from dpdist.survey.schema import needed_columns
 from dpdist.survey.simulate import SCHEMA, Doctorates, Truth
 from dpdist.survey.statistical_file import StatisticalSource
 from dpdist.survey.unreadable import FORMATS, STATISTICAL, unreadable
@@ -82,7 +83,9 @@ def open_source(job: Job, path: Input = None, written: TextFile | None = None) -
     chosen = path if path is not None else said.path
     if chosen is None:
         remedy = "give --input PATH, or input: {path: …} or {simulate: …} in the job"
-        raise JobError(job.dataset, [Problem("input", "no input", f"{FORMATS}, or a simulated survey", remedy)])
+        remedy += "; where a shipped job's file comes from: dpdist show JOB"
+        allowed = f"{FORMATS}, with the columns {', '.join(needed_columns(job))}; or a simulated survey"
+        raise JobError(job.dataset, [Problem("input", "no input", allowed, remedy)])
     if not isinstance(chosen, str | os.PathLike):
         found, allowed = f"a {type(chosen).__name__}", "a path, a pandas data frame, or an Arrow table"
         raise JobError(job.dataset, [Problem("input", found, allowed, "give one of these")])

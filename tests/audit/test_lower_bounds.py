@@ -38,7 +38,7 @@ from dpdist.job.loading import parse_job
 from dpdist.mechanisms.laplace_cells import release as cell_sums
 from dpdist.mechanisms.laplace_cells.sensitivity import CellBounds
 from dpdist.mechanisms.models import builder_of
-from dpdist.mechanisms.pseudo_posterior import presets
+from dpdist.mechanisms.pseudo_posterior import protect as presets
 from dpdist.models.protocol import Improper
 from dpdist.privacy.guarantees import Concentrated
 from dpdist.runtime.fit_address import Fit

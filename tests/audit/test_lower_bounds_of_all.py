@@ -31,6 +31,7 @@ SUMS = {
     "sanitized_statistics": Case("sanitized_statistics", "zero_out"),
     "laplace_strict": Case("laplace_strict", "zero_out"),
     "laplace_strict, substitution": Case("laplace_strict", "substitution"),
+    "weight_regularisation": Case("weight_regularisation", "zero_out"),
     "laplace_composed": Case("laplace_composed", "zero_out"),
     "perturbed_histogram": Case("perturbed_histogram", "zero_out", weighted=False),
     "modips": Case("modips", "zero_out"),

@@ -17,7 +17,7 @@ from dpdist.core.records import Floats, Frame
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.registry import mechanism_of
-from dpdist.privacy.noisy_frame import counts, levels
+from dpdist.privacy.noisy_counts import counts, levels
 
 CASES = [
     Case("laplace_strict", "add_remove", protect="1/4"),

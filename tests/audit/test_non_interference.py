@@ -103,6 +103,8 @@ VARIANTS: dict[str, dict[str, str]] = {
         "sets": "2",
         "reference": "",
     },
+    "weight_regularisation": {"mechanism": "weight_regularisation", "reference": ""},
+    "weight_regularisation, protected": {**PROTECTED, "mechanism": "weight_regularisation", "reference": ""},
     "laplace_strict, protected": {**PROTECTED, "mechanism": "laplace_strict", "sets": "2", "reference": ""},
     "laplace_composed, protected, PSUs": {
         **PROTECTED,

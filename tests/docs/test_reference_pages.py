@@ -11,12 +11,15 @@ import pytest
 import small_release
 import typer
 from pages import ROOT
+from typer.testing import CliRunner
 
 from dpdist import parse_job, run
 from dpdist.cli.main import app
 from dpdist.job import Job
+from dpdist.job.loading import load_job
 from dpdist.job.presentation import Presentation, Registry
 from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.survey.schema import needed_columns
 
 REFERENCE = ROOT / "docs" / "reference"
 
@@ -126,3 +129,22 @@ def test_every_section_of_methods_that_the_code_names_is_there() -> None:
     assert len(named) > 8
     assert named - sections == set()
     assert "99" not in sections
+
+
+def test_a_shipped_job_says_where_its_file_comes_from_and_what_columns_it_needs(tmp_path: Path) -> None:
+    """In its comments, on the page, and where a run has no file or no reference. Control: simulated jobs need none."""
+    page = (REFERENCE / "shipped-jobs.md").read_text(encoding="utf-8")
+    needing = [path.stem for path in sorted((ROOT / "jobs").glob("*.yaml")) if load_job(path.stem).input.simulate is None]
+    assert len(needing) == 8
+    for name in needing:
+        shown = CliRunner().invoke(app, ["show", name]).output
+        assert "# File: " in shown
+        columns = needed_columns(load_job(name))
+        assert f"# Columns, by these names: {', '.join(columns)}." in shown
+        rows = [line for line in page.splitlines() if line.startswith("|") and f"`{name}`" in line]
+        assert any(all(f"`{column}`" in row for column in columns) for row in rows)
+        told = CliRunner().invoke(app, ["run", name, "--workspace", str(tmp_path / name)])
+        assert told.exit_code == 2
+        assert "dpdist show JOB" in told.stderr
+        assert f"with the columns {', '.join(columns)};" in " ".join(told.stderr.split())
+    assert "# File: " not in CliRunner().invoke(app, ["show", "doctorates"]).output

@@ -223,6 +223,45 @@ def test_fewer_held_than_stated_is_never_called_no_fault() -> None:
     assert "It may be chance." in found.sentences[0]
 
 
+def test_figures_far_from_direct_ones_are_not_called_free_of_fault() -> None:
+    """Noise of 5 direct standard errors in intervals as wide, and one cell 20 off; controls: half an error of noise, and
+    a release whose intervals are wrong says that first."""
+    rng = np.random.default_rng(16)
+    near = evaluated(rng, 30, noise=0.5)
+    assert overall({"pay": near}).head == "no fault found in the intervals"
+    wide = evaluated(rng, 30, noise=5.0)
+    found = overall({"pay": wide})
+    assert not found.fails
+    assert found.head.startswith(
+        "not accurate: figures are far from direct ones, in direct SE (pay, mean of salary: median "
+    )
+    assert "Figures are far from direct ones, by " in found.sentences[0]
+    one = near.copy()
+    one.loc[3, ["synthetic", "synthetic_lower", "synthetic_upper"]] += [20.0, -10.0, 30.0]
+    one.loc[3, "synthetic_se"] = 15.0
+    assert overall({"pay": one}).head.startswith("not accurate: ")
+    wrong = overall({"pay": evaluated(rng, 30, stated=0.2, noise=5.0)})
+    assert wrong.head.startswith("do not publish: ")
+    assert "; figures are far from direct ones" in wrong.head
+
+
+def test_a_grand_figure_is_held_to_the_interval_that_is_published() -> None:
+    """It may be longer on one side; control: by 1.645 standard errors on both."""
+    rows = evaluated(np.random.default_rng(17), 12)
+    last = rows.index[-1]
+    rows.loc[last, "synthetic"] = rows.loc[last, "direct"] + 2.0 * rows.loc[last, "synthetic_se"]
+    for end, times in (("lower", -1.645), ("upper", 1.645)):
+        rows.loc[last, f"synthetic_{end}"] = rows.loc[last, "synthetic"] + times * rows.loc[last, "synthetic_se"]
+    plain = verdict(rows).grand
+    rows.loc[last, "synthetic_lower"] -= rows.loc[last, "synthetic_se"]
+    longer = verdict(rows).grand
+    assert plain is not None
+    assert longer is not None
+    assert (plain.held, longer.held) == (False, True)
+    assert plain.reach == pytest.approx(1.645)
+    assert longer.reach == pytest.approx(2.645)
+
+
 def test_the_grand_figure_stands_beside_the_direct_one() -> None:
     """Counts 6 % low: by how much, in published standard errors and in those of the noise alone."""
     rows = evaluated(np.random.default_rng(15), 20, noise=0.5)

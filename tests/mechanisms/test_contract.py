@@ -7,40 +7,47 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 from mechanism_contract import jobs_under, problems, problems_of_noise, record_dependent
+from mechanism_losses import Captured, captured, problems_of_scale
 from named_draws import Drawn
 from small_jobs import cases
 from small_runs import run, write_inputs
 
 from dpdist.job import SPECS, Job, MechanismSpec
 from dpdist.job.checks import contradictions
-from dpdist.job.mechanism import Noisy
-from dpdist.mechanisms import statements
+from dpdist.job.names import complete
+from dpdist.mechanisms.laplace_cells import statement
+from dpdist.mechanisms.laplace_cells.protect import LaplaceStrict
 from dpdist.mechanisms.laplace_cells.release import CellSums
+from dpdist.mechanisms.laplace_cells.sensitivity import UNIT, CellBounds
+from dpdist.mechanisms.parts import Incomplete
 from dpdist.mechanisms.promises import promise_of
-from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.mechanisms.registry import MECHANISMS, mechanism_of
 from dpdist.privacy.guarantees import Asymptotic, Promise, Strict
-from dpdist.publish import measured_figures
+from dpdist.publish import measurements
 
-NOISY = [
-    "perturbed_histogram-substitution-histogram",
-    "laplace_composed-zero_out-noisy_tables",
+
+def first_cases(noisy: bool) -> dict[str, str]:
+    """The first small job of every mechanism that needs no Markov chain, by the mechanism's name."""
+    names = [name for name in cases() if not name.startswith("shipped")]
+    own = {mechanism: [name for name in names if name.startswith(f"{mechanism}-")] for mechanism in SPECS}
+    return {mechanism: found[0] for mechanism, found in own.items() if found and SPECS[mechanism].adds_noise == noisy}
+
+
+VARIANTS = [
     "laplace_composed-public",
-    "laplace_strict-zero_out-cell_sums",
     "reference_tables-refreshed",
     "reference_tables-histogram",
-    "sanitized_statistics-zero_out-lognormal",
     "sanitized-gaussian",
-    "modips-zero_out-sufficient",
     "modips-bounded",
     "modips-nested",
-    "flat_laplace-substitution-partition",
-    "universal_histogram-zero_out-partition",
-    "steps-zero_out-partition",
     "weighted_marginals-chosen",
     "weighted_marginals-named",
 ]
+"""Other noise of the same mechanisms."""
+NOISY = [*first_cases(noisy=True).values(), *VARIANTS]
 SILENT = ["weighted-zero_out-bernoulli", "censor_uw-zero_out-beta"]
 """Jobs that draw noise, and jobs that draw none."""
 
@@ -121,32 +128,60 @@ def test_a_promise_of_another_budget_is_told_so() -> None:
     ]
 
 
-def test_noisy_statistics_that_publishing_does_not_know_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of a new mechanism: its measurements would be left out, and its statement would be another's."""
-    monkeypatch.delitem(measured_figures.MEASURED, CellSums)
-    name = "laplace_strict"
-    monkeypatch.delitem(statements.WORDS, name)
-    assert problems(name, MECHANISMS[name], jobs_under(name)) == [
-        f"{name}: its noisy statistics would not stand in measurements.parquet: add them to MEASURED",
-        f"{name}: its statement has no errors: write it in its statement.py, named in mechanisms/statements.py",
-        f"{name}: its statement has no density: write it in its statement.py, named in mechanisms/statements.py",
-    ]
+@pytest.mark.parametrize(
+    ("module", "part", "lacks"),
+    [
+        ("protect", "MECHANISMS", "write it in dpdist/mechanisms/laplace_cells/protect.py"),
+        ("release", "model_of", "write it in dpdist/mechanisms/laplace_cells/release.py"),
+        ("statement", "WORDS", "write it in dpdist/mechanisms/laplace_cells/statement.py"),
+        ("measured", "figures", "write it in dpdist/mechanisms/laplace_cells/measured.py"),
+        ("measured", "DEFINITIONS", "write it in dpdist/mechanisms/laplace_cells/measured.py"),
+    ],
+)
+def test_a_mechanism_without_a_part_is_refused_before_anything_is_read(
+    module: str, part: str, lacks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = jobs_under("laplace_strict")[0]
+    mechanism_of(job)
+    monkeypatch.delattr(f"dpdist.mechanisms.laplace_cells.{module}.{part}")
+    with pytest.raises(Incomplete, match=f"'laplace_strict' has no {part}: {lacks}"):
+        mechanism_of(job)
 
 
-class Unsaid(Noisy):
-    """A specification that forgets its guarantee."""
+@pytest.mark.parametrize("text", ["density", "errors"])
+def test_a_mechanism_without_texts_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statement, "WORDS", replace(statement.WORDS, **{text: ""}))
+    with pytest.raises(Incomplete, match=rf"'laplace_strict' has no WORDS\.{text}"):
+        mechanism_of(jobs_under("laplace_strict")[0])
 
-    name: Literal["laplace_strict"]
-    guarantee = MechanismSpec.guarantee
+
+def test_a_folder_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SPECS["laplace_strict"], "folder", "laplace_nowhere")
+    with pytest.raises(Incomplete, match=r"no protect: write dpdist/mechanisms/laplace_nowhere/protect\.py"):
+        mechanism_of(jobs_under("laplace_strict")[0])
 
 
-def test_a_specification_without_a_guarantee_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    name, jobs = "laplace_strict", jobs_under("laplace_strict")
-    assert problems(name, MECHANISMS[name], jobs) == []
-    monkeypatch.setitem(SPECS, name, Unsaid)
-    assert problems(name, MECHANISMS[name], jobs) == [
-        f"{name}: its specification does not say its guarantee: write guarantee(job)"
-    ]
+def test_a_statistic_without_a_definition_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpdist.mechanisms.laplace_cells.measured.DEFINITIONS", {"a": "a sum"})
+    with pytest.raises(Incomplete, match="the statistic 'b' of 'laplace_strict' has no definition"):
+        measurements._defined("laplace_strict", [{"statistic": "a"}, {"statistic": "b"}])
+
+
+def test_a_specification_without_a_guarantee_cannot_be_imported() -> None:
+    with pytest.raises(TypeError, match=r"Unsaid does not say its guarantee: write guarantee\(job\) in its class"):
+
+        class Unsaid(MechanismSpec):
+            name: Literal["laplace_strict"]
+
+
+@pytest.mark.parametrize(
+    ("names", "registered", "lacks"),
+    [(("a", "b"), {"a"}, "rule b: missing in RULES"), (("a",), {"a", "b"}, "rule b: in RULES, and no job can state it")],
+)
+def test_a_name_that_is_not_registered_cannot_be_imported(names: Any, registered: Any, lacks: str) -> None:
+    complete("rule", ("a", "b"), {"a", "b"}, "RULES")
+    with pytest.raises(TypeError, match=lacks):
+        complete("rule", names, registered, "RULES")
 
 
 def test_a_mechanism_that_no_job_can_name_is_told_so() -> None:
@@ -189,3 +224,62 @@ def test_a_statement_that_names_other_noise_is_found_out() -> None:
     assert problems_of_noise("it", said | {"assumptions": []}, [Drawn("laplace", 1.0, 3)]) == [
         "it: Laplace noise is drawn, and the statement does not name it"
     ]
+
+
+STRICT = {name: case for name, case in first_cases(noisy=True).items() if jobs_under(name)[0].strict}
+
+
+@pytest.fixture(scope="module")
+def strict_cases(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Captured]:
+    return {
+        name: captured(case, cases()[case], inputs, tmp_path_factory.mktemp(name) / "work") for name, case in STRICT.items()
+    }
+
+
+@pytest.mark.parametrize("name", STRICT)
+def test_neighbouring_files_cost_no_more_than_the_budget(name: str, strict_cases: dict[str, Captured]) -> None:
+    assert problems_of_scale(name, strict_cases[name]) == []
+
+
+def _changed(**changes: Any) -> Any:
+    """Laplace's sums of cells with another model than its sensitivity was worked out for."""
+
+    class Changed(LaplaceStrict):
+        def rounds(self, job: Job, settings: Any, model: CellSums, recorder: Any, learned: None) -> Any:
+            given = {key: change(model) for key, change in changes.items()}
+            return super().rounds(job, settings, replace(model, **given), recorder, learned)
+
+    return Changed()
+
+
+class Unclipped(CellBounds):
+    """Bounds that clip no weight."""
+
+    def pairs(self, weight: Any, outcome: Any) -> Any:
+        a = weight / self.weight
+        return np.rint(
+            UNIT * np.column_stack([a, a * (np.clip(outcome, self.low, self.high) - self.centre) / self.half_width])
+        )
+
+
+BROKEN = {
+    "an eighth of the scale": (_changed(scale=lambda model: model.scale / 8), 8.0),
+    "all of epsilon in each of two sets": (_changed(scale=lambda model: model.scale / 2), 2.0),
+    "no clipping of weights": (_changed(bounds=lambda model: Unclipped(*model.bounds)), 4.0),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_noise_below_the_sensitivity_is_found_out(what: str, strict_cases: dict[str, Captured]) -> None:
+    """Control: each costs so many times the budget, and the message says so."""
+    broken, times = BROKEN[what]
+    case = strict_cases["laplace_strict"]
+    (line,) = problems_of_scale("it", case, broken)
+    assert line.startswith(
+        f"it: two neighbouring files cost {12 * times:.4g}, and the job's epsilon is 12: compare the scale"
+    )
+
+
+def test_a_share_of_the_budget_that_is_lost_is_found_out(strict_cases: dict[str, Captured]) -> None:
+    (line,) = problems_of_scale("it", strict_cases["laplace_strict"], _changed(scale=lambda model: model.scale * 100))
+    assert line.startswith("it: no neighbouring files cost more than 0.12 of epsilon = 12")

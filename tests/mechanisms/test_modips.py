@@ -24,7 +24,7 @@ from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.modips.moments import Moments, limited_normal_mean
-from dpdist.mechanisms.modips.release import Sanitized
+from dpdist.mechanisms.modips.sanitized_sums import Sanitized
 from dpdist.mechanisms.modips.sensitivity import UNIT, renormalised_loss, scale
 from dpdist.mechanisms.modips.truncation import clamped, truncated
 from dpdist.mechanisms.registry import MECHANISMS

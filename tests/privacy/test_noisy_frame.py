@@ -11,7 +11,7 @@ import pytest
 from dpdist.core.records import Floats, Frame
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
-from dpdist.privacy.noisy_frame import counts, levels, noisy_frame, tree
+from dpdist.privacy.noisy_counts import counts, levels, noisy_frame, tree
 
 JOB = """
 dataset: counted

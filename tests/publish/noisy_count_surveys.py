@@ -18,7 +18,7 @@ from dpdist.mechanisms.laplace_tables.release import NoisyTables
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.privacy.claims import promised
-from dpdist.privacy.noisy_frame import counts, levels, noise_name, noisy_frame
+from dpdist.privacy.noisy_counts import counts, levels, noise_name, noisy_frame
 from dpdist.privacy.simulated_noise import simulated_noise
 from dpdist.publish.noisy_figures import noised_intervals
 from dpdist.publish.released import ReleasedObject

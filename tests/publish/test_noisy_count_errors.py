@@ -15,12 +15,12 @@ from dpdist.core.records import Floats, Frame
 from dpdist.core.table_cells import cross
 from dpdist.job import Job
 from dpdist.mechanisms.models import builder_of
-from dpdist.mechanisms.modips.release import Sanitized
+from dpdist.mechanisms.modips.sanitized_sums import Sanitized
 from dpdist.mechanisms.reference_tables.reference_summary import ReferenceSummary, summary_of
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
 from dpdist.models.protocol import Draws, expected_of
-from dpdist.privacy.noisy_frame import counted_again, levels
+from dpdist.privacy.noisy_counts import counted_again, levels
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import RECOUNTS, Countable, about, laws, recounts, spreads_under
 from dpdist.publish.tables import expectations, from_parameters

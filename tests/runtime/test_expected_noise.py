@@ -16,7 +16,7 @@ from dpdist.core.errors import JobError
 from dpdist.evaluation.opening import open_evaluation
 from dpdist.job import Job
 from dpdist.job.loading import load_job, parse_job
-from dpdist.runtime.expected_noise import epsilon_for, expected_noise
+from dpdist.runtime.expected_noise import epsilon_for, expected_noise, in_words
 
 JOB = """
 dataset: people
@@ -54,15 +54,31 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
 
 
 def test_noise_of_every_cell_follows_from_public_sizes(job: Job) -> None:
-    """√2·2/ε of a record under public bounds, over √n; the margin has three cells' noise."""
+    """√2·2/ε of a record under public bounds, over √n, of counts and of means; the margin has three cells' noise."""
     found = expected_noise(plan(job))
     assert found is not None
     assert found.at_least
-    noise = found.cells.set_index("cell")["noise"]
+    for _, rows in found.by_statistic:
+        noise = rows.set_index("cell")["noise"]
+        for cell, n in COUNTS.items():
+            assert noise[cell] == pytest.approx(2.0 * np.sqrt(2.0 / n))
+        assert noise["Total"] == pytest.approx(2.0 * np.sqrt(2.0 * 3 / 2504))
+    assert found.drowned == 2
+
+
+def test_means_are_told_apart_from_counts(job: Job) -> None:
+    """Under a reference 6b and 12b over √n (METHODS §7b); control: a table of counts alone says nothing of means."""
+    text = JOB.replace(*REFERRING)
+    found, counts = (expected_noise(plan(parse_job(each))) for each in (text, text.replace(", {mean: income}", "")))
+    assert found is not None
+    assert counts is not None
+    noise = found.cells.set_index(["statistic", "cell"])["noise"]
     for cell, n in COUNTS.items():
-        assert noise[cell] == pytest.approx(2.0 * np.sqrt(2.0 / n))
-    assert noise["Total"] == pytest.approx(2.0 * np.sqrt(2.0 * 3 / 2504))
-    assert found.drowned == 1
+        assert noise["counts", cell] == pytest.approx(12.0 / np.sqrt(n))
+        assert noise["means", cell] == pytest.approx(24.0 / np.sqrt(n))
+    assert set(counts.cells["statistic"]) == {"counts"}
+    assert found.median == pytest.approx(2.0 * counts.median)
+    assert [str(part) for part in in_words(found)][2] == "1 of 4 counts and 2 of 4 means above 1, which noise would drown"
 
 
 def validated(job: str) -> str:
@@ -76,9 +92,9 @@ def test_validate_says_in_a_line_how_many_cells_noise_drowns(job: Job) -> None:
     """Control: at an ε that drowns none it says nothing."""
     drowned = validated(JOB.replace('"1"', '"0.0001"'))
     assert drowned.startswith("The job is valid, but noise would drown every cell: at least 1,122 direct")
-    assert "caution: at ε = 0.0001 noise would drown at least 4 of 4 cells" in drowned
+    assert "caution: at ε = 0.0001 noise would drown at least 4 of 4 counts and 4 of 4 means" in drowned
     assert validated(JOB).startswith("The job is valid: 2,504 records")
-    assert "at ε = 1 noise would drown at least 1 of 4 cells" in validated(JOB)
+    assert "at ε = 1 noise would drown at least 1 of 4 counts and 1 of 4 means" in validated(JOB)
     assert "drown" not in validated(JOB.replace('"1"', '"8"'))
 
 
@@ -104,7 +120,7 @@ def test_a_release_errs_about_as_much_as_its_plan_tells(job: Job, tmp_path: Path
         found = expected_noise(plan(own))
         assert found is not None
         assert not found.at_least
-        said = found.cells.set_index("cell")["noise"]
+        said = next(rows for name, rows in found.by_statistic if name == "counts").set_index("cell")["noise"]
         assert low < said["south"] < 3.0 * high
         run(own, tmp_path / epsilon, counted=False)
         rows = open_evaluation(tmp_path / epsilon)["incomes"]
@@ -128,7 +144,7 @@ def test_the_epsilon_for_every_cell_leaves_none_drowned(job: Job) -> None:
     """As the caution names it; control: at a tenth less one is drowned."""
     enough = epsilon_for(plan(job), 1.0, every=True).epsilon
     assert f"at ε = {float(enough):g} none" in validated(JOB)
-    for epsilon, drowned in ((float(enough), 0), (0.9 * float(enough), 1)):
+    for epsilon, drowned in ((float(enough), 0), (0.9 * float(enough), 2)):
         found = expected_noise(plan(parse_job(JOB.replace('"1"', f'"{epsilon}"'))))
         assert found is not None
         assert found.drowned == drowned
@@ -149,10 +165,10 @@ def test_plan_prints_cells_and_epsilon(job: Job) -> None:
     Path("job.yaml").write_text(JOB, encoding="utf-8")
     found = CliRunner().invoke(app, ["plan", "job.yaml"])
     assert found.exit_code == 0, found.output
-    assert "1 of 4 cells above 1, which noise would drown" in " ".join(found.output.split())
-    assert re.search(r"tiny \(4 records\): 1.4", found.output)
+    assert "1 of 4 counts and 1 of 4 means above 1, which noise would drown" in " ".join(found.output.split())
+    assert re.search(r"tiny \(4 records\): counts 1.4, means 1.4", found.output)
     found = CliRunner().invoke(app, ["plan", "job.yaml", "--for-error", ".5"])
-    assert re.search(r"at ε = 0\.\d+ the median cell's noise is 0.5", found.output), found.output
+    assert re.search(r"at ε = 0\.\d+ the median cell's noise is at most 0.5", " ".join(found.output.split())), found.output
     assert re.search(r"at ε = \d\.\d no cell's noise is more", found.output), found.output
     found = CliRunner().invoke(app, ["plan", "job.yaml", "--for-error", "-1"])
     assert (found.exit_code, "a number above 0" in found.output) == (2, True)

@@ -18,7 +18,7 @@ from dpdist.evaluation.summary import (
     verdicts,
     worst,
 )
-from dpdist.evaluation.verdict import NOMINAL, REACH
+from dpdist.evaluation.verdict import FAR_LARGEST, FAR_MEDIAN, NOMINAL
 from dpdist.publish.printed import printed
 
 WORST = 10
@@ -106,9 +106,12 @@ def _coverage(tables: Mapping[str, pd.DataFrame]) -> Iterator[tuple[str, object,
         low, held = "failed" if each.fails else "may be chance", each.held
         found = _met(True) if held >= NOMINAL else low
         yield f"{name}: direct estimates within 90 % intervals", NOMINAL, held, found
+        for what, limit, size in (("median", FAR_MEDIAN, each.median_error), ("largest", FAR_LARGEST, each.largest_error)):
+            if not np.isnan(size):
+                yield f"{name}: {what} error, in direct SE", limit, size, _met(size <= limit)
         if each.grand is not None:
-            size = abs(each.grand.in_published)
-            yield f"{name}: all records, in published SE", REACH, size, _met(True) if each.grand.held else low
+            size, held_too = abs(each.grand.in_published), _met(True) if each.grand.held else low
+            yield f"{name}: all records, in published SE (limit: their 90 % interval)", each.grand.reach, size, held_too
 
 
 def _met(met: object) -> str:

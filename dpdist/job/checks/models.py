@@ -9,7 +9,7 @@ import numpy as np
 
 from dpdist.job import SAMPLERS, Job, Prior, Sampler
 from dpdist.job.contradiction import Contradiction, declared
-from dpdist.job.families import FAMILIES, families_for
+from dpdist.job.families import FAMILIES, families_for, family_facts
 
 
 def likelihood(job: Job) -> Iterator[Contradiction]:
@@ -59,7 +59,7 @@ def outcomes(job: Job) -> Iterator[Contradiction]:
 
 def family_keys(job: Job) -> Iterator[Contradiction]:
     """The family's own keys, and what it can take."""
-    family, model, facts = job.family, job.likelihood, FAMILIES[job.family]
+    family, model, facts = job.family, job.likelihood, family_facts(job)
     if facts.weight is True and job.survey.weight is None:
         yield Contradiction(
             ("survey", "weight"), f"'{family}' models outcome and weight together", "name the weight column"
@@ -81,7 +81,7 @@ def family_keys(job: Job) -> Iterator[Contradiction]:
 
 def _within_support(job: Job) -> Iterator[Contradiction]:
     """Bounds and codes of outcomes are values that the family takes."""
-    family, support = job.family, FAMILIES[job.family].support
+    family, support = job.family, family_facts(job).support
     for outcome in declared(job):
         bounds = job.columns[outcome].bounds
         if bounds is not None and (bounds[0] < support.low or bounds[1] > support.high):

@@ -9,7 +9,7 @@ from itertools import product
 from dpdist.core.records import TOTAL
 from dpdist.job import Job, Statistic, Table, those
 from dpdist.job.contradiction import Contradiction, Path, listed
-from dpdist.job.families import FAMILIES
+from dpdist.job.families import family_facts
 from dpdist.job.tables import Rake
 
 PROTECT = 'protect them by predictors: {protect: {epsilon: "…"}}'
@@ -105,8 +105,7 @@ def modelled(job: Job) -> Iterator[Contradiction]:
     """Tables are by columns that the model distinguishes: of others it knows the average alone."""
     if not job.fits_likelihood:
         return
-    family = job.family
-    ways = "strata or model.predictors" if FAMILIES[family].predictors else "strata"
+    ways = "strata or model.predictors" if family_facts(job).predictors else "strata"
     remedy = f"add it to {ways}, leave it out, or take mechanism: {{name: reference_tables}}"
     for i, table in enumerate(job.tables):
         for j, name in enumerate(table.by):

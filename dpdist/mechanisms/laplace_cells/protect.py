@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from dpdist.engine.protocol import Pass, Rounds, StratumRecorder
+from dpdist.engine.protocol import Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job, MechanismSpec
 from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.laplace_cells.release import CellSums
 from dpdist.mechanisms.laplace_cells.statement import SUMS
-from dpdist.mechanisms.noisy_sums import NoiseOn, NoisySums, released
 from dpdist.mechanisms.promises import promise_of
+from dpdist.mechanisms.stratum_sums import NoiseOn, NoisySums, released
 from dpdist.mechanisms.wording import MOVES_TWICE
 from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Promise, Strict
@@ -42,3 +42,6 @@ def cell_sums(model: CellSums, epsilon: float, sets: int, recorder: StratumRecor
         noise = yield on.draw(model.scale, sums.size, number)
         drawn.append(Draws({"sums": (sums + noise.reshape(sums.shape))[None]}))
     return released(recorder, drawn, epsilon, cells=float(len(sums)))
+
+
+MECHANISMS: dict[str, Mechanism] = {"laplace_strict": LaplaceStrict()}

@@ -54,9 +54,10 @@ class CellSums(OutcomeModel):
         )
 
     @property
-    def noise_of_one(self) -> float:
-        """Noise on a cell of one record, at least, in its direct standard errors: none has more than U√n."""
-        return float(np.sqrt(2.0) * float(self.scale) / UNIT)
+    def noise_of_one(self) -> tuple[float, float]:
+        """Noise of a count and of a mean of one record, at least, in direct standard errors (`runtime.expected_noise`)."""
+        least = float(np.sqrt(2.0) * float(self.scale) / UNIT)
+        return least, least
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -109,3 +110,8 @@ class CellSums(OutcomeModel):
             **super().describe(theta),
             "noise": f"discrete Laplace, scale {self.scale}, in units of 2^-20 of the bounds",
         }
+
+
+def model_of(job: Job) -> type[CellSums]:
+    """The model of every job under the mechanism."""
+    return CellSums

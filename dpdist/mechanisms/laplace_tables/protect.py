@@ -11,7 +11,7 @@ import numpy as np
 from dpdist.core.confidential import Confidential
 from dpdist.core.digests import digest
 from dpdist.core.records import Floats, Records
-from dpdist.engine.protocol import BlockRecorder, Carry, Noise, Pass, Released, Rounds, StratumRecorder
+from dpdist.engine.protocol import BlockRecorder, Carry, Mechanism, Noise, Pass, Released, Rounds, StratumRecorder
 from dpdist.job import Job, budget_text
 from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.laplace_tables.release import FINE_SCALE, FINER, NoisyTables
@@ -81,3 +81,6 @@ def noisy_tables(model: NoisyTables, recorder: StratumRecorder) -> Rounds:
     found = {f"{name} of {t.name}": each[name] for t, each in zip(model.tables, local or (), strict=False) for name in each}
     recorder.summary(Confidential({**told, "diagnostics": {"figures": float(model.size), **found}}))
     return Released((model.noisy(sums, noise, local),))
+
+
+MECHANISMS: dict[str, Mechanism] = {"laplace": LaplaceTables(), "laplace_composed": LaplaceTables()}

@@ -16,7 +16,7 @@ import numpy as np
 from dpdist.core.records import Floats, Frame, Records
 from dpdist.core.table_cells import Cells, cross
 from dpdist.job import Job, StatisticName
-from dpdist.job.noisy_sums import WholeTables
+from dpdist.job.noisy_mechanisms import WholeTables
 from dpdist.mechanisms.laplace_cells.sensitivity import UNIT, CellBounds
 from dpdist.mechanisms.laplace_tables.sensitivity import finest, local_scale, outcome_needed, public_scale, ratios, stacked
 from dpdist.models.design import design
@@ -81,9 +81,10 @@ class NoisyTables(OutcomeModel):
         return cls(design(frame, (), rows), (low, high), tuple(found), count, bounds, consistency, scale)
 
     @property
-    def noise_of_one(self) -> float | None:
-        """Noise on a cell of one record, at least, in its direct standard errors; unknown under local sensitivities."""
-        return None if self.bounds is None else float(np.sqrt(2.0) * float(self.scale) / UNIT)
+    def noise_of_one(self) -> tuple[float, float] | None:
+        """Noise of a count and of a mean of one record, at least, in direct errors; unknown under local sensitivities."""
+        least = float(np.sqrt(2.0) * float(self.scale) / UNIT)
+        return None if self.bounds is None else (least, least)
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -174,3 +175,8 @@ class NoisyTables(OutcomeModel):
     def describe(self, theta: Draws) -> Mapping[str, Any]:
         of = "the sensitivity that the file itself has, on a lattice of 2^-52" if self.bounds is None else "the bounds"
         return {**super().describe(theta), "noise": f"discrete Laplace, scale {self.scale}, in units of 2^-20 of {of}"}
+
+
+def model_of(job: Job) -> type[NoisyTables]:
+    """The model of every job under the mechanism."""
+    return NoisyTables

@@ -15,7 +15,7 @@ import numpy as np
 from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Codes, Floats, Records
 from dpdist.estimation.simplex import nearest_on_simplex
-from dpdist.mechanisms.modips.release import Sanitized
+from dpdist.mechanisms.modips.sanitized_sums import Sanitized
 from dpdist.mechanisms.modips.sensitivity import UNIT
 from dpdist.models.protocol import Draws, Parameter
 

@@ -14,7 +14,7 @@ from scipy.special import ndtr, ndtri
 
 from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Codes, Floats, Records
-from dpdist.mechanisms.modips.release import Sanitized
+from dpdist.mechanisms.modips.sanitized_sums import Sanitized
 from dpdist.mechanisms.modips.sensitivity import UNIT
 from dpdist.models.lognormal.laws import limited_lognormal_mean
 from dpdist.models.numerics.chi import chi_quantiles

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from dpdist.core.records import Floats
-from dpdist.engine.protocol import Noise, Pass, Rounds, Sample, StratumRecorder
+from dpdist.engine.protocol import Mechanism, Noise, Pass, Rounds, Sample, StratumRecorder
 from dpdist.job import Job
 from dpdist.job import Modips as Settings
 from dpdist.mechanisms.counting import Count
-from dpdist.mechanisms.modips.release import Sanitized
+from dpdist.mechanisms.modips.sanitized_sums import Sanitized
 from dpdist.mechanisms.modips.sensitivity import together
 from dpdist.mechanisms.modips.statement import (
     LEVELS_SANITIZED,
@@ -27,8 +27,8 @@ from dpdist.mechanisms.modips.statement import (
     TRUNCATION,
 )
 from dpdist.mechanisms.modips.truncation import CANDIDATES, clamped, truncated
-from dpdist.mechanisms.noisy_sums import NoiseOn, NoisySums, released
 from dpdist.mechanisms.promises import of_frame, parallel, promise_of, with_frame
+from dpdist.mechanisms.stratum_sums import NoiseOn, NoisySums, released
 from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Promise, Strict
 
@@ -98,3 +98,6 @@ def _sanitized(model: Sanitized, sums: Floats, on: NoiseOn, numbers: count[int])
             drawn = truncated(sums[own], noise.reshape(size, CANDIDATES), low, high)
             found[own] = np.where(np.isnan(found[own]), drawn, found[own])
     return found
+
+
+MECHANISMS: dict[str, Mechanism] = {"modips": Modips()}

@@ -7,15 +7,15 @@ from itertools import count
 from typing import Any
 
 from dpdist.core.records import Floats, Ints
-from dpdist.engine.protocol import Noise, Pass, Rounds, StratumRecorder
+from dpdist.engine.protocol import Mechanism, Noise, Pass, Rounds, StratumRecorder
 from dpdist.job import Job
 from dpdist.job.partitions import Partitioned
 from dpdist.mechanisms.counting import Count
-from dpdist.mechanisms.noisy_sums import NoiseOn, NoisySums, released
 from dpdist.mechanisms.partitions.release import PartitionCounts
 from dpdist.mechanisms.partitions.selection import least, scores
 from dpdist.mechanisms.partitions.statement import COUNTED, LAYERS, MOVES, SELECTED
 from dpdist.mechanisms.promises import promise_of
+from dpdist.mechanisms.stratum_sums import NoiseOn, NoisySums, released
 from dpdist.privacy.guarantees import Promise, Strict
 
 
@@ -57,3 +57,6 @@ def _selected(model: PartitionCounts, sums: Floats, numbers: count[int]) -> Gene
         noise = yield NoiseOn.of((model, found, "scores"), sums).draw(model.score_scale, known.size, next(numbers))
         found = (*found, least(known, noise.reshape(known.shape)))
     return found
+
+
+MECHANISMS: dict[str, Mechanism] = dict.fromkeys(("flat_laplace", "universal_histogram", "steps"), Partitions())

@@ -250,3 +250,8 @@ def _layers(spec: Partitioned, job: Job) -> tuple[tuple[int, ...], ...] | None:
         splitting = (spec.order or ())[: spec.layers_of(job) - 1]
         return None if spec.order is None else tuple(tuple(map(job.outcomes.index, each)) for each in splitting)
     return ()
+
+
+def model_of(job: Job) -> type[PartitionCounts]:
+    """The model of every job under the mechanism."""
+    return PartitionCounts

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpdist.engine.protocol import Pass, Rounds, StratumRecorder
+from dpdist.engine.protocol import Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job, MechanismSpec
 from dpdist.mechanisms.counting import Count
-from dpdist.mechanisms.noisy_sums import NoiseOn, NoisySums, released
 from dpdist.mechanisms.perturbed_histogram.release import Histogram
 from dpdist.mechanisms.perturbed_histogram.statement import COUNTS
 from dpdist.mechanisms.promises import promise_of
+from dpdist.mechanisms.stratum_sums import NoiseOn, NoisySums, released
 from dpdist.mechanisms.wording import MOVES_EXCHANGED
 from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Promise, Strict
@@ -40,3 +40,6 @@ def perturbed_histogram(model: Histogram, epsilon: float, sets: int, recorder: S
         drawn.append(Draws({"counts": counts + noise}))
     empty = [float((theta["counts"] <= 0).mean()) for theta in drawn]
     return released(recorder, drawn, epsilon, bins=float(model.bins), share_of_empty_bins=float(np.mean(empty)))
+
+
+MECHANISMS: dict[str, Mechanism] = {"perturbed_histogram": PerturbedHistogram()}

@@ -16,7 +16,7 @@ import numpy as np
 from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Codes, Floats, Frame, Ints, Records
 from dpdist.job import Job
-from dpdist.job.noisy_sums import PerturbedHistogram
+from dpdist.job.noisy_mechanisms import PerturbedHistogram
 from dpdist.models.design import design
 from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws, Extremes, Parameter
@@ -111,3 +111,8 @@ class Histogram(OutcomeModel):
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
         return {**super().describe(theta), "noise": f"discrete Laplace, scale {self.scale}"}
+
+
+def model_of(job: Job) -> type[Histogram]:
+    """The model of every job under the mechanism."""
+    return Histogram

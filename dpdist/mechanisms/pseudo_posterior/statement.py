@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dpdist.job import WeightRule
+from dpdist.mechanisms.words import Words
 
 HALF_EXCEED = "exact leave-one-out losses with the weights computed anew exceeded ε on about half of the samples tried"
 EXCEEDS: dict[WeightRule, str] = {
@@ -60,3 +61,5 @@ SCORED = (
     "Scores lie within the reference's range whatever a record holds, but parameters have no such range: no bound over "
     "every file follows."
 )
+WORDS = Words()
+"""The likelihood and its draws have their own texts."""

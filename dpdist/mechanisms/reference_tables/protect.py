@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from dpdist.engine.protocol import Pass, Rounds, StratumRecorder
+from dpdist.engine.protocol import Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job, MechanismSpec, budget_text
 from dpdist.mechanisms.counting import Count
-from dpdist.mechanisms.noisy_sums import NoiseOn, NoisySums, released
 from dpdist.mechanisms.promises import promise_of, referred
 from dpdist.mechanisms.reference_tables.histograms import Histograms
 from dpdist.mechanisms.reference_tables.reference_summary import ReferenceSummary
@@ -27,6 +26,7 @@ from dpdist.mechanisms.reference_tables.statement import (
     SPLIT,
 )
 from dpdist.mechanisms.reference_tables.update import Refresh
+from dpdist.mechanisms.stratum_sums import NoiseOn, NoisySums, released
 from dpdist.mechanisms.wording import MOVES_UNKNOWN
 from dpdist.privacy.guarantees import Promise, Strict
 
@@ -102,3 +102,6 @@ def reference_tables(
         others = yield on.draw(other, cells * (columns - 1), 2)
         noise = np.column_stack([of_weight, others.reshape(cells, columns - 1)])
     return released(recorder, [model.clipping_inverted(sums + noise, told)], epsilon, cells=float(cells))
+
+
+MECHANISMS: dict[str, Mechanism] = {"reference_tables": ReferenceTables()}

@@ -18,7 +18,7 @@ import numpy as np
 from dpdist.core.records import Codes, Floats, Frame, Ints, Records
 from dpdist.estimation.weighted_points import MOST_POINTS
 from dpdist.job import Job
-from dpdist.job.noisy_sums import ReferenceTables
+from dpdist.job.noisy_mechanisms import ReferenceTables
 from dpdist.mechanisms.reference_tables.borrowing import complete
 from dpdist.mechanisms.reference_tables.clipping import Cell
 from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
@@ -123,9 +123,10 @@ class ReferenceCells(OutcomeModel):
     """Whether `noise_of_one` is a lower bound."""
 
     @property
-    def noise_of_one(self) -> float:
-        """Noise on a cell of one record, about, in its direct standard errors; of n records 1/√n of it (METHODS §7b)."""
-        return 6.0 * float(max(self.scales)) / UNIT
+    def noise_of_one(self) -> tuple[float, float]:
+        """Noise of a count and of a mean of one record, about, in direct standard errors; of n 1/√n of it (METHODS §7b)."""
+        of_count, of_mean = (float(scale) / UNIT for scale in self.scales)
+        return 6.0 * of_count, 12.0 * of_mean
 
     def sized(self, sums: Floats, count: Floats) -> Sized:
         """Sums of units as under public sizes, `count`, and the sizes: where these are secret, the noisy sums' own."""
@@ -296,3 +297,8 @@ def _points(summary: Told, weight: Floats, means: Sequence[Floats]) -> Floats:
         for cells, mean in zip(summary, means, strict=True)
     ]
     return np.array([[padded(*pair) for pair in cells] for cells in moved])
+
+
+def model_of(job: Job) -> type[ReferenceCells]:
+    """The model of every job under the mechanism."""
+    return ReferenceCells

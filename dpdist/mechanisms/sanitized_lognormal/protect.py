@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dpdist.engine.protocol import Pass, Rounds, Sample, StratumRecorder
+from dpdist.engine.protocol import Mechanism, Pass, Rounds, Sample, StratumRecorder
 from dpdist.job import Job, epsilon_of
-from dpdist.job.noisy_sums import SanitizedStatistics as Settings
+from dpdist.job.noisy_mechanisms import SanitizedStatistics as Settings
 from dpdist.mechanisms.counting import Count
-from dpdist.mechanisms.noisy_sums import NoiseOn, NoisySums, released
 from dpdist.mechanisms.promises import of_frame, parallel, promise_of, referred, with_frame
 from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
 from dpdist.mechanisms.sanitized_lognormal.sensitivity import EXCHANGE
 from dpdist.mechanisms.sanitized_lognormal.statement import LOGNORMAL_SHAPE, SANITIZED, SANITIZED_GAUSSIAN, SETS_ARE_FREE
 from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import Whitened
+from dpdist.mechanisms.stratum_sums import NoiseOn, NoisySums, released
 from dpdist.mechanisms.wording import MOVES_EXCHANGED
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
 
@@ -64,3 +64,6 @@ def sanitized_statistics(
         theta = yield Sample(sums + noise, "release", number, model)
         drawn.append(theta)
     return released(recorder, drawn, epsilon, cells=float(len(statistics)))
+
+
+MECHANISMS: dict[str, Mechanism] = {"sanitized_statistics": SanitizedStatistics()}

@@ -17,7 +17,7 @@ import numpy as np
 
 from dpdist.core.records import Codes, Floats, Frame, Ints, Records
 from dpdist.job import Job, NoiseName
-from dpdist.job.noisy_sums import SanitizedStatistics
+from dpdist.job.noisy_mechanisms import SanitizedStatistics
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, noise_scale
 from dpdist.mechanisms.sanitized_lognormal.sensitivity import REACH, SHARE, gaussian_scale, moments, noise_variances
 from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import (
@@ -243,3 +243,8 @@ def _fitted(theta: Draws) -> Fitted:
     names = ("rate", "tail", "scatter_sampling", "scatter_noise")
     law = theta["errors"][0].transpose(1, 0, 2)
     return Fitted(theta["shift"][0], theta["stretch"][0], *law, *(theta[name][0] for name in names))
+
+
+def model_of(job: Job) -> type[SanitizedLognormal]:
+    """The model of every job under the mechanism."""
+    return SanitizedLognormal

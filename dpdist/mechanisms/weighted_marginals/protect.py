@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from dpdist.core.records import Floats
-from dpdist.engine.protocol import Noise, Pass, Rounds, StratumRecorder
+from dpdist.engine.protocol import Mechanism, Noise, Pass, Rounds, StratumRecorder
 from dpdist.job import Job
 from dpdist.job.marginals import WeightedMarginals as Settings
 from dpdist.mechanisms.counting import Count
-from dpdist.mechanisms.noisy_sums import NoiseOn, NoisySums, released
 from dpdist.mechanisms.promises import promise_of
+from dpdist.mechanisms.stratum_sums import NoiseOn, NoisySums, released
 from dpdist.mechanisms.weighted_marginals.release import Marginals
 from dpdist.mechanisms.weighted_marginals.selection import chosen
 from dpdist.mechanisms.weighted_marginals.statement import CHOSEN, ENTERED, LISTED, OUTRIGHT
@@ -66,3 +66,6 @@ def _measured(model: Marginals, keys: tuple[Marginal, ...], numbers: count[int])
     exact = yield Pass(Count(own), "sum")
     noise = yield NoiseOn.of(own, exact).draw(model.scale_of(keys[0]), len(exact), next(numbers))
     return np.asarray(exact + noise)
+
+
+MECHANISMS: dict[str, Mechanism] = {"weighted_marginals": WeightedMarginals()}

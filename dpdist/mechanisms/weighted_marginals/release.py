@@ -282,3 +282,8 @@ def _tree_of(
     parts = np.split(np.frombuffer(sums), np.cumsum([prod(sizes[c] for c in key) for key in keys])[:-1])
     tables = {key: part.reshape([sizes[c] for c in key]) for key, part in zip(keys, parts, strict=True)}
     return fit(sizes, tables, dict(zip(keys, scales, strict=True)), ends)
+
+
+def model_of(job: Job) -> type[Marginals]:
+    """The model of every job under the mechanism."""
+    return Marginals

@@ -13,7 +13,7 @@ from dpdist.publish.printed import Printed, figure_text
 
 MOST_ROWS, FEWEST_DOTS = 60, 3
 WIDTH, LABELS, RIGHT, TOP, STEP = 760, 250, 55, 34, 9
-LONGEST, LAST = 36, 12
+LONGEST, LAST = 33, 12
 """Characters of a label, and of its end, which stays where the middle is left out; the whole one is shown by a title."""
 COLOURS = 8
 """Beyond so many groups dots are hollow, in the same colours."""

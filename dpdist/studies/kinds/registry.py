@@ -8,6 +8,7 @@ from typing import Any
 from dpdist.studies.kinds.chains import Chains
 from dpdist.studies.kinds.files import Files
 from dpdist.studies.kinds.guarantees import GuaranteesKind
+from dpdist.studies.kinds.mechanisms import MechanismsKind
 from dpdist.studies.kinds.modips import ModipsKind
 from dpdist.studies.kinds.partitions import PartitionsKind
 from dpdist.studies.kinds.protocol import StudyKind
@@ -25,6 +26,7 @@ KINDS: Mapping[str, StudyKind[Any]] = {
     "chain": Chains(),
     "modips": ModipsKind(),
     "partitions": PartitionsKind(),
+    "mechanisms": MechanismsKind(),
 }
 DEFAULT = "simulation"
 """The kind of a file that names none."""

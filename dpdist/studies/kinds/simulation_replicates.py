@@ -26,7 +26,7 @@ from dpdist.job import Job, budget_text
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.pseudo_posterior import tilted
 from dpdist.mechanisms.pseudo_posterior.on_reference import Spurious
-from dpdist.mechanisms.pseudo_posterior.presets import Weighted, WeightedE
+from dpdist.mechanisms.pseudo_posterior.protect import Weighted, WeightedE
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.protocol import Draws, Improper, StratumModel, Synthesizer
 from dpdist.privacy.weight_search import NotReached, search

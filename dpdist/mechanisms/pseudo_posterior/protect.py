@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dpdist.engine.protocol import Rounds, StratumRecorder
+from dpdist.engine.protocol import Mechanism, Rounds, StratumRecorder
 from dpdist.job import Job
 from dpdist.job.families import family_facts
 from dpdist.mechanisms.promises import exactness, promise_of, referred, strict, target_of
@@ -141,3 +141,13 @@ class CensorW:
         bound = kept[-1].summary.database_bound
         step = Kept() if weights.reweight is None else Reweight(weights.reweight, bound)
         return (yield from clamped.protect(model, target_of(job), sets, recorder, step, tuple(kept)))
+
+
+MECHANISMS: dict[str, Mechanism] = {
+    "weighted": Weighted(),
+    "unweighted": Weighted(),
+    "weighted_e": WeightedE(),
+    "censor_w": CensorW(),
+    "censor_uw": CensorUW(),
+    "centred": Centred(),
+}

@@ -10,7 +10,7 @@ from pydantic import Field
 from dpdist.job.contradiction import Contradiction, declared
 from dpdist.job.mechanism import Noisy
 from dpdist.job.model import Prior
-from dpdist.job.names import Consistency, Guarantee, NoiseName, Sensitivity, StatisticName, Statistics
+from dpdist.job.names import Consistency, Guarantee, NoiseName, Sensitivity, StatisticName
 from dpdist.job.running import Sampler
 from dpdist.job.view import JobView
 
@@ -22,12 +22,11 @@ class PerturbedHistogram(Noisy):
     bins: int | None = Field(
         default=None, ge=1, le=10_000, description="how many; unset: ln n, rounded up, of the mean stratum"
     )
-    statistics: ClassVar[Statistics | None] = "histogram"
+    folder: ClassVar[str] = "perturbed_histogram"
+    statistics: ClassVar[str | None] = "histogram"
+    counts_records: ClassVar[bool] = True
     gates: ClassVar[bool] = True
     scanned: ClassVar[dict[str, tuple[int, ...]]] = {"bins": (2, 3, 5, 8, 13, 21, 34, 55, 89)}
-
-    def clips(self, job: JobView) -> bool:
-        return False  # records are counted, without their weights
 
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
@@ -44,7 +43,8 @@ class WholeTables(Noisy):
         default="local", description="the file's own, which promises nothing, or by public bounds"
     )
     consistency: Consistency = Field(default="none", description="make margins the sums of their cells, at no cost")
-    statistics: ClassVar[Statistics | None] = "noisy_tables"
+    folder: ClassVar[str] = "laplace_tables"
+    statistics: ClassVar[str | None] = "noisy_tables"
     tabulates: ClassVar[bool] = True
     whole_tables: ClassVar[bool] = True
     gives: ClassVar[frozenset[StatisticName]] = frozenset({"count", "mean", "total"})
@@ -101,10 +101,46 @@ class LaplaceStrict(Noisy):
     """Noisy sums of every base cell, clipped at public bounds."""
 
     name: Literal["laplace_strict"] = Field(description="noisy sums of every base cell, clipped at public bounds")
-    statistics: ClassVar[Statistics | None] = "cell_sums"
+    folder: ClassVar[str] = "laplace_cells"
+    statistics: ClassVar[str | None] = "cell_sums"
     tabulates: ClassVar[bool] = True
     gates: ClassVar[bool] = True
     shape: ClassVar[bool] = False
+
+
+class WeightRegularisation(Noisy):
+    """Noisy sums of every base cell, under weights that are moved towards a common one to need less noise."""
+
+    name: Literal["weight_regularisation"] = Field(
+        description="noisy sums of every base cell, under weights moved towards a common one"
+    )
+    towards: float | None = Field(
+        default=None, gt=0, description="the common weight; unset: the mean weight, under noise, for 1/20 of ε"
+    )
+    regularisation: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="how far weights are moved, from 0 to 1; unset: the least predicted error, for 1/10 of ε",
+    )
+    folder: ClassVar[str] = "weight_regularisation"
+    statistics: ClassVar[str | None] = "regularised_cells"
+    tabulates: ClassVar[bool] = True
+    shape: ClassVar[bool] = False
+
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
+        yield from super().contradictions(job)
+        weight = job.survey.weight
+        bounds = job.columns[weight].bounds if weight is not None and weight in job.columns else None
+        if weight is None:
+            found = f"'{self.name}' moves weights towards a common one, and the job names no weight"
+            yield Contradiction(("survey", "weight"), found, "name the weight, or take laplace_strict")
+        elif self.towards is not None and bounds is not None and not bounds[0] <= self.towards <= bounds[1]:
+            found = f"{self.towards:g} is outside of the weight's public bounds"
+            yield Contradiction(("mechanism", "towards"), found, f"take a weight from {bounds[0]:g} to {bounds[1]:g}")
+        if job.synthetic_sets != 1:
+            found = f"'{self.name}' releases one table, on which the whole budget is best spent"
+            yield Contradiction(("synthetic_sets",), found, "write 1")
 
 
 class ReferenceTables(Noisy):
@@ -112,7 +148,8 @@ class ReferenceTables(Noisy):
 
     name: Literal["reference_tables"] = Field(description="noisy sums of every base cell, clipped where a reference tells")
     shrinkage: bool = Field(default=True, description="move cells towards each other as noise moved them apart")
-    statistics: ClassVar[Statistics | None] = "reference_cells"
+    folder: ClassVar[str] = "reference_tables"
+    statistics: ClassVar[str | None] = "reference_cells"
     by_cell: ClassVar[bool] = True
     tabulates: ClassVar[bool] = True
     takes_reference: ClassVar[bool] = True
@@ -137,6 +174,7 @@ class SanitizedStatistics(Noisy):
     noise: NoiseName = Field(
         default="laplace", description="discrete Laplace, for ε alone, or Gaussian, for zCDP and a delta"
     )
+    folder: ClassVar[str] = "sanitized_lognormal"
     by_cell: ClassVar[bool] = True
     tabulates: ClassVar[bool] = True
     sets_are_free: ClassVar[bool] = True

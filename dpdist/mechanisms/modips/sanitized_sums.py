@@ -1,0 +1,195 @@
+"""What MODIPS releases: a set's sanitised sums, and a law drawn from the posterior given them ([M]; METHODS §8).
+
+Post-processing alone. The noise is not modelled: the posterior is that of the sums as released, set into their public
+range. Weights enter as v = w/U, at most 1, so that Σv records are at most as many as the effective ones: the posterior is
+at least as wide as the sample's own error. A synthetic record has its cell's mean weight.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from dpdist.core.records import Codes, Floats, Frame, Records
+from dpdist.job import Adjacency, Job, Law, Modips, Truncation
+from dpdist.mechanisms.modips.sensitivity import UNIT, groups, scales, together
+from dpdist.models.design import counted, counted_again, design, patterns
+from dpdist.models.outcome import OutcomeModel
+from dpdist.models.protocol import Draws, Extremes, Parameter
+from dpdist.privacy.units import moves, record_epsilon
+
+LEAST_MEAN_WEIGHT = 1e-3
+"""A cell's mean v is taken to be no smaller."""
+
+
+def sums_of(job: Job) -> tuple[Law, bool, bool, Adjacency]:
+    """Which sums are measured, and of which neighbours: the law, with weights, of known variance, the adjacency of a move.
+
+    An exchange for any other record, in another cell too, is two moves of one record.
+    """
+    said = job.mechanism
+    assert isinstance(said, Modips)
+    adjacency: Adjacency = "zero_out" if job.sizes_secret else job.budget.adjacency
+    return said.law, job.survey.weight is not None, said.variance is not None, adjacency
+
+
+@dataclass(frozen=True)
+class Sanitized(OutcomeModel):
+    """Cells of one stratum; statistics are (sum,), by group and cell, in whole units of 1/UNIT."""
+
+    labels: tuple[str, ...]
+    count: Floats
+    """Sample records of every cell, public."""
+    weights: tuple[float, float] | None
+    """Public bounds of the weight."""
+    law: Law
+    variance: float | None
+    """Of the normal law where it is public, in half widths of the bounds, squared."""
+    scales: tuple[Fraction, ...]
+    """Of the noise on every group's sums, in units."""
+    truncation: Truncation
+    matrix: Floats | None
+    """Predictors of every cell, (cell, predictor); None: a mean of its own for every cell."""
+
+    @classmethod
+    def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Sanitized:
+        said, weight = job.mechanism, job.survey.weight
+        assert isinstance(said, Modips)
+        columns = tuple(dict.fromkeys(name for table in job.tables for name in table.by if name not in frame.strata))
+        regressed = said.location == "main_effects"
+        cells = design(frame, columns, rows) if regressed else patterns(frame, columns, rows)
+        labels = cells.names if not regressed else patterns(frame, columns, rows).names
+        count = counted(frame, rows, cells)
+        given = sums_of(job)
+        low, high = job.outcome_column.bounds or (0.0, 1.0)
+        of_record = record_epsilon(job, said.epsilon(job)) / moves(job)
+        return cls(
+            cells,
+            (low, high),
+            labels,
+            count,
+            job.columns[weight].bounds if weight is not None else None,
+            said.law,
+            None if said.variance is None else said.variance / ((high - low) / 2.0) ** 2,
+            scales(groups(*given), together(*given), of_record, said.sanitization, said.truncation),
+            said.truncation,
+            cells.matrix if regressed else None,
+        )
+
+    @property
+    @abstractmethod
+    def names(self) -> tuple[tuple[str, ...], ...]:
+        """Statistics of every group, by name."""
+
+    @property
+    @abstractmethod
+    def domain(self) -> tuple[Floats, Floats]:
+        """Ends between which every sum lies, whatever the records hold, (sum,) each, in whole units."""
+
+    @abstractmethod
+    def statistics(self, records: Records, alpha: Floats) -> Floats:
+        """Sums of records, (sum,), in whole units."""
+
+    @abstractmethod
+    def laws(self, sums: Floats, rng: np.random.Generator) -> Mapping[str, Floats]:
+        """Laws drawn from the posteriors given sums (draw, sum), by parameter."""
+
+    @abstractmethod
+    def moved(self, theta: Draws, before: Floats, after: Floats) -> Mapping[str, Floats]:
+        """Released laws moved by the change from Σv `before` (1, cell) to `after` (draw, cell), by parameter."""
+
+    @property
+    @abstractmethod
+    def drawn(self) -> tuple[Parameter, ...]:
+        """What `laws` draws."""
+
+    @property
+    def parts(self) -> tuple[tuple[int, int], ...]:
+        """Where every group's sums begin and end."""
+        return tuple(pairwise(np.cumsum([0, *map(len, self.names)]).tolist()))
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        names = tuple(name for group in self.names for name in group)
+        weight = () if self.weights is None else (Parameter("weight", (("cell", self.labels),)),)
+        return (Parameter("sums", (("statistic", names),)), *self.drawn, *weight)
+
+    def entered(self, records: Records, alpha: Floats) -> Floats:
+        """v of every record in whole units, 0 where it is switched off."""
+        whole = alpha * UNIT
+        return np.rint(whole if self.weights is None else whole * np.minimum(records.weight / self.weights[1], 1.0))
+
+    def absent(self, cell: Codes, alpha: Floats, entered: Floats) -> Floats:
+        """Sums of 1 − v by cell, to which a record that is switched off adds nothing; none without weights."""
+        if self.weights is None:
+            return np.empty(0)
+        return np.bincount(cell, weights=np.rint(alpha * UNIT) - entered, minlength=len(self.labels)).astype(np.float64)
+
+    def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
+        """Released parameters: the sums as they stand, and laws drawn given them."""
+        return self._all(np.repeat(statistics[None], draws, axis=0), rng)
+
+    def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
+        """Laws drawn given the released sums: as far apart as laws of other samples, without noise."""
+        return self._all(np.repeat(theta["sums"], draws, axis=0), rng)
+
+    def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
+        """Laws given the released sums under noise of the same law once more: for standard errors, not for release."""
+        by = np.concatenate(
+            [np.full(stop - start, float(b)) for (start, stop), b in zip(self.parts, self.scales, strict=True)]
+        )
+        noisy = theta["sums"] + by * rng.laplace(size=(draws, len(by)))
+        return self._all(np.clip(noisy, *self.domain), rng)
+
+    def _all(self, sums: Floats, rng: np.random.Generator) -> Draws:
+        found = {"sums": sums, **self.laws(sums, rng)}
+        if self.weights is not None:
+            found["weight"] = self.weights[1] * self.held(sums) / self.count
+        return Draws({parameter.name: found[parameter.name] for parameter in self.parameters})
+
+    def recounted(self, theta: Draws, counts: Floats) -> Draws:
+        """The released laws moved by as much as other sample counts (draw, row) would move what the sums say."""
+        count = counted_again(self.design, counts)
+        sums = np.repeat(theta["sums"], len(counts), axis=0)
+        held = self.held(sums, count)
+        found = {"sums": sums, **self.moved(theta, self.held(theta["sums"]), held)}
+        if self.weights is not None:
+            found["weight"] = self.weights[1] * held / count
+        return Draws({parameter.name: found[parameter.name] for parameter in self.parameters})
+
+    def held(self, sums: Floats, count: Floats | None = None) -> Floats:
+        """Σv of every cell within its public range, (draw, cell), under the published sample counts or others."""
+        count = np.repeat(self.count[None], len(sums), axis=0) if count is None else count
+        if self.weights is None:
+            return count
+        least = count * max(self.weights[0] / self.weights[1], LEAST_MEAN_WEIGHT)
+        return np.clip(count - sums[:, : len(self.count)] / UNIT, least, count)
+
+    def weight(self, theta: Draws) -> Floats:
+        """Mean weight of every cell, (draw, cell)."""
+        return np.ones((len(theta), len(self.count))) if self.weights is None else theta["weight"]
+
+    def log_lik(self, draws: Draws, records: Records) -> Floats:
+        """Sums have no density of a record."""
+        return np.full((len(draws), len(records)), np.nan)
+
+    def extremes(self, draws: Draws, records: Records) -> Extremes:
+        return Extremes(np.full(len(records), np.inf), np.full(len(records), -np.inf))
+
+    def describe(self, theta: Draws) -> Mapping[str, Any]:
+        each = ", ".join(f"{scale} on {self.named(names)}" for scale, names in zip(self.scales, self.names, strict=True))
+        return {
+            **super().describe(theta),
+            "noise": f"discrete Laplace, scale {each}, in units of 1/{UNIT}, {self.truncation} to the domain of each sum",
+        }
+
+    @staticmethod
+    def named(names: tuple[str, ...]) -> str:
+        """What a group's sums are of, without the cell."""
+        return names[0].partition(" of ")[0]

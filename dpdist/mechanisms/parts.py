@@ -1,0 +1,90 @@
+"""Parts of a mechanism, loaded from its folder by its name: what protects, its model, its words, its measurements.
+
+The specification names the folder (`MechanismSpec.folder`). This file imports no part itself. So publishing, which asks for
+models and words alone, loads no code that sees a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from types import ModuleType
+from typing import Any, Generic, TypeVar
+
+from dpdist.job import SPECS
+
+T = TypeVar("T")
+REQUIRED = {
+    "protect": ("MECHANISMS", "what sees its records, by the names that a job may state"),
+    "release": ("model_of", "a function of the job that returns the class of the model"),
+    "statement": ("WORDS", "the texts of its statement"),
+}
+"""Modules of every mechanism's folder: what each must define, and what that is."""
+MEASURED = {
+    "figures": "a function that lists the noisy figures of a stratum",
+    "DEFINITIONS": "what each of its statistics is, by name",
+}
+"""What `measured.py` must define; a mechanism that adds noise has that module."""
+
+
+class Incomplete(TypeError):
+    """A mechanism or a family is registered without one of its parts."""
+
+
+class Parts(Mapping[str, T], Generic[T]):
+    """One part of every mechanism by the mechanism's name, loaded when it is asked for.
+
+    Raises: `Incomplete`, which says what is missing and in which file to write it.
+    """
+
+    def __init__(self, module: str, part: str, what: str) -> None:
+        self._module, self._part, self._what = module, part, what
+
+    def __getitem__(self, name: str) -> T:
+        if name not in SPECS:
+            raise KeyError(name)
+        found: Any = getattr(_module(name, self._module, self._what), self._part, None)
+        if isinstance(found, Mapping) and self._module == "protect":
+            found = found.get(name)
+        if found is None:
+            raise missing(name, self._module, self._part, self._what)
+        part: T = found
+        return part
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(SPECS)
+
+    def __len__(self) -> int:
+        return len(SPECS)
+
+
+def check(name: str) -> None:
+    """Every part of a mechanism is there; raises `Incomplete` where one is not."""
+    for module, (part, what) in REQUIRED.items():
+        Parts[Any](module, part, what)[name]
+    if SPECS[name].adds_noise:
+        for part, what in MEASURED.items():
+            Parts[Any]("measured", part, what)[name]
+        words: Any = Parts[Any]("statement", *REQUIRED["statement"])[name]
+        for text in ("errors", *(("density",) if SPECS[name].statistics is not None else ())):
+            if not getattr(words, text):
+                raise missing(name, "statement", f"WORDS.{text}", "a text that a release of noisy statistics needs")
+
+
+def missing(name: str, module: str, part: str, what: str) -> Incomplete:
+    """What a mechanism lacks, and where to write it."""
+    return Incomplete(f"mechanism '{name}' has no {part}: write it in {_path(name, module)} ({what})")
+
+
+def _path(name: str, module: str) -> str:
+    return f"dpdist/mechanisms/{SPECS[name].folder}/{module}.py"
+
+
+def _module(name: str, module: str, what: str) -> ModuleType:
+    path = f"dpdist.mechanisms.{SPECS[name].folder}.{module}"
+    try:
+        return import_module(path)
+    except ModuleNotFoundError as error:
+        if error.name is None or not path.startswith(error.name):
+            raise
+        raise Incomplete(f"mechanism '{name}' has no {module}: write {_path(name, module)} ({what})") from error

@@ -1,0 +1,1 @@
+"""Noisy sums of base cells under weights that are moved towards a common one (Seeman, Si and Reiter)."""

@@ -1,0 +1,38 @@
+"""Noisy figures of regularised weights, as `measurements.parquet` lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from dpdist.mechanisms.figures import Figures, cells_of
+from dpdist.mechanisms.weight_regularisation.release import ASKED, RegularisedCells
+from dpdist.mechanisms.weight_regularisation.sensitivity import MOVED_BY
+from dpdist.mechanisms.words import ReleaseView
+from dpdist.models.protocol import Draws
+from dpdist.privacy.units import moves
+
+DEFINITIONS = {
+    "a_r": "the sum of a = w_r / U_r, with w_r = (1 - r) min(w, U) + r t the moved weight and U_r the weight_cap; t "
+    "and r are `used` in released/set-1.json",
+    "b_r": "as b, with a as in a_r",
+    "sum of weights": "over all cells of the stratum: the sum of min(w, U) / U, with w the weight and U the weight_cap",
+    "distance": "the sum over cells of |sum of (min(w, U) - t) / U|, with t as in a_r",
+    "distance of products": "as distance, each term times (clip(y, c - R, c + R) - c) / R in the notation of b",
+}
+"""What the statistics are, by name, for the metadata of the file."""
+
+
+def figures(release: ReleaseView, model: RegularisedCells, stratum: int, theta: Draws) -> Iterator[Figures]:
+    """First what was asked of the whole stratum, then the sums of cells; what the job itself says was not asked."""
+    cells, bounds, twice = cells_of(release, model, stratum), model.under(theta).bounds, moves(release.job)
+    whole = {name: level for name, level in cells[0].items() if name in release.frame.strata}
+    scales = (model.mean_scale, model.choice_scale, model.choice_scale)
+    for name, value, scale, moved_by in zip(ASKED, theta["asked"][0], scales, MOVED_BY, strict=True):
+        limits = (None, model.plain.bounds.weight, None)
+        if np.isfinite(value):
+            one = np.array([[value]])
+            yield Figures([whole], [name], one, [scale], lambda *_, own=limits: own, sensitivity=float(moved_by * twice))
+    own = (bounds.centre, bounds.weight, bounds.half_width)
+    yield Figures(cells, ["a_r", "b_r"], theta["sums"][0], [model.scale] * 2, lambda *_: own, sensitivity=2.0 * twice)

@@ -1,0 +1,70 @@
+"""Weight regularisation: what is promised, and the passes over records."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+
+from dpdist.engine.protocol import Mechanism, Pass, Rounds, StratumRecorder
+from dpdist.job import Job
+from dpdist.job.noisy_mechanisms import WeightRegularisation as Settings
+from dpdist.mechanisms.counting import Count
+from dpdist.mechanisms.laplace_cells.sensitivity import SENSITIVITY
+from dpdist.mechanisms.promises import promise_of
+from dpdist.mechanisms.stratum_sums import NoiseOn, NoisySums, released
+from dpdist.mechanisms.weight_regularisation.release import Distances, RegularisedCells, WeightSum
+from dpdist.mechanisms.weight_regularisation.sensitivity import left
+from dpdist.mechanisms.weight_regularisation.statement import CHOICE_ASKED, MEAN_ASKED, MOVED_WEIGHTS, SUMS
+from dpdist.mechanisms.wording import MOVES_TWICE
+from dpdist.models.protocol import Draws
+from dpdist.privacy.guarantees import Promise, Strict
+from dpdist.privacy.units import moves
+
+
+class WeightRegularisation(NoisySums[Settings, RegularisedCells]):
+    """Noisy sums of the finest cells under moved weights: strict, with δ = 0 and no model."""
+
+    spec, sums = Settings, RegularisedCells
+
+    def promised(self, job: Job, settings: Settings) -> Promise:
+        mean, choice = settings.towards is None, settings.regularisation is None
+        stages = (*((MEAN_ASKED,) if mean else ()), *((CHOICE_ASKED,) if choice else ()))
+        said = SUMS.format(SENSITIVITY * moves(job), left(mean, choice))
+        if job.sizes_secret:
+            guarantee = Strict(job.budget.adjacency, job.epsilon_per_set)
+            return promise_of(job, guarantee, MOVED_WEIGHTS, *stages, said)
+        same_x = Strict(job.budget.adjacency, job.epsilon_per_set, exchange=Fraction(1))
+        return promise_of(job, same_x, MOVED_WEIGHTS, *stages, said, MOVES_TWICE)
+
+    def rounds(
+        self, job: Job, settings: Settings, model: RegularisedCells, recorder: StratumRecorder, learned: None
+    ) -> Rounds:
+        return weight_regularisation(model, float(job.epsilon_per_set), recorder)
+
+
+def weight_regularisation(model: RegularisedCells, epsilon: float, recorder: StratumRecorder) -> Rounds:
+    """The common weight, how far weights are moved towards it, the cells' sums under moved weights; each under noise."""
+    asked, common, regularisation = np.full(3, np.nan), model.towards, model.fixed
+    if common is None:
+        mean = WeightSum(model.plain.bounds.weight)
+        exact = yield Pass(Count(mean), "sum")
+        noise = yield NoiseOn.of(mean, exact).draw(model.mean_scale, 1, 1)
+        asked[:1] = exact[0] + noise
+        common = model.common(float(asked[0]))
+    if regularisation is None:
+        distances = Distances(model.plain, common)
+        exact = yield Pass(Count(distances), "sum")
+        apart = np.abs(exact).sum(axis=0)
+        noise = yield NoiseOn.of(distances, apart).draw(model.choice_scale, 2, 2)
+        asked[1:] = apart + noise
+        regularisation = model.chosen(asked[1:], common)
+    under = model.moved_sums(common, regularisation)
+    sums = yield Pass(Count(under), "sum")
+    noise = yield NoiseOn.of(under, sums).draw(model.scale, sums.size, 3)
+    used = np.array([[common, regularisation]])
+    theta = Draws({"sums": (sums + noise.reshape(sums.shape))[None], "asked": asked[None], "used": used})
+    return released(recorder, [theta], epsilon, cells=float(len(sums)))
+
+
+MECHANISMS: dict[str, Mechanism] = {"weight_regularisation": WeightRegularisation()}

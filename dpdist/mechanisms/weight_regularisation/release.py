@@ -1,0 +1,203 @@
+"""What weight regularisation releases: the common weight, how far weights were moved, and noisy sums of every finest cell.
+
+Post-processing is that of strict Laplace tables, with the bounds that moved weights have. Errors hold what the released
+distances predict of the bias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import pi, sqrt
+from typing import Any
+
+import numpy as np
+
+from dpdist.core.records import Codes, Floats, Frame, Records
+from dpdist.job import Job
+from dpdist.job.noisy_mechanisms import WeightRegularisation
+from dpdist.mechanisms.laplace_cells.release import CellSums
+from dpdist.mechanisms.laplace_cells.sensitivity import SENSITIVITY, UNIT
+from dpdist.mechanisms.weight_regularisation.sensitivity import CHOICE, MEAN, MOVED_BY, least_error, left, scale_of
+from dpdist.models.outcome import OutcomeModel
+from dpdist.models.protocol import Draws, Extremes, Parameter
+from dpdist.privacy.units import moves, record_epsilon
+
+ASKED = ("sum of weights", "distance", "distance of products")
+
+
+@dataclass(frozen=True)
+class WeightSum:
+    """Statistics: Σ w/U in units, (1, 1)."""
+
+    cap: float
+
+    def statistics(self, records: Records, alpha: Floats) -> Floats:
+        return np.array([[(alpha * units_of(records.weight, self.cap)).sum()]])
+
+
+@dataclass(frozen=True)
+class Distances:
+    """Statistics: Σ (w − t)/U and Σ (w − t)u/U of every cell in units, (cell, 2)."""
+
+    cells: CellSums
+    common: float
+
+    def statistics(self, records: Records, alpha: Floats) -> Floats:
+        a, b = self.pairs(records.weight, records.outcome).T
+        cell, cells = self.cells.pattern(records.frame), len(self.cells.labels)
+        return np.column_stack([np.bincount(cell, weights=alpha * each, minlength=cells) for each in (a, b)])
+
+    def pairs(self, weight: Floats, outcome: Floats) -> Floats:
+        """(a, b) of every record in whole units, (record, 2)."""
+        bounds = self.cells.bounds
+        a = units_of(weight, bounds.weight) - units_of(np.array(self.common), bounds.weight)
+        u = (np.clip(outcome, bounds.low, bounds.high) - bounds.centre) / bounds.half_width
+        return np.column_stack([a, np.rint(a * np.clip(u, -1.0, 1.0))])
+
+
+@dataclass(frozen=True)
+class MovedSums:
+    """Statistics: the cells' sums under moved weights, in units of their bound, (cell, 2)."""
+
+    cells: CellSums
+    cap: float
+    common: float
+    regularisation: float
+
+    def statistics(self, records: Records, alpha: Floats) -> Floats:
+        own = moved(np.clip(records.weight, 0.0, self.cap), self.common, self.regularisation)
+        return self.cells.statistics(replace(records, weight=own), alpha)
+
+
+@dataclass(frozen=True)
+class RegularisedCells(OutcomeModel):
+    """Cells of one stratum under public bounds. `plain` is the strict Laplace table, at r = 0."""
+
+    plain: CellSums
+    epsilon: Fraction
+    """Of one record; halved where a record's move to another cell is covered."""
+    towards: float | None
+    fixed: float | None
+
+    @classmethod
+    def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> RegularisedCells:
+        said, plain = job.mechanism, CellSums.build(job, frame, rows)
+        assert isinstance(said, WeightRegularisation)
+        epsilon = record_epsilon(job, job.epsilon_per_set) / moves(job)
+        part = left(said.towards is None, said.regularisation is None)
+        plain = replace(plain, scale=scale_of(part, SENSITIVITY, epsilon))
+        return cls(plain.design, plain.outcome_bounds, plain, epsilon, said.towards, said.regularisation)
+
+    @property
+    def scale(self) -> Fraction:
+        """The largest noise on the cells' sums, in units."""
+        return self.plain.scale
+
+    @property
+    def mean_scale(self) -> Fraction:
+        return scale_of(MEAN, MOVED_BY[0], self.epsilon)
+
+    @property
+    def choice_scale(self) -> Fraction:
+        return scale_of(CHOICE, MOVED_BY[1], self.epsilon)
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """`asked` is null where the job itself says the common weight or how far weights are moved."""
+        asked, used = Parameter("asked", (("sum", ASKED),)), Parameter("used", (("weight", ("common", "regularisation")),))
+        return (*self.plain.parameters, asked, used)
+
+    def statistics(self, records: Records, alpha: Floats) -> Floats:
+        """The cells' sums under weights that are not moved."""
+        return self.plain.statistics(records, alpha)
+
+    def common(self, noisy_sum: float) -> float:
+        """The mean weight that a noisy sum says, within the weight's bounds."""
+        mean = noisy_sum * self.plain.bounds.weight / UNIT / float(self.plain.count.sum())
+        return float(np.clip(mean, self.plain.least_weight, self.plain.bounds.weight))
+
+    def chosen(self, apart: Floats, common: float) -> float:
+        """How far weights are moved, from the noisy distances in units."""
+        cap = self.plain.bounds.weight
+        squares = self._squares(apart)
+        return least_error(float(squares.sum()), self._shares(), float(self.scale) / UNIT, common / cap)
+
+    def moved_sums(self, common: float, regularisation: float) -> MovedSums:
+        """What is added up under moved weights."""
+        cells = self._cells(common, regularisation)
+        return MovedSums(cells, self.plain.bounds.weight, common, regularisation)
+
+    def under(self, theta: Draws) -> CellSums:
+        """The cells with the bounds that moved weights have."""
+        common, regularisation = theta["used"][0]
+        return self._cells(float(common), float(regularisation))
+
+    def expect(self, theta: Draws) -> tuple[Floats, Floats]:
+        """E(w|x) and E(wy|x) of every frame row, (draw, row)."""
+        return self.under(theta).expect(theta)
+
+    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        return self.under(theta).simulate(theta, frame_row, rng)
+
+    def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
+        """The released sums themselves: how records vary within a cell was not released."""
+        return self._with(theta, self.plain.resampled(theta, records, draws, rng))
+
+    def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
+        """The released sums with noise of the same law, and with a bias of the size that the distances predict."""
+        drawn, under = self.plain.noised_again(theta, records, draws, rng), self.under(theta)
+        moved_by = float(theta["used"][0, 1]) * self.plain.bounds.weight / under.bounds.weight
+        each = np.sqrt(self._squares(theta["asked"][0, 1:])) * self._shares()[:, None]
+        bias = UNIT * moved_by * sqrt(pi / 2.0) * each
+        return self._with(theta, Draws({"sums": drawn["sums"] + bias * rng.standard_normal(drawn["sums"].shape)}))
+
+    def recounted(self, theta: Draws, counts: Floats) -> Draws:
+        """The released sums under other sample counts (draw, row)."""
+        return self._with(theta, self.plain.recounted(theta, counts))
+
+    def log_lik(self, draws: Draws, records: Records) -> Floats:
+        """Sums have no density of a record."""
+        return self.plain.log_lik(draws, records)
+
+    def extremes(self, draws: Draws, records: Records) -> Extremes:
+        return self.plain.extremes(draws, records)
+
+    def describe(self, theta: Draws) -> Mapping[str, Any]:
+        noise = f"discrete Laplace, scale {self.scale}, in units of 2^-20 of the bounds that moved weights have"
+        return {**super().describe(theta), "noise": noise}
+
+    def _squares(self, apart: Floats) -> Floats:
+        """Squares of both distances, in units of the weight's bound: of noisy ones, less the variance of their noise."""
+        found = np.maximum(apart, 0.0) ** 2 - 2.0 * float(self.choice_scale) ** 2
+        return np.asarray(np.nan_to_num(np.maximum(found, 0.0), nan=0.0) / UNIT**2)
+
+    def _shares(self) -> Floats:
+        """Every cell's share of the sample records, as published."""
+        return np.asarray(self.plain.count / self.plain.count.sum())
+
+    def _cells(self, common: float, regularisation: float) -> CellSums:
+        plain = self.plain
+        least, most = (moved(end, common, regularisation) for end in (plain.least_weight, plain.bounds.weight))
+        return replace(plain, bounds=plain.bounds._replace(weight=most), least_weight=least)
+
+    def _with(self, theta: Draws, drawn: Draws) -> Draws:
+        """Draws of the sums with what else was released."""
+        kept = {name: np.repeat(theta[name], len(drawn), axis=0) for name in ("asked", "used")}
+        return Draws({**kept, **drawn.values})
+
+
+def moved(weight: Any, common: float, regularisation: float) -> Any:
+    """A weight, or weights (record,), moved towards the common one."""
+    return (1.0 - regularisation) * weight + regularisation * common
+
+
+def units_of(weight: Floats, cap: float) -> Floats:
+    """w/U in whole units."""
+    return np.rint(UNIT * (np.clip(weight, 0.0, cap) / cap))
+
+
+def model_of(job: Job) -> type[RegularisedCells]:
+    """The model of every job under the mechanism."""
+    return RegularisedCells

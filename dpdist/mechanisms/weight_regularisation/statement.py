@@ -1,0 +1,40 @@
+"""What statements say of weight regularisation."""
+
+from __future__ import annotations
+
+from dpdist.mechanisms.words import Words
+
+MOVED_WEIGHTS = (
+    "Weights are moved towards a common weight: a record counts with (1 - r) of its weight and r of the common one. The "
+    "larger r, the less noise the sums need. Tables then have a bias where weights differ between cells or go with the "
+    "outcome. At r = 1 they are unweighted tables, scaled."
+)
+SUMS = (
+    "Weights and outcomes are clipped to public bounds. A record enters one finest cell, by its moved weight and a centred "
+    "product. Their L1 distance from any other values' in the same cell, or from none, is at most 2 units of the moved "
+    "weight's bound. Both sums have discrete Laplace noise of scale {}/({} ε) in these units. Margins are sums of cells."
+)
+MEAN_ASKED = (
+    "The common weight is the mean weight, under noise: the sum of weights over their bound moves by at most 1. It has "
+    "discrete Laplace noise of scale 1 over 1/20 of ε. It is divided by the number of sample records."
+)
+CHOICE_ASKED = (
+    "How far weights are moved is chosen under noise. Two sums over cells say how far the weights' and the products' sums "
+    "are from those under the common weight. A record moves both together by at most 2. Both have discrete Laplace noise "
+    "of scale 2 over 1/10 of ε. The choice has the least squared error that they and the noise predict."
+)
+WITH_BIAS = (
+    "Estimator `parameters`: composition of the sample over cells, and other noise, simulated. So is the bias of moved "
+    "weights, if the distance was asked: a cell's is drawn with the size that its share of the sample predicts. Bias that "
+    "one cell has more of than its share is in no error. How records vary within a cell was not released and is not in it."
+)
+SET_INTO_BOUNDS = (
+    "A cell's mean moved weight and mean outcome are set into their bounds. A synthetic record has its cell's means, so "
+    "that totals agree with the tables and nothing else is modelled."
+)
+
+WORDS = Words(
+    density="noisy sums of moved {weight} and of its product with {outcome} in every finest cell",
+    errors=WITH_BIAS,
+    steps=(SET_INTO_BOUNDS,),
+)

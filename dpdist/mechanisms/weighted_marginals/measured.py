@@ -1,0 +1,39 @@
+"""Noisy weighted counts of tables, as `measurements.parquet` lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dpdist.mechanisms.figures import (
+    SUM_OF_V,
+    Figures,
+    cells_of,
+)
+from dpdist.mechanisms.weighted_marginals.release import Marginals
+from dpdist.mechanisms.weighted_marginals.sensitivity import moved
+from dpdist.mechanisms.words import ReleaseView
+from dpdist.models.protocol import Draws
+
+DEFINITIONS = {
+    "v": SUM_OF_V,
+}
+"""What the statistics are, by name, for the metadata of the file."""
+
+
+def figures(release: ReleaseView, model: Marginals, stratum: int, theta: Draws) -> Iterator[Figures]:
+    """A table after another; cells are levels of its columns, beside those of the stratum."""
+    whole = {name: level for name, level in cells_of(release, model, stratum)[0].items() if name in release.frame.strata}
+    cap = model.weights[1] if release.job.survey.weight is not None else None
+    keys = model.keys_of(theta)
+    for key, values in model.split(keys, theta["sums"]).items():
+        cells = [whole | levels for levels in model.labelled(release.job, key)]
+        number = sum(len(each) == len(key) for each in keys) if model.listed is None else len(keys)
+        yield Figures(
+            cells,
+            ["v"],
+            values[0].reshape(-1, 1),
+            [model.scale_of(key)],
+            lambda *_: (None, cap, None),
+            table=" x ".join(model.columns[column] for column in key),
+            sensitivity=float(moved(model.adjacency) * number),
+        )

@@ -1,0 +1,242 @@
+"""Studies of every mechanism at one ε and one adjacency: real releases of parts of public files and of simulated surveys.
+
+The job of a case is run under each mechanism as a rehearsal would run it: with as few other changes as there must be.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Self
+
+import numpy as np
+import pandas as pd
+from pydantic import Field, model_validator
+
+from dpdist.core.errors import DpdistError, Problem, StudyError
+from dpdist.core.keys import Key
+from dpdist.job import Adjacency, Budget, Frozen, Guarantee, Job, Name
+from dpdist.job.loading import job_of, load_job
+from dpdist.job.mechanisms import SPECS
+from dpdist.studies.kinds.populations import DESCRIBED, UNITS, PopulationName, population, population_job
+from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind
+from dpdist.studies.kinds.repeated_samples import SIZE, sampled
+from dpdist.studies.rehearsal_candidates import Candidate, candidates
+from dpdist.studies.rehearsal_trials import Trial, trial
+from dpdist.studies.settings import Study
+
+STATISTICS = ("count", "mean")
+REFUSED = "refused"
+PUBLIC = "a study of public or simulated files"
+OF_FILES = (
+    "from real releases of parts of public files and of samples from simulated populations. What is compared with direct "
+    "estimates tells of these files' records, and may be shown because they are public."
+)
+NOISE = "parts and samples are keyed by seed {}; noise is OpenDP's, as in any release, and differs from run to run"
+
+
+class MechanismCase(Frozen):
+    """A public file and a job of it, or a simulated population with a job of its own, under public bounds of its own."""
+
+    name: Name
+    file: str | None = Field(default=None, description="in the folder that `dpdist study --data` names")
+    job: str | None = Field(default=None, description="a job file, or the name of a shipped job")
+    population: PopulationName | None = Field(default=None, description="simulated, in place of a file and its job")
+    records: int = Field(ge=100, le=1_000_000, description="of the part or sample that is released, and of the reference")
+    weight_bounds: tuple[float, float] = Field(description="public, for mechanisms without a reference")
+    outcome_bounds: tuple[float, float] | None = Field(default=None, description="public, in place of the job's")
+    adjacency: Adjacency = "substitution"
+    complete: tuple[str, ...] = Field(default=(), description="columns of which records with missing values are left out")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.file is None) == (self.population is None):
+            raise ValueError("give file or population, one of them")
+        if (self.file is None) != (self.job is None):
+            raise ValueError("job goes with file: a simulated population has a job of its own")
+        return self
+
+
+class MechanismArm(Frozen):
+    """A mechanism as a rehearsal names it, and the class of its guarantee, which stands beside every figure."""
+
+    candidate: str = Field(description="as in `reference_tables, histograms` or `weighted (scores)`")
+    guarantee: Guarantee = "strict"
+
+    @property
+    def label(self) -> str:
+        return f"{self.candidate}: {self.guarantee}"
+
+
+class MechanismsStudy(Study):
+    """Errors and coverage of counts and means, and run time, of every mechanism at one ε."""
+
+    kind: Literal["mechanisms"]
+    cases: tuple[MechanismCase, ...] = Field(min_length=1)
+    mechanisms: tuple[MechanismArm, ...] = Field(min_length=1)
+    epsilons: tuple[Budget, ...] = Field(min_length=1)
+    data: str | None = Field(default=None, description="folder of the files; `--data` names another")
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(arm.label for arm in self.mechanisms)
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        return (
+            *(f"{name}_{what}" for name in STATISTICS for what in ("median", "largest", "coverage")),
+            "seconds",
+            REFUSED,
+        )
+
+    def with_data(self, folder: str) -> Self:
+        return self.model_copy(update={"data": folder})
+
+
+class Parts(NamedTuple):
+    """Files that are released, and that are the reference."""
+
+    current: Path
+    earlier: Path
+
+
+class MechanismsKind(SimulatedKind):
+    settings = MechanismsStudy
+    heads = ("Label", "Guarantee class", "Fixed on")
+
+    @property
+    def captions(self) -> Mapping[str, Caption]:
+        made: dict[str, Caption] = {}
+        for name in STATISTICS:
+            error = "|published − direct estimate| over the direct estimate's standard error, {} over cells and margins."
+            for size in ("median", "largest"):
+                made[f"{name}_{size}"] = Caption(
+                    f"{size} error of {name}s in direct standard errors", error.format(size), "direct standard errors"
+                )
+            reading = f"Proportion of cells whose nominal 90 % interval holds the direct estimate, {name}s."
+            made[f"{name}_coverage"] = Caption(f"coverage of direct {name}s by 90 % intervals", reading)
+        made["seconds"] = Caption(
+            "seconds of a release", "With its tables, pages and evaluation, on one core of this machine."
+        )
+        made[REFUSED] = Caption(
+            "releases that were refused", "1 where the job or its fit was refused, as no release could be."
+        )
+        return made
+
+    def replicate(self, study: MechanismsStudy, case: int, number: int) -> Replicate:
+        said, results = study.cases[case], list[Result]()
+        key = study.key_of(said.name, number)
+        with tempfile.TemporaryDirectory(prefix="dpdist-") as name:
+            parts = _parts(study, said, key, Path(name))
+            for epsilon in study.grid:
+                results += _measured(study, said, epsilon, parts, Path(name) / f"at-{len(results)}")
+        return Replicate(results, [])
+
+    def facts(self, study: MechanismsStudy) -> list[Fact]:
+        cases = [f"{case.name}: {_source(case)}; {case.records:,} records; {case.adjacency}" for case in study.cases]
+        return [
+            ("Data", cases),
+            ("Replicates", [f"R = {study.replicates}: other parts, samples and noise each time"]),
+            ("ε", [", ".join(study.grid) + " of every release, all of its sets and histograms together"]),
+            ("Randomness", [NOISE.format(study.seed)]),
+        ]
+
+    def arms(self, study: MechanismsStudy) -> list[tuple[str, ...]]:
+        return [(arm.label, arm.guarantee, _fixed_on(arm.candidate)) for arm in study.mechanisms]
+
+    def target(self, study: Any, case: str, epsilon: str, measure: str) -> float | None:
+        return 0.9 if measure.endswith("_coverage") else None
+
+    def made_of(self, study: MechanismsStudy) -> str:
+        return OF_FILES
+
+
+def case_job(case: MechanismCase, epsilon: str) -> Job:
+    """The case's job with public bounds of weight and outcome, at this ε."""
+    base = load_job(str(case.job)) if case.population is None else job_of(population_job(case.population))
+    said = base.model_dump(mode="json", exclude_unset=True, exclude={"extends", "input", "compare", "calibration"})
+    columns = dict(said["columns"])
+    columns[str(base.survey.weight)] = {"bounds": list(case.weight_bounds), "outside": "clip"}
+    if case.outcome_bounds is not None:
+        columns[base.outcomes[0]] = columns[base.outcomes[0]] | {"bounds": list(case.outcome_bounds)}
+    said |= {"columns": columns, "budget": {"epsilon": epsilon, "adjacency": case.adjacency}}
+    return job_of(said | {"public_frame": {"accepted": PUBLIC}})
+
+
+def _measured(study: MechanismsStudy, case: MechanismCase, epsilon: str, parts: Parts, folder: Path) -> Iterator[Result]:
+    """Every mechanism at one ε; one that could not be released has only `refused` = 1."""
+    job, wanted = case_job(case, epsilon), {arm.candidate: arm for arm in study.mechanisms}
+    ground = {"path": str(parts.earlier), "provenance": "another part of the same file"}
+    runs, _ = candidates(job, str(parts.earlier), ground, only=wanted)
+    known = {each.label: each for each in runs}
+    for number, arm in enumerate(study.mechanisms):
+        made = known.get(arm.candidate)
+        if made is None:
+            yield Result(arm.label, epsilon, REFUSED, 1.0)
+            continue
+        _same_class(study, arm, made)
+        try:
+            one = trial(made, parts.current, folder.with_name(f"{folder.name}-{number}"))
+        except DpdistError:
+            yield Result(arm.label, epsilon, REFUSED, 1.0)
+            continue
+        yield from (Result(arm.label, epsilon, measure, value) for measure, value in _measures(one))
+
+
+def _measures(one: Trial) -> Iterator[tuple[str, float]]:
+    for name in STATISTICS:
+        own = one.cells[one.cells["statistic"].str.split().str[0] == name]
+        if len(own):
+            yield f"{name}_median", float(own["error_in_direct_se"].median())
+            yield f"{name}_largest", float(own["error_in_direct_se"].max())
+            yield f"{name}_coverage", float(own["covered"].mean())
+    yield "seconds", one.seconds
+
+
+def _same_class(study: MechanismsStudy, arm: MechanismArm, made: Candidate) -> None:
+    """Raises `StudyError` where a mechanism promises another class than the study says."""
+    if not made.guarantee.startswith(arm.guarantee):
+        problem = Problem(
+            f"mechanisms.{arm.candidate}", f"it promises {made.guarantee}", arm.guarantee, "correct the class"
+        )
+        raise StudyError(study.study, [problem])
+
+
+def _parts(study: MechanismsStudy, case: MechanismCase, key: Key, folder: Path) -> Parts:
+    """The released part and the reference: disjoint parts of a file, or two samples of a population."""
+    made = Parts(folder / "current.parquet", folder / "earlier.parquet")
+    if case.population is not None:
+        units = population(case.population, study.key_of(case.name).generator("population")).rename(columns={"size": SIZE})
+        low, high = case.outcome_bounds or (-np.inf, np.inf)
+        units = units.assign(y=np.clip(units["y"], low, high))
+        for name, path in zip(made._fields, made, strict=True):
+            sampled(units, case.records, key.generator(name)).to_parquet(path)
+        return made
+    path, job = Path(study.data or ".") / str(case.file), load_job(str(case.job))
+    if not path.is_file():
+        problem = Problem(f"cases.{case.name}.file", f"no file {case.file}", "a Parquet file", "name its folder by --data")
+        raise StudyError(study.study, [problem])
+    rows = pd.read_parquet(path)
+    for keep in job.universe:
+        rows = rows[rows[keep.column].isin(keep.keep)]
+    rows = rows.dropna(subset=list(case.complete))
+    order = key.generator("split").permutation(len(rows))
+    half = min(case.records, len(rows) // 2)
+    rows.iloc[np.sort(order[:half])].reset_index(drop=True).to_parquet(made.current)
+    rows.iloc[np.sort(order[half : 2 * half])].reset_index(drop=True).to_parquet(made.earlier)
+    return made
+
+
+def _source(case: MechanismCase) -> str:
+    if case.population is not None:
+        return f"samples of {UNITS:,} simulated units, {DESCRIBED[case.population]}"
+    return f"disjoint parts of {case.file} under job {case.job}"
+
+
+def _fixed_on(candidate: str) -> str:
+    """What clips or shapes a candidate before it sees the current records."""
+    name = candidate.split(" ")[0].rstrip(",")
+    if candidate.endswith("histograms"):
+        return "noisy histograms of the current part"
+    return "the reference" if SPECS[name].takes_reference and not candidate.endswith("no reference") else "public bounds"

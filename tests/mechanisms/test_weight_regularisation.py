@@ -1,0 +1,205 @@
+"""Weight regularisation: exact sensitivity of its stages with controls, the choice by an oracle, releases end to end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dpdist
+from dpdist.core.errors import JobError
+from dpdist.core.records import Floats, Frame, Records
+from dpdist.job.loading import parse_job
+from dpdist.mechanisms.laplace_cells.sensitivity import SENSITIVITY, UNIT
+from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.weight_regularisation.release import Distances, RegularisedCells, WeightSum
+from dpdist.mechanisms.weight_regularisation.sensitivity import CHOICE, MEAN, MOVED_BY, least_error
+from dpdist.models.protocol import Draws
+
+JOB = """
+dataset: moved
+period: "2020"
+columns:
+  field: {levels: [arts, law]}
+  pay: {bounds: [-50, 150], outside: clip}
+  weight: {bounds: [0.5, 200], outside: clip}
+survey: {weight: weight}
+outcome: pay
+mechanism: {name: weight_regularisation}
+budget: {epsilon: "1"}
+tables:
+  - {name: pay, by: [field], statistics: [count, {mean: pay}]}
+"""
+CAP = 200.0
+
+
+def model(job: str = JOB) -> RegularisedCells:
+    read = parse_job(job)
+    frame = Frame({"field": np.arange(2, dtype=np.int32)}, {"field": ("arts", "law")}, np.array([400, 600]), (), ())
+    built = builder_of(read).build(read, frame, slice(0, 2))
+    assert isinstance(built, RegularisedCells)
+    return built
+
+
+def record(weight: float, outcome: float, row: int = 0) -> Records:
+    one = np.array([outcome])
+    return Records(np.zeros(1, np.int64), np.array([row], np.int32), one, np.array([weight]), np.full(1, -1, np.int32))
+
+
+def stages(weight: float, outcome: float, common: float, regularisation: float) -> tuple[Floats, Floats, Floats]:
+    """What one record adds to the sum of weights, to the cells' distances before |.|, and to the cells' sums."""
+    built, one, ones = model(), record(weight, outcome), np.ones(1)
+    parts = WeightSum(CAP), Distances(built.plain, common), built.moved_sums(common, regularisation)
+    first, second, third = (part.statistics(one, ones) for part in parts)
+    return first, second, third
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.tuples(st.floats(0.0, 1e4), st.floats(-1e3, 1e3)),
+    st.tuples(st.floats(0.0, 1e4), st.floats(-1e3, 1e3)),
+    st.floats(0.5, CAP),
+    st.floats(0.0, 1.0),
+)
+def test_no_record_moves_a_stage_by_more_than_its_sensitivity(
+    one: tuple[float, float], other: tuple[float, float], common: float, regularisation: float
+) -> None:
+    """Switched off, there or exchanged. Distances of sums move by no more than the sums (triangle inequality)."""
+    here, there = (stages(*each, common, regularisation) for each in (one, other))
+    for a, b, most in zip(here, there, (MOVED_BY[0], MOVED_BY[1], SENSITIVITY), strict=True):
+        assert np.abs(a).sum() <= most * UNIT
+        assert np.abs(a - b).sum() <= most * UNIT
+        assert a.tolist() == np.rint(a).tolist()
+
+
+@pytest.mark.parametrize("common", [0.5, 40.0, 200.0])
+def test_the_sensitivities_are_attained(common: float) -> None:
+    """Control: noise for anything less would be too little. In a cell of its own a record's distance is its own sum."""
+    heavy, none = stages(200.0, 150.0, common, 0.0), stages(0.0, 150.0, common, 0.0)
+    assert np.abs(heavy[0] - none[0]).sum() == UNIT
+    assert np.abs(heavy[1] - none[1]).sum() == 2 * UNIT
+    low = stages(200.0, -50.0, common, 0.7)
+    assert np.abs(stages(200.0, 150.0, common, 0.7)[2] - low[2]).sum() == 2 * UNIT
+
+
+def test_the_noise_of_every_stage_has_its_part_of_the_budget() -> None:
+    """Σ of Δ over scale is ε = 1. Control: with all of ε in every stage it is 3."""
+    built = model()
+    spent = [moved * UNIT / each for moved, each in ((1, built.mean_scale), (2, built.choice_scale), (2, built.scale))]
+    assert spent == [MEAN, CHOICE, 1 - MEAN - CHOICE]
+    assert sum(spent) == 1
+    fixed = model(JOB.replace("weight_regularisation", "weight_regularisation, towards: 40, regularisation: 0.5"))
+    assert 2 * UNIT / fixed.scale == 1
+    assert sum(3 * [2 * UNIT / fixed.scale]) == 3
+
+
+def test_the_choice_has_the_least_predicted_error() -> None:
+    """By the closed form: with b² the bias at λ = 1 and s² the noise's variance, λ = s²d/(b² + s²d²), d = 1 − t/U."""
+    shares, noise, common = np.array([0.4, 0.6]), 3.0, 0.1
+    for squares in (0.0, 40.0, 400.0, 1e9):
+        bias, spread, d = squares * (shares**2).sum(), 8.0 * noise**2, 1 - common
+        exact = min(1.0, spread * d / (bias + spread * d**2))
+        assert least_error(squares, shares, noise, common) == pytest.approx(exact, abs=0.005)
+    assert least_error(0.0, shares, noise, common) == 1.0
+    assert least_error(1e9, shares, noise, common) == 0.0
+
+
+def survey(seed: int, apart: float, n: int = 4000) -> pd.DataFrame:
+    """Weights of a few large values; those of one field are `apart` times the other's."""
+    rng = np.random.default_rng(seed)
+    law = rng.random(n) < 0.5
+    weight = np.where(rng.random(n) < 0.01, 150.0, rng.uniform(1.0, 3.0, n)) * np.where(law, apart, 1.0)
+    return pd.DataFrame(
+        {"field": np.where(law, "law", "arts"), "pay": rng.normal(50, 20, n), "weight": np.clip(weight, 0.5, 200)}
+    )
+
+
+def released(folder: Path, rows: pd.DataFrame, how: str = "", epsilon: str = "1") -> tuple[pd.DataFrame, dict[str, float]]:
+    """The published table of estimator `parameters`, and the common weight and λ that were used."""
+    rows.to_parquet(folder / "file.parquet")
+    job = JOB.replace("{name: weight_regularisation}", f"{{name: weight_regularisation{how}}}")
+    dpdist.run(
+        parse_job(job.replace('epsilon: "1"', f'epsilon: "{epsilon}"')), folder / "ws", input=folder / "file.parquet"
+    )
+    table = pd.read_parquet(folder / "ws" / "public" / "tables" / "pay.parquet")
+    said = json.loads((folder / "ws" / "public" / "released" / "set-1.json").read_text())["strata"]["all"]["used"]["values"]
+    return table[table["estimator"] == "parameters"], dict(zip(("common", "regularisation"), said, strict=True))
+
+
+def test_weights_that_tell_nothing_are_moved_far_and_those_that_tell_are_not(tmp_path: Path) -> None:
+    """At ε = .05 noise at λ = 0 is 2 · 200/.0425 = 9,400 on counts of 7,000; a factor of 20 between fields, at ε = 5,
+    is a bias of 20,000. Both choices are wrong by chance with a probability below 1e-4 (five scales of noise)."""
+    for name in ("alike", "apart"):
+        (tmp_path / name).mkdir()
+    _, used = released(tmp_path / "alike", survey(1, 1.0), ", towards: 3.5", "0.05")
+    assert used["regularisation"] > 0.8
+    _, used = released(tmp_path / "apart", survey(1, 20.0), ", towards: 30", "5")
+    assert used["regularisation"] < 0.2
+
+
+def test_a_fixed_release_is_the_moved_table_but_for_noise(tmp_path: Path) -> None:
+    """At ε = 1000 counts are Σ (w + t)/2 to within 1 % of the cell (20 scales of noise); control: not Σ w."""
+    rows = survey(2, 5.0)
+    table, used = released(tmp_path, rows, ", towards: 20, regularisation: 0.5", "1000")
+    assert used == {"common": 20.0, "regularisation": 0.5}
+    counts = table[table["statistic"] == "count"].set_index("field")["estimate"]
+    errors = table.set_index(["field", "statistic"])["standard_error"]
+    for field, own in rows.groupby("field"):
+        assert counts[field] == pytest.approx(((own["weight"] + 20.0) / 2.0).sum(), rel=0.01)
+        assert abs(counts[field] / own["weight"].sum() - 1.0) > 0.1
+        assert errors[field, "count"] > 0.0
+
+
+def test_errors_hold_the_bias_of_moved_weights() -> None:
+    """Simulated sums spread by noise and by λ times the distance times the share. Control: none where λ = 0."""
+    built, draws = model(), 4000
+    far = 5000.0 * UNIT
+    spread = []
+    for regularisation in (0.0, 0.5):
+        theta = Draws(
+            {
+                "sums": np.array([[[4e8, 1e8], [6e8, 1e8]]]),
+                "asked": np.array([[1e9, far, 0.0]]),
+                "used": np.array([[20.0, regularisation]]),
+            }
+        )
+        again = built.noised_again(theta, 0, draws, np.random.default_rng(1))
+        spread.append(again["sums"][:, :, 0].std(axis=0) / UNIT)
+        assert set(again.values) == {"sums", "asked", "used"}
+    noise = float(built.scale) / UNIT * np.sqrt(2.0)
+    bound = 0.5 * CAP + 0.5 * 20.0
+    bias = 0.5 * 5000.0 * CAP / bound * np.array([0.4, 0.6]) * np.sqrt(np.pi / 2)
+    assert spread[0] == pytest.approx([noise, noise], rel=0.1)
+    assert spread[1] == pytest.approx(np.hypot(noise, bias), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("  weight: {bounds: [0.5, 200], outside: clip}\n", "", "needs public bounds of the weight"),
+        ("[0.5, 200], outside: clip", "[0.5, 200]", "state outside: clip"),
+        ("survey: {weight: weight}\n", "", "names no weight"),
+        ("weight_regularisation}", "weight_regularisation, towards: 201}", "outside of the weight's public bounds"),
+        ("weight_regularisation}", "weight_regularisation, regularisation: 1.5}", "a number of at most 1"),
+        ("outcome: pay", "synthetic_sets: 2\noutcome: pay", "releases one table"),
+        ("outcome: pay", "model: {family: lognormal}\noutcome: pay", "fits no likelihood"),
+    ],
+)
+def test_what_it_cannot_do_is_refused_before_spending(old: str, new: str, told: str) -> None:
+    assert old in JOB
+    with pytest.raises(JobError, match=told):
+        parse_job(JOB.replace(old, new, 1))
+
+
+@pytest.mark.parametrize("records", [3, 60])
+def test_few_records_and_constant_columns_have_a_release(records: int, tmp_path: Path) -> None:
+    """Weights above the bound, one value a column, a level without a record: finite figures of all that has records."""
+    rows = pd.DataFrame({"field": ["arts"] * records, "pay": [10.0] * records, "weight": [300.0] * records})
+    table, used = released(tmp_path, rows)
+    assert np.isfinite(table[table["field"] != "law"]["estimate"]).all()
+    assert 0.5 <= used["common"] <= 200.0
