@@ -25,7 +25,7 @@ from dpdist.evaluation.opening import release_in
 from dpdist.evaluation.verifying import refuse_unverified
 from dpdist.job import Job
 from dpdist.job.loading import JobLike, job_of
-from dpdist.ledger.runs import Meter
+from dpdist.ledger.runs import Meter, name_again
 from dpdist.planning import make_plan, refuse_formats
 from dpdist.privacy.claims import promised
 from dpdist.privacy.small_counts import refuse_small_counts
@@ -176,6 +176,7 @@ def _run(job: Job, space: Workspace, input: Input, replay: str | Path | None, li
                 meter.settle(key)
             release = release if gates is None else _accepted(space, plan, release, *gates, listener)
             _publish(space, release, listener)
+            meter.name_release(key)
             with private():
                 evaluate(space, plan, key, listener)
         except Exception:
@@ -258,6 +259,7 @@ def publish(workspace: str | Path, listener: Listener = silent, job: JobLike | N
             release = release if job is None else derived(release, job_of(job))
             refuse_formats(release.job)
         _publish(space, release, listener)
+        name_again(space, listener)
         return release_in(space)
 
 

@@ -10,7 +10,9 @@ import pytest
 from small_release import JOB, survey
 from typer.testing import CliRunner, Result
 
+import dpdist
 from dpdist.cli.main import app
+from dpdist.core.progress import Event
 
 PLACES = ("first", "second", "third", "fourth")
 
@@ -93,3 +95,51 @@ def test_the_same_correction_started_again_is_no_other_one(chain: Path) -> None:
     before = does("ledger", "export", "--ledger", chain / "ledger.sqlite").output
     assert run(chain, "second", said(chain, 2, "first")).exit_code == 0
     assert does("ledger", "export", "--ledger", chain / "ledger.sqlite").output == before
+
+
+@pytest.mark.parametrize("other", ["0" * 64, "another period's"])
+def test_a_correction_of_no_charged_release_of_its_period_is_refused_before_anything_is_written(
+    chain: Path, other: str
+) -> None:
+    """The message lists the ids that may be named. Control: `chain` corrects two of them."""
+    if other != "0" * 64:
+        job = (chain / "job.yaml").read_text()
+        (chain / "next.yaml").write_text(job.split("correction:")[0].replace('"2021"', '"2022"'))
+        assert (
+            does("run", chain / "next.yaml", "-w", chain / "next", "--input", chain / "survey.parquet", "-q").exit_code == 0
+        )
+        other = release(chain, "next")
+    done = run(chain, "other", said(chain, 5, "first") | {"of": other})
+    text = "".join(done.output.split())
+    assert done.exit_code == 3
+    assert f"nochargedreleaseof2021hastheid{other}" in text
+    assert all(release(chain, name) in text for name in PLACES)
+    assert not (chain / "other").exists()
+
+
+def test_a_correction_that_resumes_names_the_same_release(chain: Path) -> None:
+    """Killed after its charge and started with another id: refused, and its charge stays as it was."""
+    entries = does("ledger", "export", "--ledger", chain / "ledger.sqlite").output
+    done = run(chain, "second", said(chain, 2, "third"))
+    assert done.exit_code == 2, done.output
+    assert "correction.of" in done.output
+    assert does("ledger", "export", "--ledger", chain / "ledger.sqlite").output == entries
+
+
+def test_what_publish_makes_anew_can_be_corrected_too(chain: Path) -> None:
+    """Another title makes another manifest and another id, which the ledger learns. Where it is away, that is said."""
+    before = release(chain, "fourth")
+    job = (chain / "job.yaml").read_text().split("correction:")[0]
+    more = f"correction: {json.dumps(said(chain, 4, 'third'))}\npresentation: {{title: Salaries of a small survey}}\n"
+    (chain / "titled.yaml").write_text(job + more)
+    done = does("publish", chain / "fourth", "--job", chain / "titled.yaml")
+    assert done.exit_code == 0, done.output
+    assert release(chain, "fourth") != before
+    exported = does("ledger", "export", "--ledger", chain / "ledger.sqlite").output
+    assert before in exported
+    assert release(chain, "fourth") in exported
+    (chain / "ledger.sqlite").rename(chain / "away.sqlite")
+    heard = list[Event]()
+    dpdist.publish(chain / "fourth", heard.append)
+    (chain / "away.sqlite").rename(chain / "ledger.sqlite")
+    assert "this release's id is not entered" in " ".join(event.note or "" for event in heard if event.stage == "ledger")

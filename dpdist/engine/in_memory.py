@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 from dpdist.core.confidential import Confidential
 from dpdist.core.keys import Key
-from dpdist.core.records import Floats, Records
-from dpdist.engine.protocol import BlockRecorder, Carry, Columns, Noise, Pass, Sample
+from dpdist.core.records import Floats, Ints, Records
+from dpdist.engine.protocol import BlockRecorder, Carry, Choice, Columns, Noise, Pass, Sample
 from dpdist.engine.rounds import drive, visit_blocks
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.simulated_noise import simulated_noise
@@ -40,7 +40,7 @@ class Unwatched:
 
 
 def run_rounds(
-    rounds: Generator[Pass | Sample | Noise, Any, T],
+    rounds: Generator[Pass | Sample | Noise | Choice, Any, T],
     model: StratumModel,
     sampler: Sampler,
     key: Key,
@@ -48,11 +48,12 @@ def run_rounds(
     blocks: Sequence[Records],
     recorders: Sequence[BlockRecorder] | None = None,
     noise: Callable[[Noise], Floats] | None = None,
+    choose: Callable[[Choice], Ints] | None = None,
 ) -> T:
     """What rounds over blocks in memory return; each block's carry stays with the block between rounds.
 
     `recorders` has one entry a block; without it no by-products are kept. Without `noise` it is drawn, not kept: for
-    what is neither resumed nor released.
+    what is neither resumed nor released. Choices are made under it, unless `choose` makes them.
     """
     carries: list[Carry] = [{} for _ in blocks]
     kept = [Unrecorded()] * len(blocks) if recorders is None else recorders
@@ -60,7 +61,7 @@ def run_rounds(
     def visit(request: Pass) -> Floats:
         return visit_blocks(request, blocks, carries, kept)
 
-    return drive(rounds, model, sampler, key, stratum, visit, noise or fresh_noise)
+    return drive(rounds, model, sampler, key, stratum, visit, noise or fresh_noise, choose)
 
 
 def fresh_noise(request: Noise) -> Floats:

@@ -3,6 +3,7 @@
     total = yield Pass(kernel, combine)      # visit every record block of the stratum, combine partials in block order
     draws = yield Sample(posterior, …)       # draw from a posterior: statistics of weighted records, or clamped records
     noise = yield Noise(scale, size, set, …) # noise for a sum, bound to it
+    best = yield Choice(scores, noise)       # which score is the largest under noise
 
 Kernels run where the records are. What a kernel leaves per record (F, α, …) is the block's *carry*: it stays there.
 """
@@ -12,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
 
 from dpdist.core.confidential import Confidential
 from dpdist.core.records import Floats, Ints, Records
@@ -61,7 +64,20 @@ class Noise(NamedTuple):
     """Checksum of the exact sums; confidential, as they are."""
 
 
-Rounds = Generator[Pass | Sample | Noise, Any, "Released"]
+class Choice(NamedTuple):
+    """Which candidate of every row has the largest score under noise, (row,); of equal ones the first. Scores stay here."""
+
+    scores: Floats
+    """(row, candidate), whole numbers; confidential."""
+    noise: Noise
+    """One for every score."""
+
+    def among(self, noise: Floats) -> Ints:
+        """The candidates chosen under this noise, (…, row); `noise` is (…, score)."""
+        return np.asarray((self.scores + noise.reshape(*noise.shape[:-1], *self.scores.shape)).argmax(axis=-1))
+
+
+Rounds = Generator[Pass | Sample | Noise | Choice, Any, "Released"]
 
 
 class Released(NamedTuple):

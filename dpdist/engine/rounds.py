@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dpdist.core.keys import Key
-from dpdist.core.records import Floats, Records
-from dpdist.engine.protocol import BlockRecorder, Carry, Noise, Pass, Sample
+from dpdist.core.records import Floats, Ints, Records
+from dpdist.engine.protocol import BlockRecorder, Carry, Choice, Noise, Pass, Sample
 from dpdist.models.protocol import StratumModel
 from dpdist.sampling.protocol import Sampler
 
@@ -20,17 +20,19 @@ _COMBINE = {"sum": np.add, "max": np.maximum}
 
 
 def drive(
-    rounds: Generator[Pass | Sample | Noise, Any, T],
+    rounds: Generator[Pass | Sample | Noise | Choice, Any, T],
     model: StratumModel,
     sampler: Sampler,
     key: Key,
     stratum: str,
     visit: Callable[[Pass], Floats],
     noise: Callable[[Noise], Floats],
+    choose: Callable[[Choice], Ints] | None = None,
 ) -> T:
     """Drive the generator to its end: `visit` gives a pass's total, draws come from keyed streams, noise from `noise`.
 
-    Draws of the same (stage, set) use the same stream in every round: common random numbers.
+    Draws of the same (stage, set) use the same stream in every round: common random numbers. Choices are made under that
+    noise, unless `choose` makes them.
     """
     reply: object = None
     while True:
@@ -43,6 +45,8 @@ def drive(
             reply = visit(request)
         elif isinstance(request, Noise):
             reply = noise(request)
+        elif isinstance(request, Choice):
+            reply = request.among(noise(request.noise)) if choose is None else choose(request)
         else:
             rng = key.generator(request.stage, stratum, set=request.set)
             reply = (sampler.one if request.set else sampler.many)(request.model or model, request.posterior, rng)

@@ -88,6 +88,12 @@ def charges(entries: Iterable[Entry], dataset: str) -> list[Charge]:
     return [Charge.of(entry) for entry in entries if entry.kind == "reserve" and entry.said["dataset"] == dataset]
 
 
+def releases(entries: Iterable[Entry], dataset: str, period: str) -> list[str]:
+    """Ids of what charged runs of a period have made, in the order in which they were made."""
+    own = [entry.said for entry in entries if entry.kind == "release" and entry.said["dataset"] == dataset]
+    return list(dict.fromkeys(str(said["release"]) for said in own if said["period"] == period))
+
+
 def policies(entries: Iterable[Entry], dataset: str) -> dict[str, Limits]:
     """A dataset's limits as the ledger has them, by class: the last that were stated."""
     found = [entry.said for entry in entries if entry.kind == "policy" and entry.said["dataset"] == dataset]
@@ -183,7 +189,8 @@ def refuse_excess(entries: Sequence[Entry], stated: Limits, charge: Charge) -> N
 
 
 def refuse_correction(entries: Sequence[Entry], charge: Charge) -> None:
-    """Raises `BudgetRefused` for a correction that is not the version after the last one of its period.
+    """Raises `BudgetRefused` for a correction that is not the version after the last one of its period, or of no release
+    that was charged to it.
 
     So versions are in the order of their charges, and two corrections of one release have two numbers.
     """
@@ -199,6 +206,12 @@ def refuse_correction(entries: Sequence[Entry], charge: Charge) -> None:
         numbers = ", ".join(map(str, sorted(known))) or "no version"
         remedy = "correct correction.version, or name the ledger that the release was charged in"
         raise BudgetRefused(charge.dataset, found, f"the version after one that is there: {numbers}", remedy)
+    made = releases(entries, charge.dataset, charge.period)
+    if charge.corrects not in made:
+        found = f"correction.of: no charged release of {charge.period} has the id {charge.corrects}"
+        allowed = "one of: " + ", ".join(made) if made else "a release that the ledger names; it names none of this period"
+        remedy = "copy `release` from the manifest that is corrected; `dpdist publish` on its workspace enters its id"
+        raise BudgetRefused(charge.dataset, found, allowed, remedy)
 
 
 def left(entries: Sequence[Entry], stated: Limits, charge: Charge) -> Fraction | None:

@@ -17,6 +17,8 @@ from dpdist.ledger.database import Database, append, rows
 from dpdist.ledger.entries import FORMAT, Entry, damage, following, trusted
 from dpdist.ledger.receipt import Receipt
 
+CHARGED_IN = "name the ledger that the run was charged in, or use a new workspace"
+CORRECTS = "state correction.of as the run began, or use a new workspace"
 DAMAGED = "find out who changed it, and restore it from a copy (dpdist ledger export makes one)"
 
 
@@ -60,7 +62,9 @@ class Ledger:
                 refuse_correction(entries, charge)
                 refuse_excess(entries, stated, charge)
                 kept = self._append(link, entries[-1], {"kind": "reserve", **charge.said})
-            elif replace(Charge.of(kept), job=charge.job, corrects=charge.corrects) != charge:
+            elif (found := Charge.of(kept)).corrects not in ("", charge.corrects):
+                raise self._other("the run was charged as a correction of another release", CORRECTS)
+            elif replace(found, job=charge.job, corrects=charge.corrects) != charge:
                 raise self._other("the run was charged another cost")
             return Receipt(str(entries[0].said["ledger"]), kept.number, kept.sha256)
 
@@ -81,6 +85,16 @@ class Ledger:
                 self._append(link, entries[-1], {**said, "reserve": reserved.number, "noise": noise})
             elif kept.said["noise"] != noise:
                 raise self._other("another copy of this workspace has released other noise under the same charge")
+
+    def name_release(self, run: str, release: str) -> None:
+        """Record the id of what a charged run has made, once: corrections name it."""
+        with self._database.writing() as link:
+            entries = self._trusted(link)
+            if (reserved := _of_run(entries, run, "reserve")) is None:
+                raise self._other("the run was never charged in it")
+            own = {"kind": "release", "made_by": run, **{name: reserved.said[name] for name in ("dataset", "period")}}
+            if not any(entry.said.get("release") == release for entry in entries if entry.said.get("made_by") == run):
+                self._append(link, entries[-1], {**own, "release": release})
 
     def refuse_other(self, receipt: Receipt) -> None:
         """Raises `LedgerError` unless a run's receipt is of this ledger, as it stands."""
@@ -113,8 +127,8 @@ class Ledger:
         append(link, entry)
         return entry
 
-    def _other(self, what: str) -> LedgerError:
-        return LedgerError(self.name, what, "name the ledger that the run was charged in, or use a new workspace", 2)
+    def _other(self, what: str, remedy: str = CHARGED_IN) -> LedgerError:
+        return LedgerError(self.name, what, remedy, 2)
 
 
 def _of_run(entries: Iterable[Entry], run: str, kind: str) -> Entry | None:

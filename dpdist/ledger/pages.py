@@ -26,6 +26,8 @@ EXPORTED = (
     "delta",
     "version",
     "corrects",
+    "made_by",
+    "release",
 )
 
 

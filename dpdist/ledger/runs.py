@@ -12,8 +12,9 @@ from dpdist.core.errors import LedgerError
 from dpdist.core.files import private, write_json
 from dpdist.core.keys import Key
 from dpdist.core.progress import Event, Listener
+from dpdist.core.public_files import MANIFEST
 from dpdist.job import Job
-from dpdist.ledger.charging import NOT_COUNTED, VARIABLE, Account
+from dpdist.ledger.charging import NOT_COUNTED, VARIABLE, Account, beside, place_of
 from dpdist.ledger.receipt import Receipt
 from dpdist.privacy.guarantees import Guarantee
 from dpdist.storage.workspace import Workspace
@@ -66,6 +67,32 @@ class Meter:
         """The release is made, and may be published."""
         if self.account is not None:
             self.account.settle(run_of(key), _kept_noise(self.space))
+
+    def name_release(self, key: Key) -> None:
+        """The release is there: corrections may name its id."""
+        if self.account is not None:
+            self.account.ledger.name_release(run_of(key), _id_of(self.space))
+
+
+def name_again(space: Workspace, listener: Listener) -> None:
+    """The same after `publish`, which may make another id. It needs no ledger: without it the listener is told."""
+    if space.replayed or not all(space.store.take(path) for path in (space.receipt, space.job, space.key)):
+        return
+    from dpdist.ledger.book import Ledger  # the database is loaded where something counts
+
+    try:
+        place = place_of(Job.model_validate_json(space.job.read_text(encoding="utf-8")))
+        if place is not None:
+            Ledger(place or beside(space.place)).name_release(run_of(Key.read(space.key)), _id_of(space))
+    except LedgerError as error:
+        listener(
+            Event("note", "ledger", note=f"this release's id is not entered, so that no correction can name it: {error}")
+        )
+
+
+def _id_of(space: Workspace) -> str:
+    """Of the release that was made last."""
+    return str(json.loads((space.newest / MANIFEST).read_text(encoding="utf-8"))["release"])
 
 
 def run_of(key: Key) -> str:

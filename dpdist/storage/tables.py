@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dpdist.core.files import replaced
+from dpdist.core.parquet_parts import batches
 from dpdist.core.records import Ints, Records
 
 RECORD_SCHEMA = pa.schema(
@@ -114,7 +115,7 @@ def rows_at(path: Path, rows: Ints) -> pa.Table:
     order, parts, start = np.argsort(rows), [], 0
     with pq.ParquetFile(path) as file:
         empty = file.schema_arrow.empty_table()
-        for batch in file.iter_batches():
+        for batch in batches(file):
             first, last = np.searchsorted(rows, [start, start + batch.num_rows], sorter=order)
             parts.append(pa.Table.from_batches([batch]).take(pa.array(rows[order[first:last]] - start)))
             start += batch.num_rows

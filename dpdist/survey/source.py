@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpdist.core.errors import DataError, JobError, Problem
+from dpdist.core.parquet_parts import batches
 from dpdist.job import Job, Simulate, TextFile
 from dpdist.survey.csv_file import CsvSource
 from dpdist.survey.csv_text import Written
@@ -127,7 +128,7 @@ class ParquetSource(OneFile):
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         with self._open() as file:
             try:
-                yield from file.iter_batches(batch_size=BATCH_ROWS, columns=list(columns))
+                yield from batches(file, columns, BATCH_ROWS)
             except (pa.ArrowException, OSError):
                 raise unreadable(self.name, "a row group cannot be read", "copy the file again: it is damaged") from None
 

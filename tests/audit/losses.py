@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
-from metering import Enough, Imposed, Meter
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Frame, Records
 from dpdist.engine.in_memory import run_rounds
+from dpdist.evaluation.metering import Enough, Imposed, Meter
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.models import builder_of
@@ -321,7 +321,7 @@ def metered(case: Case, most: int | None = None) -> Metered:
     with remembered():
         found = [case.query(tried.part(k, k + 1), imposed=imposed) for k in range(len(tried))]
     return Metered(
-        tried, np.array([each.query for each in found]), found[0].scale, np.array([each.sums_found for each in found])
+        tried, np.array([each.query for each in found]), found[0].scale, np.array([each.exact_sums for each in found])
     )
 
 

@@ -20,8 +20,6 @@ import dpdist
 from dpdist.cli.main import app
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Frame, Records
-from dpdist.engine import in_memory
-from dpdist.engine.protocol import Noise
 from dpdist.evaluation import lower_bounds
 from dpdist.evaluation.auditing import bound_from_outside
 from dpdist.evaluation.lower_bounds import (
@@ -40,6 +38,7 @@ from dpdist.mechanisms.laplace_cells.sensitivity import CellBounds
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.pseudo_posterior import protect as presets
 from dpdist.models.protocol import Improper
+from dpdist.privacy import noise
 from dpdist.privacy.guarantees import Concentrated
 from dpdist.runtime.fit_address import Fit
 from dpdist.sampling import sampler_of
@@ -136,12 +135,10 @@ def test_membership_from_synthetic_records_alone(fault: str, monkeypatch: pytest
 
 
 def halved(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = in_memory.fresh_noise
-
-    def less(request: Noise) -> Floats:
-        return real(request._replace(scale=request.scale / 2))
-
-    monkeypatch.setattr(in_memory, "fresh_noise", less)
+    """In the sampler itself, which every way to draw comes to."""
+    for name in ("whole_laplace", "whole_gaussian"):
+        real = getattr(noise, name)
+        monkeypatch.setattr(noise, name, lambda scale, size, real=real: real(scale / 2, size))
 
 
 def unclipped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,6 +243,7 @@ def test_the_audit_of_a_finished_release_stays_in_its_confidential_folder(tmp_pa
     assert (rows["claimed"] == 3.0).all()
     assert not rows["exceeds"].any()
     assert (rows["at_least"] > 0.3).all(), "no power"
+    assert (rows["from_sums"] > 1.5).all(), "no power"
     assert not rows["left_out"].any()
     assert (rows["most_that_can_be_shown"] == most_shown(200)).all()
 

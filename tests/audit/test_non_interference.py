@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from metering import Meter
 
 import dpdist
 from dpdist.core.records import Floats, Frame, Ints
+from dpdist.evaluation.metering import Meter
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.runtime.fit_address import Fit

@@ -6,7 +6,9 @@ import hashlib
 import json
 import re
 import stat
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -19,10 +21,14 @@ import small_release
 from typer.testing import CliRunner
 
 from dpdist.cli.main import app
+from dpdist.core.records import Records
+from dpdist.evaluation.report import material
 from dpdist.evaluation.report.error_sections import _cells_drawn
 from dpdist.evaluation.report.page import MARKING, material_of, write_report
 from dpdist.evaluation.report.parts import error
 from dpdist.evaluation.report.plots import axis, distribution
+from dpdist.publish.released import read_release
+from dpdist.storage.tables import each_block
 from dpdist.storage.workspace import Workspace
 
 LEVELS = ["arts", "<b>law</b>", "قانون"]
@@ -132,6 +138,44 @@ def test_errors_of_every_comparator_stand_by_cell_beside_their_guarantee(workspa
         name = f"{row['field']}, {row['sex']}"
         said = [error(row[f"{how}_error_in_se"]).text for how in ("synthetic", "laplace", "laplace_composed")]
         assert set(said) <= set(shown[name]), name
+
+
+def test_more_records_than_are_drawn_are_counted_all_and_drawn_in_part(
+    workspace: Path, html: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = pd.read_parquet(workspace / "confidential" / "bounds.parquet")
+    monkeypatch.setattr(material, "MOST_DRAWN", 100)
+    monkeypatch.setattr(material, "batches", partial(material.batches, most=64))
+    made = material.evenly_spread(workspace / "confidential" / "bounds.parquet", ["record"])
+    assert made["record"].to_pylist() == rows["record"][::7].tolist()
+    write_report(material_of(Workspace(workspace)))
+    again = (workspace / "confidential" / "report.html").read_text(encoding="utf-8")
+    (workspace / "confidential" / "report.html").write_text(html, encoding="utf-8")
+    assert ("records, evenly spread" in html, len(again) < len(html)) == (False, True)
+    if rows["weighted_record_bound"].notna().any():
+        assert "Quantiles and curves are of 100 of 700 records, evenly spread." in again
+        for drawn, whole in zip(table(again, "Record bounds"), table(html, "Record bounds"), strict=True):
+            assert drawn[-1] == whole[-1], "the largest is of all records"
+            assert drawn[:-1] != whole[:-1]
+        down = table(again, "Records clipped or weighted down")[0]
+        assert (down[0], down[1]) == ("privacy weight below 1", str(int((rows["privacy_weight"] < 1).sum())))
+
+
+def test_no_block_of_records_outlives_its_turn(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[weakref.ref[np.ndarray]] = []
+
+    def blocks(path: Path) -> Iterator[Records]:
+        (whole,) = each_block(path)
+        for _ in range(4):
+            block = whole.take(np.arange(len(whole)))
+            kept.append(weakref.ref(block.weight))
+            yield block
+            del block
+
+    monkeypatch.setattr(material, "each_block", blocks)
+    drawn = material.Material(Workspace(workspace), read_release(workspace / "public" / "released"), {}, {}, []).records
+    assert len(drawn.weight) == 4 * 700
+    assert [each() for each in kept[:-1]] == [None] * 3
 
 
 def test_clipped_records_and_single_ones_are_counted(workspace: Path, html: str) -> None:

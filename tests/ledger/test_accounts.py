@@ -30,8 +30,17 @@ def entries(*charged: Charge, **limits: Limits) -> list[Entry]:
         own = {"kind": "policy", "dataset": "wages", "class": cls, "limits": said.model_dump(mode="json")}
         found.append(following(found[-1], own))
     for charge in charged:
-        found.append(following(found[-1], {"kind": "reserve", **charge.said, "run": f"run-{next(numbers)}"}))
+        run = f"run-{next(numbers)}"
+        found.append(following(found[-1], {"kind": "reserve", **charge.said, "run": run}))
     return found
+
+
+def named(kept: list[Entry], *ids: str, period: str = "2021") -> list[Entry]:
+    """The same ledger, in which runs of the period have made releases of these ids."""
+    for release in ids:
+        own = {"kind": "release", "dataset": "wages", "period": period, "made_by": "run-1", "release": release * 64}
+        kept = [*kept, following(kept[-1], own)]
+    return kept
 
 
 def fits(kept: Sequence[Entry], charge: Charge, stated: Limits = NONE) -> bool:
@@ -177,16 +186,30 @@ def version(number: int, of: str) -> Charge:
 
 def test_versions_are_in_the_order_of_their_charges_and_no_two_corrections_have_one() -> None:
     """A correction of a correction and two corrections of one release alike; another period counts its own."""
-    kept = entries(ONE, version(2, "a"), version(3, "a"), version(4, "b"))
+    kept = named(entries(ONE, version(2, "a"), version(3, "a"), version(4, "b")), "a", "b")
     refuse_correction(kept, version(5, "a"))
     for number, found in ((2, "version 2 of 2021, which is charged already"), (4, "already"), (6, "5 was never charged")):
         with pytest.raises(BudgetRefused, match=found):
             refuse_correction(kept, version(number, "a"))
     with pytest.raises(BudgetRefused, match="version 1 was never charged"):
         refuse_correction(kept, replace(version(2, "a"), period="2022"))
-    assert [Charge.of(entry) for entry in kept[1:]] == [
+    assert [Charge.of(entry) for entry in kept[1:5]] == [
         replace(charge, run=f"run-{k}") for k, charge in enumerate((ONE, *map(version, (2, 3, 4), "aab")), start=1)
     ]
+
+
+def test_a_correction_is_of_a_charged_release_of_its_period() -> None:
+    """Controls: an id that nobody has, one of another period or dataset, and a release of before ids were entered."""
+    kept = named(named(entries(ONE), "a", "c"), "b", period="2020")
+    for known in "ac":
+        refuse_correction(kept, version(2, known))
+    for other, charge in (("b", version(2, "b")), ("d", version(2, "d"))):
+        with pytest.raises(BudgetRefused, match=f"no charged release of 2021 has the id {other * 64}") as refused:
+            refuse_correction(kept, charge)
+        assert refused.value.allowed == f"one of: {'a' * 64}, {'c' * 64}"
+    with pytest.raises(BudgetRefused, match="no charged release") as refused:
+        refuse_correction(entries(ONE), version(2, "a"))
+    assert "`dpdist publish` on its workspace enters its id" in refused.value.remedy
 
 
 def test_the_page_names_every_correction_and_what_it_corrects() -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dpdist.core.parquet_parts import batches
 from dpdist.core.records import Floats, Frame, Ints
 from dpdist.estimation.frame_table import frame_from_table
 from dpdist.evaluation.report.plots import thinned
@@ -21,6 +24,7 @@ from dpdist.storage.workspace import Workspace
 
 MOST_DRAWN = 20_000
 """Records that distribution functions are drawn of."""
+BOUNDS = ("unweighted_record_bound", "weighted_record_bound")
 
 
 class Drawn(NamedTuple):
@@ -29,6 +33,17 @@ class Drawn(NamedTuple):
     record: Ints
     outcomes: list[Floats]
     weight: Floats
+
+
+class RecordBounds(NamedTuple):
+    """Bounds and privacy weights: counts are of all rows of the file, what is drawn is of rows evenly spread over it."""
+
+    drawn: pd.DataFrame
+    largest: pd.Series[float]
+    weight: Floats
+    """Privacy weight of every one of the records drawn, (record,)."""
+    rows: int
+    weighted_down: int
 
 
 @dataclass(frozen=True)
@@ -51,13 +66,23 @@ class Material:
         return frame_from_table(read_table(self.space.frame))
 
     @cached_property
-    def bounds(self) -> pd.DataFrame | None:
-        """Bounds and privacy weights by record, of mechanisms that have them."""
+    def bounds(self) -> RecordBounds | None:
+        """Bounds and privacy weights by record, of mechanisms that have them. The file is read in parts."""
         path = self.space.confidential / "bounds.parquet"
         if not path.is_file():
             return None
-        rows: pd.DataFrame = pq.read_table(path).to_pandas()
-        return rows if rows["weighted_record_bound"].notna().any() else None
+        drawn = evenly_spread(path, BOUNDS).to_pandas()
+        largest, rows, down, parts = pd.Series(np.nan, index=[*BOUNDS]), 0, 0, []
+        with pq.ParquetFile(path) as file:
+            for batch in batches(file, ["record", *BOUNDS, "privacy_weight"]):
+                part = batch.to_pandas()
+                largest = largest.combine(part[[*BOUNDS]].max(), np.fmax)
+                rows, down = rows + len(part), down + int((part["privacy_weight"] < 1.0).sum())
+                parts.append(part.loc[part["record"].isin(self.records.record), ["record", "privacy_weight"]])
+        if np.isnan(largest["weighted_record_bound"]):
+            return None
+        weight = pd.concat(parts).drop_duplicates("record").set_index("record")["privacy_weight"]
+        return RecordBounds(drawn, largest, weight.reindex(self.records.record).to_numpy(dtype=float), rows, down)
 
     @cached_property
     def strata(self) -> pd.DataFrame:
@@ -73,7 +98,18 @@ class Material:
     def records(self) -> Drawn:
         """At most so many records that they can be drawn, evenly spread over the file."""
         which = thinned(int(self.frame.count.sum()), MOST_DRAWN)
-        parts = [block.take(which) for block in each_block(self.space.records)]
+        # by numbers, not by the slice, whose views would keep every block in memory
+        parts = [block.take(np.arange(len(block))[which]) for block in each_block(self.space.records)]
         outcomes = [np.concatenate(each) for each in zip(*(part.outcomes.T for part in parts), strict=True)]
         record, weight = (np.concatenate([getattr(part, name) for part in parts]) for name in ("record", "weight"))
         return Drawn(record, outcomes, weight)
+
+
+def evenly_spread(path: Path, columns: Sequence[str]) -> pa.Table:
+    """At most so many rows of a Parquet file that they can be drawn, evenly spread over it; it is read in parts."""
+    with pq.ParquetFile(path) as file:
+        step, start, parts = thinned(file.metadata.num_rows, MOST_DRAWN).step, 0, []
+        for batch in batches(file, columns):
+            parts.append(batch.take(pa.array(np.arange(-start % step, batch.num_rows, step))))
+            start += batch.num_rows
+        return pa.Table.from_batches(parts) if parts else file.schema_arrow.empty_table().select(list(columns))

@@ -5,37 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-import pandas as pd
-import pyarrow.parquet as pq
 
 from dpdist.core.records import Floats
-from dpdist.evaluation.report.material import Material
+from dpdist.evaluation.report.material import BOUNDS, Material, RecordBounds, evenly_spread
 from dpdist.evaluation.report.parts import Figure, Grid, Section, cell
 from dpdist.evaluation.report.plots import axis, scatter, steps
 
 BEFORE, AFTER = "before: unweighted", "after: weighted"
 
 
-def bounds_section(material: Material, bounds: pd.DataFrame) -> Section:
+def bounds_section(material: Material, bounds: RecordBounds) -> Section:
     """Record bounds before and after weighting, and privacy weights against outcomes and sampling weights."""
     made = Section("bounds", "Record bounds and privacy weights")
-    curves = {
-        said: bounds.loc[bounds[name].notna(), name].to_numpy(dtype=float)
-        for name, said in (("unweighted_record_bound", BEFORE), ("weighted_record_bound", AFTER))
-    }
-    curves = {said: values for said, values in curves.items() if len(values)}
-    rows = [
-        [cell(said), *(cell(float(each)) for each in np.quantile(values, [0.5, 0.9, 0.99, 1.0]))]
-        for said, values in curves.items()
-    ]
-    target = [f"Target of the largest: {material.release.target:.4g}."] if np.isfinite(material.release.target) else []
-    made.grids.append(Grid("Record bounds", ["fit", "median", "90 %", "99 %", "largest"], rows, notes=target))
+    curves, rows = {}, []
+    for name, said in zip(BOUNDS, (BEFORE, AFTER), strict=True):
+        values = bounds.drawn[name].dropna().to_numpy(dtype=float)
+        if len(values):
+            curves[said] = values
+            inner = [float(each) for each in np.quantile(values, [0.5, 0.9, 0.99])]
+            rows.append([cell(said), *map(cell, inner), cell(float(bounds.largest[name]))])
+    notes = [f"Target of the largest: {material.release.target:.4g}."] if np.isfinite(material.release.target) else []
+    if len(bounds.drawn) < bounds.rows:
+        spread = f"Quantiles and curves are of {len(bounds.drawn):,} of {bounds.rows:,} records, evenly spread."
+        notes += [spread, "The largest is of all."]
+    made.grids.append(Grid("Record bounds", ["fit", "median", "90 %", "99 %", "largest"], rows, notes=notes))
     drawing = steps("Distribution functions of record bounds", axis("record bound", *curves.values()), _unweighted(curves))
     made.figures.append(Figure("Record bounds before and after, drawn", drawing))
-    known = material.records
-    weight = (
-        bounds.drop_duplicates("record").set_index("record")["privacy_weight"].reindex(known.record).to_numpy(dtype=float)
-    )
+    known, weight = material.records, bounds.weight
     alpha = axis("privacy weight α", np.array([0.0, 1.0]))
     against = [*zip(material.job.outcomes, known.outcomes, strict=True)]
     against += [(material.job.survey.weight, known.weight)] if material.job.survey.weight else []
@@ -59,7 +55,7 @@ def distributions_section(material: Material) -> Section:
     """Records and synthetic records of the first set: distribution functions, and outcomes against weights."""
     made = Section("distributions", "Records and synthetic records", ["Synthetic records are those of the first set."])
     job, known = material.job, material.records
-    read = pq.read_table(material.space.newest / "synthetic" / "set-1.parquet", columns=list(job.components))
+    read = evenly_spread(material.space.newest / "synthetic" / "set-1.parquet", job.components)
     weight = read[job.survey.weight].to_numpy() if job.survey.weight else None
     given = known.weight if job.survey.weight else None
     for name, values in zip(job.outcomes, known.outcomes, strict=True):

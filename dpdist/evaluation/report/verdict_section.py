@@ -124,8 +124,8 @@ def _clipping(material: Material) -> Iterator[Grid]:
     found = clipped(material.space, job, frame)
     rows = []
     if material.bounds is not None:
-        down = material.bounds["privacy_weight"] < 1.0
-        rows.append([cell("privacy weight below 1"), cell(int(down.sum())), cell(float(down.mean())), cell("")])
+        down = material.bounds.weighted_down
+        rows.append([cell("privacy weight below 1"), cell(down), cell(down / material.bounds.rows), cell("")])
     for rule, records in found:
         share = np.asarray(records / np.maximum(frame.count, 1))
         top = int(np.argmax(share))

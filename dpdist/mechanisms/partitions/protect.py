@@ -7,12 +7,12 @@ from itertools import count
 from typing import Any
 
 from dpdist.core.records import Floats, Ints
-from dpdist.engine.protocol import Mechanism, Noise, Pass, Rounds, StratumRecorder
+from dpdist.engine.protocol import Choice, Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job
 from dpdist.job.partitions import Partitioned
 from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.partitions.release import PartitionCounts
-from dpdist.mechanisms.partitions.selection import least, scores
+from dpdist.mechanisms.partitions.selection import scores
 from dpdist.mechanisms.partitions.statement import COUNTED, LAYERS, MOVES, SELECTED
 from dpdist.mechanisms.promises import promise_of
 from dpdist.mechanisms.stratum_sums import NoiseOn, NoisySums, released
@@ -48,14 +48,15 @@ def partition_counts(model: PartitionCounts, epsilon: float, sets: int, recorder
     return released(recorder, drawn, epsilon, cells=float(model.cells))
 
 
-def _selected(model: PartitionCounts, sums: Floats, numbers: count[int]) -> Generator[Noise, Any, tuple[Ints, ...]]:
+def _selected(model: PartitionCounts, sums: Floats, numbers: count[int]) -> Generator[Choice, Any, tuple[Ints, ...]]:
     """Attributes that split the nodes of every layer but the last, selected under noise; none where the job names them."""
     found: tuple[Ints, ...] = ()
     for _ in range(model.selections):
         assert model.score_scale is not None
         known = scores(sums[-model.cells :], found, model.shape)
-        noise = yield NoiseOn.of((model, found, "scores"), sums).draw(model.score_scale, known.size, next(numbers))
-        found = (*found, least(known, noise.reshape(known.shape)))
+        noise = NoiseOn.of((model, found, "scores"), sums).draw(model.score_scale, known.size, next(numbers))
+        best = yield Choice(-known, noise)  # the least AIC
+        found = (*found, best)
     return found
 
 

@@ -31,8 +31,3 @@ def scores(cells: Floats, selected: Sequence[Ints], levels: Sequence[int]) -> Fl
         counts = np.bincount(nodes * number + codes[each], weights=cells, minlength=len(used) * number)
         found[:, each] = np.rint(aic(counts.reshape(-1, number) / UNIT) * UNIT)
     return np.where(used, np.inf, found)
-
-
-def least(known: Floats, noise: Floats) -> Ints:
-    """The attribute with the least noisy score in every node, (node,); of equal ones the first."""
-    return np.asarray((known + noise).argmin(axis=1))

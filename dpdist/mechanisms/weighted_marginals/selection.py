@@ -13,7 +13,7 @@ import numpy as np
 
 from dpdist.core.digests import digest
 from dpdist.core.records import Floats
-from dpdist.engine.protocol import Noise
+from dpdist.engine.protocol import Choice, Noise
 from dpdist.mechanisms.weighted_marginals.release import Marginals
 from dpdist.mechanisms.weighted_marginals.sensitivity import SELECTION, UNIT, choice_scale
 from dpdist.mechanisms.weighted_marginals.tree import Marginal
@@ -32,7 +32,7 @@ def scores(model: Marginals, margins: list[Floats], exact: Floats) -> Floats:
 
 def chosen(
     model: Marginals, margins: list[Floats], exact: Floats, numbers: count[int]
-) -> Generator[Noise, Any, tuple[Marginal, ...]]:
+) -> Generator[Choice, Any, tuple[Marginal, ...]]:
     """The pairs of a tree, in the order of columns: in each round the one of the largest noisy score that makes no loop."""
     keys, values = model.candidates, scores(model, margins, exact)
     groups, found = list(range(len(model.columns))), list[Marginal]()
@@ -40,8 +40,9 @@ def chosen(
     query, sums = digest((model, [list(each) for each in margins], "choice")), digest(values)
     for _ in range(model.pairs):
         open_ones = [k for k, (a, b) in enumerate(keys) if groups[a] != groups[b]]
-        noise = yield Noise(scale, len(open_ones), next(numbers), "laplace", query, sums)
-        best = keys[open_ones[int(np.argmax(values[open_ones] + noise))]]
+        noise = Noise(scale, len(open_ones), next(numbers), "laplace", query, sums)
+        (first,) = yield Choice(values[None, open_ones], noise)
+        best = keys[open_ones[int(first)]]
         found.append(best)
         groups = joined(groups, best)
     return tuple(sorted(found))

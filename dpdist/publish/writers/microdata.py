@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
+from dpdist.core.parquet_parts import batches
 from dpdist.core.records import Level
 from dpdist.job import Job
 from dpdist.job.presentation import Presentation
@@ -60,7 +61,7 @@ def _write_csv(path: Path, to: Path) -> None:
     with pq.ParquetFile(path) as file:
         schema = pa.schema([(plain(field.name), _value_type(field.type)) for field in file.schema_arrow])
         with pa_csv.CSVWriter(to, schema) as writer:
-            for batch in file.iter_batches():
+            for batch in batches(file):
                 writer.write_batch(pa.record_batch([_texts(column) for column in batch.columns], schema=schema))
 
 

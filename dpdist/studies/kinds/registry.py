@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpdist.studies.kinds.chains import Chains
+from dpdist.studies.kinds.coded_files import CodedFiles
 from dpdist.studies.kinds.files import Files
 from dpdist.studies.kinds.guarantees import GuaranteesKind
 from dpdist.studies.kinds.mechanisms import MechanismsKind
@@ -27,6 +28,7 @@ KINDS: Mapping[str, StudyKind[Any]] = {
     "modips": ModipsKind(),
     "partitions": PartitionsKind(),
     "mechanisms": MechanismsKind(),
+    "coded_files": CodedFiles(),
 }
 DEFAULT = "simulation"
 """The kind of a file that names none."""

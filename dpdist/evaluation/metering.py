@@ -1,4 +1,4 @@
-"""What a mechanism adds noise to, seen where the noise is added: the whole query of a file, in deviations of its noise.
+"""What a mechanism adds noise to, seen where the noise is added: the whole query of a file; confidential.
 
 In place of noise a mechanism gets `Tap`: numbers of its draws. Whatever it adds them to is recorded, and either comes back
 without noise or is replaced by an imposed value. So a mechanism is metered as it is, whatever it does around its noise.
@@ -14,6 +14,7 @@ import numpy as np
 
 from dpdist.core.records import Floats
 from dpdist.engine.protocol import Noise
+from dpdist.job import NoiseName
 
 Imposed = Callable[[int, Floats], Floats]
 """What stands in place of the n-th noisy sum, which is given without its noise."""
@@ -23,20 +24,24 @@ class Enough(Exception):
     """As many sums were recorded as were asked for."""
 
 
+class NotAdded(Exception):
+    """A mechanism does something else with its noise than adding it: what is released has another law."""
+
+
 class Meter:
     """Serves noise to one run of a mechanism, and records its queries: values, scales and laws of all noisy figures."""
 
     def __init__(self, sums: int | None = None, imposed: Imposed | None = None):
         self.sums, self.imposed = sums, imposed
         self.scales: list[Fraction] = []
-        self.laws: set[str] = set()
+        self.laws: list[NoiseName] = []
         self.found: list[Floats] = []
         self.drawn: list[Floats] = []
 
     def __call__(self, request: Noise) -> Floats:
         start = len(self.scales)
         self.scales += [request.scale] * request.size
-        self.laws.add(request.law)
+        self.laws += [request.law] * request.size
         tap: Tap = np.arange(start, start + request.size, dtype=np.float64).view(Tap)
         tap.meter = self
         return tap
@@ -51,19 +56,24 @@ class Meter:
     @property
     def query(self) -> Floats:
         """All noisy figures, in the scales of their noise."""
-        return np.asarray(self.sums_found / self.scale)
+        return np.asarray(self.exact_sums / self.scale)
 
     @property
-    def sums_found(self) -> Floats:
+    def exact_sums(self) -> Floats:
         """All noisy figures, without their noise."""
-        return np.concatenate(self.found)
+        return np.concatenate([np.empty(0), *self.found])
 
     @property
     def scale(self) -> Floats:
         """Of every figure's noise."""
-        drawn = np.concatenate(self.drawn).astype(np.int64)
+        return np.array([float(self.scales[draw]) for draw in self.of_figures])
+
+    @property
+    def of_figures(self) -> list[int]:
+        """The number of every figure's draw."""
+        drawn = np.concatenate([np.empty(0), *self.drawn]).astype(np.int64)
         assert len(drawn) == len(np.unique(drawn)), "a draw was used twice"
-        return np.array([float(scale) for scale in self.scales])[drawn]
+        return [int(draw) for draw in drawn]
 
 
 class Tap(np.ndarray[Any, np.dtype[np.float64]]):
@@ -78,12 +88,13 @@ class Tap(np.ndarray[Any, np.dtype[np.float64]]):
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         found = super().__array_function__(func, types, args, kwargs)
         if isinstance(found, np.ndarray):
-            found = found.view(Tap)
-            found.meter = self.meter
+            tap: Tap = found.view(Tap)
+            tap.meter = self.meter
+            return tap
         return found
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         others = [each for each in inputs if not isinstance(each, Tap)]
         if ufunc is not np.add or method != "__call__" or len(others) != 1:
-            raise AssertionError(f"noise is used in another way than by adding it: {ufunc.__name__}")
+            raise NotAdded(f"noise is used in another way than by adding it: {ufunc.__name__}")
         return self.meter.added(*np.broadcast_arrays(np.asarray(others[0]), self.view(np.ndarray)))

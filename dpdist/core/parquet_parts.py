@@ -1,0 +1,25 @@
+"""Parquet files read in parts, in memory that does not grow with the file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+PASS_ROWS = 2**20
+"""Row groups of at most so many rows, or one, are read in one pass: a pass holds some 25 bytes a row until it ends."""
+
+
+def batches(file: pq.ParquetFile, columns: Sequence[str] | None = None, most: int = 65_536) -> Iterator[pa.RecordBatch]:
+    """Batches of a file in its order, of at most so many rows."""
+    wanted, groups, rows = None if columns is None else list(columns), list[int](), 0
+    for group in range(file.metadata.num_row_groups):
+        more = file.metadata.row_group(group).num_rows
+        if groups and rows + more > PASS_ROWS:
+            yield from file.iter_batches(most, groups, wanted)
+            groups, rows = [], 0
+        groups.append(group)
+        rows += more
+    if groups:
+        yield from file.iter_batches(most, groups, wanted)

@@ -1,0 +1,209 @@
+"""Studies of coded records of public files: noisy counts over partitions, weighted marginals, as in section 4 of [S]."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from pydantic import Field
+
+from dpdist.core.errors import Problem, StudyError
+from dpdist.core.keys import Key
+from dpdist.core.records import Frame, Ints, Records
+from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
+from dpdist.evaluation.microdata.association import consistency
+from dpdist.evaluation.microdata.coded import Coded
+from dpdist.evaluation.microdata.marginals import total_variation
+from dpdist.evaluation.microdata.propensity import propensity
+from dpdist.evaluation.microdata.regression import fitted, overlap
+from dpdist.job import Adjacency, Frozen, Job, Name
+from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.mechanisms.weighted_marginals.records import drawn
+from dpdist.mechanisms.weighted_marginals.release import Marginals
+from dpdist.models.protocol import Draws
+from dpdist.sampling.exact import ExactSampler
+from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness
+from dpdist.studies.settings import StudyOfArms
+
+LEVELS = {"consistency_1": 0.01, "consistency_5": 0.05, "consistency_10": 0.1}
+MEASURES = ("specks", *LEVELS, "overlap", "one_way", "two_way")
+OF_FILES = (
+    "from public files, under seeded NumPy noise. What is compared tells of these files' records, and may be shown because "
+    "they are public."
+)
+
+
+class CodedColumn(Frozen):
+    """A column of the file and its levels in the order of their codes; several texts, or numbers, may be one level."""
+
+    column: str
+    levels: tuple[tuple[str | int, ...], ...] = Field(min_length=2)
+
+
+class CodedCase(Frozen):
+    """Records of a public file that have a level of every column; `keep`: numbers from … to."""
+
+    name: Name
+    file: str = Field(description="in the folder that `dpdist study --data` names")
+    keep: dict[str, tuple[float, float]] = Field(default_factory=dict)
+    columns: dict[Name, CodedColumn] = Field(min_length=2)
+    outcome: Name = Field(description="of the regression, the last level against the others")
+
+
+class CodedArm(Frozen):
+    """A mechanism with its constants; `single`: one set has all of ε."""
+
+    label: Name
+    mechanism: dict[str, Any]
+    single: bool = False
+
+
+class CodedStudy(StudyOfArms):
+    """How alike synthetic records are to a public file's, and whether tests and a regression find the same in them."""
+
+    measures = MEASURES
+    kind: Literal["coded_files"]
+    cases: tuple[CodedCase, ...] = Field(min_length=1)
+    mechanisms: tuple[CodedArm, ...] = Field(min_length=1)
+    adjacency: Adjacency = "zero_out"
+    sets: int = Field(default=5, ge=1, le=100, description="synthetic sets of a release, which share ε")
+    data: str | None = Field(default=None, description="folder of the files; `--data` names another")
+
+    def with_data(self, folder: str) -> CodedStudy:
+        return self.model_copy(update={"data": folder})
+
+
+class CodedFiles(SimulatedKind):
+    settings = CodedStudy
+    heads = ("Label", "Mechanism", "Constants")
+
+    @property
+    def captions(self) -> Mapping[str, Caption]:
+        same = "Pairs of columns whose χ² test concludes alike on the file and on the synthetic sets together."
+        apart = "Half the L1 distance between shares of synthetic records and of the file's, mean over marginals and sets."
+        return {
+            "specks": Caption("SPECKS", "Kolmogorov–Smirnov distance of both files' propensity scores, mean over sets."),
+            **{name: Caption(f"association consistency at {level:.0%}", same) for name, level in LEVELS.items()},
+            "overlap": Caption(
+                "overlap of 95 % intervals of a logistic regression",
+                "Mean over coefficients and sets; 1 is the file's own.",
+            ),
+            "one_way": Caption("total variation of single columns", apart),
+            "two_way": Caption("total variation of pairs of columns", apart),
+        }
+
+    def replicate(self, study: CodedStudy, case: int, number: int) -> Replicate:
+        said = study.cases[case]
+        file, key = coded(study, said), study.key_of(said.name, number)
+        return Replicate([each for arm in study.mechanisms for each in _measured(study, said, arm, file, key)], [])
+
+    def facts(self, study: CodedStudy) -> list[Fact]:
+        kept = [f"{case.name}: {case.file}{_kept(case)}; columns {_sized(case)}" for case in study.cases]
+        return [
+            ("Data", kept),
+            ("Replicates", [f"R = {study.replicates} of the noise; the file is the same"]),
+            ("ε", [", ".join(study.grid) + f" of {study.sets} sets together, {study.adjacency}"]),
+            randomness(study),
+        ]
+
+    def arms(self, study: CodedStudy) -> list[tuple[str, ...]]:
+        made = list[tuple[str, ...]]()
+        for arm in study.mechanisms:
+            constants = [f"{k}: {v}" for k, v in arm.mechanism.items() if k != "name"]
+            constants += ["one set"] if arm.single else []
+            made.append((arm.label, str(arm.mechanism.get("name", "")), ", ".join(constants) or "–"))
+        return made
+
+    def made_of(self, study: CodedStudy) -> str:
+        return OF_FILES
+
+
+def _kept(case: CodedCase) -> str:
+    return "".join(f", {name} {low:g} to {high:g}" for name, (low, high) in case.keep.items())
+
+
+def _sized(case: CodedCase) -> str:
+    return ", ".join(f"{name} ({len(each.levels)} levels)" for name, each in case.columns.items())
+
+
+def coded(study: CodedStudy, case: CodedCase) -> Coded:
+    """The case's records, unweighted. Raises `StudyError` where there is no file."""
+    path = Path(study.data or ".") / case.file
+    if not path.is_file():
+        problem = Problem(f"cases.{case.name}.file", f"no file {case.file}", "a Parquet file", "name its folder by --data")
+        raise StudyError(study.study, [problem])
+    rows = pd.read_parquet(path)
+    for name, (low, high) in case.keep.items():
+        rows = rows[rows[name].between(low, high)]
+    codes = np.column_stack(
+        [
+            rows[each.column].map({text: code for code, texts in enumerate(each.levels) for text in texts}).to_numpy(float)
+            for each in case.columns.values()
+        ]
+    )
+    whole: Ints = codes[np.isfinite(codes).all(axis=1)].astype(np.int64)
+    return Coded(whole, tuple(len(each.levels) for each in case.columns.values()), np.ones(len(whole)))
+
+
+def _measured(study: CodedStudy, case: CodedCase, arm: CodedArm, file: Coded, key: Key) -> Iterator[Result]:
+    n, none = len(file.weight), np.full(len(file.weight), -1, np.int32)
+    records = Records(np.arange(n), np.zeros(n, np.int32), file.codes.astype(float), np.ones(n), none)
+    for epsilon in study.grid:
+        said = job_of(study, case, arm, epsilon)
+        model = builder_of(said).build(said, Frame({}, {}, np.array([n]), (), ()), slice(0, 1))
+        own = key.child(arm.label + epsilon)
+        rounds = MECHANISMS[said.mechanism.name].protect(said, model, Unwatched(), None)
+        released = run_rounds(rounds, model, ExactSampler(1), own, "all", [records], noise=noise_of(own)).parameters
+        rng = own.generator("synthesis")
+        sets = [_drawn(model, theta, file, rng) for theta in released]
+        for measure, value in measures(case, file, sets).items():
+            yield Result(arm.label, epsilon, measure, value)
+
+
+def _drawn(model: Any, theta: Draws, file: Coded, rng: np.random.Generator) -> Coded:
+    """As many synthetic records as the file has; weights of those from marginals have the file's sum."""
+    n = len(file.weight)
+    if isinstance(model, Marginals):
+        codes, weight = drawn(model.tree(theta), n, rng)
+        return Coded(codes, file.sizes, weight * n / weight.sum())
+    counts = rng.multinomial(n, theta["cells"][0])
+    cell: Ints = np.column_stack(np.unravel_index(np.repeat(np.arange(len(counts)), counts), file.sizes)).astype(np.int64)
+    return Coded(cell, file.sizes, np.ones(n))
+
+
+def measures(case: CodedCase, file: Coded, sets: list[Coded]) -> dict[str, float]:
+    """Every measure, the mean over sets; tests are of the sets together."""
+    outcome = list(case.columns).index(case.outcome)
+    predictors = tuple(k for k in range(len(file.sizes)) if k != outcome)
+    level = file.sizes[outcome] - 1
+    own = fitted(file, outcome, level, predictors)
+    return {
+        "specks": float(np.mean([propensity(file, each).specks for each in sets])),
+        **{name: consistency(file, sets, each) for name, each in LEVELS.items()},
+        "overlap": float(np.mean([overlap(own, fitted(each, outcome, level, predictors)).mean() for each in sets])),
+        "one_way": float(np.mean([total_variation(file, each, 1) for each in sets])),
+        "two_way": float(np.mean([total_variation(file, each, 2) for each in sets])),
+    }
+
+
+def job_of(study: CodedStudy, case: CodedCase, arm: CodedArm, epsilon: str) -> Job:
+    """The job of a release of such a file."""
+    columns = {
+        name: {"bounds": (0, len(each.levels) - 1), "whole": True, "outside": "clip"} for name, each in case.columns.items()
+    }
+    return Job.model_validate(
+        {
+            "dataset": "study",
+            "period": "1",
+            "columns": columns,
+            "outcome": list(case.columns),
+            "mechanism": arm.mechanism,
+            "budget": {"epsilon": epsilon, "adjacency": study.adjacency},
+            "synthetic_sets": 1 if arm.single else study.sets,
+            "tables": [{"name": "t", "by": [], "statistics": [{"mean": case.outcome}]}],
+        }
+    )

@@ -1,0 +1,81 @@
+"""The attacker on noisy sums and choices: exact losses, the law of a choice, and faults that sums alone do not show."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from losses import Case
+from test_lower_bounds import pair
+from test_lower_bounds_of_all import OF_CODES, claimed, files
+
+from dpdist.core.records import Floats
+from dpdist.engine.protocol import Choice, Noise
+from dpdist.evaluation.likelihood_ratios import Compared, Measuring, compared
+from dpdist.evaluation.lower_bounds import bound_of_scores
+from dpdist.evaluation.metering import NotAdded
+from dpdist.job import NoiseName
+from dpdist.sampling import sampler_of
+
+DRAWS = 20_000
+
+
+@pytest.mark.parametrize("name", [name for name, case in OF_CODES.items() if not case.choices])
+def test_the_worst_record_costs_exactly_what_is_claimed(name: str) -> None:
+    """ε, or the part of it that sums have."""
+    assert files(name).distance == pytest.approx(claimed(name), rel=1e-6)
+
+
+def test_limits_that_earlier_noise_fixed_are_those_of_both_files() -> None:
+    """Histograms are released first, and fix what is summed then: on one path, the two stages cost ε together."""
+    case = Case("reference_tables", "zero_out", histogram="1/3")
+    (found,) = compared(case.job, case.model, case.learned, sampler_of(case.job, None), *sides(case))  # type: ignore[arg-type]
+    assert 0.9 < found.distance <= 1.0 + 1e-9
+
+
+def sides(case: Case) -> tuple[object, list[object]]:
+    near, far = pair(case)
+    return near, [far]
+
+
+def test_who_is_chosen_has_the_law_of_the_largest_of_noisy_scores() -> None:
+    """Against a sum over the lattice; four standard errors. Control: the other file's law is another."""
+    scale, gap = 3, 4.0
+    lattice = np.arange(-200, 201)
+    law = np.exp(-np.abs(lattice) / scale)
+    law /= law.sum()
+    first = [sum(law[k] * law[lattice <= x + behind].sum() for k, x in enumerate(lattice)) for behind in (-gap, gap)]
+    noise = Noise(Fraction(scale), 2, 1)
+    near, far = (Choice(np.array([[0.0, behind]]), noise) for behind in (gap, -gap))
+    one, other = (measuring(choices=(each,)) for each in (near, far))
+    scores = Compared(one, other).scores(DRAWS, DRAWS // 2)
+    shares = [float((own == min(scores[0])).mean()) for own in scores]
+    for share, due in zip(shares, first, strict=True):
+        assert share == pytest.approx(due, abs=4.0 * np.sqrt(0.25 / DRAWS))
+    assert first[1] - first[0] > 0.3, "control"
+
+
+def measuring(
+    sums: Floats | None = None, scale: int = 1, law: NoiseName = "laplace", choices: tuple[Choice, ...] = ()
+) -> Measuring:
+    own = np.empty(0) if sums is None else sums
+    return Measuring(own, (Fraction(scale),) * len(own), (law,) * len(own), choices, (), (own,))
+
+
+@pytest.mark.parametrize("law", ["laplace", "gaussian"])
+def test_noise_whose_scale_tells_the_file_is_seen(law: NoiseName) -> None:
+    """The sums are the same. Control: the same scale."""
+    sums, half = np.array([5.0]), DRAWS // 2
+    near, far, same = (measuring(sums, scale, law) for scale in (1000, 3000, 1000))
+    assert bound_of_scores(*Compared(near, far).scores(DRAWS, half), half) > 0.7
+    assert bound_of_scores(*Compared(near, same).scores(DRAWS, half), half) == 0.0
+
+
+def test_noise_that_is_not_added_is_not_taken_for_noise_that_is() -> None:
+    """Sums drawn from a law truncated to their domain."""
+    case = Case("modips", "zero_out")
+    mechanism = case.job.mechanism.model_copy(update={"truncation": "bounded"})
+    vars(case)["job"] = case.job.model_copy(update={"mechanism": mechanism})
+    with pytest.raises(NotAdded):
+        compared(case.job, case.model, case.learned, sampler_of(case.job, None), *sides(case))  # type: ignore[arg-type]
