@@ -29,6 +29,7 @@ from dpdist.ledger.runs import Meter, name_again
 from dpdist.planning import make_plan, refuse_formats
 from dpdist.privacy.claims import promised
 from dpdist.privacy.small_counts import refuse_small_counts
+from dpdist.publish.accuracy import design_left_out
 from dpdist.publish.folder import REPLAYED, publishing, recover, refuse_links
 from dpdist.publish.folder import publish as publish_folder
 from dpdist.publish.opened import Release
