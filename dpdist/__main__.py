@@ -1,4 +1,4 @@
-"""`python -m dpdist`."""
+"""Runs the command line by `python -m dpdist`."""
 
 from dpdist.cli.main import main
 

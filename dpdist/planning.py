@@ -1,4 +1,4 @@
-"""Planning a run from public facts: what the model and the machine can take is known before anything is spent."""
+"""Plans a run from public facts: checks before anything is spent what model and machine can process."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The command line: it parses and prints; every verb is a function of the package."""
+"""The command line: it parses arguments and prints results; every command calls a function of the package."""

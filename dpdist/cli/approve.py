@@ -1,4 +1,4 @@
-"""`dpdist approve`: a held release is published under a key, or refused; either with a reason."""
+"""The command `dpdist approve`: publishes a held release under a key, or refuses it; both need a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan warns of, from public facts: a run that probably fails, a weak guarantee, levels without a record."""
+"""Warnings of a plan from public facts: a run that will probably fail, a weak guarantee, levels without a record."""
 
 from __future__ import annotations
 

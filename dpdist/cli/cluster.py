@@ -1,4 +1,4 @@
-"""`dpdist cluster`: certificates, a scheduler, workers. No verb takes a secret: certificates are files of a folder."""
+"""The command `dpdist cluster`: certificates, a scheduler, workers. No command takes a secret; certificates are files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command line prints to, and how it tells an error: in words that quote no record, with an exit code."""
+"""Prints output and errors of the command line; an error has an exit code and quotes no record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dpdist diff`: what differs between two releases; ends with 1 where something does, like diff itself."""
+"""The command `dpdist diff`: prints differences between two releases, and exits with 1 if there are any, like diff."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text of a new job: what is known of its columns, and a mark wherever somebody must decide."""
+"""Writes the text of a new job: known facts about its columns, and a mark wherever somebody must decide."""
 
 from __future__ import annotations
 

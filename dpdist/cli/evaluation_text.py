@@ -1,4 +1,4 @@
-"""The confidential part of a report as text: how good a release is, and a verdict in words."""
+"""Prints the confidential part of a report as text: the accuracy of a release, and a verdict in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dpdist init`: a commented job for a file, of which names and types alone are read."""
+"""The command `dpdist init`: writes a commented job for a file, from its column names and types alone."""
 
 from __future__ import annotations
 

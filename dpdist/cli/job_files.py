@@ -1,4 +1,4 @@
-"""Verbs that print what a job file is: a shipped one, and the schema of all."""
+"""Commands that print a shipped job file, or the schema of job files."""
 
 from __future__ import annotations
 

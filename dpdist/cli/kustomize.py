@@ -1,4 +1,4 @@
-"""What kustomize makes of an overlay, for as much of kustomize as deploy/ uses; anything else is refused."""
+"""Renders an overlay as kustomize does, for the features that deploy/ uses; refuses anything else."""
 
 from __future__ import annotations
 

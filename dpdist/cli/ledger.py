@@ -1,4 +1,4 @@
-"""`dpdist ledger`: begin one and state limits, show what is charged and left, check the chain, hand entries out."""
+"""The command `dpdist ledger`: creates a ledger, sets limits, shows charges, checks the chain and exports entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a command shows what it does: bars, JSON lines, or nothing."""
+"""Chooses how a command shows its progress: bars, JSON lines, or nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a job for a verb that has its data: a column that the file lacks is said before what else the column needs."""
+"""Reads a job for a command that has the data; a column missing from the file is reported before its other problems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line: parses and prints; every verb is a function of the package.
+"""Entry point of the command line: parses arguments, calls a function of the package, and prints the result.
 
 A verb imports what it works with when it is called: help and refusals of a command line are quick.
 """

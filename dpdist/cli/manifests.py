@@ -1,4 +1,4 @@
-"""Everything that a cluster needs for one job: the shipped manifests, sized by the job's plan, with the job filled in."""
+"""Writes the cluster manifests for one job: the shipped ones, sized by the job's plan, with the job filled in."""
 
 from __future__ import annotations
 

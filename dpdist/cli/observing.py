@@ -1,8 +1,8 @@
-"""A run observed from outside: JSON lines, Prometheus figures, and a status file that `dpdist status` reads.
+"""Lets others observe a run: JSON lines, Prometheus figures, and a status file that `dpdist status` reads.
 
-All three are made of events, which carry counts, names of stages and numbers of strata and blocks, never data; which strata
-took a fallback is left out. Where the number of records is secret, events do not tell it (`progress.without_sizes`).
-How long a task takes depends on the data a little, so they are for those who operate the run.
+All three are made of events, which carry counts, names of stages and numbers of strata and blocks, never data; which
+strata took a fallback is left out. Where the number of records is secret, events do not tell it
+(`progress.without_sizes`). How long a task takes depends on the data a little, so they are for those who operate the run.
 """
 
 from __future__ import annotations

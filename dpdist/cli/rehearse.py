@@ -1,4 +1,4 @@
-"""`dpdist rehearse`: choose a mechanism on public data, at no cost."""
+"""The command `dpdist rehearse`: recommends a mechanism from public data, at no privacy cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cluster must give the workers of a job: a patch for the manifests in deploy/, from the job's plan."""
+"""Sizes the workers of a cluster for a job: writes a patch for the manifests in deploy/, from the job's plan."""
 
 from __future__ import annotations
 

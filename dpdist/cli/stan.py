@@ -1,4 +1,4 @@
-"""`dpdist stan`: compile programs ahead of time, and show what Stan finds on this machine."""
+"""The command `dpdist stan`: compiles programs ahead of time, and shows the Stan installation of this machine."""
 
 from __future__ import annotations
 

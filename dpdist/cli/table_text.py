@@ -1,4 +1,4 @@
-"""Facts and tables as text: figures of a column alike, and words where a figure is missing."""
+"""Formats facts and tables as text, with aligned figures, and words where a figure is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dpdist verify`, `sign` and `keygen`: whether a release is whole, and whose it is."""
+"""The commands `dpdist verify`, `sign` and `keygen`: check that a release is complete and who signed it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The type that the public side cannot take."""
+"""A type for confidential values, which functions of the public side do not accept."""
 
 from __future__ import annotations
 

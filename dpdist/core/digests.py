@@ -1,4 +1,4 @@
-"""One checksum of a structured value: equal values have equal checksums in every process, others have other ones."""
+"""Computes a checksum of a structured value, equal for equal values in every process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors that teach: what was found, where, what is allowed, how to fix it; never a confidential value."""
+"""Error classes: each states what is there, where, what is allowed and how to fix it; never a confidential value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole-file writes: a reader sees the old file or the new one, never half of one. Modes, and what outlives power cuts."""
+"""Writes whole files atomically: a reader sees the old or the new file. Also sets modes and survives power cuts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keyed random generators: the same key and address give the same stream, whoever computes it and however often."""
+"""Keyed random generators: the same key and address give the same stream in every process, however often it is made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data frames by name, each read from its Parquet file when it is asked for."""
+"""Reads data frames by name, each from its Parquet file when it is first used."""
 
 from __future__ import annotations
 

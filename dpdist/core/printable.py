@@ -1,4 +1,4 @@
-"""Control characters: which those are, and texts in which they are written out instead of sent to a terminal."""
+"""Escapes control characters in texts, so that they are not sent to a terminal."""
 
 from __future__ import annotations
 

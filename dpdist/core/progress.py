@@ -1,4 +1,4 @@
-"""Progress as events; who listens (a bar, JSON lines, nobody) is the caller's choice. Events carry counts, never data."""
+"""Progress events for any listener (a bar, JSON lines, nobody). Events carry counts, never data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Public files as they come from outside: named by a manifest, regular, unchanged, and of the form that is asked for.
+"""Reads public files from outside, and checks that they are in a manifest, regular, unchanged and of the expected form.
 
 An earlier release may be somebody else's. What is read here is trusted afterwards, so every doubt is raised here.
 """
@@ -24,7 +24,7 @@ MANIFEST = "manifest.json"
 SIGNATURE = "manifest.json.minisig"
 """In a public folder that was signed; of the manifest, which vouches for all else."""
 FORMAT = 1
-"""Of manifests that this version writes and reads."""
+"""The format of manifests that this version writes and reads."""
 MISSING = "no such file"
 """What is found of a file that the manifest names and the folder lacks."""
 UNFIT = "NOT_FOR_PUBLICATION.txt"

@@ -1,4 +1,4 @@
-"""Record types: the public frame (who was sampled, in public terms) and the confidential records under it."""
+"""Record types: the public frame (public columns of the sample) and the confidential records in its rows."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Records:
 
 
 class SmallCounts(NamedTuple):
-    """Of a frame's counts: how many are below a minimum, how many of them are of one record, how many there are."""
+    """Small sample counts of a frame: how many are below a minimum, how many of these are 1, and how many there are."""
 
     few: int
     single: int

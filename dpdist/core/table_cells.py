@@ -1,4 +1,4 @@
-"""Table cells: the cross of grouping columns with all margins ("Total")."""
+"""Table cells: all combinations of grouping columns, with all margins ("Total")."""
 
 from __future__ import annotations
 

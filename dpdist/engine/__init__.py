@@ -1,1 +1,1 @@
-"""How rounds run, wherever they run: what a mechanism asks for, and who answers."""
+"""Runs the rounds of a mechanism, in memory or on workers, and answers its requests."""

@@ -1,4 +1,4 @@
-"""Gates on a release, measured under noise before it is published, so that their answer is inside ε (docs/methods.md §7c).
+"""Measures a release's gates under noise before publication; ε covers the gates' answer (docs/methods.md §7c).
 
 A gate is a limit on an order statistic of errors: the largest, the median, or for coverage the quantile of the distance to
 an interval's middle, in half widths, at the wanted share (it is at most 1 where that share of intervals holds). Why one
@@ -46,7 +46,8 @@ from dpdist.storage.noise_once import drawn_once
 from dpdist.storage.workspace import Workspace
 
 SENSITIVITY = UNIT + 2
-"""Of a gate's value in whole units: 1 of `unit`, one for rounding down, and one that no float64 rounding reaches."""
+"""Sensitivity of a gate's value in whole units: 1 of `unit`, one for rounding down, and one that exceeds float64 rounding.
+"""
 HALF = 0.5
 ACCEPTED = "acceptance"
 """Unit of work that is finished when the gates are measured."""
@@ -76,7 +77,7 @@ class Measured:
     """Cells over which it was taken."""
     accepted: bool
     without_figure: int = 0
-    """Of these cells, those without a figure or with one of 0."""
+    """Number of these cells that have no figure, or a figure of 0."""
 
 
 def gate_noise(space: Workspace, job: Job, sums: Mapping[str, Floats]) -> Floats:

@@ -1,4 +1,7 @@
-"""Attacks on the synthetic records of a finished release, with a file of people who were not in it; confidential."""
+"""Attacks the synthetic records of a finished release with a file of people who were not in it.
+
+Results are confidential.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +99,12 @@ def _singled(job: Job, files: list[Points], rng: np.random.Generator) -> Rows:
 
 
 def _membership(job: Job, files: list[Points], rng: np.random.Generator) -> Rows:
-    """Of a pair the file held one: an exchange, whose ε is claimed. Where a δ is claimed too, no bound is."""
+    """Measures a membership attack on pairs.
+
+    Exactly one of each pair was in the file, so the claimed ε of an exchange applies.
+
+    Where a δ is claimed too, no bound is given.
+    """
     found, total = membership(files[0], files[1], files[2], rng), mechanism_of(job).promise(job).total
     claimed = float(record_epsilon(job, total.substitution_epsilon)) if isinstance(total, Strict) else np.nan
     rows: Rows = [("membership", name, float(found[k]), np.nan, False) for k, name in enumerate(("pairs", "right"))]

@@ -1,4 +1,4 @@
-"""Attacks on synthetic records, beside records that were not in the file: nearest records, singling out, membership.
+"""Attacks on synthetic records, with records outside the file for comparison: nearest records, singling out, membership.
 
 Members were in the file, others come from the same population and were not. An attacker who sees the synthetic records
 alone treats both alike, unless the records tell which were in. So each attack is scored on members and on others.
@@ -29,9 +29,9 @@ LABELS = 199
 """Random labels that a share is compared with."""
 GUESSES = 1_000
 COLUMNS = 3
-"""Of a predicate, at most."""
+"""Largest number of columns of a predicate."""
 SURE = 0.2
-"""Of pairs that the attacker answers."""
+"""Share of pairs for which the attacker gives an answer."""
 ALARM = 0.05
 LEAST_DISTANCE = 1e-9
 

@@ -1,8 +1,8 @@
-"""Leave-one-out audit of privacy weights: what leaving a record out really changes, with the weights computed anew.
+"""Leave-one-out audit of privacy weights: the change when a record is left out and the weights are computed anew.
 
-The bound 2Δ takes the weights as given. Where they are learned on the file itself, a record also moves all others' weights
-(METHODS §2, §3). For the lognormal model the posterior densities with and without a record have closed forms, so that
-log ξ^α(θ | D) − log ξ^α′(θ | D∖i) is exact at every draw θ. Figures are confidential, and of this file alone.
+The bound 2Δ takes the weights as given. Where they are learned on the file itself, a record also moves all others'
+weights (METHODS §2, §3). For the lognormal model the posterior densities with and without a record have closed forms, so
+that log ξ^α(θ | D) − log ξ^α′(θ | D∖i) is exact at every draw θ. Figures are confidential, and of this file alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An audit of a finished release, confidential: what leaving out a record of each stratum would have changed, by rule."""
+"""Audits a finished release by leaving out records of each stratum, for every weight rule; results are confidential."""
 
 from __future__ import annotations
 

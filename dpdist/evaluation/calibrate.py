@@ -1,9 +1,9 @@
-"""Calibration: a mechanism's constants tuned on a public reference period, to a target ε and a measure of utility.
+"""Tunes a mechanism's constants on a public reference period, to a target ε and a measure of utility.
 
-The papers' advice for periodic releases ([G]): what is tuned on the confidential file is not paid for; what was tuned on an
-earlier, public period, and frozen, costs nothing (METHODS §2). The mechanism is run on the reference as on a current file;
-where the job fixes something on a reference, that is learned on one half and the mechanism run on the other. All candidates
-see the same random numbers, which are public.
+The papers' advice for periodic releases ([G]): what is tuned on the confidential file is not paid for; what was tuned on
+an earlier, public period, and frozen, costs nothing (METHODS §2). The mechanism is run on the reference as on a current
+file; where the job fixes something on a reference, that is learned on one half and the mechanism run on the other. All
+candidates see the same random numbers, which are public.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from dpdist.survey.same_file import content
 from dpdist.survey.source import open_source
 
 HEADROOM = Fraction(9, 10)
-"""Of Δ*: what constants of weights may leave of a bound on the reference; the rest is for later files."""
+"""Share of Δ* that a bound on the reference may use; the rest is a reserve for later files."""
 PUBLIC = Key(b"dpdist calibrate: public numbers")
 
 

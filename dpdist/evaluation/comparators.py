@@ -1,4 +1,4 @@
-"""What comparators would promise if they were published: said once, beside every figure of theirs."""
+"""Texts on what comparators would promise if they were published, for the notes beside their figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Published tables beside direct estimates, noised tables and the truth (confidential)."""
+"""Compares published tables with direct estimates, noised tables and the truth; results are confidential."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""How far chance alone takes a published figure from the direct figure of the same sample (confidential).
+"""Computes how far a published figure differs from the direct figure of the same sample by chance.
+
+Results are confidential.
 
 Published variance T = E + N: E of the sample, N of the noise. The direct figure has D of the sample. Both are of one
 sample, so most of E and D is the same error and falls out of their difference. The variance of the difference is
@@ -7,8 +9,8 @@ sample, so most of E and D is the same error and falls out of their difference. 
 
 The ratios: if the figure with the smaller variance is efficient, its covariance with the other is its own variance
 (Hausman 1978), and the difference has |E − D|. SAME_SAMPLE bounds ρ where both are as large: figures that see clipped
-records and direct ones of whole records do not err quite alike. What samples of other sizes would bring to a count is in E
-and D and in neither's difference: it is left out of both where it is known.
+records and direct ones of whole records do not err quite alike. What samples of other sizes would bring to a count is in
+E and D and in neither's difference: it is left out of both where it is known.
 
 Where the mechanism cannot add noise anew, N is not known apart, and may be all of T: then ρ = 0, which is the most.
 """

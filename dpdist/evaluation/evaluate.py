@@ -1,4 +1,4 @@
-"""Evaluation of a finished release: evaluation/<table>.parquet, on the confidential side only."""
+"""Evaluates a finished release and writes evaluation/<table>.parquet on the confidential side."""
 
 from __future__ import annotations
 

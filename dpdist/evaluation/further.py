@@ -1,4 +1,4 @@
-"""Direct estimates of further statistics, for the evaluation (confidential)."""
+"""Direct estimates of further statistics for the evaluation; results are confidential."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Direct:
         return Units(np.ones(len(self.weight)), self.weight[None], products, below, self.outcomes)
 
     def _variance(self, figures: Figures) -> Floats:
-        """Of the first stage: PSUs within design strata, with populations where they are declared."""
+        """Variance of the first sampling stage: PSUs within design strata, with populations where they are declared."""
         shares, stratum = figures.shares(self._units()), self.frame.design_stratum[self.row].astype(np.int64)
         if self.job.survey.replicate_weights is not None:
             return np.full(shares.shape[0], np.nan)

@@ -1,4 +1,4 @@
-"""A release that is held: built aside, looked at, then approved and published under a key, or refused; reasons are kept.
+"""Handles a held release: its folder is inspected, then approved under a key or refused, and the reason is stored.
 
 Of a job with `approval: required` nothing reaches the public folder otherwise. Who looks at the evaluation first decides
 by the records, which is in no ε: the statement of such a release says so.

@@ -1,12 +1,13 @@
-"""Comparators that are fitted: FBS and FBP ([T]; METHODS §5) at the release's own ε. Confidential, nothing is released.
+"""Comparators that fit a model, FBS and FBP ([T]; METHODS §5), at the release's own ε; nothing of them is released.
 
 Each is what a release of the `weighted` mechanism under the lognormal model would have published: one fit in each of the
-job's strata, on the columns of its tables as predictors, the same search, draws, synthesis and estimators, with keys apart
-from the release's. Their guarantee is asymptotic, and stands beside a strict one for comparison only. Both share one fit.
+job's strata, on the columns of its tables as predictors, the same search, draws, synthesis and estimators, with keys
+apart from the release's. Their guarantee is asymptotic, and stands beside a strict one for comparison only. Both share
+one fit.
 
-The law has no zeros: records whose outcome is 0 are left out of the fit, and stand in the table with the mean weight of the
-other records of their frame row, their number taken as public. Records are visited block by block, and what rounds leave of
-them lies on disk: memory is that of a block.
+The law has no zeros: records whose outcome is 0 are left out of the fit, and stand in the table with the mean weight of
+the other records of their frame row, their number taken as public. Records are visited block by block, and what rounds
+leave of them lies on disk: memory is that of a block.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Fitted:
         return {"count": count, "mean": mean, "total": total}
 
     def notes(self, cells: Cells) -> list[str]:
-        """Of every cell: the guarantee, or why its figures are missing."""
+        """Notes of every cell: the guarantee, or why its figures are missing."""
         inside = cells.membership
         rows = (inside.indices[a:b] for a, b in zip(inside.indptr, inside.indptr[1:], strict=False))
         why = (sorted(set(self.missing[own]) - {""}) for own in rows)
@@ -84,7 +85,7 @@ class Visits:
     size: int
     """Records of a block."""
     row: Codes
-    """Of every row of the current frame, the row of the fit's."""
+    """The fit's row for every row of the current frame."""
     folder: Path
     held: dict[int, list[str]] = field(default_factory=dict)
     """Names of what is carried of a block: rows of its file."""

@@ -1,4 +1,4 @@
-"""What a run left, opened: the public folder for everybody, by-products for the custodian."""
+"""Opens the results of a run: the public folder for everybody, by-products for the custodian."""
 
 from __future__ import annotations
 

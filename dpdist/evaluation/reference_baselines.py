@@ -1,7 +1,8 @@
-"""Comparators of a strict table that need its reference (METHODS §7b): confidential, keyed noise, nothing is released.
+"""Comparators of a strict table that need its reference (METHODS §7b), with keyed noise; nothing of them is released.
 
 `laplace_finest`: noisy sums of the finest cells as `laplace_strict` has them, weights clipped at a high quantile of the
-reference's, outcomes at their public bounds. `reference_only`: the current file's public sizes with the reference's means.
+reference's, outcomes at their public bounds. `reference_only`: the current file's public sizes with the reference's
+means.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An evaluation summed up for the custodian: errors of the release and its comparators, worst cells, what is missing."""
+"""Summarises an evaluation for the custodian: errors of the release and its comparators, worst cells, missing figures."""
 
 from __future__ import annotations
 

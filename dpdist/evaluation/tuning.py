@@ -1,4 +1,4 @@
-"""Which constants a mechanism has, and how the best are sought: scan a public grid, then bisect beside its best point.
+"""Tunes the constants of a mechanism: scans a public grid, then bisects near its best point.
 
 Scanned, because neither a bound nor utility is monotone in a constant (small weights widen the posterior and with it the
 bound: METHODS §3). One constant after the other, the others held where they are.
@@ -17,7 +17,7 @@ BISECTIONS = 3
 REFUSED = float("inf")
 """Loss of constants under which the mechanism refuses the reference."""
 TUNED_FACTORS = tuple(0.85**step for step in range(16))
-"""Of a constant c, from where the rule would start down to a tenth of it."""
+"""Factors of a constant c, from the rule's start value down to a tenth of it."""
 
 
 class Knob(NamedTuple):

@@ -1,11 +1,11 @@
-"""How alike two data sets of one outcome are: distances of distribution functions, location, quantiles with intervals.
+"""Similarity of two data sets of one outcome: distances of distribution functions, location, quantiles with intervals.
 
-Conventions. The empirical distribution function at t is the share of records that are at most t. Distances are taken at the
-pooled points of both data sets, every record counted, ties as often as they occur ([G] §4.3, after Woo et al. 2009).
+Conventions. The empirical distribution function at t is the share of records that are at most t. Distances are taken at
+the pooled points of both data sets, every record counted, ties as often as they occur ([G] §4.3, after Woo et al. 2009).
 A quantile is the linear interpolation between order statistics (NumPy's and R's default, type 7). An interval of nominal
 95 % is, for the mean, mean ± 1.96 s/√n; for a quantile, the pair of order statistics whose ranks are the 2.5 % and 97.5 %
-points of Binomial(n, p), which needs no density estimate and covers at least the nominal share. [V] does not say how
-the intervals of its table were made.
+points of Binomial(n, p), which needs no density estimate and covers at least the nominal share. [V] does not say how the
+intervals of its table were made.
 """
 
 from __future__ import annotations

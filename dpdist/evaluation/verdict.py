@@ -1,4 +1,4 @@
-"""Whether published intervals hold what they say, judged by direct estimates of the same sample (confidential).
+"""Judges whether published intervals have their stated coverage, by direct estimates of the same sample; confidential.
 
 A published figure is the sample's, plus noise, plus what the mechanism's bias makes of it. Its interval allows for the
 sample and the noise. The direct figure has the sample's error too, so a right interval holds it in 90 % of cases or more
@@ -14,8 +14,8 @@ grand figures have 2/5 of it, coverage 2/5, side and furthest cell 1/10 each. Ce
 figure's published error shows, count as fewer. The others are taken as independent, and a grand figure's noise as normal:
 of a single Laplace noise its part is at most 2.7 times as large.
 
-Apart from that, a release whose intervals hold may still be far off: its median or largest error in direct standard errors
-says so (FAR_MEDIAN, FAR_LARGEST). That is no fault of the intervals, and has no part in false alarms.
+Apart from that, a release whose intervals hold may still be far off: its median or largest error in direct standard
+errors says so (FAR_MEDIAN, FAR_LARGEST). That is no fault of the intervals, and has no part in false alarms.
 
 Not judged: cells of less than two records, figures without standard errors, totals that a public figure fixes. A release
 that passes has shown no fault in the cells at hand, no more.
@@ -36,7 +36,7 @@ from dpdist.evaluation.differences import by_chance, noise_error
 
 NOMINAL = 0.9
 REACH = float(-ndtri((1.0 - NOMINAL) / 2.0))
-"""Of a 90 % interval, in standard errors."""
+"""Half width of a 90 % interval in standard errors."""
 FALSE_ALARM = 0.05
 GRAND, COVERAGE, SIDE, FURTHEST = 0.4, 0.4, 0.1, 0.1
 """Parts of FALSE_ALARM."""
@@ -62,7 +62,7 @@ class Grand(NamedTuple):
     df: float
     held: bool
     reach: float
-    """Of the published interval, towards the direct figure, in published standard errors."""
+    """Half width of the published interval towards the direct figure, in published standard errors."""
 
     @property
     def relative(self) -> float:
@@ -207,7 +207,7 @@ def _too_far(grand: Grand, level: float) -> bool:
 
 
 def _grand(rows: pd.DataFrame) -> Grand | None:
-    """Of the row of all records; of counts and totals without it, the sum of base cells, taken as independent."""
+    """Figures of the row of all records; where a count or total has none, the sum of base cells, treated as independent."""
     by = labels_of(rows)
     whole = rows[(rows[by] == TOTAL).all(axis=1)]
     base = rows[(rows[by] != TOTAL).all(axis=1)]

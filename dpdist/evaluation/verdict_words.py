@@ -1,4 +1,4 @@
-"""Verdicts in plain words, a statistic each and of all together (confidential)."""
+"""Words the verdict on each statistic, and on all statistics together; results are confidential."""
 
 from __future__ import annotations
 

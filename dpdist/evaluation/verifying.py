@@ -1,4 +1,4 @@
-"""Whether a public folder is what was released: every file of it, what it claims, and on request who signed it."""
+"""Verifies a public folder: every file, the claims, and on request the signature."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job may say: frozen, validated once; inside dpdist nothing is checked again.
+"""Schema of a job: immutable sections, validated once when the job is read.
 
 Public domains and bounds are stated here and never inferred from the confidential file.
 """

@@ -1,4 +1,4 @@
-"""A release that is held until somebody approves it: who may."""
+"""Settings of a held release: who may approve it."""
 
 from __future__ import annotations
 

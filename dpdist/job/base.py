@@ -1,4 +1,4 @@
-"""The job that another one extends."""
+"""Reads the base job that another job extends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The budget of a release."""
+"""Settings of the budget of a release."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an earlier period gives a job: constants tuned on it, and how well the family must fit its records."""
+"""Settings about an earlier period: constants tuned on it, and how well the family must fit its records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tells a job of an earlier form from one that is wrong: keys that stood elsewhere, each with its present line."""
+"""Recognises a job of an earlier format by its old keys, and gives the present line for each."""
 
 from __future__ import annotations
 

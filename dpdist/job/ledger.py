@@ -1,4 +1,4 @@
-"""Where a release's cost is counted beside earlier ones of its dataset, and what they may cost together."""
+"""Settings of the ledger: where a release's cost is added to earlier ones of its dataset, and the limits of the sum."""
 
 from __future__ import annotations
 

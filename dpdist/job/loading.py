@@ -1,4 +1,4 @@
-"""Reading a job: its file, and the Stan program and the calibration that it names."""
+"""Reads a job with the Stan program and the calibration that it names."""
 
 from __future__ import annotations
 

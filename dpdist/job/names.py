@@ -1,4 +1,4 @@
-"""Names that a job may use, but for mechanisms' own: literals, which a test compares with the registries."""
+"""Names that a job may use, apart from mechanisms' own; a test compares these literals with the registries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sample counts that are published as they are: how small they may be, and why smaller ones are accepted."""
+"""Settings of published exact sample counts: their smallest size, and why smaller ones are accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What parts of a release's budget its sets, tables, gates, histograms and noisy frame have, exact."""
+"""Splits a release's budget, exactly: the parts of sets, tables, gates, histograms and noisy frame."""
 
 from __future__ import annotations
 

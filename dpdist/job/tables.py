@@ -1,4 +1,4 @@
-"""What is published: tables, their statistics, totals that they meet."""
+"""Settings of the published tables: their statistics, and public totals that they meet."""
 
 from __future__ import annotations
 

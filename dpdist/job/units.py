@@ -1,4 +1,4 @@
-"""Whose loss the budget bounds: one record's, or that of all records of a person, household or other unit."""
+"""Settings of the privacy unit: one record, or all records of a person, household or other unit."""
 
 from __future__ import annotations
 

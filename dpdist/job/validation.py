@@ -1,4 +1,4 @@
-"""What a file says as a frozen object of a schema, or every problem in it: where, what is allowed, the nearest name."""
+"""Validates a file against a schema: returns a frozen object, or reports every problem with place and remedy."""
 
 from __future__ import annotations
 

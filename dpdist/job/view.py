@@ -1,4 +1,4 @@
-"""What a mechanism's specification may ask of its job: it knows no more of a job than this."""
+"""The facts of a job that a mechanism's specification may use."""
 
 from __future__ import annotations
 

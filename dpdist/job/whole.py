@@ -1,4 +1,4 @@
-"""A job as a whole: its sections, and what follows from them."""
+"""The whole job: its sections, and facts derived from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""YAML with the line of everything that it says.
+"""Reads YAML with the line number of every key.
 
 Refused: a key given twice, a value that contains itself, control characters, and what would take long to read.
 """

@@ -1,1 +1,1 @@
-"""The ledger: what every release of a dataset costs, charged before it is begun, and the limits of what all may cost."""
+"""The ledger: the cost of every release of a dataset, charged before the release starts, and the limits of the sums."""

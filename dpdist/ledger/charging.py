@@ -1,4 +1,4 @@
-"""A job's charge: which ledger it goes to, what it is, and what of the budget it would leave."""
+"""A job's charge: its ledger, its amount, and the budget that remains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where entries stand: one append-only table in SQLite or PostgreSQL. Writers come one at a time, in a transaction each."""
+"""Stores ledger entries in one append-only table in SQLite or PostgreSQL, with one writer at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entries of a ledger and their chain: each holds the SHA-256 of the one before, over canonical JSON (RFC 8785).
+"""Entries of a ledger and their chain: each has the SHA-256 of the one before, over canonical JSON (RFC 8785).
 
 Every value is a text, a whole number or null: budgets are exact texts, so that no reader rounds them.
 """

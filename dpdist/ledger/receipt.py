@@ -1,4 +1,4 @@
-"""What a run keeps of its charge. Nothing here needs a database."""
+"""The copy of its charge that a run stores. Nothing here needs a database."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Beta(OutcomeModel):
         return Draws({"mean": expit(coordinates[:, 0]), "precision": np.exp(coordinates[:, 1])})
 
     def log_prior(self, coordinates: Floats) -> Floats:
-        """Of (logit φ, log λ): φ uniform, λ Pareto."""
+        """Log prior of (logit φ, log λ): φ uniform, λ Pareto."""
         logit, log_precision = coordinates.T
         return np.asarray(-np.logaddexp(0.0, logit) - np.logaddexp(0.0, -logit) - PRECISION_TAIL * log_precision)
 

@@ -69,7 +69,7 @@ class NegativeBinomial(OutcomeModel):
         return Draws({"mean": np.exp(coordinates[:, 0]), "dispersion": np.exp(coordinates[:, 1])})
 
     def log_prior(self, coordinates: Floats) -> Floats:
-        """Of (log μ, log φ): log μ normal, φ Gamma."""
+        """Log prior of (log μ, log φ): log μ normal, φ Gamma."""
         log_mean, log_dispersion = coordinates.T
         return np.asarray(SHAPE * log_dispersion - RATE * np.exp(log_dispersion) - log_mean**2 / (2.0 * LOG_MEAN_SD**2))
 

@@ -31,7 +31,7 @@ class OutcomeModel:
 
     @staticmethod
     def predictors(job: Job, frame: Frame) -> tuple[str, ...]:
-        """Of an outcome-only model: none, in a pooled fit neither."""
+        """Predictors of an outcome-only model, which has none, in a pooled fit neither."""
         return ()
 
     @property

@@ -1,4 +1,4 @@
-"""Which files are neighbours, in words, and what of a record is protected: facts of (adjacency, exchange), said here alone.
+"""Texts on adjacency: which files are neighbours, and what of a record is protected, by (adjacency, exchange).
 
 Most releases publish their frame: how many sample records every combination of table columns has, exactly. A record that
 moves to another combination shows there, whatever noise stands elsewhere. So no ε covers a move under a public frame, and
@@ -148,7 +148,7 @@ def headline(job: Job) -> str:
 
 
 def unit(job: Job) -> str:
-    """Of whom the figures are the loss, and how it grows where one person has several records."""
+    """A sentence on whose loss the figures bound, and how the loss grows where one person has several records."""
     if (said := job.privacy_unit) is not None:
         beyond = (
             "A file with more is refused." if said.beyond == "refuse" else "Of more, the first in the file's order count."

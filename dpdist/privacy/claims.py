@@ -1,4 +1,4 @@
-"""What a guarantee of each class claims, in words, from the promise as it is published (JSON terms)."""
+"""Texts on what a guarantee of each class claims, from the published promise (JSON terms)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files for which a guarantee is claimed: whatever lies outside is refused, and refusals are in no ε.
+"""Checks that a file is in the domain of its guarantee; other files are refused, and refusals are not covered by ε.
 
 This says in words what `dpdist.survey.checks` and `dpdist.planning` refuse in a file.
 """

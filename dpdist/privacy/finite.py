@@ -1,4 +1,4 @@
-"""Exact losses on finite spaces: every database, every neighbour, every θ; no sampling (METHODS §2).
+"""Computes exact losses on finite spaces, over every database, every neighbour and every θ, without sampling (METHODS §2).
 
 A space has K record values and T parameter points. A mechanism is a utility u(D): (value, θ) → ℝ, the log factor by which
 a record of that value enters when the file is D; θ is drawn from prior(θ) exp Σ_i u(z_i, θ). Its loss between neighbours

@@ -1,4 +1,4 @@
-"""Noise that reaches a release: OpenDP's samplers, which are safe in floating point and cannot be seeded (METHODS §10).
+"""Draws the noise of releases with OpenDP's samplers, which are safe in floating point and cannot be seeded (METHODS §10).
 
 Because a recomputed task would draw anew, noise is drawn once and kept before anything reads it (`storage.noise`).
 """

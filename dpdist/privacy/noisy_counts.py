@@ -1,8 +1,8 @@
-"""Noisy sample counts over public domains: protected predictors and sizes (docs/methods.md §7d).
+"""Draws noisy sample counts over public domains, for protected predictors and sizes (docs/methods.md §7d).
 
-The frame counts records in every combination of the public columns. Here it is measured under noise at up to three levels:
-all records, the cells of the tables, and every combination. Levels are nested, and each is a full cross of declared levels,
-so that a combination without a record is counted too. Why this costs what it says:
+The frame counts records in every combination of the public columns. Here it is measured under noise at up to three
+levels: all records, the cells of the tables, and every combination. Levels are nested, and each is a full cross of
+declared levels, so that a combination without a record is counted too. Why this costs what it says:
 
 1. A record is in one cell of each level. Adding or removing it moves one count of each level by 1; exchanging it for any
    other with the same public columns moves two by 1. So a level's counts have L1 sensitivity 1 or 2, L2 √1 or √2, times the
@@ -12,8 +12,8 @@ so that a combination without a record is counted too. Why this costs what it sa
 3. Counts by columns that are not protected are the same in neighbouring files, and are kept exact.
 
 What follows is post-processing. Going up, a cell's noisy count and the sum of its parts are averaged by their variances
-(Hay, Rastogi, Miklau & Suciu 2010). Going down, the parts of a cell are projected on what is at least 0 and adds up to it,
-and rounded by largest remainders. So all levels agree, no count is below 0, and public totals are kept.
+(Hay, Rastogi, Miklau & Suciu 2010). Going down, the parts of a cell are projected on what is at least 0 and adds up to
+it, and rounded by largest remainders. So all levels agree, no count is below 0, and public totals are kept.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dpdist.privacy.simulated_noise import simulated_noise
 from dpdist.privacy.units import record_epsilon, record_rho
 
 TOTAL_SHARE = Fraction(1, 10)
-"""Of the frame's budget for the number of all records; the other levels have equal parts of the rest."""
+"""Share of the frame's budget for the number of all records; the other levels share the rest equally."""
 GRAIN = 1000
 """σ is rounded up to this part of 1."""
 
@@ -42,7 +42,7 @@ class Level(NamedTuple):
 
     columns: tuple[str, ...]
     scale: Fraction | None
-    """Of the noise, b or σ; None: exact and public."""
+    """The scale of the noise, b or σ; None: the count is exact and public."""
 
 
 def noise_name(job: Job) -> NoiseName:
@@ -73,7 +73,7 @@ def levels(job: Job) -> tuple[Level, ...]:
 
 
 def _scale(job: Job, share: Fraction) -> Fraction:
-    """Of the noise on a level's counts under its share of the frame's budget."""
+    """The scale of the noise on a level's counts under its share of the frame's budget."""
     moved = 1 if job.budget.adjacency == "add_remove" else 2
     if noise_name(job) == "laplace":
         return moved / record_epsilon(job, share * job.epsilon_of_frame)
@@ -131,7 +131,7 @@ def _upward(known: Sequence[Level], measured: Sequence[Floats], law: NoiseName) 
 
 
 def _variance(level: Level, law: NoiseName) -> float:
-    """Of a count's noise."""
+    """Variance of the noise on a count."""
     if level.scale is None:
         return 0.0
     scale = float(level.scale)

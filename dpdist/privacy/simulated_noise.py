@@ -1,4 +1,4 @@
-"""Noise of the laws that releases have, from a seed: for standard errors and studies, never for a release."""
+"""Simulates noise with the laws of releases from a seed, for standard errors and studies; never for a release."""
 
 from __future__ import annotations
 

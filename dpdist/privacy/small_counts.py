@@ -1,4 +1,4 @@
-"""Sample counts so small that publishing them singles people out: what is said of them, and the refusal of a run."""
+"""Warns of sample counts so small that publishing them singles people out, and refuses a run where the job forbids them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REMEDIES = (
 )
 BY_NOISY_COUNTS = ', with predictors: {protect: {epsilon: "…"}} or reference_tables'
 BY_A_REFERENCE = ", with a file or an earlier release as reference"
-"""Of a mechanism that hides counts by itself, and not by histograms of the current file."""
+"""Text for a mechanism that hides counts itself, but not by histograms of the current file."""
 
 
 def counted(job: Job, frame: Frame, units: SmallCounts | None = None) -> SmallCounts | None:

@@ -1,4 +1,4 @@
-"""Budgets of a unit with several records: what is left for one record of it (`privacy_unit`).
+"""Divides the budget of a privacy unit that has several records: computes the part of one record (`privacy_unit`).
 
 A unit has at most k records that count; a file with a larger one is refused, or its records beyond the first k in the
 file's order are left out, in which no other unit has a part. Neighbours then differ in at most k records. Mechanisms are
@@ -25,7 +25,7 @@ from dpdist.job import Job
 
 
 def record_epsilon(job: Job, epsilon: Fraction) -> Fraction:
-    """Of a part of the release's ε, which is a unit's, what one record may lose."""
+    """The ε that one record may lose, from a part of the release's ε, which bounds a unit's loss."""
     return epsilon / job.most_records
 
 
@@ -36,5 +36,5 @@ def moves(job: Job) -> int:
 
 
 def record_rho(job: Job, rho: Fraction) -> Fraction:
-    """Of the release's ρ, which is a unit's, what one record may lose."""
+    """The ρ that one record may lose, from the release's ρ, which bounds a unit's loss."""
     return rho / job.most_records**2

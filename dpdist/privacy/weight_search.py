@@ -1,8 +1,9 @@
-"""The search for privacy weights whose bound meets the target (METHODS §3).
+"""Searches privacy weights whose bound meets the target (METHODS §3).
 
 A *search* is a generator of steps: it yields a step, is sent the summary of the fit with the weights that the step gave,
-and returns once Δ = max_i α_i F_i(α) ≤ target. Whoever runs the search (over blocks on a cluster, or in memory) decides how
-a fit is made; the rule does not know. What becomes of a step at a record stands here alone: `informed`, `weigh`, `bounded`.
+and returns once Δ = max_i α_i F_i(α) ≤ target. Whoever runs the search (over blocks on a cluster, or in memory) decides
+how a fit is made; the rule does not know. What becomes of a step at a record stands here alone: `informed`, `weigh`,
+`bounded`.
 """
 
 from __future__ import annotations

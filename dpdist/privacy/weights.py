@@ -1,8 +1,8 @@
-"""Privacy weights: steps (F, α) → α (METHODS §3).
+"""Rules for privacy weights; each step computes new weights α from record bounds F and the present α (METHODS §3).
 
 A *step* maps a record's (F, α, F(α)) to its new α, where F is the record bound max_s |f_i(θ_s)| under the unweighted fit
-and F(α) the same under the fit with the present α; on a reference records may count less in both
-(`for_later_files`). What becomes of steps is in `searches`.
+and F(α) the same under the fit with the present α; on a reference records may count less in both (`for_later_files`).
+What becomes of steps is in `searches`.
 """
 
 from __future__ import annotations

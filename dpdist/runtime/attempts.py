@@ -1,5 +1,7 @@
-"""A task run on a worker. Its exception comes back as a value: Dask would write its words into logs and keep them at the
-scheduler, and the words of a library may quote a record."""
+"""Runs a task on a worker and returns an exception as a value.
+
+Dask would write its words into logs and keep them at the scheduler, and the words of a library may quote a record.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Small strata in tasks: long enough that one scheduler keeps up, and short enough at the end that no worker waits.
+"""Groups small strata into tasks: large enough for one scheduler, and small enough at the end that no worker waits.
 
-A scheduler passes on some 270 tasks a second (deploy/README.md), so tasks are longer on many workers. The time of a stratum
-is projected from its records and draws. The first tasks are long. Each later one takes at most two thirds of a worker's
-part of what is left, so that all workers end together.
+A scheduler passes on some 270 tasks a second (deploy/README.md), so tasks are longer on many workers. The time of a
+stratum is projected from its records and draws. The first tasks are long. Each later one takes at most two thirds of a
+worker's part of what is left, so that all workers end together.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Record blocks, spans and memory: functions of (n, p, S) only, never of workers.
+"""Computes sizes of record blocks, ranges and memory, from (n, p, S) only, never from the number of workers.
 
 A *block* is what a kernel sees at once. A *span* is a run of blocks of one stratum that one task visits. A stratum of one
-span is small: all its rounds run inside one task. Small strata share tasks in *bins*, which may depend on workers, for what
-a stratum leaves does not depend on its bin. A stratum of more spans is giant: each of its rounds is a task per span, and
-the partials are added up in order.
+span is small: all its rounds run inside one task. Small strata share tasks in *bins*, which may depend on workers, for
+what a stratum leaves does not depend on its bin. A stratum of more spans is giant: each of its rounds is a task per span,
+and the partials are added up in order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Certificates of one cluster: an authority of its own, and a certificate for each role signed by it.
+"""Creates the certificates of one cluster: its own authority, and a signed certificate for each role.
 
 Dask compares no host names, so whatever the authority has signed may take part: it signs nothing but these roles. A
 driver's certificate cannot pose as a scheduler (extended key usage).

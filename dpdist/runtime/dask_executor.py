@@ -1,4 +1,4 @@
-"""The executor on workers of Dask: a local cluster's, or those of a scheduler elsewhere."""
+"""Runs tasks on Dask workers: those of a local cluster, or of a scheduler elsewhere."""
 
 from __future__ import annotations
 

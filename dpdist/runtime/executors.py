@@ -1,4 +1,4 @@
-"""Executors: run one task per key and hand back results as they come. `serial` is the oracle of `dask`."""
+"""Executors: each runs one task per key and returns results as they finish. Tests compare `dask` with `serial`."""
 
 from __future__ import annotations
 

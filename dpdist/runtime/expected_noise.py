@@ -1,10 +1,10 @@
-"""Noise that is expected of each published figure, before anything is spent: it follows from ε and public sizes.
+"""Predicts the noise of each published figure before budget is spent, from ε and public sizes.
 
-Noise of a base cell of n records is c/√n of its direct standard errors. Under limits that a reference fixes, c is about 6b
-of a count, b the noise's scale in records (METHODS §7b). Of a mean it is about 12b, as the outcome's limits are about two
-of its standard deviations from the middle. Of sums under public bounds U of weights, the direct error of a count is at
-most U√n, and that of a weighted sum of outcomes within ± H at most UH√n. So c = √2 b is a lower bound of both. Margins add
-the noise of their k base cells: c√k/√n.
+Noise of a base cell of n records is c/√n of its direct standard errors. Under limits that a reference fixes, c is about
+6b of a count, b the noise's scale in records (METHODS §7b). Of a mean it is about 12b, as the outcome's limits are about
+two of its standard deviations from the middle. Of sums under public bounds U of weights, the direct error of a count is
+at most U√n, and that of a weighted sum of outcomes within ± H at most UH√n. So c = √2 b is a lower bound of both. Margins
+add the noise of their k base cells: c√k/√n.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Expected(NamedTuple):
 
     @property
     def median(self) -> float:
-        """Of the noisier statistic."""
+        """The median noise of the noisier statistic."""
         return float(self.cells.groupby("statistic")["noise"].median().max())
 
     @property

@@ -1,4 +1,4 @@
-"""What becomes of a task's failure: it ends the work, or is noted until the other tasks have finished."""
+"""Handles a task's failure: the work stops, or the failure is recorded until the other tasks have finished."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def raise_together(failures: list[Exception]) -> None:
 
 
 def not_started(failure: BaseException) -> TaskError:
-    """Of a worker that did not start, with its first cause."""
+    """The failure of a worker that did not start, with its first cause."""
     while failure.__cause__ is not None:
         failure = failure.__cause__
     return TaskError(
@@ -35,7 +35,7 @@ def not_started(failure: BaseException) -> TaskError:
 
 
 def killed(runtime: Runtime, name: str) -> TaskError:
-    """Of a task under which workers died."""
+    """The failure of a task during which workers died."""
     return TaskError(
         f"{ALLOWED_DEATHS} workers died under task {name}",
         f"if it ran out of memory, raise runtime.memory_per_worker (now {int(runtime.memory_per_worker) / 2**30:.1f} GiB)",

@@ -1,4 +1,7 @@
-"""Every stratum fitted under the mechanism; where one cannot be released, the fallback that the job declared is taken."""
+"""Fits every stratum under the mechanism.
+
+Where a stratum cannot be released, applies the fallback that the job declares.
+"""
 
 from __future__ import annotations
 

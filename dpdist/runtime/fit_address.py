@@ -1,4 +1,4 @@
-"""The address of a fit: what a task needs to find everything else on disk. Tasks carry addresses and keys, never data."""
+"""The address of a fit, by which a task finds all files on disk. Tasks carry addresses and keys, never data."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Fit:
     """As it is published: where predictors are protected its counts are noisy."""
     key: Key
     layout: Layout
-    """Of the records as they are stored."""
+    """The layout of the records as they are stored."""
 
     @cached_property
     def strata(self) -> range:

@@ -1,4 +1,4 @@
-"""Goodness of fit of a job's family on its reference: what the fitted law expects there, against direct estimates.
+"""Tests the fit of a job's family on its reference: expectations under the fitted law against direct estimates.
 
 Records and figures are those of a public file, so nothing is spent. The law is fitted without privacy weights and without
 noise: what it misses here is the family's misfit alone, and a release of a file alike is off by as much.
@@ -46,7 +46,7 @@ FEWEST_JUDGED = 10
 """Records of a cell, below which its direct standard error is too uncertain to judge by."""
 DRAWS = 200
 PUBLIC_KEY = Key(bytes(32)).child("goodness of fit")
-"""Of draws from a public file's posterior, which need no secret: every plan and run has the same figures."""
+"""The key of draws from a public file's posterior. It is no secret, so every plan and run has the same figures."""
 MEASURE = (
     f"The share of the reference's table cells whose expectation under the fitted law lies within {WITHIN:g} standard "
     f"errors of the direct estimate. Cells of {FEWEST_JUDGED} records or more are judged, given their sizes where the "
@@ -56,7 +56,7 @@ MEASURE = (
 
 
 class Misfit(NamedTuple):
-    """Of a statistic: cells judged, the share within `WITHIN` standard errors, median and largest distance, and where."""
+    """Misfit of a statistic: cells judged, share within `WITHIN` standard errors, median and largest distance, and the cell."""
 
     statistic: str
     cells: int
@@ -118,7 +118,7 @@ def refuse_misfit(job: Job, fit: GoodnessOfFit) -> None:
 
 
 def goodness_of_fit(job: Job, reference: ReferenceFile, tick: Tick = lambda rows: None) -> GoodnessOfFit:
-    """Of the job's family, a `parametric` one, on its reference, in one more pass over that file."""
+    """Tests the fit of the job's family, a `parametric` one, on its reference, in one more pass over that file."""
     census = reference.census
     design = design_of(job, census)._replace(lonely=job.survey.lonely_record)
     again = [replicate_sums(job, reference.source, census.frame, j) for j in range(len(job.outcomes))]

@@ -1,4 +1,4 @@
-"""Records and reference as tasks read them: typed, in frame order, in blocks."""
+"""Reads records and reference for tasks: typed, in frame order, in blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C: remembered by a command, and kept back while the processes of a cluster start."""
+"""Handles Ctrl-C: a command records it, and it is delayed while the processes of a cluster start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal of a giant stratum's rounds: what a killed run finished is found whole, and not made again."""
+"""Journals the rounds of a giant stratum, so that a killed run resumes without repeating finished rounds."""
 
 from __future__ import annotations
 

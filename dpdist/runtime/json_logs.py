@@ -1,4 +1,4 @@
-"""Logs of a scheduler and of workers as JSON lines on standard error."""
+"""Writes the logs of a scheduler and of workers as JSON lines on standard error."""
 
 from __future__ import annotations
 

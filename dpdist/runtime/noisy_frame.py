@@ -1,4 +1,4 @@
-"""The noisy frame of a job that protects its predictors: drawn once, before any fit, and kept like other noise."""
+"""Draws the noisy frame of a job that protects its predictors, once, before any fit, and stores it like other noise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run would do, and what of it is shown: sizes only where the job does not keep them secret, and never a record."""
+"""Plans a run and decides what the plan shows: sizes only where the job does not keep them secret, and never a record."""
 
 from __future__ import annotations
 

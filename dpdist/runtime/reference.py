@@ -1,4 +1,4 @@
-"""What the job's reference fixes, stratum by stratum, before any outcome of the current file is used."""
+"""Fixes constants from the job's reference, stratum by stratum, before any outcome of the current file is used."""
 
 from __future__ import annotations
 

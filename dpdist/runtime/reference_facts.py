@@ -1,4 +1,4 @@
-"""What of a reference stands in a release: checksum, provenance and chain for the statement, summaries of its strata."""
+"""Facts about a reference in a release: checksum, source and chain for the statement, and summaries of strata."""
 
 from __future__ import annotations
 

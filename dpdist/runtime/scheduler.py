@@ -1,4 +1,4 @@
-"""A scheduler that somebody else runs: reached, or the cause named; its workers checked; lost and found."""
+"""Connects to an external scheduler, names the cause of a failure, and checks the scheduler's workers."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def _check_worker(
 
 
 def _facts(shared: str | None) -> dict[str, Any]:
-    """Of a worker, told to the driver before any task runs."""
+    """Facts about a worker, which are sent to the driver before any task runs."""
     refused = None
     if shared is not None and is_url(shared):
         try:

@@ -1,4 +1,4 @@
-"""Where services listen and how long they wait, unless told otherwise."""
+"""Default addresses and waiting times of services."""
 
 from __future__ import annotations
 

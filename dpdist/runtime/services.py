@@ -1,4 +1,4 @@
-"""The long-running sides of a cluster: a scheduler and workers, on encrypted links, with no dashboard.
+"""Runs the long-running services of a cluster: a scheduler and workers, on encrypted links, with no dashboard.
 
 Over HTTP they show health and Prometheus figures, nothing of tasks; on loopback unless told otherwise.
 """

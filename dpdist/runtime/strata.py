@@ -1,4 +1,4 @@
-"""All strata of a fit: stores from templates, tasks for what is not finished, and what the strata left, gathered."""
+"""Fits all strata: creates stores from templates, runs the tasks that are not finished, and collects the results."""
 
 from __future__ import annotations
 

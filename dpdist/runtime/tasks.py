@@ -1,4 +1,4 @@
-"""Tasks and drivers of protection: small strata whole, in bins; giant strata round by round, a task per part."""
+"""Tasks of protection: small strata whole, in groups; giant strata round by round, with a task for each part."""
 
 from __future__ import annotations
 

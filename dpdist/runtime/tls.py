@@ -1,4 +1,4 @@
-"""Links to a scheduler: certificates checked before they are used, and the cause named when nobody answers."""
+"""Encrypted links to a scheduler: checks certificates before use, and names the cause when there is no answer."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def passing_security() -> Any:
 
 
 def _security(authority: str, certificate: str, key: str) -> Any:
-    """Of one certificate in every role; paths, or PEM texts."""
+    """The security settings of one certificate in every role; paths, or PEM texts."""
     from distributed import Security
 
     roles = {

@@ -1,4 +1,4 @@
-"""Preloaded by every Dask worker: it dies with the driver that started it, and imports what tasks need before the first."""
+"""Preloaded by every Dask worker: the worker stops with the driver that started it, and imports modules beforehand."""
 
 from __future__ import annotations
 

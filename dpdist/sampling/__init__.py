@@ -47,7 +47,10 @@ def sampler_of(job: Job, folder: Path) -> Sampler:
 
 @dataclass(frozen=True)
 class ReferenceSampler:
-    """Of a public file's posteriors: from a closed form or grid where a model has one; clamped ones as the job says."""
+    """Sampler of a public file's posteriors: from a closed form or grid where a model has one.
+
+    Clamped ones as the job says.
+    """
 
     draws: int
     own: Sampler

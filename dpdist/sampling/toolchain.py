@@ -1,8 +1,8 @@
-"""From a Stan program to an executable that cmdstanpy runs: compiled once, kept in the user's cache folder.
+"""Compiles a Stan program once to an executable that cmdstanpy runs, and stores it in the user's cache folder.
 
-Two toolchains: `cmdstan`, the user's own installation, and `embedded`, the parts of Stan inside the wheel httpstan, a
-C++ compiler and the driver in `stan/driver/`. `auto` takes the first where cmdstanpy finds one. Programs that are built
-need no compiler: the cache records the one that built them, which their names depend on.
+Two toolchains: `cmdstan`, the user's own installation, and `embedded`, the parts of Stan inside the wheel httpstan, a C++
+compiler and the driver in `stan/driver/`. `auto` takes the first where cmdstanpy finds one. Programs that are built need
+no compiler: the cache records the one that built them, which their names depend on.
 """
 
 from __future__ import annotations

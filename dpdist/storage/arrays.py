@@ -1,4 +1,4 @@
-"""Zarr stores, created whole from a template before any task runs; tasks only fill regions that they own.
+"""Creates Zarr stores from a template before any task runs; tasks only fill regions that they own.
 
 Zarr v3, no consolidated metadata, no fixed-width strings, float64, blosc lz4 with byte shuffle (measured fastest).
 """

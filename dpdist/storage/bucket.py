@@ -1,7 +1,7 @@
-"""A workspace in an object store: the root is a scratch folder of this process, the objects have the names of its files.
+"""A workspace in an object store: files are in a scratch folder of this process, and objects have the files' names.
 
-An object is whole or not there. Units are kept file by file and then marked; noise, key and marks are put only if there are
-none, so that of several writers one decides. What this process needs no more leaves its scratch folder.
+An object is whole or not there. Units are kept file by file and then marked; noise, key and marks are put only if there
+are none, so that of several writers one decides. What this process needs no more leaves its scratch folder.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Recorders: confidential by-products into stores made from templates; a stratum's completion mark comes last."""
+"""Records confidential by-products in stores made from templates; a stratum's completion mark is written last."""
 
 from __future__ import annotations
 

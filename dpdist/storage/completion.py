@@ -1,4 +1,4 @@
-"""Completion marks: a unit of work is done when its mark stands and every file that it names has its checksum."""
+"""Completion marks: a unit of work is done when its mark exists and every file in it has its checksum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What decides a run's result, and how two runs differ in it."""
+"""Lists everything that decides a run's result, and the differences of two runs in it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Identity:
     input: str
     """SHA-256 of the content."""
     version: str = field(default_factory=lambda: version("dpdist"))
-    """Of dpdist."""
+    """The version of dpdist."""
 
     def differences(self, other: Identity) -> list[str]:
         """What differs, in words: "job (budget.epsilon, …)", "input (its content)", "version of dpdist (…)".

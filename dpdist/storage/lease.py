@@ -1,7 +1,7 @@
-"""One run at a time on an object store: a lease, taken by a conditional put and renewed as long as its holder lives.
+"""Allows one run at a time on an object store, by a lease: a conditional put, renewed while its holder lives.
 
-No clock is compared: whoever finds a lease watches whether it is renewed. The lease saves work; that two runs at once could
-not mix two releases follows from the conditional puts of key, identity, noise and completion marks.
+No clock is compared: whoever finds a lease watches whether it is renewed. The lease saves work; that two runs at once
+could not mix two releases follows from the conditional puts of key, identity, noise and completion marks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A run's own log, confidential."""
+"""Writes a run's own log, which is confidential."""
 
 from __future__ import annotations
 

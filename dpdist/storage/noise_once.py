@@ -1,4 +1,4 @@
-"""Draw-once: whoever draws first decides, and everybody reads what was kept, however often a task runs.
+"""Stores noise so that it is drawn only once: the first draw is stored, and every later task reads it.
 
 Noise that is used twice, for different sums, tells their exact difference. So a kept file says what it was drawn for, and
 is refused for anything else. Noise that is drawn twice, for the same sums, spends the budget twice. So a mark tells of

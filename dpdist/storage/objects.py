@@ -1,7 +1,7 @@
-"""An object store, spoken to through obstore: whole objects, some of them only if there is none yet.
+"""Reads and writes whole objects in an object store through obstore; a conditional write needs that there is none yet.
 
-Retries are the library's own. Its messages may quote a request or an answer, credentials included: they end here, and what
-is told instead names the cause and the remedy.
+Retries are the library's own. Its messages may quote a request or an answer, credentials included: they end here, and
+what is told instead names the cause and the remedy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a run takes a workspace as its own: one job and input, one key, one process; a replay takes noise over."""
+"""Claims a workspace for one job, input, key and process, or refuses; a replay reuses stored noise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where everything of a run stands. Every path below `confidential` is readable by its owner only."""
+"""Paths of all files of a run. Only the owner can read those below `confidential`."""
 
 from __future__ import annotations
 

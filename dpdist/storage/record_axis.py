@@ -1,4 +1,4 @@
-"""One record axis for strata of any size: every stratum starts on a chunk border, so a chunk has one writer."""
+"""Positions of records in arrays: every stratum starts at a chunk border, so that each chunk has one writer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Where a workspace is for everybody: other processes, other machines, later runs.
+"""The place of a workspace that other processes, other machines and later runs can reach.
 
-All code reads and writes files below a root. In a shared folder that is all there is to do. In an object store the root is
-a scratch folder of this process: files are taken from the store before they are read and kept there when they are whole.
+All code reads and writes files below a root. In a shared folder that is all there is to do. In an object store the root
+is a scratch folder of this process: files are taken from the store before they are read and kept there when they are
+whole.
 """
 
 from __future__ import annotations

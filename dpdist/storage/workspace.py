@@ -1,4 +1,4 @@
-"""The workspace: two folders, one owner. Confidential paths live here; the public folder belongs to `publish`."""
+"""The workspace: a confidential folder with its paths, and the public folder, which `publish` writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of published figures beside the study's own: these with their Monte Carlo error, and whether they reproduce."""
+"""Compares tables of published figures with the study's own: Monte Carlo errors, and whether figures reproduce."""
 
 from __future__ import annotations
 

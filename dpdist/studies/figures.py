@@ -1,4 +1,4 @@
-"""Figures as inline SVG: violins over replicates, distribution functions, record-level bounds; text stays text."""
+"""Draws figures as inline SVG: violins over replicates, distribution functions, record-level bounds; text remains text."""
 
 from __future__ import annotations
 

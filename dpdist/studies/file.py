@@ -1,4 +1,4 @@
-"""Reading a study: YAML with line numbers, unknown keys refused with the nearest known name."""
+"""Reads a study file: YAML with line numbers; unknown keys are refused with the nearest known name."""
 
 from __future__ import annotations
 

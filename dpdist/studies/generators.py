@@ -1,4 +1,4 @@
-"""Simulated confidential data of known law, with the law's own figures for reference lines."""
+"""Simulates confidential data of a known law, with the law's own figures for reference lines."""
 
 from __future__ import annotations
 

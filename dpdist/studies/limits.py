@@ -1,4 +1,4 @@
-"""Which of a study file's limits its results keep, computed from the rows of the run."""
+"""Checks which limits of a study file its results meet, from the rows of the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What page and figures are made from: results by case, mechanism, ε and measure; names and colours of them."""
+"""Input of page and figures: results by case, mechanism, ε and measure, with their names and colours."""
 
 from __future__ import annotations
 

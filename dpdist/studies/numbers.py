@@ -1,4 +1,4 @@
-"""Figures as a reader would write them."""
+"""Formats numbers for readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One self-contained page: what was simulated, what reproduces, tables beside the published ones, figures, how to read."""
+"""Writes a study's self-contained page: settings, reproduced figures, comparison tables, figures, explanations."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A rehearsal: every mechanism that a job's columns allow, run on halves of a public file; the best one is recommended.
+"""Runs a rehearsal: every mechanism that a job's columns allow, on halves of a public file; recommends the best.
 
 The public file is the job's reference, a file that is named, or a simulated twin. One half is the current file, the other
-its reference. The job's own input is never opened. What is recommended is run once more with the halves exchanged:
-there its error is not that of the half that it was chosen on, and there it must be good enough too.
+its reference. The job's own input is never opened. What is recommended is run once more with the halves exchanged: there
+its error is not that of the half that it was chosen on, and there it must be good enough too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The public file of a rehearsal: which one it is, and its two halves."""
+"""Finds the public file of a rehearsal and splits it into two halves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of a rehearsal: what is recommended, every mechanism's errors beside its guarantee, what could not be run."""
+"""Writes the page of a rehearsal: the recommendation, every mechanism's errors and guarantee, and failed trials."""
 
 from __future__ import annotations
 

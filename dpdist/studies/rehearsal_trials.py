@@ -1,4 +1,4 @@
-"""A trial: a real release of a half of a public file, and its errors; the rule by which a mechanism is chosen."""
+"""Runs a trial: a real release of a half of a public file, its errors, and the rule that chooses a mechanism."""
 
 from __future__ import annotations
 

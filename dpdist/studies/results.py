@@ -1,4 +1,4 @@
-"""What a study leaves: one Parquet part a replicate, the tidy table, the summary."""
+"""Stores the results of a study: one Parquet part for each replicate, the tidy table and the summary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A study, top to bottom: replicates as tasks → parts → tidy table → summary → page. Killed, the same command resumes."""
+"""Runs a study: replicates as tasks → parts → tidy table → summary → page. After a kill, the same command resumes."""
 
 from __future__ import annotations
 

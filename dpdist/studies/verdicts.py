@@ -1,4 +1,4 @@
-"""Does a figure reproduce, does a limit hold? Answered from a run's own replicates, with the interval of this run."""
+"""Decides whether a figure reproduces and a limit holds, from a run's own replicates and their interval."""
 
 from __future__ import annotations
 

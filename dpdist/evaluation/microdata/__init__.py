@@ -1,1 +1,4 @@
-"""How alike two files of records are, weighted or not: confidential measures of published microdata."""
+"""Measures of similarity between two files of records, weighted or not, for published microdata.
+
+Results are confidential.
+"""

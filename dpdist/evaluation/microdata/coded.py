@@ -1,4 +1,4 @@
-"""Two files of coded columns with weights, as all measures take them."""
+"""The input of all similarity measures: two files of coded columns with weights."""
 
 from __future__ import annotations
 

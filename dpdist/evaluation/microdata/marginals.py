@@ -1,8 +1,8 @@
-"""Total variation of marginals, and the k-marginal score with its ladder of subsamples.
+"""Total variation of marginals, and the k-marginal score compared with scores of subsamples.
 
 Total variation of two distributions p and q over cells is Σ|p − q|/2: 0 if they are equal, 1 if they share no cell. The
-k-marginal score of NIST's challenges is 1000 (1 − the mean total variation over marginals of k columns). The ladder
-says how good a score is: the share of records that a plain subsample needs to reach it.
+k-marginal score of NIST's challenges is 1000 (1 − the mean total variation over marginals of k columns). The ladder says
+how good a score is: the share of records that a plain subsample needs to reach it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ LADDER = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
 
 
 def total_variation(one: Coded, other: Coded, order: int) -> Floats:
-    """Of every marginal of `order` columns, in the order of `combinations`; those of too many cells are left out."""
+    """Total variation of every marginal of `order` columns, in the order of `combinations`.
+
+    Marginals of too many cells are left out.
+    """
     keys = [key for key in combinations(range(len(one.sizes)), order) if prod(one.sizes[k] for k in key) <= MOST_CELLS]
     return np.array([np.abs(one.shares(key) - other.shares(key)).sum() / 2.0 for key in keys])
 

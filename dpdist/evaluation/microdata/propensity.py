@@ -1,9 +1,10 @@
-"""pMSE and SPECKS: how well a logistic regression tells synthetic records from confidential ones.
+"""pMSE and SPECKS: measures of how well a logistic regression separates synthetic records from confidential ones.
 
 Both files are stacked, each with half of the weight. Main effects of all levels, and products of all pairs of columns if
-asked for, predict which file a record is of. pMSE is the mean squared distance of the predicted probability from 1/2, from
-0 to 1/4 (Woo et al. 2009; Snoke et al. 2018). SPECKS is the largest distance of the two files' distribution functions of
-that probability, from 0 to 1 (Bowen, Liu & Su 2021). A small ridge keeps the fit finite where levels separate the files.
+asked for, predict which file a record is of. pMSE is the mean squared distance of the predicted probability from 1/2,
+from 0 to 1/4 (Woo et al. 2009; Snoke et al. 2018). SPECKS is the largest distance of the two files' distribution
+functions of that probability, from 0 to 1 (Bowen, Liu & Su 2021). A small ridge keeps the fit finite where levels
+separate the files.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dpdist.core.records import Floats
 from dpdist.evaluation.microdata.coded import Coded
 
 RIDGE = 1e-6
-"""Of a stacked file of total weight 1."""
+"""Ridge penalty for a stacked file of total weight 1."""
 NEWTON_STEPS, CLOSE = 50, 1e-10
 TIE = 1e-8
 """Scores no farther apart than this are one: rounding orders equal ones by file."""
@@ -66,7 +67,7 @@ def logistic(x: Floats, y: Floats, weight: Floats, ridge: float = RIDGE) -> Floa
 
 
 def hessian(x: Floats, p: Floats, weight: Floats) -> Floats:
-    """Of the weighted negative log likelihood, (column, column)."""
+    """Second derivatives of the weighted negative log likelihood, (column, column)."""
     return np.asarray(x.T @ (x * (weight * p * (1.0 - p))[:, None]))
 
 

@@ -1,4 +1,4 @@
-"""Utility of the records that a release of coded columns published: confidential/microdata.json."""
+"""Measures the utility of published records of coded columns and writes confidential/microdata.json."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def fitted(records: Coded, outcome: int, level: int, predictors: tuple[int, ...]
 
 
 def overlap(one: Fitted, other: Fitted) -> Floats:
-    """Of the 95 % intervals of every coefficient."""
+    """Overlap of the 95 % intervals of every coefficient."""
     low = np.maximum(one.beta - REACH * one.error, other.beta - REACH * other.error)
     high = np.minimum(one.beta + REACH * one.error, other.beta + REACH * other.error)
     shared = np.maximum(high - low, 0.0)

@@ -1,4 +1,4 @@
-"""All measures of a published file of coded columns beside the confidential one: a confidential table."""
+"""A confidential table of all similarity measures between a published file of coded columns and the confidential file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dpdist.evaluation.microdata.regression import fitted, overlap
 
 ORDERS = (1, 2, 3)
 MOST_LEVELS = 50
-"""Of a column that regressions take."""
+"""Largest number of levels of a column that regressions use."""
 
 
 def measured(confidential: Coded, synthetic: Coded, rng: np.random.Generator, outcome: int = 0) -> Mapping[str, float]:

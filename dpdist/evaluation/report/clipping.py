@@ -1,4 +1,4 @@
-"""How many records of a run were clipped, and where: at public bounds, and at the limits that measurements state."""
+"""Counts the records of a run that were clipped at public bounds, and at the limits of its measurements."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _public(job: Job, frame: Frame) -> Rules:
 
 
 def _measured(space: Workspace, job: Job, frame: Frame) -> Iterator[Rules]:
-    """Of the release's measurements, where these state limits that depend on a cell."""
+    """Clipped records at the limits in the release's measurements, where these limits depend on a cell."""
     if not (space.newest / FILE).is_file():
         return
     rows = pq.read_table(space.newest / FILE).to_pandas()

@@ -1,4 +1,4 @@
-"""What a section of the custodian's report is made of: sentences, tables and figures."""
+"""The parts of a section of the custodian's report: sentences, tables and figures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from markupsafe import Markup
 from dpdist.evaluation.summary import brief
 
 MOST_ROWS = 60
-"""Of a table on the page: the others stand in the files of the evaluation."""
+"""Largest number of rows of a table on the page; the other rows are in the files of the evaluation."""
 
 
 class Cell(NamedTuple):

@@ -1,4 +1,4 @@
-"""Drawings of the custodian's report as SVG: records as points, and distribution functions as steps. Confidential."""
+"""Draws plots of the custodian's report as SVG: points of records, and distribution functions. They are confidential."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WIDE_RANGE = 30.0
 
 
 class Axis(NamedTuple):
-    """Of values between `low` and `high`, in their logarithms where `log`."""
+    """An axis of values between `low` and `high`, logarithmic if `log`."""
 
     name: str
     low: float

@@ -1,4 +1,4 @@
-"""Sections of the custodian's report, each made of what a run left in its workspace. All of it is confidential."""
+"""Makes the sections of the custodian's report from the files of a run's workspace. All of it is confidential."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one key of a job says against another: found once, when the job is read, each with its path and remedy."""
+"""Checks one key of a job against another when the job is read; every problem has its path and remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gates of a job: what they need of tables, bounds, mechanism and budget."""
+"""Checks the gates of a job against its tables, bounds, mechanism and budget."""
 
 from __future__ import annotations
 

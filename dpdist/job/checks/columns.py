@@ -1,4 +1,4 @@
-"""Columns in their roles: categories, outcome, weight, PSU, universe."""
+"""Checks the columns of a job in their roles: categories, outcome, weight, PSU, universe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparators: what they need of the job, asked before anything is spent."""
+"""Checks that the job meets the needs of its comparators, before anything is spent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an earlier period gives: a reference, a calibration."""
+"""Checks the settings about an earlier period: a reference, a calibration."""
 
 from __future__ import annotations
 

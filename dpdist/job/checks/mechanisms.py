@@ -1,4 +1,4 @@
-"""What the budget and the mechanism's noise ask of each other; what else a mechanism refuses, its specification says."""
+"""Checks budget and mechanism against each other; a mechanism's specification has its further checks."""
 
 from __future__ import annotations
 

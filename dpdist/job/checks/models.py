@@ -1,4 +1,4 @@
-"""The model: its outcomes, its family, its sampler."""
+"""Checks the model: its outcomes, its family, its sampler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Protected predictors: what noisy sample counts need of the adjacency, the columns, the budget and the mechanism."""
+"""Checks protected predictors: what noisy sample counts need of adjacency, columns, budget and mechanism."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labels and rules of print: of columns, levels and tables that the job has, each with a name of its own."""
+"""Checks labels and rules of print: each is of a column, level or table of the job, and names are unique."""
 
 from __future__ import annotations
 

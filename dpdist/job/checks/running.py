@@ -1,4 +1,4 @@
-"""Where a job runs: a scheduler and its links."""
+"""Checks the settings of where a job runs: a scheduler and its links."""
 
 from __future__ import annotations
 

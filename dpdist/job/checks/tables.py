@@ -1,4 +1,4 @@
-"""What is published: tables, promises, totals to meet."""
+"""Checks what is published: tables, promises, public totals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The privacy unit: its column has no other role, and the mechanism bounds the loss of several records."""
+"""Checks the privacy unit: its column has no other role, and the mechanism bounds the loss of several records."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ DEFINITIONS = {
 
 
 def figures(release: ReleaseView, model: ReferenceCells, stratum: int, theta: Draws) -> Iterator[Figures]:
-    """Lists the figures; limits are (centres, cap, half-widths) by cell, and later sums are by outcome in turn."""
+    """Lists the figures; limits are (centres, cap, half-widths) by cell; sums after the first are by outcome in turn."""
     named = {parameter.name: parameter.dims[1][1] for parameter in model.parameters if parameter.name == "sums"}
     several, limits = len(model.outcomes), theta["limits"][0]
 

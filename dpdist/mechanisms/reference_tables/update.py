@@ -62,7 +62,7 @@ class Moved(NamedTuple):
 
 @dataclass(frozen=True)
 class Refresh:
-    """Counts (group, bin) of the weight, then of outcomes that have a shape, in quantile bins at the `carried` points."""
+    """Counts (group, bin) of the weight, then of every outcome with a shape, in quantile bins of the `carried` points."""
 
     model: ReferenceCells
     carried: Told

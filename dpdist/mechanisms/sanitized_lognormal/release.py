@@ -144,7 +144,7 @@ class SanitizedLognormal(OutcomeModel):
         return np.concatenate([statistics[:, :2].reshape(-1), statistics[:, 2:].sum(axis=0)])
 
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
-        """Parameters of synthetic sets from noisy `released` sums: sets share the fit, and each has its own draw."""
+        """Parameters of synthetic sets from noisy `released` sums: all sets share the fit, each has a draw of its own."""
         assert self.told is not None
         found = self._fit(statistics, self.told, self.count)
         whole = {

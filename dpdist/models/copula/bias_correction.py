@@ -1,4 +1,4 @@
-"""Outcomes of a score model moved in score space until their weighted means are given ones (METHODS §5b, §7b)."""
+"""Bias correction: moves outcomes in score space until their weighted means are the given ones (METHODS §5b, §7b)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dpdist.models.copula.reference_summary import Facts, Law
 from dpdist.models.copula.shapes import FEWEST_UNMIXED
 
 LARGEST_SCORE_SHIFT, HALVINGS = 4.0, 40
-"""Of an outcome's score, and of a share's logit; halvings until it is found."""
+"""Largest shift of an outcome's score, and of a share's logit; number of halvings in the search."""
 STEP = 0.01
-"""Of an outcome's score, to tell how a mean follows it."""
+"""Step of the numerical derivative of a mean, in the outcome's score."""
 PRIOR = 0.03
 """Deviation of how far a spline's fit lies from a mean, in an outcome's score: 0 to .03 in six surveys."""
 

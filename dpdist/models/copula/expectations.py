@@ -82,5 +82,5 @@ def borrowed(facts: Facts, law: Law, scored: Scored, records: Records, share: Fl
 
 
 def shares(count: Ints, unit: Ints) -> Floats:
-    """Of every cell's records in its unit's, (cell,)."""
+    """The share of every cell's records in its unit's, (cell,)."""
     return np.asarray(count / np.bincount(unit, weights=count)[unit])

@@ -40,7 +40,7 @@ from dpdist.models.numerics.tiles import by_pattern, tile_records
 from dpdist.models.protocol import Draws, Extremes, Parameter
 
 GROUPS = 20
-"""Of reference records, left out in turn to see how well a level is known."""
+"""Number of groups of reference records; each group is left out in turn to estimate the error of a level."""
 ROUNDING = 32.0 * float(np.finfo(float).eps)
 """Relative error allowed for a sum of six products whose coefficients are sums of up to six terms."""
 

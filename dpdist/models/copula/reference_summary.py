@@ -102,7 +102,7 @@ class Facts:
 
     @cached_property
     def bins(self) -> tuple[Bins, ...]:
-        """Of every cell: means within narrow bins of scores."""
+        """Means within narrow bins of scores, of every cell."""
         parts = zip(self.of_weight, self.of_outcome, self.edges, strict=True)
         return tuple(bins_of(self.marginals, *each) for each in parts)
 

@@ -130,7 +130,7 @@ def _by_likeness(cell: Codes, values: Floats, wanted: Ints) -> tuple[Floats, Flo
 
 
 def _means(values: Floats, number: Ints, size: Floats) -> Floats:
-    """Of every cell, 0 where it has no record."""
+    """Means of every cell, 0 where it has no record."""
     return np.asarray(np.bincount(number, values, len(size)) / np.maximum(size, 1.0))
 
 

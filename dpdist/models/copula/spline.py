@@ -72,7 +72,7 @@ class Moments(NamedTuple):
 
 
 def spline_moments(sums: Floats) -> Moments:
-    """Of the outcome's regression, from sums by interval, (…, interval, TERMS)."""
+    """Moments of the outcome's regression, from sums by interval, (…, interval, TERMS)."""
     n, u, v, uu, uv, vv = np.moveaxis(sums, -1, 0)
     gram = np.einsum("...j,ja,jb->...ab", n, CONSTANT, CONSTANT) + np.einsum("...j,ja,jb->...ab", vv, SLOPE, SLOPE)
     mixed = np.einsum("...j,ja,jb->...ab", v, CONSTANT, SLOPE)
@@ -82,7 +82,7 @@ def spline_moments(sums: Floats) -> Moments:
 
 
 def mean_moments(total: Floats, linear: Floats, square: Floats) -> Moments:
-    """Of a mean and a variance alone, from Σα, Σαz, Σαz²."""
+    """Moments of a mean and a variance alone, from Σα, Σαz, Σαz²."""
     return Moments(total[..., None, None], linear[..., None], square, total)
 
 

@@ -1,4 +1,4 @@
-"""Captions of measures that several kinds have: errors in direct standard errors, ratios, coverage, what a chain costs."""
+"""Captions of measures that several kinds of study share: errors in direct standard errors, ratios, coverage, costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a study of repeated samples says of its mechanisms."""
+"""Settings of the mechanisms in a study of repeated samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kind of study is: what its file may say, one replicate, and its words on the page; `registry` names them all."""
+"""The interface of a kind of study: its settings, one replicate, and its texts on the page."""
 
 from __future__ import annotations
 
