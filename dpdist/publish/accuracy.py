@@ -1,4 +1,4 @@
-"""What a statement says of standard errors: what is in them, and what is not."""
+"""Texts of the statement on standard errors: which errors they include, and which they do not."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ FURTHER = [
     "Quantiles: intervals of the share of weight below them, read off the distribution function (Woodruff). Beside "
     "reference tables the reference's own sampling error at a known mean is in them.",
 ]
-"""What is in the errors of further statistics."""
+"""Texts on the errors of further statistics."""
 
 
 def _of_parameters(release: ReleasedObject) -> list[str]:
@@ -99,7 +99,7 @@ def standard_errors(release: ReleasedObject) -> list[str]:
 
 
 def _known(release: ReleasedObject) -> bool:
-    """True if the model can tell how its estimates would vary."""
+    """True if the model can simulate how its estimates would vary."""
     return not release.job.mechanism.clamps and isinstance(release.model(0), Recentred | Resampled)
 
 
@@ -114,7 +114,7 @@ def design_left_out(job: Job) -> Iterator[str]:
 
 
 def _design(job: Job) -> list[str]:
-    """What of the design is in the standard errors by a public figure, and what is not."""
+    """Texts on the survey design: which parts of it the standard errors include by a public figure, and which not."""
     effect, said = job.survey.design_effect, list[str]()
     if effect is not None:
         said.append(

@@ -1,4 +1,4 @@
-"""Small-area borrowing: which cells' shapes are not all their own, and how much. It follows from the reference alone."""
+"""Lists the cells with borrowed shapes, and the borrowed share; the list follows from the reference alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WEIGHTS = (
 
 
 def borrowing(release: ReleasedObject) -> dict[str, Any]:
-    """What the statement says: in words, and by cell; empty where no cell borrows."""
+    """Entries of the statement, in words and by cell; empty where no cell borrows."""
     if shares := _of_tables(release):
         return {"in_words": SHARES, **shares}
     cells = _of_scores(release)
@@ -31,9 +31,10 @@ def borrowing(release: ReleasedObject) -> dict[str, Any]:
 
 
 def _of_scores(release: ReleasedObject) -> list[dict[str, Any]]:
-    """One entry a cell that borrows: its reference records, and the weight of these in each of its distributions.
+    """One entry for each cell that borrows: its reference records, and their weight in each of its distributions.
 
-    A weight of 1 is left out: that distribution is the cell's own. Weights of 0 are a cell without a record of that kind.
+    A weight of 1 is left out, because that distribution is the cell's own. A weight of 0 is a cell without a record of
+    that kind.
     """
     found = []
     for stratum, label in enumerate(release.frame.stratum_labels if family_facts(release.job).on_reference else ()):
@@ -47,7 +48,7 @@ def _of_scores(release: ReleasedObject) -> list[dict[str, Any]]:
 
 
 def _of_tables(release: ReleasedObject) -> dict[str, dict[str, float]]:
-    """Share, from 0 to 1, of a cell's shape that is of cells like it: by outcome and cell, where there is any."""
+    """Borrowed share, from 0 to 1, of a cell's shape, by outcome and cell, where it is above 0."""
     shares: dict[str, dict[str, float]] = {}
     for stratum, label in enumerate(release.frame.stratum_labels):
         model = release.model(stratum)

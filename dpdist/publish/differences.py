@@ -1,8 +1,8 @@
-"""What differs between two releases: which they are, what they promise, how tables are made up, and figures that moved.
+"""Compares two releases from their public folders: identity, guarantee, make-up of tables, and figures that have moved.
 
-It reads public folders alone. A figure has moved where the two estimates are farther apart than so many standard errors of
-their difference. That error is √(a² + b²) of the published ones, as of independent samples. Two releases of one file share
-the sampling error, so it is then too large: fewer figures are named, never more.
+A figure has moved if the two estimates differ by more than a number of standard errors of their difference. That error is
+√(a² + b²) from the published ones, as for independent samples. Two releases of one file share the sampling error, so the
+error is then too large. So fewer figures are named, never more.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dpdist.publish.opened import Release
 
 WHICH = ("release", "dataset", "period", "date")
 VERSION = ("version", "corrects", "correction")
-"""Of a correction: its number among the period's releases, the release that it corrects, and why."""
+"""Keys of a correction: its number among the period's releases, the release that it corrects, and the reason."""
 CLAIMS = (
     "guarantee",
     "adjacency",
@@ -34,16 +34,16 @@ CLAIMS = (
     "metered",
     "synthetic_sets",
 )
-"""Of a statement, what a release is worth as protection; beside these the chain's sums."""
+"""Keys of a statement that describe its protection; the sums over a chain are added to them."""
 ELSEWHERE = ("dataset", "period", "correction", "budget", "synthetic_sets", "tables", "presentation")
-"""Keys of a job that are told by other lines, or never change a figure."""
+"""Keys of a job that other lines cover, or that never change a figure."""
 OF_A_FIGURE = ("statistic", "variable", "estimator")
 NONE = "none"
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing in which two releases differ, and what each says of it."""
+    """One difference between two releases, with the value in each."""
 
     part: str
     what: str
@@ -53,7 +53,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Moved:
-    """A published figure that is farther from the other release's than errors carry it, or that one of them lacks."""
+    """A published figure that has moved, or that one of the releases lacks."""
 
     table: str
     cell: str
@@ -61,12 +61,12 @@ class Moved:
     before: float | None
     after: float | None
     distance: float | None
-    """In standard errors of the difference; None where one has no such figure, or no errors are published."""
+    """Distance in standard errors of the difference; None where one release has no such figure, or publishes no errors."""
 
 
 @dataclass(frozen=True)
 class Differences:
-    """All of it; `compared`: figures that both releases have."""
+    """All differences; `compared` counts figures that both releases have."""
 
     facts: tuple[Difference, ...]
     moved: tuple[Moved, ...]
@@ -88,7 +88,7 @@ class Differences:
 
 
 def differences(before: Release, after: Release, beyond: float = BEYOND) -> Differences:
-    """Compare two releases, which were verified when they were opened."""
+    """Compares two releases, which were verified when they were opened."""
     manifests = [read_object(each.folder, MANIFEST) for each in (before, after)]
     statements = [each.statement for each in (before, after)]
     jobs, versions = ([said[name] for said in manifests] for name in ("job", "versions"))
@@ -108,7 +108,7 @@ def differences(before: Release, after: Release, beyond: float = BEYOND) -> Diff
 
 
 def _version(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Which of its period's releases it is; the first one corrects none."""
+    """The number of a release among those of its period; the first one corrects none."""
     said = job.get("correction")
     return (
         {"version": 1} if said is None else dict(zip(VERSION, (said["version"], said["of"], said["reason"]), strict=True))
@@ -116,7 +116,7 @@ def _version(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _chained(*statements: Mapping[str, Any]) -> tuple[str, ...]:
-    """Lifts the sums over a chain of releases into the statements' own terms; their names."""
+    """Moves the sums over a chain of releases to the top level of the statements; returns their names."""
     names = ("chain_epsilon", "chain_substitution_epsilon")
     for said in statements:
         assert isinstance(said, dict)
@@ -131,7 +131,7 @@ def _of(part: str, names: Any, before: Mapping[str, Any], after: Mapping[str, An
 
 
 def _of_tables(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Difference]:
-    """Tables that one release alone has, and those that are made up otherwise."""
+    """Tables that only one release has, and tables that are defined differently."""
     for name in dict.fromkeys([*before, *after]):
         if name not in before or name not in after:
             there = [NONE if name not in said else _structure(said[name]) for said in (before, after)]
@@ -150,7 +150,7 @@ def _by(job: Mapping[str, Any], name: str) -> list[str]:
 
 
 def _flat(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by dotted key, of what no other line tells."""
+    """Values by dotted key, except those that other lines cover."""
     found = dict[str, Any]()
     waiting = [(name, value) for name, value in job.items() if name not in ELSEWHERE]
     while waiting:
@@ -169,7 +169,7 @@ def _text(value: Any) -> str:
 
 
 def _moved(table: str, before: pd.DataFrame, after: pd.DataFrame, beyond: float) -> tuple[list[Moved], int]:
-    """Figures of one table that moved, and how many were compared."""
+    """Figures of one table that have moved, and the number of compared figures."""
     by = [str(name) for name in before.columns[: before.columns.get_loc("statistic")]]
     own = [*by, *OF_A_FIGURE, "estimate", "standard_error"]
     both = before[own].merge(after[own], how="outer", on=[*by, *OF_A_FIGURE], suffixes=("_a", "_b"), sort=False)

@@ -1,4 +1,4 @@
-"""Distributions of outcomes under released parameters, over all rows of the frame: where a model tells them."""
+"""Distributions of outcomes under released parameters, over all rows of the frame, where the model defines them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dpdist.publish.released import ReleasedObject
 
 
 class Distributions:
-    """Of every stratum of a release, under its sets and under the laws that standard errors are from."""
+    """Distributions in every stratum of a release, under its sets and under the laws for standard errors."""
 
     def __init__(self, release: ReleasedObject, laws: Sequence[Laws | None] | None):
         self._release, self._laws = release, laws
@@ -36,11 +36,11 @@ class Distributions:
 
     @property
     def known(self) -> bool:
-        """True if the parameters tell them."""
+        """True if the parameters define the distributions."""
         return self._models is not None
 
     def of_sets(self, weight: Floats) -> Below:
-        """Of every set: what rows add to the weight at or below a value, (set, pair); `weight` is (set, row)."""
+        """For every set: each row's contribution to the weight at or below a value, (set, pair); `weight` is (set, row)."""
 
         def share(stratum: int, model: Distributed, row: Ints, value: Floats, outcome: int) -> Floats:
             return np.concatenate([model.until(theta, row, value, outcome) for theta in self._thetas[stratum]])
@@ -48,7 +48,7 @@ class Distributions:
         return self._below(weight, share)
 
     def of_set(self, number: int, weight: Floats) -> Below:
-        """The same of one set, (1, pair)."""
+        """The same for one set, (1, pair)."""
 
         def share(stratum: int, model: Distributed, row: Ints, value: Floats, outcome: int) -> Floats:
             return model.until(self._thetas[stratum][number], row, value, outcome)
@@ -56,7 +56,7 @@ class Distributions:
         return self._below(weight, share)
 
     def of_law(self, law: int, weight: Floats) -> Below:
-        """Of a law by its number among those of standard errors; NaN where a stratum has none."""
+        """The same for one of the laws for standard errors, by its number; NaN where a stratum has none."""
 
         def share(stratum: int, model: Distributed, row: Ints, value: Floats, outcome: int) -> Floats:
             laws = None if self._laws is None else self._laws[stratum]
@@ -71,7 +71,7 @@ class Distributions:
         return self._below(weight, share)
 
     def recounted(self, weight: Floats) -> Below:
-        """Under noisy sample counts once more; `weight` is (draw, row)."""
+        """The same under other noisy sample counts; `weight` is (draw, row)."""
 
         def share(stratum: int, model: Distributed, row: Ints, value: Floats, outcome: int) -> Floats:
             laws = None if self._laws is None else self._laws[stratum]

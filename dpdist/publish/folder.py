@@ -1,4 +1,4 @@
-"""The public folder: built aside from the released object alone, swapped in whole, manifest last."""
+"""Writes the public folder: built in another folder from the released object alone, then swapped in, manifest last."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def publish(release: ReleasedObject, public: Path, listener: Listener = silent, 
     grounds, material = ({}, None) if isinstance(release.model(0), NoisyTables) else _grounds(release, building, listener)
     tables = _write_tables(release, building / "tables", grounds, material, listener)
     write_json(building / "statement.json", statement(release))
-    said = json.loads((building / "statement.json").read_text(encoding="utf-8"))  # what is printed is what the file says
+    said = json.loads((building / "statement.json").read_text(encoding="utf-8"))  # printed texts are those of the file
     write_measurements(building / MEASUREMENTS, release)
     write_measurements_stata(building / MEASUREMENTS, release.job)
     write_marginals(building, release)
@@ -86,7 +86,7 @@ def _signed(public: Path) -> bool:
 def _write_tables(
     release: ReleasedObject, folder: Path, grounds: dict[str, Grounds], material: Material | None, listener: Listener
 ) -> list[tuple[Printed, pa.Table]]:
-    """Every table: Parquet, long and wide CSV; in its printed form, and as it is."""
+    """Writes every table as Parquet and long CSV, and in its printed form as wide CSV."""
     folder.mkdir()
     found = []
     with stage(listener, "tables", len(release.job.tables)) as tick:
@@ -101,7 +101,7 @@ def _write_tables(
 
 
 def for_spreadsheets(table: pa.Table) -> pa.Table:
-    """The table with an apostrophe before each text that a spreadsheet would run as a formula; a signed number is none."""
+    """The table with an apostrophe before each text that a spreadsheet would run as a formula; signed numbers stay."""
     columns = [
         pa.array([text and plain(text) for text in column.to_pylist()], pa.string())
         if pa.types.is_string(column.type)
@@ -112,7 +112,7 @@ def for_spreadsheets(table: pa.Table) -> pa.Table:
 
 
 def _grounds(release: ReleasedObject, building: Path, listener: Listener) -> tuple[dict[str, Grounds], Material]:
-    """Writes the synthetic records; what every outcome's estimates, and further statistics, are made of."""
+    """Writes the synthetic records, and returns the input of every outcome's estimates and of further statistics."""
     strata, folder = len(release.frame.stratum_labels), building / "synthetic"
     with stage(listener, "synthetic records", strata) as tick:
         sums = synthesize(release, folder, tick)
@@ -128,7 +128,7 @@ def _grounds(release: ReleasedObject, building: Path, listener: Listener) -> tup
 
 @contextmanager
 def publishing(public: Path) -> Iterator[None]:
-    """The public folder to oneself, and whole: what a kill in the middle of a swap left is put right first.
+    """Locks the public folder, and first repairs a swap that was killed halfway.
 
     Raises `WorkspaceError` if another command is publishing it, or if it is a link.
     """
@@ -148,9 +148,9 @@ def publishing(public: Path) -> Iterator[None]:
 
 
 def swap_in(building: Path, public: Path) -> None:
-    """Put a finished folder in place; killed in between, `recover` brings back the old one.
+    """Puts a finished folder in place; if it is killed halfway, `recover` restores the old one.
 
-    The old folder goes when the new one is on the disk: a power cut at any moment leaves one of them whole.
+    The old folder is deleted when the new one is on the disk. So after a power cut at any moment one of them is whole.
     """
     old = _old(public)
     synced(building)
@@ -163,9 +163,9 @@ def swap_in(building: Path, public: Path) -> None:
 
 
 def recover(public: Path) -> None:
-    """After a kill in the middle of a swap: the old folder is put back, or removed if the new one stands.
+    """Repairs a swap that was killed halfway: restores the old folder, or deletes it if the new one is in place.
 
-    Raises `WorkspaceError` for a link: what it leads to is not this workspace's to replace.
+    Raises `WorkspaceError` for a link, because its target does not belong to this workspace.
     """
     refuse_links(public)
     old = _old(public)
@@ -185,7 +185,7 @@ def refuse_links(public: Path) -> None:
 
 
 def aside(public: Path) -> Path:
-    """Where a folder is made before it is put in place."""
+    """The path where a folder is built before it is put in place."""
     return public.with_name(f".{public.name}.new")
 
 

@@ -1,8 +1,9 @@
-"""Published limits of intervals: within the public bounds, and as far apart as what noisy sums do not identify.
+"""Published limits of intervals: they respect the public bounds and include ranges that noisy sums do not identify.
 
-Post-processing. A figure that is a sum of cells holds the ranges of those that are not identified (models.saturation); a
-mean over cells takes these weights and means wherever in their ranges they bring it the farthest. A figure made of such
-cells alone has limits and no estimate. Public totals narrow the ranges, and a count that follows from them has none.
+This is post-processing. A figure that is a sum of cells includes the ranges of its unidentified cells
+(models.saturation). For a mean over cells, the weights and means are set within their ranges to the values that move it
+farthest. A figure made of unidentified cells alone has limits and no estimate. Public totals narrow the ranges. A count
+that follows from public totals has no range.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from dpdist.publish.released import ReleasedObject
 
 ROUNDS = 50
 AT_THE_BOUND = 0.9
-"""Mean clipped weight, in the public upper bound, from which the bound is taken to have cut the weights off."""
+"""Mean clipped weight, over the public upper bound, from which the bound is assumed to have clipped the weights."""
 SATURATED = (
     "nearly all weights lie at or above the public bound of {weight}, {top:,.10g}: counts and totals are too low by an "
     "unknown factor. Correct the bound, its unit first; a release under other bounds costs ε again"
@@ -35,7 +36,7 @@ SATURATED = (
 
 
 class Ranges(NamedTuple):
-    """Of E(w|x) and E(y|x) of every frame row, (row,): the least and the most; both the estimate where it is identified."""
+    """Smallest and largest E(w|x) and E(y|x) of every frame row, (row,); both equal the estimate where it is identified."""
 
     least_weight: Floats
     most_weight: Floats
@@ -44,7 +45,7 @@ class Ranges(NamedTuple):
 
 
 def unidentified(release: ReleasedObject) -> dict[str, list[str]]:
-    """Cells whose mean weight ("weight") or whose mean of an outcome the noisy sums do not identify."""
+    """Cells whose mean weight ("weight") or mean outcome the noisy sums do not identify."""
     found: dict[str, list[str]] = {}
     if not looked_through(release):
         return found
@@ -60,9 +61,9 @@ def unidentified(release: ReleasedObject) -> dict[str, list[str]]:
 
 
 def saturated(release: ReleasedObject) -> str | None:
-    """Why not to publish: weights in the mean at, or next to, their public upper bound, as the noisy sums tell; else None.
+    """The reason not to publish, if noisy sums show mean weights at or near their public upper bound; otherwise None.
 
-    Weights above a bound are counted as the bound, so that counts are too low by no one knows what.
+    Weights above the bound count as the bound, so counts are too low by an unknown amount.
     """
     weight = release.job.survey.weight
     if weight is None or not looked_through(release):
@@ -80,7 +81,7 @@ def saturated(release: ReleasedObject) -> str | None:
 
 
 def drifted(release: ReleasedObject) -> dict[str, list[str]]:
-    """Cells whose noisy sums are not those that a reference file or an earlier release predicts, by variable."""
+    """Cells whose noisy sums differ from the prediction of a reference file or an earlier release, by variable."""
     cells: dict[str, list[str]] = {}
     reference = release.job.reference
     if reference is None or reference.paid is not None:
@@ -100,7 +101,7 @@ def drifted(release: ReleasedObject) -> dict[str, list[str]]:
 def limited(
     release: ReleasedObject, cells: Cells, outcome: int, estimates: Mapping[str, Sequence[Interval]]
 ) -> dict[str, list[Interval]]:
-    """Intervals by estimator with limits that the public bounds and unidentified cells allow."""
+    """Intervals by estimator, with limits that respect the public bounds and include unidentified cells."""
     if not release.job.mechanism.adds_noise:
         return {name: list(each) for name, each in estimates.items()}
     found = {name: list(each) for name, each in estimates.items()}
@@ -131,7 +132,7 @@ class Wider(NamedTuple):
 
 
 def wider(interval: Interval, by: Wider) -> Interval:
-    """Limits moved apart; an error with which the estimate ± t errors reaches them."""
+    """Intervals with wider limits, and with errors such that estimate ± t errors reaches the limits."""
     lower, upper = interval.lower - by.below, interval.upper + by.above
     reach = np.maximum(upper - interval.value, interval.value - lower)
     moved = (by.below > 0) | (by.above > 0)
@@ -142,7 +143,7 @@ def wider(interval: Interval, by: Wider) -> Interval:
 
 
 def unidentified_rows(release: ReleasedObject, outcome: int) -> NDArray[np.bool_]:
-    """Rows of the frame whose mean weight, or whose mean of an outcome, the noisy sums do not identify, (row,)."""
+    """Rows of the frame whose mean weight or mean outcome the noisy sums do not identify, (row,)."""
     ranges = _ranges(release, outcome)[0]
     if ranges is None:
         return np.zeros(len(release.frame), dtype=bool)
@@ -150,7 +151,7 @@ def unidentified_rows(release: ReleasedObject, outcome: int) -> NDArray[np.bool_
 
 
 def _ranges(release: ReleasedObject, outcome: int) -> tuple[Ranges | None, Floats, Floats]:
-    """Ranges of the frame's rows, None where all are identified, and the estimates that they are about."""
+    """Ranges of the frame's rows, None where all are identified, and the estimates to which they belong."""
     rows = len(release.frame)
     weight, mean, found = np.ones(rows), np.zeros(rows), np.full((rows, 4), np.nan)
     if not looked_through(release):
@@ -176,7 +177,7 @@ def _ranges(release: ReleasedObject, outcome: int) -> tuple[Ranges | None, Float
 
 
 def _widened(release: ReleasedObject, cells: Cells, ranges: Ranges, weight: Floats, mean: Floats) -> list[Wider]:
-    """Of counts, means and totals."""
+    """Widened intervals of counts, means and totals."""
     n = release.frame.count.astype(float)
     least_weight, most_weight, least, most = ranges
     held = cells.membership
@@ -215,6 +216,6 @@ def farthest_means(cells: Cells, n: Floats, ranges: Ranges, mean: Floats, sign: 
 
 
 def _only(cells: Cells, rows: NDArray[np.bool_]) -> Floats:
-    """1 where a cell has rows and all of them are such."""
+    """1 for a cell that has rows, all of which satisfy the condition."""
     size, such = cells.membership.sum(axis=1), cells.membership @ rows.astype(float)
     return np.asarray((such == size) & (such > 0), dtype=float)

@@ -1,4 +1,4 @@
-"""manifest.json: SHA-256 of every other public file, job, versions, date, and a name that follows from all of it.
+"""Writes manifest.json: SHA-256 of every other public file, job, versions, date, and a name derived from all of these.
 
 Its bytes are canonical JSON (RFC 8785), so that a signature over the file is one over what it says.
 """
@@ -14,13 +14,14 @@ from dpdist.core.public_files import FORMAT, canonical, release_id
 from dpdist.publish.released import ReleasedObject
 
 HASHES = ("sha256", "chain")
-"""Of a reference: of its file, or of an earlier release's manifest and of those before it."""
+"""Keys of a reference's hashes: that of its file, or those of an earlier release's manifest and of the releases before it.
+"""
 PACKAGES = ("dpdist", "numba", "numpy", "opendp", "pandas", "pyarrow", "randomgen", "scipy")
-"""What numbers pass through."""
+"""Packages that can change a published number."""
 
 
 def manifest(folder: Path, release: ReleasedObject) -> bytes:
-    """The manifest of a folder that is finished but for it."""
+    """The manifest of a folder in which only the manifest is missing."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     reference, date = release.promise.get("reference"), release.promise.get("date")
     said: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The fitted tables of weighted marginals, as a file: they follow from what was released, and cost nothing.
+"""Writes the fitted tables of weighted marginals to a file; they follow from released figures, at no privacy cost.
 
 An error is at most the measured table's own noise, and a sample's of Σw/U records: Var Σw ≤ U Σw (the mechanism's
 `release`). It bounds both from above; what clipping and setting counts to 0 bring is not in it.
@@ -21,12 +21,12 @@ from dpdist.publish.released import ReleasedObject
 
 FILE = "marginals"
 REACH = 1.6448536269514722
-"""Standard errors to the ends of a 90 % interval."""
+"""Half width of a 90 % interval in standard errors."""
 NUMBERS = ("count", "share", "standard_error", "lower", "upper")
 
 
 def write_marginals(folder: Path, release: ReleasedObject) -> bool:
-    """marginals.parquet and .csv; tells whether there are any: counts by stratum, table and cell."""
+    """Writes marginals.parquet and .csv with counts by stratum, table and cell; returns whether there are any."""
     if not isinstance(release.model(0), Marginals):
         return False
     rows = [row for stratum in range(len(release.frame.stratum_labels)) for row in _rows(release, stratum)]
@@ -41,7 +41,7 @@ def write_marginals(folder: Path, release: ReleasedObject) -> bool:
 
 
 def _rows(release: ReleasedObject, stratum: int) -> list[dict[str, Any]]:
-    """A stratum's cells, table after table."""
+    """Rows of a stratum's cells, table after table."""
     model, frame = release.model(stratum), release.frame
     assert isinstance(model, Marginals)
     first = frame.rows_of(stratum).start

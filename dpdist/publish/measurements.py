@@ -1,4 +1,4 @@
-"""`measurements.parquet`: what was measured under noise, one row a cell and statistic, so that others can infer from it.
+"""Writes `measurements.parquet`: the noisy measurements, one row for each cell and statistic, for inference by others.
 
 Values and scales are in one unit: a record that is not clipped counts as at most 1. Tilted posteriors measure nothing.
 """
@@ -51,7 +51,7 @@ DEFINITIONS: Parts[Mapping[str, str]] = Parts("measured", "DEFINITIONS", MEASURE
 
 
 def write_measurements(path: Path, release: ReleasedObject) -> bool:
-    """Written where figures were released under noise; tells whether it was."""
+    """Writes the file if figures were released under noise; returns whether it was written."""
     if not release.job.mechanism.adds_noise:
         return False
     rows = list(_rows(release))
@@ -67,7 +67,7 @@ def write_measurements(path: Path, release: ReleasedObject) -> bool:
 
 
 def _defined(mechanism: str, rows: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """What the statistics of a file are; those of several outcomes end with the outcome's name."""
+    """Definitions of a file's statistics; with several outcomes a statistic's name ends with the outcome's."""
     known = sorted(DEFINITIONS[mechanism].items(), key=lambda each: -len(each[0]))
     found = dict[str, str]()
     for name in dict.fromkeys(str(row["statistic"]) for row in rows):
@@ -80,7 +80,7 @@ def _defined(mechanism: str, rows: Sequence[dict[str, Any]]) -> dict[str, str]:
 
 
 def _rows(release: ReleasedObject) -> Iterator[dict[str, Any]]:
-    """Sets of one noise are told once, under the number of the first."""
+    """Rows of measurements; sets that share one noise are listed once, under the number of the first."""
     number, once = 0, isinstance(release.model(0), ReferenceCells | SanitizedLognormal | NoisyTables)
     each = len(release.sets) // release.job.mechanism.noises(release.job)
     for stratum in range(len(release.frame.stratum_labels)):
@@ -114,7 +114,7 @@ def _of(release: ReleasedObject, figures: Figures, number_of_set: int, start: in
 
 
 def _sensitivity(release: ReleasedObject, figures: Figures, scale: Fraction) -> float:
-    """Scale times ε, both exact; of Gaussian noise the L2 distance of neighbours."""
+    """Scale times ε, both exact; for Gaussian noise the L2 distance of neighbours."""
     job = release.job
     if figures.sensitivity is not None:
         return figures.sensitivity * job.most_records

@@ -1,4 +1,4 @@
-"""Public totals that a release meets: its margins, and rows whose weights noisy sums do not tell.
+"""Public totals that a release meets: their margins, and rows whose weights the noisy sums do not identify.
 
 Post-processing. Such a row has the mass that the totals leave it, within its range. So it takes none from rows that are
 told, and where it is the only one in a total its mass is told by that.
@@ -16,7 +16,7 @@ from dpdist.mechanisms.reference_tables.statement import looked_through
 from dpdist.publish.released import ReleasedObject
 
 FIXED = 1e-9
-"""Distance of a cell's rows from a combination of totals, up to which its count is one."""
+"""Largest distance between a cell's rows and a combination of totals at which the totals determine the cell's count."""
 
 
 def margins_and_room(release: ReleasedObject) -> tuple[list[Margin], Room | None]:

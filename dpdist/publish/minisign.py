@@ -19,13 +19,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from dpdist.core.errors import DpdistError
 
 PLAIN, HASHED = b"Ed", b"ED"
-"""Signed as it is, by earlier versions of minisign; signed by its BLAKE2b-512."""
+"""Algorithms of a signature: over the file itself (earlier versions of minisign), and over its BLAKE2b-512."""
 _NO_PASSWORD, _CHECKSUM, _SALT = b"\0\0", b"B2", bytes(48)
 _UNTRUSTED, _TRUSTED = "untrusted comment: ", "trusted comment: "
 
 
 class SignatureError(DpdistError):
-    """A key or a signature that cannot be read, or that is not the file's."""
+    """A key or a signature that cannot be read, or a signature of another file."""
 
     def __init__(self, found: str, remedy: str):
         self.found, self.remedy = found, remedy
@@ -51,7 +51,7 @@ class PublicKey:
 
     @classmethod
     def parse(cls, text: str) -> PublicKey:
-        """From the text of a file, or its line of 56 characters alone. Raises `SignatureError`."""
+        """Reads a key from the text of a file, or from its line of 56 characters. Raises `SignatureError`."""
         lines = [line for line in text.splitlines() if line.strip()]
         raw = _decoded(lines[-1].strip() if lines else "", 42)
         if raw is None or raw[:2] != PLAIN:
@@ -59,7 +59,7 @@ class PublicKey:
         return cls(raw[2:10], raw[10:])
 
     def check(self, data: bytes, signature: str) -> str:
-        """The signed comment. Raises `SignatureError` unless the signature is of these data and by this key."""
+        """Returns the signed comment. Raises `SignatureError` unless the signature is of these data and by this key."""
         raw, comment, whole = _parsed(signature)
         if raw[2:10] != self.number:
             found = f"signed by another key, {raw[2:10][::-1].hex().upper()}, and not by {self.name}"
@@ -93,7 +93,7 @@ class SecretKey:
 
     @property
     def text(self) -> str:
-        """Without a password: its file's mode guards it."""
+        """The key as text without a password; its file's mode protects it."""
         pair = self.seed + self.public.key
         checksum = hashlib.blake2b(PLAIN + self.number + pair, digest_size=32).digest()
         raw = PLAIN + _NO_PASSWORD + _CHECKSUM + _SALT + self.number + pair + checksum
@@ -101,7 +101,7 @@ class SecretKey:
 
     @classmethod
     def read(cls, path: Path) -> SecretKey:
-        """Raises `SignatureError` for what is no key, or one with a password."""
+        """Reads a key. Raises `SignatureError` for invalid text, or for a key with a password."""
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, ValueError) as error:
@@ -130,7 +130,7 @@ def _digest(data: bytes) -> bytes:
 
 
 def _parsed(signature: str) -> tuple[bytes, str, bytes]:
-    """Of a signature's file: algorithm, number and signature; comment; signature of both."""
+    """Parts of a signature's file: algorithm, number and signature; comment; signature of both."""
     lines = signature.split("\n")
     if len(lines) >= 4 and lines[0].startswith(_UNTRUSTED) and lines[2].startswith(_TRUSTED):
         raw, whole = _decoded(lines[1], 74), _decoded(lines[3], 64)
@@ -140,7 +140,7 @@ def _parsed(signature: str) -> tuple[bytes, str, bytes]:
 
 
 def _decoded(text: str, size: int) -> bytes | None:
-    """Bytes of their one text: base64 has spare bits, which are to be 0."""
+    """Decodes base64 strictly: spare bits must be 0, so that bytes have only one text."""
     try:
         raw = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

@@ -1,6 +1,6 @@
-"""When a figure of two releases has moved."""
+"""Decides whether a figure has moved between two releases."""
 
 from __future__ import annotations
 
 BEYOND = 2.0
-"""Standard errors of a difference, by default."""
+"""Default number of standard errors of a difference."""

@@ -1,4 +1,4 @@
-"""Noise of protection alone in published figures: their errors given the sample, where the mechanism can add noise anew."""
+"""Standard errors due to noise alone, given the sample, for mechanisms whose noise can be simulated anew."""
 
 from __future__ import annotations
 
@@ -17,24 +17,27 @@ from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import Resampled, Spread, cell_estimates, normal_variance, spreads
 
 NOISED = 2
-"""Place in `Spreads.laws` of the released parameters under new noise."""
+"""Position in `Spreads.laws` of the released parameters under new noise."""
 
 
 @dataclass(frozen=True)
 class NoiseAlone:
-    """A release and its expectations under new noise by outcome; none where the mechanism cannot add noise anew."""
+    """A release and its expectations under new noise by outcome; none where noise cannot be simulated anew."""
 
     release: ReleasedObject
     drawn: Mapping[str, Spread] | None
 
     @classmethod
     def of(cls, release: ReleasedObject) -> NoiseAlone:
-        """Post-processing of a release. Of fits whose weights are searched for there is none: no noise stands apart."""
+        """Simulates new noise, as post-processing.
+
+        Fits with searched weights have none, because no noise can be separated.
+        """
         model = release.model(0)
         if release.job.mechanism.clamps or not isinstance(model, Resampled):
             return cls(release, None)
         found = spreads(release, lambda _: None)
-        if found is None or any(each.recounts is not None for each in found):  # noise on counts is not in `laws`
+        if found is None or any(each.recounts is not None for each in found):  # `laws` do not include noise on counts
             return cls(release, None)
         return cls(release, {name: each.laws[NOISED] for name, each in zip(release.job.outcomes, found, strict=True)})
 

@@ -1,4 +1,4 @@
-"""Tables that were released as figures: published as they are, or made consistent; no synthetic records stand behind them.
+"""Publishes tables that were released as figures: as released, or made consistent; there are no synthetic records.
 
 Standard errors: where bounds are public, the noise simulated anew and the composition of the sample over cells. Where
 noise has the scale of the file's own sensitivities, which are confidential, there are none.
@@ -40,7 +40,10 @@ def _composition(release: ReleasedObject, cells: Cells, weight: Floats, outcome:
 
 
 def _variances(release: ReleasedObject, model: NoisyTables, table: Table, cells: Cells) -> list[Floats]:
-    """Noise makes E(w|x) differ between rows; what it adds to the composition, as new noise does, is taken off."""
+    """Variances of new noise and of the sample's composition.
+
+    Noise makes E(w|x) differ between rows. Its contribution to the composition is subtracted.
+    """
     theta = release.theta(model, 0, 0)
     again = model.noised_again(theta, 0, DRAWS, release.seed.generator("precision noise"))
     noise = model.figures(again, table.name)

@@ -1,4 +1,4 @@
-"""A public folder as an object: its tables, synthetic sets and statement as they are for everybody.
+"""Opens a public folder as an object with its tables, synthetic sets and statement.
 
 It reads public files alone.
 """
@@ -27,10 +27,10 @@ from dpdist.privacy import claims
 from dpdist.publish.printed import Printed, printed, wide_heads
 
 SetStatistic = Callable[[pd.DataFrame], tuple[float, float]]
-"""Of a set's records: an estimate and its variance within the set."""
+"""A function of a set's records that returns an estimate and its variance within the set."""
 QUOTE = "quote the published tables: their standard errors hold the protection"
 LINES = 10
-"""Of every table, where all are shown."""
+"""Number of lines shown of every table, where all tables are shown."""
 PAIR = "an estimate and its variance: two finite numbers, the second not negative"
 
 
@@ -45,7 +45,7 @@ class Combined(NamedTuple):
 
 
 class Tables(ParquetTables):
-    """Published tables by name, in long form: a row a cell, statistic and estimator."""
+    """Published tables by name, in long form: one row for each cell, statistic and estimator."""
 
     def __init__(self, folder: Path, job: Job, kept: object):
         super().__init__(folder, "tables of the release", kept)
@@ -193,7 +193,7 @@ class Release(os.PathLike[str]):
         self._refuse_rule()
         measure = self._mean_of(statistic) if isinstance(statistic, str) else statistic
         found = np.array([_pair(measure(self.synthetic(k)), k) for k in range(1, self._sets + 1)])
-        # df_within is asked for with one set alone
+        # only a single set needs df_within
         combined = combine_sets(found[:, :1], found[:, 1:], np.inf)
         return Combined(*(float(part[0]) for part in combined))
 
@@ -211,7 +211,7 @@ class Release(os.PathLike[str]):
             raise AnalysisError(found, "two sets or more", f"{QUOTE}, or release several sets (synthetic_sets)")
 
     def _mean_of(self, column: str) -> SetStatistic:
-        """The weighted mean of a column and its variance, of a set. Raises `AnalysisError` for an unknown column."""
+        """The weighted mean of a column of a set, and its variance. Raises `AnalysisError` for an unknown column."""
         survey, records = self._job.survey, self.synthetic(1)
         numeric = [str(name) for name in records.select_dtypes("number")]
         if column not in numeric:
@@ -239,7 +239,7 @@ class Release(os.PathLike[str]):
 
     @property
     def held(self) -> bool:
-        """True if it is not published: it waits for approval."""
+        """True if the release is held: not published, and waiting for approval."""
         return unfit(self.folder) == HELD.splitlines()[0]
 
     @property
@@ -248,7 +248,7 @@ class Release(os.PathLike[str]):
 
     @property
     def _facts(self) -> dict[str, str]:
-        """What is shown of a release: which it is, what is promised, what it holds."""
+        """Facts shown about a release: its identity, its guarantee, its contents."""
         said = self.statement
         warned = {"not for publication": why} if (why := unfit(self.folder)) is not None else {}
         protects = {"protects": said["headline"]} if "headline" in said else {}
@@ -277,14 +277,14 @@ class Release(os.PathLike[str]):
         return "\n".join([f"Release of {said['dataset']} {said['period']}", *lines])
 
     def _repr_html_(self) -> str:
-        """The same for a notebook, every text escaped."""
+        """The same facts for a notebook, with every text escaped."""
         said = self.statement
         rows = [f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in self._facts.items()]
         return f"<h4>{escape(str(said['dataset']))} {escape(str(said['period']))}</h4><table>{''.join(rows)}</table>"
 
 
 def _pair(given: object, number: int) -> tuple[float, float]:
-    """What a statistic gave of a set. Raises `AnalysisError` unless it is an estimate and a variance."""
+    """The result of a statistic for a set. Raises `AnalysisError` unless it is an estimate and a variance."""
     remedy = "return (estimate, variance) from the function"
     try:
         estimate, variance = (float(part) for part in given)  # type: ignore[attr-defined]

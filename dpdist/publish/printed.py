@@ -1,4 +1,4 @@
-"""A table as agencies print it: labels in the stub and above the columns, figures rounded, margins of error beside them.
+"""Formats a table for print: labels in the stub and above the columns, rounded figures, and margins of error.
 
 What is printed is the published table, and nothing is computed anew but rounding and margins of error.
 """
@@ -21,9 +21,9 @@ from dpdist.job.presentation import Presentation
 from dpdist.publish.quality import Flags, in_words, rated
 
 NO_ESTIMATE = ".."
-"""Printed where there is no estimate."""
+"""Text for a figure without an estimate."""
 MOST_ACROSS = 8
-"""Levels that stand side by side, where the job does not name the column."""
+"""Largest number of levels in columns next to each other, where the job does not name the column."""
 DIGITS, MOST_DECIMALS = 4, 6
 
 MARGIN, FLAG = "±", "flag"
@@ -40,7 +40,7 @@ ESTIMATORS = {
 
 
 class Column(NamedTuple):
-    """A printed column: the level above it, the statistic, decimals of its figures."""
+    """A printed column: the level above it, its statistic, and the decimals of its figures."""
 
     group: str
     head: str
@@ -50,14 +50,14 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Printed:
-    """A table in print. `stub` names the columns of `rows`' labels; figures are (row, column), NaN where there is none."""
+    """A printed table. `stub` names the columns of `rows`' labels; figures are (row, column), NaN where there is none."""
 
     name: str
     title: str
     stub: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     across: str | None
-    """What the groups of columns are levels of."""
+    """Name of the column whose levels head the groups of columns."""
     columns: tuple[Column, ...]
     values: Floats
     margins: Floats
@@ -112,7 +112,7 @@ def printed(job: Job, said: Table, table: pa.Table) -> Printed:
 
 
 def shown_rows(table: pa.Table, estimator: str) -> pa.Table:
-    """Rows of one estimator; of a statistic that has none by it, those of the other."""
+    """Rows of one estimator; for a statistic without that estimator, rows of the other."""
     statistic = list(zip(table["statistic"].to_pylist(), table["variable"].to_pylist(), strict=True))
     used = table["estimator"].to_pylist()
     having = {own for own, how in zip(statistic, used, strict=True) if how == estimator}
@@ -120,7 +120,7 @@ def shown_rows(table: pa.Table, estimator: str) -> pa.Table:
 
 
 def _estimator(text: Presentation, table: pa.Table) -> str:
-    """The job's, or the first that the table has: parameters where there are any."""
+    """The job's estimator, or the table's first: parameters where there are any."""
     return text.estimator or str(table["estimator"][0])
 
 
@@ -146,7 +146,7 @@ def _laid_out(column: pa.ChunkedArray, shape: tuple[int, ...], across: int | Non
 
 
 def head_of(text: Presentation, statistic: Statistic) -> str:
-    """What a statistic is called above its column."""
+    """The heading of a statistic above its column."""
     if statistic.of is not None:
         column, level = text.label(statistic.column or ""), text.level(statistic.column or "", statistic.level)
         return f"Difference from {column} {level}: {head_of(text, statistic.of)}"
@@ -169,7 +169,7 @@ def _columns(text: Presentation, said: Table, groups: Sequence[str], values: Flo
 
 
 def _decimals(values: Floats) -> int:
-    """So many that the largest figure has `DIGITS` digits, and none beyond the point where it has more before it."""
+    """Decimals with which the largest figure has `DIGITS` digits; none if its whole part has more."""
     known = np.abs(values[np.isfinite(values)])
     largest = float(known.max()) if len(known) else 0.0
     return 0 if largest == 0.0 else int(np.clip(DIGITS - 1 - np.floor(np.log10(largest)), 0, MOST_DECIMALS))
@@ -195,7 +195,7 @@ def figure_text(value: float, decimals: int, thousands: str = "") -> str:
 
 
 def _used(rows: pa.Table, shown: str) -> str:
-    """The estimator, or that there are two."""
+    """The name of the estimator, or a note that there are two."""
     return shown if set(rows["estimator"].to_pylist()) <= {shown} else "both"
 
 

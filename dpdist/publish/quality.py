@@ -1,4 +1,4 @@
-"""How far a printed figure can be relied on, by the rules of the job: its published error decides, and no record."""
+"""Rates the reliability of printed figures by the rules of the job, from published errors alone."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def rated(rules: Quality, statistics: Sequence[StatisticName], values: Floats, e
 
 
 def _graded(measure: Floats, thresholds: Thresholds) -> NDArray[np.int_]:
-    """Place in FLAGS of every measure, −1 where it is not known."""
+    """Position in FLAGS of every measure, −1 where it is unknown."""
     grade = (measure > thresholds.caution).astype(int) + (measure > thresholds.unreliable)
     return np.where(np.isnan(measure), -1, grade)
 

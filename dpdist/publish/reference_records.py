@@ -1,9 +1,9 @@
-"""Records beside reference tables: donors of the reference, at the released scale, made to agree with the released means.
+"""Draws synthetic records for reference tables: donors at the released scale, calibrated to the released means.
 
-Values of all cells are first moved by one common scale, under which the reference has the table's grand mean: that is drift
-between periods. What is left in a cell is sampling and noise for the most part, and is taken out by tilting weights. All of
-it is post-processing of the released object, which holds the donors; one that was fixed on an earlier release, or on
-histograms, has points in their place.
+Values of all cells are first moved by one common scale, which gives the reference the table's grand mean. That scale is
+drift between periods. The remaining difference of a cell is mostly sampling and noise, and tilted weights remove it. All
+of it is post-processing of the released object, which includes the donors. Where limits were fixed on an earlier release
+or on histograms, points replace the donors.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Drawn(NamedTuple):
 
 
 def _on(values: Floats, bounds: tuple[float, float]) -> bool:
-    """Whether histograms found an outcome to be a yes or no: all its points are public bounds."""
+    """True if histograms found an outcome to be yes or no: all its points are public bounds."""
     return bool(np.isin(values, bounds).all())
 
 
@@ -78,7 +78,7 @@ def _at_the_common_scale(donors: Donors, counts: Floats, means: Floats, domains:
 
 
 def _points(release: ReleasedObject, cells: ReferenceCells, stratum: int) -> Donors:
-    """The points that a release carries, as donors of the stratum: those of several outcomes are joined by weight."""
+    """The points of a release, as donors of the stratum; points of several outcomes are joined by weight."""
     parts = []
     for k, each in _by_cell(release, cells, stratum).items():
         ordered = [_by_weight(pairs) for pairs, _ in each]
@@ -95,7 +95,7 @@ def points_of_cells(release: ReleasedObject, cells: ReferenceCells, stratum: int
 
 
 def _by_cell(release: ReleasedObject, cells: ReferenceCells, stratum: int) -> dict[int, list[tuple[Floats, float]]]:
-    """By cell, then by outcome: its points, (point, 2), and how many records they stand for."""
+    """By cell, then by outcome: its points, (point, 2), and how many records they represent."""
     assert release.points is not None
     job, frame, start = release.job, release.frame, release.frame.rows_of(stratum).start
     points = release.points.to_pandas()

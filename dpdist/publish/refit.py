@@ -1,8 +1,8 @@
-"""The weight search re-run on a synthetic sample, which is post-processing: how a weighted fit's estimates would vary.
+"""Simulates how a weighted fit's estimates would vary, by a new weight search on a synthetic sample (post-processing).
 
-A released θ comes from weights that trim tails: a sample drawn under it has thinner tails than the file had, and a search
-trims less of it. So the sample is drawn under the law of which the search, tried once on a sample from θ, would make θ: a
-step of indirect inference (Gouriéroux, Monfort & Renault 1993).
+A released θ comes from weights that trim tails. A sample drawn under it has thinner tails than the file had, and a search
+trims less of it. So the sample is drawn under a law for which the search would give θ. The law is found from one trial on
+a sample from θ: a step of indirect inference (Gouriéroux, Monfort & Renault 1993).
 """
 
 from __future__ import annotations
@@ -32,11 +32,14 @@ from dpdist.publish.released import ReleasedObject
 
 DRAWS = 400
 LARGEST = 4_000
-"""Records of a stratum that the search is re-run on; spreads of a larger stratum are scaled to its own size."""
+"""Largest number of records of a stratum in a repeated search; spreads of a larger stratum are rescaled."""
 SMALLEST = 200
-"""Records of a frame row that are kept all the same."""
+"""Smallest number of records of a frame row that are kept."""
 SEARCH_DRAWS = 200
-"""Draws of a re-run search at most; F grows slowly with their number (1.71 at 100, 1.79 at 1,000: METHODS §1)."""
+"""Largest number of draws of a repeated search.
+
+F grows slowly with their number (1.71 at 100, 1.79 at 1,000: METHODS §1).
+"""
 
 Expected = tuple[Floats, Floats]
 """E(w|x) and E(wy|x), (draw, row)."""
@@ -44,7 +47,7 @@ Expected = tuple[Floats, Floats]
 
 @runtime_checkable
 class Recentred(StratumModel, Exact, Synthesizer, Expectation, Protocol):
-    """A model whose fit can be had in closed form for many redrawn samples at once."""
+    """A model with a closed-form fit for many redrawn samples at once."""
 
     def scatter(self, records: Records, alpha: Floats) -> Floats:
         """Covariance of the statistics over samples with the same x and weights, (pattern, statistic, statistic)."""
@@ -55,13 +58,13 @@ class Recentred(StratumModel, Exact, Synthesizer, Expectation, Protocol):
         ...
 
     def as_sampled(self) -> Synthesizer:
-        """The model that simulates samples as they were observed."""
+        """The model that simulates samples before any processing of the observed outcomes."""
         ...
 
 
 @runtime_checkable
 class Untrimmed(Protocol):
-    """A model that can undo, to first order, what privacy weights do to its fit."""
+    """A model that can correct, to first order, the effect of privacy weights on its fit."""
 
     def untrimmed(self, theta: Draws, weighted: Draws, unweighted: Draws) -> Draws:
         """θ moved as far as the weights moved one fit: from `weighted` to `unweighted`, fits to one sample."""
@@ -70,10 +73,10 @@ class Untrimmed(Protocol):
 
 @runtime_checkable
 class Borrowing(Protocol):
-    """A model that takes part of its law from a reference, whose own sampling error estimates then have."""
+    """A model with a part of its law from a reference; its estimates include the reference's sampling error."""
 
     def borrowed(self, theta: Draws, records: Records) -> Floats:
-        """Covariance of (E w, E wy) of every frame row that the reference brings, (row, 2, 2)."""
+        """Covariance of (E w, E wy) of every frame row due to the reference, (row, 2, 2)."""
         ...
 
 
@@ -92,13 +95,13 @@ class Fits(NamedTuple):
     records: Records
     alpha: Floats
     statistics: Floats
-    """α-weighted."""
+    """The α-weighted statistics."""
     weighted: Draws
     unweighted: Draws
 
 
 class Recounted(NamedTuple):
-    """A stratum's sample counts under noise once more (draw, row), and what the released sums make of each draw of them."""
+    """A stratum's sample counts under new noise (draw, row), and the parameters from the released sums for each draw."""
 
     counts: Floats
     theta: Draws
@@ -114,7 +117,7 @@ class Laws(NamedTuple):
     records: Records | None = None
     """The synthetic sample."""
     recounted: Recounted | None = None
-    """Where sample counts are noisy."""
+    """Present where sample counts are noisy."""
 
     def scaled(self, values: Sequence[Floats]) -> tuple[Floats, Floats, Floats, Floats, Floats]:
         """Values of rows (draw, row) under every law, the first three at the stratum's own size."""
@@ -146,7 +149,7 @@ def refitted(release: ReleasedObject, stratum: int) -> Laws | None:
 
 
 def expected_under(release: ReleasedObject, stratum: int, laws: Laws | None) -> list[Expectations]:
-    """Of every outcome; NaN where a fit does not exist."""
+    """Expectations of every outcome; NaN where a fit does not exist."""
     own, outcomes = release.frame.rows_of(stratum), range(len(release.job.outcomes))
     if laws is None:
         missing = np.full((1, own.stop - own.start), np.nan)

@@ -1,4 +1,4 @@
-"""The released object: all that `publish` needs, and all that leaves the confidential side."""
+"""The released object: everything that `publish` needs, and the only object that leaves the confidential side."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ UNDO = (
 FREE = ("presentation", "tables")
 """Keys of a job that may change after its release."""
 REMEDY = "restore it from a copy, or let the same `dpdist run` make the folder again"
-"""Of a public folder that is not whole."""
+"""Remedy for a public folder that is incomplete."""
 DISTRIBUTIONS = "distributions.parquet"
-"""Of a score model: what the reference told of every cell."""
+"""File of a score model's distributions of every cell, from the reference."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class ReleasedObject:
     sets: tuple[Mapping[str, Mapping[str, Any]], ...]
     seed: Key
     points: pa.Table | None = None
-    """What a release of reference_tables carries to the next (dpdist.survey.released_reference)."""
+    """Points that a release of reference_tables passes on to the next one (dpdist.survey.released_reference)."""
     facts: Mapping[str, Facts] = field(default_factory=dict)
-    """What the reference told of every stratum, where the model stands on it: public."""
+    """Public summaries of the reference for every stratum, where the model uses them."""
     donors: Mapping[str, Donors] = field(default_factory=dict)
-    """The reference's records by stratum, where synthetic records beside reference tables take their values: public."""
+    """Public records of the reference by stratum, whose values synthetic records beside reference tables take."""
 
     def __post_init__(self) -> None:
         refuse_confidential((self.promise, self.sets))
@@ -106,10 +106,10 @@ def derived(release: ReleasedObject, job: Job) -> ReleasedObject:
 
 
 def _underivable(released: Job, job: Job) -> str:
-    """Why tables do not follow from what was released; empty where they do.
+    """Reasons why tables do not follow from the released parameters; empty where they do.
 
-    Parameters and cells' sums tell of every combination of the frame's columns. Figures that were noised one by one tell of
-    themselves alone. Cells were numbered by the order of the columns, which must stay.
+    Parameters and cells' sums define every combination of the frame's columns. Figures with separate noise define only
+    themselves. Cells are numbered by the order of the columns, which must stay.
     """
     if job.tables == released.tables:
         return ""
@@ -121,19 +121,19 @@ def _underivable(released: Job, job: Job) -> str:
 
 
 def _regated(release: ReleasedObject, job: Job) -> list[str]:
-    """Tables that the statement says met the gates, and that the job has not, or has otherwise."""
+    """Tables that met the gates according to the statement, but that the job lacks or defines differently."""
     before, after = ({table.name: table for table in said.tables} for said in (release.job, job))
     return [name for name in release.promise.get("acceptance", {}).get("tables", []) if after.get(name) != before.get(name)]
 
 
 def of_run(release: ReleasedObject, date: str | None, metered: bool) -> ReleasedObject:
-    """The release, with the day on which its run began, and that a ledger counts it, where these are so."""
+    """The release with the day on which its run began and the mark that a ledger counts it, where they apply."""
     said = {**({"date": date} if date is not None else {}), **({"metered": True} if metered else {})}
     return replace(release, promise={**release.promise, **said})
 
 
 def public_frame(job: Job, frame: Frame, sets: tuple[Mapping[str, Mapping[str, Any]], ...]) -> Frame:
-    """The frame as it is published: with the released noisy sizes of cells, where sums alone tell of sizes."""
+    """The frame in its published form, with noisy sizes of cells where only noisy sums contain sizes."""
     if not job.sizes_in_sums:
         return frame
     model = ReferenceCells.build(job, frame, slice(0, len(frame)))
@@ -217,7 +217,7 @@ def _unfit(public: Path, error: Damaged) -> WorkspaceError:
 
 
 def _check_promise(name: str, promise: Mapping[str, Any]) -> None:
-    """Raises `Damaged` unless it is of the form that `promised` makes."""
+    """Raises `Damaged` unless the promise has the form that `promised` makes."""
     allowed = "a guarantee as it was released"
     if promise.get("guarantee") not in get_args(GuaranteeName):
         raise Damaged(name, "an unknown guarantee", f"one of {', '.join(get_args(GuaranteeName))}")

@@ -1,15 +1,16 @@
-"""Standard errors of published tables, without a look at the confidential fit (METHODS §6; DESIGN decision 8).
+"""Standard errors of published tables, from released figures alone (METHODS §6; DESIGN decision 8).
 
-An estimate from θ_1..θ_m errs by four parts: the sample's composition over x (public: the Taylor variance of E(w|x) over
-the frame), the sampling error of the α-weighted fit's centre, the released draws' spread around it (over m), and the bias
-that the weights bring by trimming tails: T = V_x + V_c + V_α/m + bias². The last three come from `rerun`. V_c is the
-sandwich variance: the fit's statistics are sums over records, so they are redrawn from their normal limit. That holds the
-weights fixed, which a search on another sample would not; so V_c is at least the unweighted fit's, the least that an
-estimator can have under the model. An estimate from synthetic records adds their own noise given x, S/m.
+An estimate from θ_1..θ_m has four error components: V_x, the sample's composition over x (public: the Taylor variance of
+E(w|x) over the frame); V_c, the sampling error of the α-weighted fit's centre; V_α, the spread of the released draws
+about it (over m); and the bias of weights that trim tails. So T = V_x + V_c + V_α/m + bias². The last three come from
+`rerun`. V_c is the sandwich variance. The fit's statistics are sums over records, so they are redrawn from their normal
+limit. This keeps the weights fixed, but a search on another sample would change them. So V_c is set to at least the
+unweighted fit's variance, the smallest that an estimator can have under the model. An estimate from synthetic records
+adds their own noise given x, S/m.
 
-Where sample counts are noisy (`predictors: {protect}`), T has one part more. The published counts get noise of the same
-law once more, are made to agree as they were, and every estimate is made from them and the same noisy sums. Its variance is
-added, and the square of its bias, which comes from counts that are kept from being negative.
+Where sample counts are noisy (`predictors: {protect}`), T has one more component. The published counts get noise of the
+same law again and are made consistent as before. Every estimate is computed from them and the same noisy sums. T includes
+its variance and the square of its bias. The bias arises because counts are kept from being negative.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from dpdist.publish.refit import DRAWS, Expected, Laws, Recentred, Recounted, ex
 from dpdist.publish.released import ReleasedObject
 
 RECOUNTS = 200
-"""Draws of noisy sample counts."""
+"""Number of draws of noisy sample counts."""
 
 
 @runtime_checkable
 class Resampled(StratumModel, Expectation, Protocol):
-    """A model whose released parameters can be sampled anew, from records and from noise."""
+    """A model whose released parameters can be simulated anew, for other samples and for other noise."""
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """Parameters of other samples, without noise."""
@@ -59,7 +60,7 @@ class Countable(Protocol):
 
 @runtime_checkable
 class Averaged(Protocol):
-    """A model whose released parameters are moved by noise on average, as counts are that are kept from being negative."""
+    """A model whose released parameters have a bias from noise, for example because counts are kept from being negative."""
 
     def averaged(self, drawn: Draws) -> Draws:
         """The mean of parameters under other noise, one draw."""
@@ -82,7 +83,10 @@ class Recounts(NamedTuple):
 
 
 class Spreads(NamedTuple):
-    """What `Expectations` of a rerun are, over all strata and in their order; where sample counts are noisy, `recounts`."""
+    """Draws as in `Expectations` of a rerun, over all strata, in the same order.
+
+    `recounts` where sample counts are noisy.
+    """
 
     laws: tuple[Spread, ...]
     recounts: Recounts | None = None
@@ -134,7 +138,7 @@ def spreads_under(release: ReleasedObject, known: Sequence[Laws | None] | None) 
 
 
 def _recounted(release: ReleasedObject, known: Sequence[Laws | None], outcome: int) -> Recounts | None:
-    """None where sample counts are exact."""
+    """Draws with new noise on sample counts; None where these are exact."""
     if release.job.predictors is None:
         return None
     found = Recounts(*np.full((3, RECOUNTS, len(release.frame)), np.nan))
@@ -149,7 +153,7 @@ def _recounted(release: ReleasedObject, known: Sequence[Laws | None], outcome: i
 
 
 def _raked(spread: Spread, release: ReleasedObject, rake: Sequence[Margin], room: Room | None) -> Spread:
-    """Every draw raked by itself; those that are not known everywhere stay as they are."""
+    """Every draw raked separately; draws with unknown values stay unchanged."""
     known = np.isfinite(spread.weight).all(axis=1)
     factor = np.ones_like(spread.weight)
     factor[known] = factors(release.frame.count * spread.weight[known], rake, room)
@@ -218,7 +222,7 @@ def normal_variance(drawn: Floats) -> Floats:
 
 
 def _simulated(release: ReleasedObject, stratum: int, counts: Floats | None) -> Laws | None:
-    """Laws of a model that is sampled anew as it was released; None of another."""
+    """Laws of a model that can be simulated anew; None for other models."""
     model, label = release.model(stratum), release.frame.stratum_labels[stratum]
     if not isinstance(model, Resampled):
         return None

@@ -1,4 +1,4 @@
-"""The privacy statement: what is claimed, and what is assumed."""
+"""Writes the privacy statement: claims, assumptions, costs and public facts of a release."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def statement(release: ReleasedObject) -> dict[str, Any]:
 
 
 def _other_releases(release: ReleasedObject) -> dict[str, str]:
-    """What other releases of the same people add, and whether they are counted; nothing where nothing is promised."""
+    """Texts on other releases of the same people, and whether a ledger counts them; empty without a guarantee."""
     if release.promise["guarantee"] == "none":
         return {}
     counted = COUNTED if release.promise.get("metered", False) else NOT_COUNTED
@@ -91,7 +91,7 @@ def _other_releases(release: ReleasedObject) -> dict[str, str]:
 
 
 def _stated(job: Job) -> dict[str, str]:
-    """What dpdist cannot know and the job states: who answers, how long records are kept, how choices were made."""
+    """Facts that only the job can state: who answers, how long records are kept, how choices were made."""
     text = job.presentation
     facts = {"responsible_body": text.responsible, "contact": text.contact, "retention": text.retention}
     facts["choices"] = text.choices or (text.registry.tuning if text.registry is not None else None)
@@ -99,7 +99,7 @@ def _stated(job: Job) -> dict[str, str]:
 
 
 def _noisy_frame(job: Job) -> dict[str, Any]:
-    """How sample counts got their noise, where predictors are protected."""
+    """A text on the noise of sample counts, where predictors are protected."""
     if job.predictors is None:
         return {}
     law = "discrete Gaussian noise" if noise_name(job) == "gaussian" else "discrete Laplace noise"
@@ -113,7 +113,7 @@ def _noisy_frame(job: Job) -> dict[str, Any]:
 
 
 def _microdata(release: ReleasedObject) -> dict[str, Any]:
-    """What of the synthetic records is measured, where the job copies columns of its reference."""
+    """A text on the measured part of the synthetic records, where the job copies columns of its reference."""
     job = release.job
     measured, copied = [*job.modelled_columns, *job.components], list(job.microdata.columns)
     return (
@@ -144,13 +144,13 @@ def unit_figures(job: Job) -> dict[str, Any]:
 
 
 def approval(job: Job) -> str:
-    """Who may have approved it, and that this choice is in no ε."""
+    """Who may have approved the release, and that no ε covers this choice."""
     names = ", ".join(PublicKey.parse(each).name for each in job.approvers)
     return APPROVAL.format(who=LISTED.format(names=names) if names else ANYBODY)
 
 
 def _claimed(release: ReleasedObject) -> dict[str, Any]:
-    """The class and its neighbours in words, and what of a record is protected: nothing where nothing is promised."""
+    """The class, the neighbours and the protected part of a record, in words; empty without a guarantee."""
     job, said = release.job, release.promise
     words, open_parts = in_words(said, job, int(release.frame.count.sum())), not_protected(job, _on_a_file(release))
     if said["guarantee"] == "none":
@@ -184,7 +184,7 @@ def _density(release: ReleasedObject) -> str:
 
 
 def _on_a_file(release: ReleasedObject) -> bool:
-    """True if the reference is a file: the job as published names no earlier release, but the promise does."""
+    """True if the reference is a file: the published job names no earlier release, but the promise names a reference."""
     said = release.job.reference
     return said is not None and said.paid is None and "chain" not in release.promise.get("reference", {})
 

@@ -35,7 +35,7 @@ from dpdist.publish.standard_errors import Spreads, cell_estimates, composition,
 
 
 def expectations(release: ReleasedObject, outcome: int = 0) -> list[tuple[Floats, Floats]] | None:
-    """E(w|x) and E(wy|x) of an outcome per frame row, one pair a set; None where the model does not tell them."""
+    """E(w|x) and E(wy|x) of an outcome per frame row, one pair for each set; None where the model does not define them."""
     if not isinstance(release.model(0), Expectation):
         return None
     rows = len(release.frame)
@@ -55,7 +55,7 @@ def expectations(release: ReleasedObject, outcome: int = 0) -> list[tuple[Floats
 
 
 class Grounds(NamedTuple):
-    """What an outcome's estimates are made of: expectations and sums of every set, and the expectations' spreads."""
+    """The input of an outcome's estimates: expectations and sums of every set, and the spreads of expectations."""
 
     expected: Sequence[tuple[Floats, Floats]] | None
     sums: Sequence[Sums]
@@ -105,7 +105,7 @@ def table(
 def _intervals_of(
     release: ReleasedObject, asked: Table, cells: Cells, grounds: Mapping[str, Grounds], material: Material | None
 ) -> list[dict[str, Interval]]:
-    """By statistic of a table, intervals by estimator."""
+    """Intervals by estimator, for each statistic of a table."""
     first, outcomes = release.job.outcomes[0], release.job.outcomes
     plain = [statistic for statistic in asked.statistics if statistic.name in STATISTICS]
     wanted = {statistic.variable or first for statistic in plain}
@@ -137,7 +137,7 @@ def _row(interval: Interval, cell: int) -> list[float | None]:
 def from_parameters(
     release: ReleasedObject, cells: Cells, expected: Sequence[tuple[Floats, Floats]], spread: Spreads | None
 ) -> list[Interval]:
-    """Counts, means and totals of the released parameters, with what makes up their errors."""
+    """Counts, means and totals from the released parameters, with their error components."""
     n = release.frame.count.astype(float)
     weight, product = (np.array([pair[i] for pair in expected]) for i in range(2))
     points = [values.mean(axis=0) for values in cell_estimates(cells, n, weight, product)]
@@ -183,7 +183,7 @@ def combined_records(
 
 
 def _per_set(release: ReleasedObject, cells: Cells, sums: Sequence[Sums]) -> list[Figures]:
-    """Counts, means and totals of every set's records, raked if the job says so."""
+    """Counts, means and totals of every set's records, raked if the job asks for it."""
     frame, (rake, room) = release.frame, margins_and_room(release)
     stage = Stage.of(stratum_sizes(frame), lonely=release.job.survey.lonely_record)
     return [
@@ -195,6 +195,6 @@ def _per_set(release: ReleasedObject, cells: Cells, sums: Sequence[Sums]) -> lis
 
 
 def _intervals(points: Sequence[Floats], totals: Sequence[Floats], degrees: Sequence[Floats]) -> list[Interval]:
-    """Counts, whose law is skewed where records are few, on the log scale."""
+    """Intervals; counts, whose distribution is skewed where records are few, use the log scale."""
     counts, *others = zip(points, totals, degrees, strict=True)
     return [positive_interval(*counts), *(t_interval(*other) for other in others)]

@@ -56,7 +56,7 @@ MEASURE = (
 
 
 class Misfit(NamedTuple):
-    """Misfit of a statistic: cells judged, share within `WITHIN` SE, median and largest distance, and the worst cell."""
+    """Misfit of a statistic: cells, share within `WITHIN` standard errors, median and largest distance, and its cell."""
 
     statistic: str
     cells: int

@@ -1,4 +1,4 @@
-"""Typed batches of the records that belong to a release, and the one number that names a record's frame row."""
+"""Reads typed batches of a release's records, and computes the number of a record's frame row."""
 
 from __future__ import annotations
 

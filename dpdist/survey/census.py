@@ -1,4 +1,4 @@
-"""The counting pass over a file: every problem is found, the public frame is built, and nothing is written."""
+"""Counts a file in one pass: finds every problem and builds the public frame, and writes nothing."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ from dpdist.survey.units import UnitsMet
 
 @dataclass(frozen=True)
 class Populations:
-    """What the columns of survey.fpc say: units a design stratum (stratum,), and of PSUs: stratum, psu,
-    second (records of its population), records (of the sample)."""
+    """Contents of the columns of survey.fpc: units of every design stratum (stratum,), and PSUs with stratum and code.
+
+    `second` is the number of records in a PSU's population, and `records` that in the sample.
+    """
 
     strata: Floats
     psus: pd.DataFrame | None
@@ -30,7 +32,7 @@ class Populations:
 
 @dataclass(frozen=True)
 class Census:
-    """What one pass over the file tells: the frame (public), the rules' effect and the PSUs (confidential)."""
+    """Results of one pass over the file: the frame (public), the effect of rules and the PSUs (confidential)."""
 
     frame: Frame
     removed: dict[str, int]
@@ -39,10 +41,10 @@ class Census:
     psus: Ints
     """PSUs per design stratum; empty where none are declared."""
     constant: tuple[str, ...]
-    """Strata in which an outcome or the weight (lognormal: their logs) does not vary."""
+    """Strata in which an outcome or the weight does not vary (their logs under a lognormal law)."""
     populations: Populations | None = None
     small: SmallCounts | None = None
-    """Published sample counts by the privacy units in them; None where a record is the unit, or none is published."""
+    """Sample counts by privacy units; None where a record is the unit, or where no count is published."""
 
 
 def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Census:
@@ -90,7 +92,7 @@ def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Cen
 
 
 def _psus(frame: Frame, units: set[tuple[int | str, ...]]) -> Ints:
-    """PSUs of every design stratum, those outside the universe too (stratum,)."""
+    """PSUs of every design stratum, also those outside the universe (stratum,)."""
     names = frame.design_strata
     codes = np.column_stack([np.zeros(len(frame), dtype=np.int32), *(frame.codes[name] for name in names)])
     stratum = dict(zip(map(tuple, codes[:, 1:].tolist()), frame.design_stratum.tolist(), strict=True))
@@ -126,14 +128,14 @@ def _tally(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def _added(groups: Any) -> pd.DataFrame:
-    """The tally of groups of tallies."""
+    """The sum of tallies by group."""
     hows = {"records": "sum", "low": "min", "high": "max"}
     tally: pd.DataFrame = groups.agg({name: hows[name.rpartition("_")[2]] for name in groups.obj})
     return tally
 
 
 def design_of(job: Job, census: Census) -> Design:
-    """The design beside the frame: population sizes by stratum and by (stratum, PSU code)."""
+    """The design outside the frame: population sizes by stratum and by (stratum, PSU code)."""
     told, none = census.populations, np.empty(0)
     psus = None
     if told is not None and told.psus is not None:

@@ -1,4 +1,4 @@
-"""CSV files as a source: streamed in blocks of text, in the encoding and with the separator that the job names."""
+"""Reads CSV files in blocks of text, with the encoding and the separator that the job names."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CsvSource:
         try:
             with self._open(None) as reader:
                 names: list[str] = reader.schema.names
-        except UnicodeError as error:  # Arrow decodes names only when they are asked for
+        except UnicodeError as error:  # Arrow decodes names only on use
             raise self._unreadable(error) from None
         if (len(names) == 1 or "\0" in "".join(names)) and (problem := misread(self.path, self.written)):
             raise DataError(self.name, [problem])
@@ -74,7 +74,7 @@ class CsvSource:
             )
         try:
             encoding, separator = "utf8" if self.written.decoding == "utf-8-sig" else self.written.encoding, self.written[1]
-            # without threads, Arrow numbers the lines in its errors
+            # without threads, Arrow's errors have line numbers
             reading = pa_csv.ReadOptions(block_size=CSV_BLOCK_BYTES, use_threads=False, encoding=encoding)
             parsing = pa_csv.ParseOptions(delimiter=separator)
             return pa_csv.open_csv(self.path, read_options=reading, parse_options=parsing, convert_options=convert)
@@ -82,8 +82,10 @@ class CsvSource:
             raise self._unreadable(error) from None
 
     def _unreadable(self, error: Exception) -> DataError:
-        """What is wrong with the whole file, or with a line; of Arrow's message its number alone is kept: the rest quotes
-        it."""
+        """Describes the error of a whole file or of a line.
+
+        Only the number of Arrow's message is kept, because the rest quotes it.
+        """
         if problem := misread(self.path, self.written):
             return DataError(self.name, [problem])
         line = re.search(r"Row #(\d+)", str(error))

@@ -1,4 +1,4 @@
-"""A CSV file as text, read once more where something is wrong with it: its encoding, its separator, lines of its rows."""
+"""Reads a CSV file again as text to explain an error: its encoding, its separator, and the lines of its rows."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from dpdist.core.errors import Problem
 HEADER_BYTES = 1 << 20
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 WINDOWS = frozenset(range(0x80, 0xA0)) - {0x81, 0x8D, 0x8F, 0x90, 0x9D}
-"""Bytes that Windows' code page has characters for, and Latin-1 control codes."""
+"""Bytes that are characters in Windows' code page, and control codes in Latin-1."""
 
 
 class Written(NamedTuple):
-    """How a CSV file is written."""
+    """The format of a CSV file."""
 
     encoding: str = "utf-8"
     separator: str = ","
 
     @property
     def decoding(self) -> str:
-        """The codec that reads it: a mark at the beginning of UTF-8 is no text."""
+        """The codec of the file; the byte order mark of UTF-8 is no text."""
         return "utf-8-sig" if codecs.lookup(self.encoding).name == "utf-8" else self.encoding
 
 
 UTF8 = Written()
-"""As is read where nothing else is written."""
+"""The default format."""
 
 
 def guessed(path: Path) -> Written:
-    """How a CSV file seems to be written, by its bytes and its first line. Raises `OSError`, `EOFError`."""
+    """Guesses the format of a CSV file from its bytes and its first line. Raises `OSError`, `EOFError`."""
     encoding = "utf-8"
     if (fault := _undecoded(path, "utf-8")) is not None:
         encoding = fault.likely
@@ -45,7 +45,7 @@ def guessed(path: Path) -> Written:
 
 
 def misread(path: Path, written: Written = UTF8) -> Problem | None:
-    """What makes every line of the file unreadable: another encoding than is said, or another separator."""
+    """Explains why no line of the file can be read: its encoding or its separator differs from the stated one."""
     shown = codecs.lookup(written.encoding).name.upper()
     try:
         if (fault := _undecoded(path, written.encoding)) is not None:
@@ -86,21 +86,21 @@ def lines_of(path: Path, rows: set[int], written: Written = UTF8) -> Mapping[int
 
 
 def _add(path: Path, key: str, value: str) -> str:
-    """What to write beside the path, in a job or for init."""
+    """The line to add below the path, in a job or for init."""
     shown = {"\t": '"\\t"', ",": '","', ";": '";"', "|": '"|"'}.get(value, value)
     there = f"add {key}: {shown} beside its path, as in {{path: {path.name:.60}, {key}: {shown}}}"
     return f"{there}; where --input names it: --set 'input.{key}={shown}'"
 
 
 class _Fault(NamedTuple):
-    """The line of the first byte that an encoding cannot read, and the encoding that the file is likely to have."""
+    """The line of the first byte that an encoding cannot read, and the likely encoding of the file."""
 
     line: int
     likely: str
 
 
 def _undecoded(path: Path, encoding: str) -> _Fault | None:
-    """The first fault in the file, where there is one."""
+    """The first fault in the file, if any."""
     decoder, line, start = codecs.getincrementaldecoder(encoding)(), 1, b""
     with _opened(path) as file:
         while block := file.read(HEADER_BYTES):
@@ -109,7 +109,7 @@ def _undecoded(path: Path, encoding: str) -> _Fault | None:
                 text = decoder.decode(block)
             except UnicodeDecodeError as error:
                 return _Fault(line + error.object[: error.start].count(b"\n"), _likely(start, block))
-            except UnicodeError:  # UTF-16 without its mark
+            except UnicodeError:  # UTF-16 without a byte order mark
                 return _Fault(1, _likely(start, block))
             if "\0" in text:
                 return _Fault(line + text[: text.index("\0")].count("\n"), _likely(start, block))

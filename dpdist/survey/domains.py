@@ -1,4 +1,4 @@
-"""Domains of columns that a job may state: of a public file's values, or of a codebook. Names and types of a header."""
+"""Finds domains of columns from a public file's values or from a codebook, and names and types from a header."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from dpdist.survey.statistical_file import StatisticalSource
 
 MOST_LEVELS = 200
 FEW_NUMBERS = 12
-"""Whole numbers of which there are no more are codes of a category."""
+"""Largest number of distinct whole numbers that are treated as codes of a category."""
 CODEBOOK = "lines of column, then level (and label), or low and high"
 
 
 @dataclass(frozen=True)
 class Domain:
-    """Levels of a category, or bounds of a number, and where they are from; `holes`: values are missing there."""
+    """Levels of a category, or bounds of a number, and their source; `holes`: values are missing."""
 
     origin: str
     levels: tuple[Level, ...] | None = None
@@ -36,7 +36,7 @@ class Domain:
     holes: bool = False
 
     def of_number(self) -> Domain:
-        """As an outcome or a weight has it: levels that are numbers as bounds."""
+        """The domain for an outcome or a weight: numeric levels become bounds."""
         if self.levels is None or not all(str(each).lstrip("-").isdecimal() for each in self.levels):
             return self
         return Domain(self.origin, bounds=outward(min(map(int, self.levels)), max(map(int, self.levels))))
@@ -70,7 +70,7 @@ def _kind(kind: pa.DataType) -> str:
 
 
 def nested(source: Source, first: str, others: Iterable[str]) -> set[str]:
-    """Columns that say what the first one says, finer or coarser: crossed with it they have no more cells than alone."""
+    """Columns that are a finer or coarser form of the first one; crossed with it they have no more cells than alone."""
     pairs: dict[str, set[tuple[Level, Level]]] = {other: set() for other in others}
     for batch in source.batches([first, *pairs]) if pairs else ():
         columns = {name: _decoded(batch.column(batch.schema.get_field_index(name))) for name in (first, *pairs)}
@@ -95,7 +95,7 @@ def seen(source: Source, names: Iterable[str], origin: str, in_order: bool = Tru
 
 
 class _Met:
-    """What is met in a column: whether all is numbers, their range, the levels while they are few."""
+    """Values seen in a column: whether all are numbers, their range, and the levels while they are few."""
 
     def __init__(self, text_only: bool, in_order: bool) -> None:
         self.text_only, self.in_order, self.levels, self.holes = text_only, in_order, dict[Level, None](), False

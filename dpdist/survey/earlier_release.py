@@ -1,4 +1,4 @@
-"""An earlier release as reference: it fits the job and the current file's cells, and its chain is of other periods."""
+"""Checks an earlier release as a reference: it must fit the job and the current cells, and come from other periods."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ReferenceRelease:
 
     @property
     def records(self) -> int:
-        """Of the file that was released."""
+        """Number of records of the released file."""
         return self.carried.records
 
     def first_outcome(self) -> Records:
@@ -76,7 +76,7 @@ def _levels(job: Job, frame: Frame) -> Iterator[list[object]]:
 
 
 def _problems(job: Job, source: Source, earlier: EarlierPoints) -> Iterator[Problem]:
-    """What an earlier release may not differ in, and what it must."""
+    """Differences between the earlier release and the job that are not allowed, and those that are required."""
     where, other = "reference.release", earlier.job
     columns = [*job.cell_columns, *job.outcomes]
     same = {

@@ -1,4 +1,4 @@
-"""What is wrong in a batch of records: values read as what the job says they are, problems counted with their places."""
+"""Collects problems in a batch of records: reads values as the job describes them, and counts problems by place."""
 
 from __future__ import annotations
 
@@ -25,9 +25,12 @@ class Findings:
     removed: dict[str, int] = field(default_factory=dict)
     seen: int = 0
     rows: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
-    """Of every problem the first rows, from 0."""
+    """The first rows of every problem, from 0."""
     units: set[tuple[int | str, ...]] = field(default_factory=set)
-    """PSUs of the whole file with their design strata's codes: those without a record in the universe were sampled too."""
+    """Codes of PSUs of the whole file, with their design strata.
+
+    Also PSUs without a record in the universe were sampled.
+    """
 
     def add(self, where: str, found: str, allowed: str, remedy: str, rows: Ints, values: list[str]) -> None:
         old = self.problems.get((where, found))
@@ -68,7 +71,7 @@ class Batch:
     def wrong(
         self, where: Mask, column: str, found: str, allowed: str, remedy: str, shown: Callable[[object], str] = str
     ) -> None:
-        """Records that are refused; `shown` writes their values for who asks to see them."""
+        """Marks records that are refused; `shown` writes their values for a custodian who asks for them."""
         bad = np.flatnonzero(where & self.keep)
         if len(bad):
             values = [shown(self.batch.column(column)[int(i)].as_py()) for i in bad[:SHOWN]]
@@ -112,7 +115,7 @@ _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 
 
 def positions(values: pa.Array, levels: Sequence[Level], exact: bool) -> Codes:
-    """Position of every value in `levels`, −1 where it is none of them; as texts, unless `exact`."""
+    """Position of every value in `levels`, −1 if it is not there; values are compared as texts, unless `exact`."""
     try:
         known = pa.array(levels).cast(values.type) if exact else None
     except (pa.ArrowException, OverflowError):

@@ -1,4 +1,4 @@
-"""What sources have alike that are one file of typed columns."""
+"""Shared code of sources that are one file with typed columns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class OneFile(ABC):
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The file's columns with their types, as it says them. Raises `DataError`."""
+        """The file's columns with their types. Raises `DataError`."""
         return self._described()
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""The placing pass over a file: records in frame order, by a counting sort into memory-mapped scratch files.
+"""Sorts the records of a file into frame order, by a counting sort into memory-mapped scratch files.
 
 Memory stays flat whatever the file's size.
 """
@@ -119,9 +119,9 @@ def replicate_sums(job: Job, source: Source, frame: Frame, outcome: int = 0) -> 
 
 
 def _map(path: Path, kind: type, *shape: int) -> np.memmap[Any, Any]:
-    """A memory map whose space is taken at once: on a full disk a write to a map would kill the process without a word.
+    """A memory map whose disk space is reserved at once; on a full disk, a later write would kill the process silently.
 
-    A column's values lie next to each other.
+    A column's values are contiguous.
     """
     made = np.lib.format.open_memmap(path, "w+", kind, shape, fortran_order=True)
     if hasattr(os, "posix_fallocate"):
@@ -131,8 +131,10 @@ def _map(path: Path, kind: type, *shape: int) -> np.memmap[Any, Any]:
 
 
 def let_go(arrays: Iterable[NDArray[Any] | None]) -> None:
-    """Leave what those that are memory maps hold to the system's cache of files: the maps are shared, so it stays as it is,
-    and counts no more as ours. Slices are passed over."""
+    """Releases memory maps to the system's file cache, so that they no longer count as this process's memory.
+
+    The maps are shared, so their content stays. Slices are skipped.
+    """
     for each in arrays:
         if each is not None and isinstance(each.base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
             each.base.madvise(mmap.MADV_DONTNEED)

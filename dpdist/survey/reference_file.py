@@ -27,7 +27,7 @@ from dpdist.survey.source import Source, open_source, simulated_source
 
 SHOWN = 3
 NEARLY_ALL = 0.9
-"""Share of a reference's weights outside their public bounds from which the bounds are taken for wrong."""
+"""Share of a reference's weights outside their public bounds above which the bounds are judged wrong."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,10 @@ class ReferenceFile:
     census: Census
     sha256: str
     row: Ints
-    """Row of the current frame for every row of the reference's, (row,); −1 where the current file has no such record."""
+    """Row of the current frame for every row of the reference's frame, (row,).
+
+    −1 where the current file has no such record.
+    """
 
     def counts(self, frame: Frame) -> Ints:
         """Reference records per row of the current frame, (row,)."""
@@ -51,7 +54,7 @@ class ReferenceFile:
 
     @property
     def records(self) -> int:
-        """Records under the universe and the rules, whether or not the current file has their combination."""
+        """Number of records under the universe and the rules, also those of combinations that the current file lacks."""
         return int(self.census.frame.count.sum())
 
 
@@ -119,7 +122,7 @@ def place_reference(job: Job, reference: ReferenceFile, scratch: Path, tick: Tic
 
 
 def copied_columns(job: Job, source: Source) -> Iterator[pa.Table]:
-    """The columns that the job copies from its reference, all rows in the file's order; categories as texts."""
+    """The columns that the job copies from its reference, with all rows in the file's order; categories are texts."""
     for batch in source.batches(job.microdata.columns):
         plain = [v.dictionary_decode() if pa.types.is_dictionary(v.type) else v for v in batch.columns]
         yield pa.Table.from_arrays(plain, names=batch.schema.names).select(list(job.microdata.columns))

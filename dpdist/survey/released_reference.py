@@ -28,14 +28,14 @@ from dpdist.job.values import Budget, Name
 
 JOB, PROMISE, STATEMENT = "released/job.json", "released/promise.json", "statement.json"
 LONGEST = 1000
-"""Releases of a chain."""
+"""Largest number of releases of a chain."""
 NUMBER = re.compile(r"\d{1,40}(\.\d{1,40})?([eE][+-]?\d{1,2})?|\d{1,60}/\d{1,60}")
 AGREEING = ("guarantee", "adjacency", "epsilon", "epsilon_per_set", "substitution_epsilon", "delta", "reference")
-"""What a release's statement repeats of its guarantee."""
+"""Facts of its guarantee that a release's statement repeats."""
 
 
 def _exact_text(value: Any) -> Any:
-    """Before any arithmetic: the value of a short text with a large exponent takes hours to write down."""
+    """Checks an exact number before any arithmetic, because a short text with a large exponent would take hours."""
     if not isinstance(value, str) or not NUMBER.fullmatch(value):
         raise ValueError('an exact number in quotes is expected, for example "10.8" or "1/3"')
     return value
@@ -62,7 +62,7 @@ Size = Annotated[int, Field(ge=0, le=int(LARGEST_WEIGHT), strict=True)]
 
 
 class _Stored(BaseModel):
-    """A part of what a release says of itself; what is not known here is not handed on."""
+    """A part of what a release states about itself; unknown keys are dropped."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
@@ -112,7 +112,7 @@ class Root(_Stored):
 
 
 class Before(Root):
-    """What a release says of its reference; of an earlier release also the chain."""
+    """What a release states about its reference, and for an earlier release about the chain."""
 
     chain_epsilon: Total | None = None
     chain_substitution_epsilon: Total | None = None
@@ -121,7 +121,7 @@ class Before(Root):
 
     @property
     def beginning(self) -> dict[str, Any]:
-        """What the chain's first release was fixed on, in JSON terms."""
+        """The reference of the chain's first release, in JSON terms."""
         return (self.root or self).model_dump(mode="json", exclude_unset=True, include=set(Root.model_fields))
 
     @model_validator(mode="after")
@@ -139,7 +139,7 @@ class Before(Root):
 
 
 class Spent(_Costs):
-    """A release's guarantee, with what it was fixed on."""
+    """A release's guarantee, with its reference."""
 
     guarantee: Literal["strict"]
     reference: Before
@@ -153,11 +153,11 @@ class Spent(_Costs):
 
 @dataclass(frozen=True)
 class EarlierPoints:
-    """An earlier release as its public folder tells of it."""
+    """An earlier release, read from its public folder."""
 
     folder: Path
     sha256: str
-    """Of its manifest, which vouches for all other files."""
+    """SHA-256 of its manifest, which has the checksums of all other files."""
     job: Job
     links: tuple[Link, ...]
     """Every release of the chain, the earliest first, this one last."""
@@ -166,7 +166,7 @@ class EarlierPoints:
     points: pa.Table
     """One row a point: the cell's levels, variable, standing, weight, outcome."""
     records: int
-    """Of the release's own file, as published: noisy where sizes are secret."""
+    """Number of records of the release's own file, as published: noisy where sizes are secret."""
 
     @property
     def chain(self) -> list[dict[str, Any]]:
@@ -175,12 +175,12 @@ class EarlierPoints:
 
 
 def composed(chain: Sequence[Mapping[str, Any]], name: str = "epsilon") -> str:
-    """What a person in all files of the chain loses, as exact text."""
+    """The loss of a person in all files of the chain, as exact text."""
     return budget_text(sum((Fraction(one[name]) for one in chain), Fraction(0)))
 
 
 def read_earlier(folder: Path) -> EarlierPoints:
-    """An earlier release. Raises `DataError`, naming the file, where there is none that is whole and agrees with itself."""
+    """Reads an earlier release. Raises `DataError`, naming the file, if it is incomplete or inconsistent."""
     try:
         return _read(folder)
     except Damaged as error:
@@ -213,7 +213,7 @@ def _read(folder: Path) -> EarlierPoints:
 
 
 def _check_agreement(promise: Mapping[str, Any], job: Mapping[str, Any], statement: Mapping[str, Any]) -> None:
-    """Guarantee, job and statement say the same, as texts: nothing is computed before."""
+    """Checks that guarantee, job and statement agree as texts, before anything is computed."""
     own = {name: promise.get(name) for name in AGREEING} | {name: job.get(name) for name in ("dataset", "period")}
     for name, value in own.items():
         if statement.get(name) != value:
@@ -234,7 +234,7 @@ def _check_exchange(spent: Spent, job: Job) -> None:
 
 
 def _check_chain(spent: Spent, links: Sequence[Link]) -> None:
-    """Sums are made anew; those that the release states must be these."""
+    """Recomputes the sums of the chain and compares them with the stated ones."""
     if len({link.period for link in links}) < len(links):
         raise Damaged(PROMISE, "its chain has a period twice", "one release of every period")
     if len({link.adjacency for link in links}) > 1:

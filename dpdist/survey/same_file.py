@@ -1,9 +1,9 @@
 """Whether two files are one: what the job reads of their records, compared as multisets and in order.
 
-Of K = Σ_v (s_v − l_v)⁺, the records of the smaller file that the other does not hold as often, an independent file of the
-same law has many: given the pooled records, and how many each file has under every combination of public codes, all
-allocations of records to the files are equally likely, s_v is hypergeometric within its combination, and the s_v are
-negatively associated (Joag-Dev and Proschan 1983). e^(−λ(2s_v − t_v)⁺) falls with s_v, so for every λ ≥ 0
+K = Σ_v (s_v − l_v)⁺ counts the records of the smaller file that the other one does not have as often. An independent file
+of the same law has a large K. The reason: given the pooled records, and how many each file has under every combination of
+public codes, all allocations of records to the files are equally likely, s_v is hypergeometric within its combination,
+and the s_v are negatively associated (Joag-Dev and Proschan 1983). e^(−λ(2s_v − t_v)⁺) falls with s_v, so for every λ ≥ 0
 
     P(K ≤ k) ≤ e^(λk) ∏_v E e^(−λ(2s_v − t_v)⁺).
 
@@ -35,15 +35,15 @@ Hashes = NDArray[np.uint64]
 ALONE, SHARED = 0.9, 0.5
 """Where ALONE of either file's records are unlike all others, SHARED current ones in the reference are no coincidence."""
 HELD = 0.9
-"""Share of the smaller file's records that the other must hold before chance is asked."""
+"""Share of the smaller file's records that the other must have before the probability of chance is computed."""
 FALSE_ALARM = 1e-6
-"""Of an independent file of the same law."""
+"""False-alarm probability for an independent file of the same law."""
 TURNS = 40
 """Changes from a record to the next of the same codes, beyond those of a sorted file, in a common beginning and end."""
 LARGEST = 2**20
 """Records of a file that are held for comparison; of more, those of half the values, a quarter, … (not of few values)."""
 SLOPES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6)
-"""λ."""
+"""Values of λ that are tried."""
 
 
 class Hashed(NamedTuple):
@@ -55,7 +55,7 @@ class Hashed(NamedTuple):
     """A power of two: records whose number is no multiple of it were left out."""
 
     def thinned(self, divisor: int) -> Hashed:
-        """What is left of it under a larger divisor."""
+        """The rest of it under a larger divisor."""
         kept = self.record % np.uint64(divisor) == 0
         return self if divisor <= self.divisor else Hashed(self.record[kept], self.codes[kept], divisor)
 

@@ -11,7 +11,7 @@ from dpdist.core.errors import Problem
 from dpdist.job import Column, Job
 
 SHOWN = 20
-"""Columns of a file that a message names."""
+"""Number of a file's columns in a message."""
 CSV_NULLS = ("", "NA", "NaN", "nan", "null", "NULL")
 
 
@@ -30,7 +30,7 @@ def replicates(job: Job) -> tuple[str, ...]:
 
 
 def check_replicates(job: Job, names: Sequence[str]) -> list[Problem]:
-    """Replicate weights of which the file has another number than the job says."""
+    """Checks that the file has as many replicate weights as the job states."""
     said = job.survey.replicate_weights
     if said is None:
         return []
@@ -92,7 +92,7 @@ def missing_column(name: str, names: Sequence[str]) -> Problem:
 
 
 def did_you_mean(near: Sequence[str], otherwise: str) -> str:
-    """The remedy for a name that is not known."""
+    """The remedy for an unknown name."""
     return f"did you mean '{near[0]}'?" if near else otherwise
 
 
@@ -133,9 +133,11 @@ def _comparable(column: Column, kind: pa.DataType) -> bool:
     tests: dict[type, Callable[[pa.DataType], bool]] = {
         str: lambda k: pa.types.is_string(k) or pa.types.is_large_string(k),
         bool: pa.types.is_boolean,
-        int: lambda k: pa.types.is_integer(k) or pa.types.is_floating(k),  # with missing values, pandas stores floats
+        int: lambda k: (
+            pa.types.is_integer(k) or pa.types.is_floating(k)
+        ),  # pandas stores numbers with missing values as floats
     }
     assert column.levels is not None
-    if column.missing == "category":  # levels are texts then, whatever they are in the file
+    if column.missing == "category":  # levels are then texts, whatever their type in the file
         return any(test(kind) for test in tests.values())
     return all(tests[type(level)](kind) for level in column.levels)

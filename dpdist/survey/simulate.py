@@ -1,9 +1,9 @@
-"""Simulated surveys with the truth kept; deterministic in the seed and streamed, whatever the size (METHODS §7).
+"""Simulates surveys with known population figures; deterministic in the seed and streamed, for any size (METHODS §7).
 
-`doctorates`: stand-ins for the 2017 Survey of Doctorate Recipients. Salary is lognormal around its group's figure,
-log inclusion probability = log salary + noise, stratified systematic PPS by field with n_f ∝ N_f, weight = 1/π.
-Salaries may be left-skewed in logs, rounded and top-coded instead (`law: top_coded`); they may have grown, and their gaps.
-A second outcome, hours a week, is lognormal too and grows with salary; its noise has streams of its own.
+`doctorates`: stand-ins for the 2017 Survey of Doctorate Recipients. Salary is lognormal around its group's figure, log
+inclusion probability = log salary + noise, stratified systematic PPS by field with n_f ∝ N_f, weight = 1/π. Salaries may
+be left-skewed in logs, rounded and top-coded instead (`law: top_coded`); they may have grown, and their gaps. A second
+outcome, hours a week, is lognormal too and grows with salary; its noise has streams of its own.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Truth:
     hours: Callable[[], Floats]
 
     def of(self, outcome: str) -> Floats:
-        """Totals of an outcome."""
+        """Population totals of an outcome."""
         return self.hours() if outcome == "hours" else self.total
 
 
@@ -113,7 +113,7 @@ class Doctorates:
 
     @cached_property
     def _rate(self) -> Floats:
-        """c_f with Σ min(1, c_f · size) = n_f: units of certainty are found by repeated passes."""
+        """c_f with Σ min(1, c_f · size) = n_f, found by repeated passes that set aside certainty units."""
         rate = np.zeros(len(FIELDS))
         certain_at = np.full(len(FIELDS), np.inf)
         while True:

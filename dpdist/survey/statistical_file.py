@@ -1,4 +1,4 @@
-"""Files of SAS, Stata and SPSS as a source: read in chunks through pyreadstat (extra `formats`), codes and not labels."""
+"""Reads files of SAS, Stata and SPSS in chunks through pyreadstat (extra `formats`), with codes instead of labels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dpdist.survey.unreadable import STATISTICAL, unreadable
 
 CHUNK_ROWS = 65_536
 CHUNK_VALUES = 1 << 23
-"""Values that a chunk may hold: of wide files it has fewer rows."""
+"""Largest number of values in a chunk; wide files have chunks of fewer rows."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class StatisticalSource(OneFile):
 
     @cached_property
     def meta(self) -> Any:
-        """What the file's header says, as pyreadstat has it. Raises `DataError`."""
+        """The file's header as pyreadstat returns it. Raises `DataError`."""
         return self._read(metadataonly=True)[1]
 
     def _described(self) -> pa.Schema:
@@ -78,7 +78,7 @@ class StatisticalSource(OneFile):
         return found  # type: ignore[no-any-return]
 
     def _damaged(self, kind: str, error: Exception) -> DataError:
-        """Of pyreadstat's message nothing is kept: it may quote a value."""
+        """A damaged file's error without pyreadstat's message, which may quote a value."""
         if "ncod" in str(error) or isinstance(error, UnicodeError | LookupError):
             remedy = "add encoding: beside its path, as in encoding: latin-1"
             return unreadable(self.name, "its texts are in another encoding than it says", remedy)

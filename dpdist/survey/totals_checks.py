@@ -1,4 +1,4 @@
-"""Public totals that a sample's weights are to meet: those that none of them could are refused before anything is spent."""
+"""Refuses public totals that no weights of the sample can meet, before anything is spent."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def rake_problems(job: Job, frame: Frame) -> list[Problem]:
 
 
 def _beyond_bounds(job: Job, frame: Frame, rake: Rake, margin: Margin) -> list[Problem]:
-    """Totals that no weights within their public bounds add up to: clipped weights do not either."""
+    """Totals that no weights within their public bounds can meet; clipped weights cannot meet them either."""
     column = job.columns.get(job.survey.weight or "")
     if column is None or column.bounds is None:
         return []

@@ -1,8 +1,8 @@
-"""Records of one privacy unit: never more than its stated maximum, counted in the file's order.
+"""Limits the records of one privacy unit to the stated maximum, in the file's order.
 
 A unit's name is its text as it stands; of a numeric column it is the whole number. A file in which two names differ in
-spelling alone is refused, whatever they mean. Taken for two, one household would have twice its records, and twice ε. Taken
-for one, a second household would decide which records of the first count, and move them too.
+spelling alone is refused, whatever they mean. Taken for two, one household would have twice its records, and twice ε.
+Taken for one, a second household would decide which records of the first count, and move them too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dpdist.survey.findings import Findings, Mask
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,3})?")
 INVISIBLE = ("Cc", "Cf")
-"""Unicode's categories of characters that are not seen."""
+"""Unicode categories of invisible characters."""
 
 
 def folded(name: str) -> str:
@@ -38,9 +38,9 @@ def folded(name: str) -> str:
 
 
 class Bounded:
-    """Counts the records of every unit over the batches of one pass; holds a name and a number a unit.
+    """Counts the records of every unit over the batches of one pass; stores a name and a number for each unit.
 
-    Whether a record is one too many follows from records of its own unit alone.
+    Whether a record exceeds the maximum depends only on records of its own unit.
     """
 
     def __init__(self, job: Job, findings: Findings):

@@ -1,4 +1,4 @@
-"""Files that cannot be read at all: what is read, in the words of every such message."""
+"""Error messages for files that cannot be read at all."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ FORMATS = f"a Parquet file, a CSV file (.csv, .csv.gz), or a file of SAS, Stata 
 
 
 def unreadable(name: str, cause: str, remedy: str) -> DataError:
-    """Of a whole file."""
+    """The error of a whole file."""
     return DataError(name, [Problem("file", cause, FORMATS, remedy)])

@@ -1,4 +1,4 @@
-"""Labels of values that files of SAS, Stata and SPSS carry in their headers, as a codebook: no record is read."""
+"""Reads value labels from the headers of SAS, Stata and SPSS files as a codebook; no record is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words that the glossary replaced: names and texts that still have one are counted, and the counts may only fall.
+"""Counts replaced words in names, texts and docstrings, by the glossary; the counts may only fall.
 
 `python tests/docs/test_words.py` writes the counts anew, after a name was replaced.
 """
@@ -55,6 +55,10 @@ IN_TEXTS = frozenset(
     ["lending", "lent", "united", "falling", "fell", "agreeing", "unclipped", "relocated", "foreseen", "levelled", "undone"]
 )
 """Those that mean nothing else in a sentence; text is what stands in quotes and has a blank, docstrings apart."""
+IN_DOCSTRINGS = {"told": "summary of the reference, or given, stated, identified", "tells": "states, shows, identifies"}
+"""Words that docstrings replace, and what they have in place of each."""
+SUBJECT = "Of (docstring)"
+"""The count of docstrings without a subject: they begin with `Of`, as in "Of the noise, in units"."""
 Found = dict[str, dict[str, int]]
 _OF_AN_ERROR = "what an error says was there; it stands beside allowed and remedy"
 _OF_PERIODS = "a window of periods, over which a ledger's limit holds"
@@ -103,12 +107,32 @@ def texts(tree: ast.Module) -> Iterator[str]:
             yield node.value
 
 
+def docstrings(tree: ast.Module) -> Iterator[str]:
+    """Docstrings of modules, classes, functions and attributes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.value.value.strip()
+
+
+def remedy(word: str) -> str:
+    """What to write in place of a counted word."""
+    if word == SUBJECT:
+        return "a subject first, as in The scale of the noise"
+    plain, _, where = word.partition(" (")
+    return IN_DOCSTRINGS[plain] if where.startswith("docstring") else REPLACED[plain]
+
+
 def counted(module: str, source: str) -> dict[str, int]:
-    """How often a module's names, its own with them, and its texts have a replaced word."""
+    """Counts replaced words in a module's name, its other names, its texts and its docstrings."""
     tree = ast.parse(source)
     names = Counter(word for name in (module, *defined(tree)) for word in words(name) if word in REPLACED)
     prose = Counter(word for text in texts(tree) for word in re.findall(r"[a-z]+", text.lower()) if word in IN_TEXTS)
-    return dict(sorted({**names, **{f"{word} (text)": number for word, number in prose.items()}}.items()))
+    written = list(docstrings(tree))
+    documented = Counter(word for text in written for word in re.findall(r"[a-z]+", text) if word in IN_DOCSTRINGS)
+    found = {**names, **{f"{word} (text)": number for word, number in prose.items()}}
+    found |= {f"{word} (docstring)": number for word, number in documented.items()}
+    found |= {SUBJECT: number} if (number := sum(text.startswith("Of ") for text in written)) else {}
+    return dict(sorted(found.items()))
 
 
 def package() -> Found:
@@ -127,7 +151,7 @@ def changed(allowed: Found, there: Found) -> tuple[list[str], list[str]]:
         for word in sorted(before.keys() | now.keys()):
             line = f"{name}: {word}: {before.get(word, 0)} allowed, {now.get(word, 0)} there"
             if now.get(word, 0) > before.get(word, 0):
-                grown.append(f"{line}; say: {REPLACED[word.removesuffix(' (text)')]}")
+                grown.append(f"{line}; say: {remedy(word)}")
             elif now.get(word, 0) < before.get(word, 0):
                 shrunk.append(line)
     return grown, shrunk
@@ -140,11 +164,18 @@ def test_replaced_words_do_not_come_back() -> None:
 
 
 def test_a_name_or_a_text_with_a_replaced_word_is_counted() -> None:
-    """Names of a module, a class, a function, a parameter, and a text; no docstring, no part of another word."""
+    """Names of a module, a class, a function, a parameter, a text, a docstring; no part of another word."""
     method = 'def own_sum(self, told, unfounded): return "cells lent to others"'
     source = f'class UnclipCell:\n    """What was told."""\n    {method}\n'
-    assert counted("lending", source) == {"lending": 1, "lent (text)": 1, "own": 1, "told": 1, "unclip": 1}
-    assert counted("cells", '"""Found, told."""\ndef clipped(x): return x\n') == {}
+    once = ("lending", "lent (text)", "own", "told", "told (docstring)", "unclip")
+    assert counted("lending", source) == dict.fromkeys(once, 1)
+    assert counted("cells", '"""Found, untold."""\ndef clipped(x): return x\n') == {}
+
+
+def test_a_docstring_without_a_subject_is_counted() -> None:
+    """Also one of an attribute; `Of` within a docstring is no fragment."""
+    assert counted("cells", 'scale = 1\n"""Of the noise, in units."""\n') == {SUBJECT: 1}
+    assert counted("cells", 'scale = 1\n"""The scale of the noise. Of two, the larger."""\n') == {}
 
 
 def test_counts_may_neither_grow_nor_stay_where_a_word_went() -> None:

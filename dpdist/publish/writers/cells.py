@@ -1,4 +1,4 @@
-"""Texts that a spreadsheet shows as they are."""
+"""Protects texts that a spreadsheet would otherwise run as formulas."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ _FORMULA = re.compile(r"[=@＝＠]|[-+－＋](?!\d+\.?\d*$)")
 
 
 def plain(text: str) -> str:
-    """With an apostrophe before what a spreadsheet would run as a formula; a signed number is none."""
+    """The text with an apostrophe if a spreadsheet would run it as a formula; signed numbers stay."""
     return f"'{text}" if _FORMULA.match(text) else text

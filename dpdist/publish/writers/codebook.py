@@ -1,4 +1,4 @@
-"""`codebook.json`: every CSV file of the release as CSV on the Web metadata, and what columns and levels are called."""
+"""Writes `codebook.json`: every CSV file as CSV on the Web metadata, with the labels of columns and levels."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ LONG = {
     "upper": "upper limit of the 90 % interval",
     "suppressed": "true where there is no estimate",
 }
-"""Columns of a table's long file, beside those of its cells."""
+"""Descriptions of the columns of a table's long file, besides those of its cells."""
 FURTHER = {
     "statistic": "what the figure is, with its constants, as the job asks for it",
     "variable": "the outcome that it is of; of a ratio, both",
 }
-"""Of tables with more than counts, means and totals."""
+"""Descriptions for tables with statistics other than counts, means and totals."""
 
 
 def write_codebook(path: Path, job: Job, tables: Sequence[tuple[Printed, pa.Table]]) -> None:
@@ -55,7 +55,7 @@ def _sets(job: Job) -> int:
 
 
 def _columns(job: Job) -> list[dict[str, Any]]:
-    """What the columns and their levels are called; the names and codes that Stata and SPSS files have for them."""
+    """Labels of columns and levels, with their names and codes in Stata and SPSS files."""
     text, kept = job.presentation, [*job.modelled_columns, *job.components, *job.microdata.columns]
     names, said = variable_names(kept), []
     for name in dict.fromkeys([*kept, *job.cell_columns]):
@@ -72,7 +72,7 @@ def _columns(job: Job) -> list[dict[str, Any]]:
 
 
 def _named(header: str, number: int, datatype: Any, description: str = "") -> dict[str, Any]:
-    """A column by its header as it stands in the file."""
+    """A column by its header in the file."""
     name = re.sub(r"[^A-Za-z0-9_.]", "_", header).lstrip("_") or "column"
     return {"name": f"{name}_{number}", "titles": header, "datatype": datatype} | (
         {"dc:description": description} if description else {}
@@ -80,7 +80,7 @@ def _named(header: str, number: int, datatype: Any, description: str = "") -> di
 
 
 def _one_of(texts: Sequence[str]) -> dict[str, str]:
-    """Text that is one of these."""
+    """The datatype of text that is one of these."""
     return {"base": "string", "format": "|".join(re.sub(r"([\\^$.|?*+(){}\[\]])", r"\\\1", plain(text)) for text in texts)}
 
 
@@ -129,7 +129,7 @@ def _records(job: Job, public: Path, number: int) -> dict[str, Any]:
 
 
 def _datatype(kind: pa.DataType) -> str:
-    """Of a column that is copied from the reference."""
+    """The datatype of a column that is copied from the reference."""
     kind = getattr(kind, "value_type", kind)
     if pa.types.is_integer(kind):
         return "integer"

@@ -22,7 +22,7 @@ from dpdist.publish.writers.microdata import level_codes, variable_names
 
 NAMESPACE = "ddi:codebook:2_5"
 TEXTS, CODES = {"parquet": "Apache Parquet", "csv": "CSV, UTF-8"}, {"dta": "Stata", "sav": "SPSS"}
-"""Endings of files with levels as texts and as codes, and what these files are."""
+"""File endings with levels as texts and as codes, with a description of these files."""
 APOSTROPHE = "An apostrophe stands before a name or level that a spreadsheet would run as a formula."
 WEIGHT = "Use the weight {} in every estimate."
 WEIGHT_ID = "W1"
@@ -32,10 +32,10 @@ COPIED = "; {} copied from records of the reference"
 
 
 class Layout(NamedTuple):
-    """Files of one layout, and how columns and levels stand in them."""
+    """Files of one layout, and the form of columns and levels in them."""
 
     letter: str
-    """Begins the ids of their variables."""
+    """First letter of the variables' ids."""
     files: Mapping[str, str]
     """Ids by path below the public folder."""
     names: Mapping[str, str]
@@ -43,7 +43,7 @@ class Layout(NamedTuple):
 
 
 def write_ddi(path: Path, job: Job, statement: Mapping[str, Any]) -> None:
-    """Written where the job asks for it and has synthetic records; `path` stands in the public folder."""
+    """Writes the file if the job asks for it and has synthetic records; `path` is in the public folder."""
     if "ddi" not in job.presentation.formats or job.mechanism.whole_tables:
         return
     text = job.presentation
@@ -82,7 +82,7 @@ def _files(job: Job, letter: str, ends: Sequence[str]) -> dict[str, str]:
 
 
 def _study(job: Job, title: str, statement: Mapping[str, Any]) -> Element:
-    """Whose records they are, whom they are about, how they were made and may be used."""
+    """The study: whose records they are, whom they describe, how they were made and may be used."""
     text, study = job.presentation, Element("stdyDscr")
     cited = SubElement(study, "citation")
     named = SubElement(cited, "titlStmt")
@@ -174,6 +174,6 @@ def _textual(layout: Layout, field: pa.Field) -> bool:
 
 
 def _text(parent: Element, tag: str, text: str | None, **facts: str) -> None:
-    """An element that holds a text, where there is one."""
+    """An element with a text, if there is a text."""
     if text:
         SubElement(parent, tag, facts).text = text

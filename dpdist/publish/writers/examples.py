@@ -1,4 +1,4 @@
-"""Worked examples for synthetic records: actual files and columns, and a published figure that the reader gets again."""
+"""Writes worked examples for synthetic records, with actual files and columns and a published figure to reproduce."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Example(NamedTuple):
 
 
 class Check(NamedTuple):
-    """A published figure that the mean over sets gives again."""
+    """A published figure that the mean over sets reproduces."""
 
     table: str
     statistic: str
@@ -29,7 +29,7 @@ class Check(NamedTuple):
 
 
 class Names(NamedTuple):
-    """What examples name: files, columns as they stand there, and as Stata and SAS call them."""
+    """Names in examples: files, columns in these files, and their names in Stata and SAS."""
 
     sets: int
     extension: str
@@ -47,7 +47,7 @@ def names_of(job: Job) -> Names:
 
 
 def check_of(tables: Sequence[tuple[Printed, pa.Table]], outcome: str) -> Check | None:
-    """The mean of the first outcome over everybody, of the records, where a table has it."""
+    """The mean of the first outcome over all records, where a table has it."""
     for printed, table in tables:
         for row in table.to_pylist():
             everybody = all(row[name] == TOTAL for name in table.column_names[: table.column_names.index("statistic")])

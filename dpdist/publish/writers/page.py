@@ -1,4 +1,4 @@
-"""`index.html`: one self-contained page of a release. It asks for nothing from any network."""
+"""Writes `index.html`: one self-contained page of a release that loads nothing from any network."""
 
 from __future__ import annotations
 
@@ -22,15 +22,18 @@ from dpdist.publish.writers.examples import check_of, examples, names_of
 from dpdist.publish.writers.workbook import about
 
 MOST_FIGURES = (3_000, 1_000, 300, 0)
-"""That a page shows, over all tables: beyond it a table is for download. The first under which the page is light enough."""
+"""Limits on the figures of a page, over all tables; other tables are for download.
+
+The first limit that keeps the page small is used.
+"""
 LARGE_CV = 0.3
-"""Standard error over the figure, beyond which a page marks it where the job states no rules."""
+"""Standard error over the figure, above which a page marks it where the job states no rules."""
 REACH = float(ndtri(0.95))
-"""Of a margin of error, in standard errors."""
+"""Half width of a margin of error in standard errors."""
 HEAVIEST = 1_000_000
-"""Bytes of a page."""
+"""Largest size of a page in bytes."""
 MOST_SETS = 5
-"""Whose files a page links."""
+"""Largest number of sets whose files a page links."""
 EPSILON = (
     "ε (epsilon) measures how much published results may depend on any one record: the smaller, the stricter, and 0 is no "
     "dependence at all. What is claimed here, and for whom, is this:"
@@ -41,9 +44,9 @@ class Cell(NamedTuple):
     text: str
     margin: str
     value: str
-    """For sorting."""
+    """The value by which a column is sorted."""
     flag: str
-    """Only what asks for care."""
+    """A flag for figures that need care; otherwise empty."""
 
 
 class Row(NamedTuple):
@@ -53,7 +56,7 @@ class Row(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """A table on the page; without rows it is for download alone."""
+    """A table on the page; without rows it is for download only."""
 
     printed: Printed
     rows: list[Row]
@@ -61,7 +64,7 @@ class Shown(NamedTuple):
     plots: list[Plot]
     figures: int
     doubtful: str
-    """What to be careful with, where the job has no rules for it."""
+    """Warning about doubtful figures, where the job has no rules for them."""
 
 
 def write_page(path: Path, job: Job, tables: Sequence[tuple[Printed, pa.Table]], statement: Mapping[str, Any]) -> None:
@@ -98,17 +101,17 @@ def write_page(path: Path, job: Job, tables: Sequence[tuple[Printed, pa.Table]],
 
 
 def _sentence(text: str) -> str:
-    """With a capital and a full stop."""
+    """The text as a sentence, with a capital and a full stop."""
     return _closed(text[:1].upper() + text[1:])
 
 
 def _closed(text: str) -> str:
-    """With a full stop: a column's name may begin it."""
+    """The text with a full stop; no capital, because a column's name may begin it."""
     return text + ("" if text.endswith((".", "?", "!")) else ".")
 
 
 def _shown(tables: Sequence[Printed], left: int) -> Iterator[Shown]:
-    """Tables in their order, as long as there are figures left to show."""
+    """Tables in order, until the limit of figures on the page is reached."""
     for table in tables:
         rows = list(_rows(table)) if (size := table.values.size) <= left else []
         left -= size if rows else 0
@@ -133,7 +136,7 @@ def _rows(table: Printed) -> Iterator[Row]:
 
 
 def _large_errors(table: Printed) -> NDArray[np.bool_]:
-    """Figures whose published error is large beside them, (row, column); none where the job's own rules flag figures."""
+    """Figures with an error that is large relative to them, (row, column); none where the job's own rules flag figures."""
     with np.errstate(divide="ignore", invalid="ignore"):
         large = table.margins / REACH / np.abs(table.values) > LARGE_CV
     return np.asarray(large & (table.flags == "").all())
@@ -171,7 +174,7 @@ ABOUT = {
 
 
 def _files(folder: Path, job: Job) -> Iterator[tuple[str, str]]:
-    """Files of the release and what they hold: those of the first sets only, where there are many."""
+    """Files of the release and their contents; only those of the first sets where there are many."""
     for name, said in ABOUT.items():
         if name == "manifest.json" or (folder / name).exists():
             yield name, said

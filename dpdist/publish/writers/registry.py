@@ -1,4 +1,4 @@
-"""`registry.yaml`: the release as an entry of the registry of differential-privacy deployments, at its third tier.
+"""Writes `registry.yaml`: the release as an entry of the registry of differential-privacy deployments, at its third tier.
 
 What the statement says is taken from it; what dpdist cannot know is the job's `presentation.registry`.
 """
@@ -19,13 +19,13 @@ from dpdist.job.yaml_lines import written
 
 
 def write_registry(path: Path, job: Job, statement: Mapping[str, Any]) -> None:
-    """Written where the job asks for it."""
+    """Writes the file if the job asks for it."""
     if job.presentation.registry is not None:
         write_text(path, written(entry(job, job.presentation.registry, statement)))
 
 
 def entry(job: Job, registry: Registry, statement: Mapping[str, Any]) -> dict[str, Any]:
-    """By the registry's schema, as of July 2026; a draft, which its board decides on."""
+    """The entry by the registry's schema of July 2026; it is a draft, and the registry's board decides on it."""
     text = job.presentation
     name = text.title or f"{job.dataset}, {job.period}"
     administrative: dict[str, Any] = {"registry_authors": [registry.author or text.responsible]}
@@ -64,7 +64,7 @@ def entry(job: Job, registry: Registry, statement: Mapping[str, Any]) -> dict[st
 
 
 def _slug(*texts: str) -> str:
-    """Of an address: lower case, words joined by hyphens."""
+    """An address in lower case, with words joined by hyphens."""
     return re.sub(r"[^a-z0-9]+", "-", "-".join(texts).lower()).strip("-")
 
 
@@ -96,7 +96,7 @@ def _records(job: Job) -> list[str]:
 
 
 def _variant(statement: Mapping[str, Any]) -> str:
-    """As the registry names it; a guarantee that holds for exact draws only is none of its named ones."""
+    """The registry's name of the variant; a guarantee for exact draws only has none of its names."""
     if "rho" in statement:
         return "Zero-concentrated DP"
     if statement["guarantee"] != "strict":

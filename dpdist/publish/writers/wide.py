@@ -1,4 +1,4 @@
-"""`tables/<name>.wide.csv`: a table as it is printed, one row a line of the stub."""
+"""Writes `tables/<name>.wide.csv`: a table in its printed form, one row for each line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tables.xlsx`: a cover, one sheet a table as agencies print it, and the privacy statement. The same bytes every time."""
+"""Writes `tables.xlsx`: a cover, a sheet for each printed table, and the privacy statement; the same bytes every time."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from dpdist.job import Job
 from dpdist.publish.printed import FLAG, MARGIN, NO_ESTIMATE, Column, Printed
 
 CREATED = datetime(2000, 1, 1)
-"""Stands in for the time of writing: a workbook of the same release has the same bytes."""
+"""Fixed date in place of the time of writing, so that workbooks of the same release have the same bytes."""
 MOST_ROWS, MOST_COLUMNS = 2**20 - 100, 2**14
-"""Of a sheet, less what stands above and below the table."""
+"""Largest size of a sheet, less the lines above and below the table."""
 WIDEST = 44
-"""Characters of a column of labels."""
+"""Largest width of a column of labels, in characters."""
 FIGURE, TEXT = 13, 90
-"""Characters of a column of figures, and of one of text."""
+"""Width, in characters, of a column of figures and of a column of text."""
 RIGHT_TO_LEFT = frozenset(("ar", "ckb", "dv", "fa", "he", "ps", "sd", "ug", "ur", "yi"))
 """Languages whose tables begin at the right."""
 LINE, ROW = 15, 17
-"""Points of a line of text, and of a row of figures. Heights are stated: not every program finds them itself."""
+"""Height, in points, of a line of text and of a row of figures; stated because some programs do not compute it."""
 
 
 class Styles:
@@ -47,7 +47,7 @@ class Styles:
         self.link = book.add_format({"font_color": "#0563C1", "underline": 1})
 
     def number(self, decimals: int, margin: bool) -> Format:
-        """Of a figure; of a margin of error, in grey."""
+        """The format of a figure, or in grey of a margin of error."""
         if (decimals, margin) not in self.numbers:
             form = "#,##0" + ("." + "0" * decimals if decimals > 0 else "")
             shade = {"font_color": "#595959"} if margin else {}
@@ -56,7 +56,7 @@ class Styles:
 
 
 def write_workbook(path: Path, job: Job, tables: Sequence[Printed], statement: Mapping[str, Any]) -> None:
-    """Texts are written as texts: no cell is a formula, whatever its first letter."""
+    """Writes the workbook; texts are written as texts, so that no cell is a formula."""
     book = xlsxwriter.Workbook(str(path), {"strings_to_formulas": False, "strings_to_urls": False, "in_memory": True})
     book.set_properties({"title": _title(job), "author": job.presentation.responsible or "", "created": CREATED})
     styles = Styles(book)
@@ -73,7 +73,7 @@ def _title(job: Job) -> str:
 
 
 def about(job: Job) -> Iterator[tuple[str, str]]:
-    """What a cover says of a release: heading and text, those that the job states."""
+    """Headings and texts of a cover, as far as the job states them."""
     text = job.presentation
     yield "Data", f"{job.dataset}, {job.period}"
     for head in ("universe", "source", "responsible", "contact", "licence"):
@@ -100,7 +100,7 @@ def _cover(sheet: Worksheet, styles: Styles, job: Job, tables: Sequence[Printed]
 
 
 def _wrapped(sheet: Worksheet, styles: Styles, row: int, text: str) -> None:
-    """A text in the wide column, the row as high as its lines."""
+    """Writes a text in the wide column, with a row as high as its lines."""
     sheet.write_string(row, 1, text, styles.wrapped)
     sheet.set_row(row, LINE * _number_of_lines(text, TEXT))
 
