@@ -181,7 +181,7 @@ def bound_target(epsilon: Fraction, adjacency: Adjacency) -> float:
 
 
 def large_delta(job: Job, records: int) -> str:
-    """A caution about a δ that is not below 1/n, empty if it is below: publishing one of n records unprotected has that δ."""
+    """A caution about a δ of 1/n or more, else empty: publishing one of n records unprotected has δ = 1/n."""
     delta = job.budget.delta
     if delta is None or delta * records < 1:
         return ""
