@@ -29,6 +29,7 @@ from dpdist.ledger.runs import Meter, name_again
 from dpdist.planning import make_plan, refuse_formats
 from dpdist.privacy.claims import promised
 from dpdist.privacy.small_counts import refuse_small_counts
+from dpdist.publish.accuracy import design_left_out
 from dpdist.publish.folder import REPLAYED, publishing, recover, refuse_links
 from dpdist.publish.folder import publish as publish_folder
 from dpdist.publish.opened import Release
@@ -219,7 +220,7 @@ def protect(space: Workspace, plan: Plan, key: Key, sampled_by: Mapping[str, Any
     released = dict(zip(fit.frame.stratum_labels, gather_strata(fits), strict=True))
     sets = tuple({label: thetas[k] for label, thetas in released.items()} for k in range(job.synthetic_sets))
     warned = () if plan.goodness is None else tuple(plan.goodness.cautions(job))
-    promise = replace(plan.promise, cautions=(*plan.promise.cautions, *warned))
+    promise = replace(plan.promise, cautions=(*plan.promise.cautions, *design_left_out(job), *warned))
     statement = promised(promise, sampled_by, described(plan, fit))
     left, points = without_points(job, fit.frame, sets)
     frame, seed = public_frame(job, fit.frame, left), key.child("publish")

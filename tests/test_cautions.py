@@ -113,11 +113,52 @@ def test_psu_codes_that_begin_again_in_every_stratum_are_foretold(tmp_path: Path
     rows["code"] = 2 * rows["block"] + rows["psu"]
     rows.to_parquet(path)
     text = JOB.replace("survey: {weight: weight}", "survey: {weight: weight, psu: psu}")
-    (caution,) = told(text, path)
+    caution, *left_out = told(text, path)
+    assert [each.startswith("published standard errors leave out clustering") for each in left_out] == [True]
     assert caution.startswith("'psu' has fewer than 10 codes, and no design stratum is named.")
     assert "survey.design_strata" in caution
-    assert told(text.replace("psu: psu", "psu: code"), path) == []
+    assert not [each for each in told(text.replace("psu: psu", "psu: code"), path) if "fewer than 10 codes" in each]
     named = text.replace("psu: psu", "psu: psu, design_strata: [block]").replace(
         "columns:\n", f"columns:\n  block: {{levels: [{', '.join(map(str, range(30)))}]}}\n"
     )
     assert not [each for each in told(named, path) if "fewer than 10 codes" in each]
+
+
+OLD = JOB.replace("mechanism: {name: weighted, weights: fixed_point}", "mechanism: {name: reference_tables}").replace(
+    "model: {family: lognormal, predictors: [sex]}\n", ""
+)
+
+
+@pytest.mark.parametrize(("period", "years"), [("1983-1985", 18), ("1992", 11), ("1994", 0), ("wave 3", 0)])
+def test_an_old_reference_has_a_caution(tmp_path: Path, period: str, years: int) -> None:
+    path = survey(tmp_path, 48)
+    old = (
+        OLD.replace('period: "1"', "period: 2003-2005")
+        .replace("strata: [field]\n", "")
+        .replace("sampler: {draws: 300}\n", "")
+    )
+    old = (
+        old.replace("10000000]}", "10000000], outside: clip}")
+        .replace("record: {log_lik: never}\n", "")
+        .replace('epsilon: "3.6"', 'epsilon: "3.6", adjacency: substitution')
+    )
+    (tmp_path / "earlier").mkdir()
+    earlier = survey(tmp_path / "earlier", 60)
+    told_of = told(old + f"reference: {{path: {earlier}, period: '{period}', provenance: public}}\n", path)
+    warned = [each for each in told_of if each.startswith("the reference is of")]
+    assert warned == [] if not years else f"the reference is of {period}, {years} years from 2003-2005" in warned[0]
+
+
+@pytest.mark.parametrize(
+    ("design", "warns"), [("", False), (", psu: unit", True), (", psu: unit, design_effect: 1.5", False)]
+)
+def test_a_design_that_is_in_no_published_error_has_a_caution(tmp_path: Path, design: str, warns: bool) -> None:
+    path = survey(tmp_path, 48)
+    rows = pd.read_parquet(path).assign(unit=lambda each: np.arange(len(each)) // 4)
+    rows.to_parquet(path)
+    warned = [
+        each for each in told(JOB.replace("{weight: weight}", f"{{weight: weight{design}}}"), path) if "leave out" in each
+    ]
+    assert len(warned) == warns
+    if warns:
+        assert "clustering by unit" in warned[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from math import ceil
 
@@ -16,10 +17,13 @@ from dpdist.models.copula.model import Scores
 from dpdist.models.copula.shapes import FEWEST_UNMIXED
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy import small_counts
+from dpdist.publish.accuracy import design_left_out
 from dpdist.runtime.plan import Plan
 from dpdist.survey.reference_file import ReferenceFile
 
 LARGE_EPSILON = 20
+OLD_REFERENCE = 10
+"""Years between a reference and a job from which a plan warns. Over twenty years weights and wages changed their shape."""
 FEWEST_PSUS = 10
 """Of a file without design strata: codes of fewer PSUs probably begin again in every stratum."""
 NAMED = 20
@@ -33,6 +37,7 @@ def cautions(plan: Plan) -> Iterator[str]:
     job = plan.job
     yield from _small_cells(plan)
     yield from _psus_of_no_stratum(plan)
+    yield from design_left_out(job)
     yield from _of_reference(job)
     if plan.promise.total.name != "none" and job.budget.epsilon > LARGE_EPSILON:
         yield f"ε = {float(job.budget.epsilon):g} is a weak guarantee: odds may change by a factor of e^ε"
@@ -65,8 +70,19 @@ def _of_reference(job: Job) -> Iterator[str]:
             f"the reference states no period, so nothing checks that it is of another one than {job.period}: add period "
             "and provenance to reference"
         )
+    elif (years := _years_between(said.period, job.period)) >= OLD_REFERENCE:
+        yield (
+            f"the reference is of {said.period}, {years} years from {job.period}: weights and outcomes may have changed "
+            "their shape, which dpdist rehearse cannot see. Noisy histograms cost epsilon and do not rely on that shape"
+        )
     if job.mechanism.donates:
         yield f"{DONATED}: {DONORS}"
+
+
+def _years_between(one: str, other: str) -> int:
+    """Years between the nearest years that two periods name; 0 where one names none."""
+    first, second = ([int(each) for each in re.findall(r"(?:19|20)[0-9]{2}", period)] for period in (one, other))
+    return min((abs(a - b) for a in first for b in second), default=0)
 
 
 def _small_strata(job: Job, frame: Frame, model: StratumModel) -> Iterator[str]:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from dpdist.job import Job
     from dpdist.publish.opened import Release
 
+NO_PAGE = "confidential/report.html was not written"
+
 
 def validate(
     job: JobFile,
@@ -102,6 +104,7 @@ def run(
     show_values: ShowValues = False,
 ) -> None:
     """Protect, then publish. Spends the job's budget; killed, the same command resumes."""
+    from dpdist.cli import custodian
     from dpdist.cli import report as reporting
     from dpdist.cli.loading import loaded
     from dpdist.cli.observing import observed
@@ -111,15 +114,15 @@ def run(
         with listening(quiet, as_json) as shown, observed(workspace, log, metrics, shown) as listener:
             said: Job = cluster.placed(loaded(job, settings, input), scheduler, tls)
             public = run_job(said, workspace, input, replay, listener)
-        again = f"`dpdist report {workspace} --open` writes it again"
-        beside(lambda: reporting.write_page(workspace), "confidential/report.html was not written", again)
-        if as_json:
-            print(json.dumps(_ended(public)))
-        elif not quiet:
-            if out.file.isatty():  # a file or a pipe may be read by others than the custodian
-                again = f"`dpdist report {workspace} --confidential` shows it"
-                beside(lambda: out.print(reporting.verdict(workspace)), "the verdict could not be made", again)
-            out.print(reporting.run_text(workspace))
+        with custodian.evaluated(workspace) as found:
+            beside(found.write_page, NO_PAGE, f"`dpdist report {workspace} --open` writes it again")
+            if as_json:
+                print(json.dumps(_ended(public)))
+            elif not quiet:
+                if out.file.isatty():  # a file or a pipe may be read by others than the custodian
+                    again = f"`dpdist report {workspace} --confidential` shows it"
+                    beside(lambda: out.print(found.verdict()), "the verdict could not be made", again)
+                out.print(reporting.run_text(workspace))
 
     guarded(act, show_values, as_json)
 
@@ -132,6 +135,7 @@ def publish(
     as_json: Json = False,
 ) -> None:
     """Make tables, microdata and statement again from what was released. Spends nothing, reads no record."""
+    from dpdist.cli import custodian
     from dpdist.job.loading import load_job
     from dpdist.release import publish as publish_workspace
 
@@ -142,6 +146,9 @@ def publish(
         with listening(quiet, as_json) as listener:
             said = load_job(job, settings) if job is not None else None
             public = publish_workspace(workspace, listener, said)
+        with custodian.evaluated(workspace) as found:
+            if found.exists:
+                beside(found.write_page, NO_PAGE, f"`dpdist report {workspace} --open` writes it again")
         if as_json:
             print(json.dumps(_ended(public)))
         elif not quiet:
@@ -164,13 +171,14 @@ def report(
     ] = False,
 ) -> None:
     """Show a release as text: guarantee, tables, and on request the confidential evaluation, also as a page."""
+    from dpdist.cli import custodian
     from dpdist.cli import report as reporting
 
     def act() -> None:
         if not page:
             out.print(reporting.report_text(workspace, confidential))
             return
-        path = reporting.page_to_open(workspace)
+        path = custodian.page_to_open(workspace)
         out.print(f"{path} (confidential)", markup=False)
         typer.launch(path.as_uri())
 

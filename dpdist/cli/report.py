@@ -1,4 +1,4 @@
-"""A release as text: what a plan promises, what a run left, and (for the custodian) how good it is."""
+"""A release as text: what a plan promises, what a run left."""
 
 from __future__ import annotations
 
@@ -16,16 +16,14 @@ from rich.text import Text
 from dpdist.cli.cautions import cautions
 from dpdist.cli.console import Escaping
 from dpdist.cli.draft import DONATED, DONORS
-from dpdist.cli.evaluation_text import evaluation_text, verdict_head, verdict_text
+from dpdist.cli.evaluation_text import evaluation_text, verdict_head
 from dpdist.cli.table_text import facts_text, least_width, paragraphs, table_text
-from dpdist.core.confidential import Confidential
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.public_files import HELD, unfit
 from dpdist.core.records import Frame
 from dpdist.core.table_cells import cross
 from dpdist.estimation.frame_table import frame_from_table
-from dpdist.evaluation.report.page import material_of, stated, write_report
-from dpdist.evaluation.summary import Overall
+from dpdist.evaluation.report.page import material_of, stated
 from dpdist.evaluation.verifying import refuse_unverified
 from dpdist.ledger.charging import terms
 from dpdist.privacy import adjacency, claims
@@ -35,8 +33,6 @@ from dpdist.publish.folder import recover
 from dpdist.runtime.expected_noise import drowns_most, expected_noise, in_words
 from dpdist.runtime.plan import SIZES_SECRET, Plan, first_stage, records, records_text, reference, sizes
 from dpdist.storage.bucket import MANIFEST
-from dpdist.storage.log import confidential_log
-from dpdist.storage.objects import is_url
 from dpdist.storage.workspace import Workspace
 
 ABREAST = 2
@@ -158,9 +154,10 @@ def report_text(workspace: str | Path, confidential: bool) -> RenderableType:
 
 
 def _report_text(space: Workspace, confidential: bool) -> RenderableType:
-    said, found = _statement(space), _stated(space) if confidential else None
+    said, found = _statement(space), material_of(space) if confidential else None
+    judgement = None if found is None else stated(found)
     parts: list[RenderableType] = [
-        *([verdict_head(found[1])] if found is not None else []),
+        *([verdict_head(judgement)] if judgement is not None else []),
         Text(f"{said['dataset']} {said['period']}", style="bold"),
         facts_text(
             {
@@ -182,47 +179,9 @@ def _report_text(space: Workspace, confidential: bool) -> RenderableType:
     parts.append(paragraphs([LEGEND, *([f"{NOT_GIVEN}: {said['standard_errors'][0]}"] if unknown else [])], "dim"))
     parts += [Text(line, style="red") for line in _listed(said, "not_identified", "not identified")]
     parts += [Text(line, style="yellow") for line in _listed(said, "drift", "drifted from the reference")]
-    if found is not None:
-        parts.append(evaluation_text(*found, said["guarantee"], "acceptance" in said))
+    if found is not None and judgement is not None:
+        parts.append(evaluation_text(found.tables, judgement, said["guarantee"], "acceptance" in said))
     return Group(*parts)
-
-
-def verdict(workspace: str | Path) -> RenderableType:
-    """What the evaluation says of the published intervals, for the custodian's screen alone."""
-    with Workspace.opened(workspace, soon=True) as space:
-        return verdict_text(_stated(space)[1])
-
-
-def _stated(space: Workspace) -> tuple[Mapping[str, pd.DataFrame], Overall]:
-    """Evaluations, and the verdict that stands on the custodian's page."""
-    material = material_of(space)
-    return material.tables, stated(material)
-
-
-def write_page(workspace: str | Path) -> None:
-    """Writes confidential/report.html, the evaluation as a page for the custodian alone; not in an object store.
-
-    What fails is told by confidential/log.
-    """
-    if is_url(workspace):
-        return
-    with Workspace.opened(workspace) as space, confidential_log(space) as log:
-        try:
-            recover(space.public)
-            recover(space.held)
-            write_report(space)
-        except Exception:
-            log.exception("report.html")
-            raise
-
-
-def page_to_open(workspace: str | Path) -> Path:
-    """Writes the page again; where it stands. Raises `WorkspaceError` of an object store, where none is written."""
-    if is_url(workspace):
-        remedy = "copy the workspace to a folder, or take --confidential for the evaluation as text"
-        raise WorkspaceError(str(workspace), "no page is written in an object store", remedy, exit_code=2)
-    write_page(workspace)
-    return Workspace.at(workspace).report
 
 
 def report(workspace: str | Path, confidential: bool = False) -> str:
@@ -250,31 +209,6 @@ def report(workspace: str | Path, confidential: bool = False) -> str:
     with console.capture() as captured:
         console.print(report_text(workspace, confidential))
     return captured.get()
-
-
-def audit_text(table: Confidential[pd.DataFrame]) -> RenderableType:
-    """What an audit found, for the custodian's eyes."""
-    said = "exceeded: records whose exact loss, with all weights computed anew, is over 2Δ; largest_share: of 2Δ, at most"
-    return Group(table_text("Leave-one-out audit (confidential)", table.disclose_to_custodian()), Text(said, style="dim"))
-
-
-def lower_bounds_text(table: Confidential[pd.DataFrame]) -> RenderableType:
-    """What draws of releases showed, for the custodian's eyes."""
-    meaning = "at_least: ε that the draws prove, with a confidence of 95 % each; over what is claimed the claim is wrong"
-    bounds = table.disclose_to_custodian()
-    left_out = (
-        f"left out: {int(bounds['left_out'].sum())} of {len(bounds)} strata, which the mechanism does not release anew"
-    )
-    return Group(table_text("Lower bounds (confidential)", bounds), Text(f"{meaning}\n{left_out}", style="dim"))
-
-
-def attacks_text(table: Confidential[pd.DataFrame]) -> RenderableType:
-    """What attacks on synthetic records found, for the custodian's eyes."""
-    meaning = (
-        "share_nearer_to_members is one half, and excess is 0, where synthetic records do not tell who was in the file; "
-        "at_least: ε of an exchange that right answers about pairs prove, with a confidence of 95 %"
-    )
-    return Group(table_text("Attacks (confidential)", table.disclose_to_custodian()), Text(meaning, style="dim"))
 
 
 def _statement(space: Workspace) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def audit(
     With --holdout: membership, singling out and nearest records, from the synthetic records alone.
     Results go to the confidential folder. Exit code 1 where a loss is over what is claimed, or nothing was audited.
     """
-    from dpdist.cli import report as reporting
+    from dpdist.cli import custodian
     from dpdist.evaluation.attacking import attack, refuse_shown
     from dpdist.evaluation.auditing import audit as audit_workspace
     from dpdist.evaluation.auditing import bound_from_outside, refuse_losses
@@ -53,12 +53,12 @@ def audit(
     def act() -> None:
         with listening(quiet, as_json=False) as listener:
             if holdout is not None:
-                audited, text, refuse = attack(workspace, holdout, listener), reporting.attacks_text, refuse_shown
+                audited, text, refuse = attack(workspace, holdout, listener), custodian.attacks_text, refuse_shown
             elif draws is not None:
-                audited, text = bound_from_outside(workspace, draws, listener), reporting.lower_bounds_text
+                audited, text = bound_from_outside(workspace, draws, listener), custodian.lower_bounds_text
                 refuse = refuse_losses
             else:
-                audited, text = audit_workspace(workspace, records, all_rules, listener), reporting.audit_text
+                audited, text = audit_workspace(workspace, records, all_rules, listener), custodian.audit_text
                 refuse = refuse_losses
         if confidential:
             out.print(text(audited))

@@ -2,36 +2,65 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import pandas as pd
 
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.records import Floats
-from dpdist.core.table_cells import cross
+from dpdist.core.table_cells import Cells, cross
 from dpdist.estimation.estimators import STATISTICS
 from dpdist.evaluation.opening import EVALUATED, NO_EVALUATION, evaluations
 from dpdist.job import Table
 from dpdist.publish.noise_alone import NoiseAlone
-from dpdist.publish.released import read_release
+from dpdist.publish.released import ReleasedObject
 from dpdist.storage.workspace import Workspace
 
 
-def judged(space: Workspace) -> dict[str, pd.DataFrame]:
-    """The evaluation of every published table with a column `synthetic_noise_se`, NaN where noise is not known apart.
+class Judged(NamedTuple):
+    """Evaluations by table, with a column `synthetic_noise_se`, NaN where noise is not known apart; and what of the release
+    has none, because it was published again with other tables."""
 
-    Raises `WorkspaceError` where the run has no evaluation.
-    """
-    names, found = sorted(path.stem for path in (space.newest / "tables").glob("*.parquet")), evaluations(space)
-    if not set(names) <= set(found):
+    tables: dict[str, pd.DataFrame]
+    unjudged: list[str]
+
+
+def judged(space: Workspace, release: ReleasedObject) -> Judged:
+    """The evaluations of the tables that are published now. Raises `WorkspaceError` where the run has none of them."""
+    noise, found = NoiseAlone.of(release), evaluations(space)
+    tables, unjudged = dict[str, pd.DataFrame](), list[str]()
+    for said in sorted(release.job.tables, key=lambda table: table.name):
+        rows = found.get(said.name)
+        if rows is None or list(rows.columns[: rows.columns.get_loc("statistic")]) != list(said.by):
+            unjudged.append(said.name)
+            continue
+        cells = cross(release.frame, said.by, said.margins)
+        kept, missing = _published(said, cells, rows)
+        unjudged += [f"{said.name}, {each}" for each in missing]
+        tables[said.name] = kept.assign(synthetic_noise_se=_errors(noise, said, cells, kept))
+    if not tables:
         raise WorkspaceError(space.place, NO_EVALUATION, EVALUATED)
-    noise = NoiseAlone.of(read_release(space.newest / "released"))
-    tables = {table.name: table for table in noise.release.job.tables}
-    return {name: found[name].assign(synthetic_noise_se=_errors(noise, tables[name], found[name])) for name in names}
+    return Judged(tables, unjudged)
 
 
-def _errors(noise: NoiseAlone, table: Table, rows: pd.DataFrame) -> Floats:
+def _published(table: Table, cells: Cells, rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """Rows of the cells and statistics that the table has; what it has and they have not."""
+    labels = set(cells.labels)
+    inside = [tuple(label) in labels for label in rows[list(table.by)].astype(str).to_numpy().tolist()]
+    about = [each if isinstance(each, str) else None for each in rows["variable"]]
+    have = list(zip(rows["statistic"], about, strict=True))
+    asked = {(statistic.label, statistic.about): statistic.text for statistic in table.statistics}
+    kept = rows[np.array(inside) & np.array([each in asked for each in have])].reset_index(drop=True)
+    missing = [text for each, text in asked.items() if each not in have]
+    if len({tuple(label) for label in rows[list(table.by)].astype(str).to_numpy().tolist()} & labels) < len(labels):
+        missing.append("margins")
+    return kept, missing
+
+
+def _errors(noise: NoiseAlone, table: Table, cells: Cells, rows: pd.DataFrame) -> Floats:
     """Of every row, by its cell and statistic."""
-    cells, made = cross(noise.release.frame, table.by, table.margins), np.full(len(rows), np.nan)
+    made = np.full(len(rows), np.nan)
     place = {label: number for number, label in enumerate(cells.labels)}
     own = [place[tuple(label)] for label in rows[list(table.by)].astype(str).to_numpy().tolist()]
     for statistic in table.statistics:

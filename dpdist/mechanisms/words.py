@@ -10,6 +10,9 @@ from dpdist.core.records import Frame
 from dpdist.job import Job
 from dpdist.models.protocol import Draws, StratumModel
 
+WIDE = "Where most weights are well below their public bound, these intervals are too wide."
+"""Of mechanisms that count weights by their share of the bound."""
+
 
 class ReleaseView(Protocol):
     """What a mechanism's texts may use from a release: its job, public frame, described sets, models and parameters."""

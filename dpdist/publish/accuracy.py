@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from dpdist.estimation.estimators import STATISTICS
 from dpdist.job import Job
 from dpdist.job.families import family_facts
@@ -99,6 +101,16 @@ def standard_errors(release: ReleasedObject) -> list[str]:
 def _known(release: ReleasedObject) -> bool:
     """True if the model can simulate how its estimates would vary."""
     return not release.job.mechanism.clamps and isinstance(release.model(0), Recentred | Resampled)
+
+
+def design_left_out(job: Job) -> Iterator[str]:
+    """A caution where the survey's design makes published intervals too narrow, and no public figure allows for it."""
+    if job.survey.design_effect is None and (job.survey.psu or job.survey.replicate_weights is not None):
+        what = f"clustering by {job.survey.psu}" if job.survey.psu else "the design that replicate weights carry"
+        yield (
+            f"published standard errors leave out {what}, so intervals may be too narrow. State survey.design_effect "
+            "if a public figure of it is known, as of an earlier period"
+        )
 
 
 def _design(job: Job) -> list[str]:

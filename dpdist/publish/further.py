@@ -225,13 +225,16 @@ def _column(material: Material, figures: Figures) -> Column | None:
 
 
 def _limited(material: Material, figures: Figures, interval: Interval) -> Interval:
-    """Limits within what a figure can be; no figure of cells whose sums are not identified."""
+    """Limits within what a figure can be, those of quantiles of whole numbers whole themselves; no figure of cells whose
+    sums are not identified."""
     release, base = material.release, figures.base
     low, top = (0.0, 1.0) if base.name in ("proportion", "share") else (-np.inf, np.inf)
     if base.level_of_quantile is not None:
         low, top = release.job.outcome_columns[base.variable or ""].bounds or (low, top)
     if figures.statistic.of is not None:
         low, top = low - top, top - low
+    if base.level_of_quantile is not None and release.job.outcome_columns[base.variable or ""].whole:
+        interval = interval._replace(lower=np.floor(interval.lower), upper=np.ceil(interval.upper))
     gone = _unidentified(release, figures)
     cut = interval._replace(lower=np.clip(interval.lower, low, top), upper=np.clip(interval.upper, low, top))
     return Interval(*(np.where(gone, np.nan, each) for each in cut))

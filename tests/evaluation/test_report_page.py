@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import stat
@@ -22,7 +23,8 @@ from typer.testing import CliRunner
 from dpdist.cli.main import app
 from dpdist.core.records import Records
 from dpdist.evaluation.report import material
-from dpdist.evaluation.report.page import MARKING, write_report
+from dpdist.evaluation.report.error_sections import _cells_drawn
+from dpdist.evaluation.report.page import MARKING, material_of, write_report
 from dpdist.evaluation.report.parts import error
 from dpdist.evaluation.report.plots import axis, distribution
 from dpdist.publish.released import read_release
@@ -146,7 +148,7 @@ def test_more_records_than_are_drawn_are_counted_all_and_drawn_in_part(
     monkeypatch.setattr(material, "batches", partial(material.batches, most=64))
     made = material.evenly_spread(workspace / "confidential" / "bounds.parquet", ["record"])
     assert made["record"].to_pylist() == rows["record"][::7].tolist()
-    write_report(Workspace(workspace))
+    write_report(material_of(Workspace(workspace)))
     again = (workspace / "confidential" / "report.html").read_text(encoding="utf-8")
     (workspace / "confidential" / "report.html").write_text(html, encoding="utf-8")
     assert ("records, evenly spread" in html, len(again) < len(html)) == (False, True)
@@ -171,7 +173,7 @@ def test_no_block_of_records_outlives_its_turn(workspace: Path, monkeypatch: pyt
             del block
 
     monkeypatch.setattr(material, "each_block", blocks)
-    drawn = material.Material(Workspace(workspace), read_release(workspace / "public" / "released"), {}, {}).records
+    drawn = material.Material(Workspace(workspace), read_release(workspace / "public" / "released"), {}, {}, []).records
     assert len(drawn.weight) == 4 * 700
     assert [each() for each in kept[:-1]] == [None] * 3
 
@@ -214,13 +216,55 @@ def test_times_are_the_finished_runs(workspace: Path, html: str) -> None:
     assert [row[0] for row in table(html, "Stages of the run")] == list(said)
     (workspace / "status.json").rename(workspace / "status.kept")
     try:
-        write_report(Workspace.at(workspace))
+        write_report(material_of(Workspace.at(workspace)))
         again = (workspace / "confidential" / "report.html").read_text(encoding="utf-8")
         assert "The status of a run has them once it has ended" in again
     finally:
         (workspace / "status.kept").rename(workspace / "status.json")
-        write_report(Workspace.at(workspace))
+        write_report(material_of(Workspace.at(workspace)))
     assert (workspace / "confidential" / "report.html").read_text(encoding="utf-8") == html
+
+
+ADDED = "\n  - {name: added, by: [sex], statistics: [count]}\n"
+
+
+def test_a_release_that_is_published_again_has_a_page_of_its_own(workspace: Path, html: str, tmp_path: Path) -> None:
+    """It names its manifest, and what of it the run's evaluation does not hold; on the screen, too."""
+    said = (workspace.parent / "job.yaml").read_text(encoding="utf-8")
+    more = said.replace("tables: [{name: pay,", "tables:\n  - {name: pay,").replace(
+        "{mean: salary}]}]", "{mean: salary}]}" + ADDED
+    )
+    fewer = said.replace(
+        "margins: true, statistics: [count, {mean: salary}]", "margins: false, statistics: [count, {median: salary}]"
+    )
+    (tmp_path / "more.yaml").write_text(more, encoding="utf-8")
+    (tmp_path / "fewer.yaml").write_text(fewer, encoding="utf-8")
+
+    def published(*job: str) -> str:
+        done = CliRunner().invoke(app, ["publish", str(workspace), "-q", *job])
+        assert done.exit_code == 0, done.output
+        page = (workspace / "confidential" / "report.html").read_text(encoding="utf-8")
+        manifest = (workspace / "public" / "manifest.json").read_bytes()
+        assert f"manifest.json with SHA-256 {hashlib.sha256(manifest).hexdigest()}" in page
+        return page
+
+    assert "not judged" not in html
+    page = published("--job", str(tmp_path / "more.yaml"))
+    assert "; not judged: added." in page
+    assert {row[1] for row in table(page, "Worst cells")} == {row[1] for row in table(html, "Worst cells")}
+    shown = CliRunner().invoke(app, ["report", str(workspace), "--confidential"])
+    assert "not judged: added" in " ".join(shown.output.split())
+    page = published("--job", str(tmp_path / "fewer.yaml"))
+    assert "; not judged: pay, median of salary." in page
+    assert {row[1] for row in table(page, "Worst cells")} == {"pay, count"}
+    assert not any("Total" in row[0] for row in table(page, "count: errors by cell, in SE"))
+    assert published("--job", str(workspace.parent / "job.yaml")) == html, "as it was"
+    evaluation = workspace / "confidential" / "evaluation"
+    evaluation.rename(workspace / "confidential" / "away")
+    try:
+        assert published() == html, "without an evaluation the page is left alone"
+    finally:
+        (workspace / "confidential" / "away").rename(evaluation)
 
 
 def test_open_writes_the_page_again_and_opens_it(workspace: Path, html: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,3 +336,13 @@ def test_a_page_that_cannot_be_written_is_one_line_and_the_run_ends_as_its_relea
     assert "Traceback" in log
     again = CliRunner().invoke(app, ["report", str(tmp_path / "ws"), "--open"])
     assert again.exit_code != 0, "control: asked for by itself, the page still fails aloud"
+
+
+def test_drawings_of_many_cells_fit_a_printed_page() -> None:
+    """Nine estimates of 50 cells; all cells are drawn once, beside a dot an estimate in each of five legends."""
+    columns = {f"{how}_error_in_se": np.linspace(0.0, 2.0, 50) for how in ["synthetic", *"abcdefgh"]}
+    rows = pd.DataFrame({"field": [f"field {k}" for k in range(50)], "statistic": "count", "direct": 1.0, **columns})
+    drawn = [str(each.svg) for each in _cells_drawn("count", rows)]
+    assert len(drawn) == 5
+    assert max(float(re.findall(r'viewBox="0 0 \d+ (\d+)"', each)[0]) for each in drawn) <= 1_100
+    assert sum(each.count("<circle") for each in drawn) == 9 * 50 + 9 * 5

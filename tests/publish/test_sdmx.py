@@ -16,7 +16,7 @@ from small_release import JOB, survey
 import dpdist
 from dpdist.core.errors import JobError
 from dpdist.job.loading import parse_job
-from dpdist.publish.writers.sdmx import identifier, identifiers
+from dpdist.publish.writers.sdmx import confidentiality, identifier, identifiers
 
 LEVELS = ["=SUM(A1)", "قانون", "arts & letters"]
 PRESENTATION = """
@@ -68,7 +68,10 @@ def test_the_structure_is_valid_by_sdmx_and_names_labels_and_the_guarantee(works
     }
     assert lists["CL_COUNTS_STATISTIC"] == {"COUNT": "Count", "MEAN_SALARY": "Mean of salary"}
     assert set(lists["CL_OBS_STATUS"]) == {"A", "U", "O", "Q"}
-    assert set(lists["CL_CONF_STATUS"]) == {"F"}
+    assert lists["CL_CONF_STATUS"] == {
+        "F": "Free (free for publication)",
+        "N": "Not for publication, restricted for internal use only",
+    }
     broken = json.loads(path.read_text(encoding="utf-8"))
     del broken["data"]["dataflows"][0]["name"]
     (workspace / "broken.json").write_text(json.dumps(broken), encoding="utf-8")
@@ -101,6 +104,30 @@ def test_status_is_of_the_rules_of_print(workspace: Path, observed: pd.DataFrame
     assert list(observed["OBS_STATUS"]) == list(expected)
     assert set(observed["CONF_STATUS"]) == {"F"}, "what a rule of print leaves out stands in the Parquet, for all to see"
     assert rows["estimate"].notna().all()
+
+
+def test_what_is_not_to_be_published_is_not_free_for_publication(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing is promised, and where noisy sums themselves show that the release is wrong."""
+    survey().to_parquet(tmp_path / "survey.parquet")
+
+    def status(text: str, name: str) -> set[str]:
+        said = parse_job(text + "presentation: {sdmx: {agency: A}}\n")
+        folder = Path(dpdist.run(said, tmp_path / name, input=tmp_path / "survey.parquet")) / "sdmx"
+        (dataset,) = get_datasets(folder / "counts.csv", folder / "structure.json")
+        return set(pd.DataFrame(dataset.data)["CONF_STATUS"])
+
+    assert status(JOB, "strict") == {"F"}, "control"
+    changed = {
+        "{name: laplace_strict}": "{name: laplace, sensitivity: local}",
+        "strata: [field]\n": "",
+        "  weight: {bounds: [1, 60], outside: clip}\n": "",
+    }
+    local = JOB
+    for before, after in changed.items():
+        assert before in local
+        local = local.replace(before, after)
+    assert status(local, "none") == {"N"}
+    assert confidentiality({"guarantee": "strict", "do_not_publish": "weights are beyond their bounds"}) == "N"
 
 
 def test_publishing_again_gives_the_same_bytes_and_the_manifest_names_them(workspace: Path) -> None:

@@ -21,10 +21,12 @@ from dpdist.evaluation.summary import (
 )
 from dpdist.evaluation.verdict import labels_of, place
 from dpdist.publish.writers.dotplot import MOST_ROWS as MOST_PLOTTED
-from dpdist.publish.writers.dotplot import chart
+from dpdist.publish.writers.dotplot import chart, height_of
 
 LEAST_AXIS, TIMES = 3.0, 1.5
 """Errors are drawn up to so many SE at least, and up to this multiple of the release's largest."""
+TALLEST = 1_000
+"""Units of a drawing whose cells stand on one printed page."""
 
 
 def errors_section(material: Material, number: int, name: str, rows: pd.DataFrame) -> Section:
@@ -66,6 +68,11 @@ def _cells_drawn(statistic: str, rows: pd.DataFrame) -> Iterator[Figure]:
     beyond = int((sizes > most).sum())
     sizes, none, by = np.where(sizes > most, np.nan, sizes), np.full_like(sizes, np.nan), labels_of(rows)
     labels = [place(row, by) for _, row in rows.iterrows()]
-    drawing = chart(f"{statistic}: errors by cell", labels, [ROWS.get(how, how) for how in hows], sizes, none, none, 2)
     left = f" ({beyond} beyond {most:.3g} SE left out)" if beyond else ""
-    yield Figure(f"{statistic}: errors by cell, in SE, drawn{left}", drawing)
+    each = max(1, TALLEST // height_of(len(hows)))
+    for first in range(0, len(rows), each):
+        own = slice(first, first + each)
+        part = f", cells {first + 1} to {min(first + each, len(rows))}" if len(rows) > each else ""
+        name, legend = f"{statistic}: errors by cell{part}", [ROWS.get(how, how) for how in hows]
+        drawing = chart(name, labels[own], legend, sizes[own], none[own], none[own], 2)
+        yield Figure(f"{statistic}: errors by cell, in SE, drawn{part}{left}", drawing)

@@ -54,6 +54,8 @@ class Material:
     release: ReleasedObject
     tables: Mapping[str, pd.DataFrame]
     statement: Mapping[str, Any]
+    unjudged: Sequence[str]
+    """What is published and has no evaluation: tables, or statistics of a table."""
 
     @property
     def job(self) -> Job:

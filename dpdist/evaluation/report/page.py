@@ -8,7 +8,8 @@ from pathlib import Path
 
 import jinja2
 
-from dpdist.core.files import private, write_text
+from dpdist.core.files import private, sha256, write_text
+from dpdist.core.public_files import MANIFEST
 from dpdist.evaluation.judged import judged
 from dpdist.evaluation.report.material import Material
 from dpdist.evaluation.report.parts import Section
@@ -21,22 +22,23 @@ from dpdist.storage.workspace import Workspace
 MARKING = (
     "CONFIDENTIAL: for the custodian alone. What is on this page depends on the records, and none of it may be published."
 )
+UNJUDGED = (
+    "What is not judged was added when the release was published again. No direct estimate of it was made: `dpdist run` "
+    "alone sees the records."
+)
 HEAVIEST = 1_000_000
 """Bytes of the page: beyond it figures are left out, the last first."""
 
 
-def write_report(space: Workspace) -> Path:
-    """Writes the page from what the workspace holds, for its owner's eyes; the same workspace gives the same bytes.
-
-    Raises `WorkspaceError` where the run has no evaluation.
-    """
-    material = material_of(space)
-    made = list(sections(material))
-    if "acceptance" not in material.statement:
-        made[0].sentences.append(LOOKED)
-    html = _rendered(material, made)
+def write_report(material: Material) -> Path:
+    """Writes the page, for its owner's eyes; the same workspace gives the same bytes."""
+    space = material.space
+    made, verdict = list(sections(material)), stated(material)
+    looked = [] if "acceptance" in material.statement else [LOOKED]
+    made[0].sentences[:0] = [*verdict.sentences, *looked]
+    html = _rendered(material, made, verdict)
     while len(html.encode()) >= HEAVIEST and _lighter(made):
-        html = _rendered(material, made)
+        html = _rendered(material, made, verdict)
     with private():
         write_text(space.report, html)
     return space.report
@@ -44,9 +46,10 @@ def write_report(space: Workspace) -> Path:
 
 def material_of(space: Workspace) -> Material:
     """What the verdict and the page are made of. Raises `WorkspaceError` where the run has no evaluation."""
-    tables = judged(space)
+    release = read_release(space.newest / "released")
     statement = json.loads((space.newest / "statement.json").read_text(encoding="utf-8"))
-    return Material(space, read_release(space.newest / "released"), tables, statement)
+    found = judged(space, release)
+    return Material(space, release, found.tables, statement, found.unjudged)
 
 
 def _lighter(made: list[Section]) -> bool:
@@ -58,7 +61,7 @@ def _lighter(made: list[Section]) -> bool:
     return False
 
 
-def _rendered(material: Material, made: list[Section]) -> str:
+def _rendered(material: Material, made: list[Section], verdict: Overall) -> str:
     loader = jinja2.ChoiceLoader(
         [jinja2.PackageLoader("dpdist.evaluation.report"), jinja2.PackageLoader("dpdist.publish.writers")]
     )
@@ -68,23 +71,28 @@ def _rendered(material: Material, made: list[Section]) -> str:
         marking=MARKING,
         title=job.presentation.title or f"{job.dataset}, {job.period}",
         facts=list(_facts(material)),
-        overall=stated(material),
+        overall=verdict,
         sections=made,
     )
 
 
 def stated(material: Material) -> Overall:
-    """The verdict on the intervals; where they pass, and a limit of the job failed, that is said instead."""
+    """The verdict on the intervals; where they pass, and a limit of the job failed, that is said instead. What was added
+    when the release was published again is said not to be judged."""
     found, failed = overall(material.tables), [row[0] for row in limits_of_the_job(material) if row[-1] == "failed"]
-    if found.fails or not failed:
-        return found
-    return found._replace(head=f"limits of the job failed: {'; '.join(failed)}", fails=True)
+    if not found.fails and failed:
+        found = found._replace(head=f"limits of the job failed: {'; '.join(failed)}", fails=True)
+    if material.unjudged:
+        head = f"{found.head}; not judged: {'; '.join(material.unjudged)}"
+        found = found._replace(head=head, sentences=[*found.sentences, UNJUDGED])
+    return found
 
 
 def _facts(material: Material) -> Iterator[tuple[str, str]]:
     """Which release it is, and what it claims: the statement's words."""
     said = material.statement
     yield "Release", f"{said['dataset']}, {said['period']}"
+    yield "Published as", f"manifest.json with SHA-256 {sha256(material.space.newest / MANIFEST)}"
     yield "Mechanism", material.job.mechanism.name
     yield "Guarantee", f"{said['guarantee']}, ε = {said['epsilon']}" if said["guarantee"] != "none" else "none"
     strata = len(material.frame.stratum_labels)

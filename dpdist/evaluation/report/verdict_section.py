@@ -15,7 +15,6 @@ from dpdist.evaluation.report.parts import Grid, Section, cell, grid
 from dpdist.evaluation.summary import (
     by_statistic,
     furthest,
-    overall,
     verdicts,
     worst,
 )
@@ -32,7 +31,7 @@ SCALE = (
 
 def verdict_section(material: Material) -> Section:
     """Worst cells by name, coverage, thresholds of the job, clipped records, rows of the frame with a single record."""
-    made = Section("verdict", "Verdict", overall(material.tables).sentences)
+    made = Section("verdict", "Verdict")
     made.grids += [_worst(material.tables), _thresholds(material), *_clipping(material)]
     made.grids.append(_singletons(material.frame))
     return made

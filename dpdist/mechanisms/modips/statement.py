@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpdist.mechanisms.words import Words
+from dpdist.mechanisms.words import WIDE, Words
 
 MOMENTS_SANITIZED = (
     "A record enters its cell by 1 − v and vu, v its weight and u its outcome (or log outcome) in half widths of the "
@@ -46,7 +46,7 @@ WORDS = Words(
         "noisy sums of bounded functions of {weight} and {outcome}, sufficient for the law that the job names, and a law "
         "drawn from its posterior given them"
     ),
-    errors=LAW_AGAIN,
+    errors=f"{LAW_AGAIN} {WIDE}",
     steps=(
         "Parameters are drawn from the posterior given the noisy sums, which are set into their public ranges and then "
         "taken as exact. Synthetic outcomes follow the law of these parameters, with their cell's mean weight. The prior "

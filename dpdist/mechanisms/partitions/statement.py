@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpdist.mechanisms.words import Words
+from dpdist.mechanisms.words import WIDE, Words
 
 COUNTED = (
     "Outcomes cross to cells that levels and public bounds fix. Let v be a record's weight over the public bound, at most "
@@ -24,7 +24,7 @@ AGAIN = (
 )
 WORDS = Words(
     density="noisy counts over the cross of {outcome}",
-    errors=AGAIN,
+    errors=f"{AGAIN} {WIDE}",
     steps=(
         "Counts of all layers are made to agree by least squares, from the root down: each node's children are the "
         "nearest counts that are not negative. The root is the public number of records, or with weights what the noisy "

@@ -101,6 +101,10 @@ class Histogram(OutcomeModel):
         expected = records * self.shares(theta["counts"])
         return Draws({"counts": expected + rng.laplace(0.0, float(self.scale), (draws, self.bins))})
 
+    def averaged(self, drawn: Draws) -> Draws:
+        """Counts with the mean of the shares that follow from other noise: none is below 0, so noise fills empty bins."""
+        return Draws({"counts": self.shares(drawn["counts"]).mean(axis=0, keepdims=True)})
+
     def recounted(self, theta: Draws, counts: Floats) -> Draws:
         """The released histogram, whatever the sample counts (draw, row): its shares do not follow from them."""
         return Draws({"counts": np.repeat(theta["counts"], len(counts), axis=0)})

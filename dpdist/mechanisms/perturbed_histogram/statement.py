@@ -10,7 +10,8 @@ COUNTS = (
 )
 COUNTED_AGAIN = (
     "Estimator `parameters`: composition of the sample over x, other samples' bin counts and other noise, both simulated "
-    "from the first set's histogram. The bias of bins and of counts cut off at 0 is not in it."
+    "from the first set's histogram. Counts cut off at 0 have a bias, estimated from noise on that histogram. The bias of "
+    "bins is not in it."
 )
 
 

@@ -149,7 +149,10 @@ class RegularisedCells(OutcomeModel):
         """The released sums with further noise of the same law, and with a bias of the size that the distances predict."""
         drawn, under = self.plain.noised_again(theta, records, draws, rng), self.under(theta)
         moved_by = float(theta["used"][0, 1]) * self.plain.bounds.weight / under.bounds.weight
-        each = np.sqrt(self._squares(theta["asked"][0, 1:])) * self._shares()[:, None]
+        asked, noise = np.maximum(theta["asked"][0, 1:], 0.0) / UNIT, np.sqrt(2.0) * float(self.choice_scale) / UNIT
+        each = (
+            np.nan_to_num(np.hypot(asked, noise), nan=0.0) * self._shares()[:, None]
+        )  # a distance may be as far off as its noise
         bias = UNIT * moved_by * sqrt(pi / 2.0) * each
         return self._with(theta, Draws({"sums": drawn["sums"] + bias * rng.standard_normal(drawn["sums"].shape)}))
 

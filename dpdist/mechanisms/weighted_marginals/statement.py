@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpdist.mechanisms.words import Words
+from dpdist.mechanisms.words import WIDE, Words
 
 ENTERED = (
     "A record enters one cell of every measured table, by its weight in units of the weight's public upper bound, to "
@@ -37,6 +37,6 @@ LAID_OUT = (
 
 WORDS = Words(
     density="noisy sums of {weight} in every cell of tables of {outcome}",
-    errors=SAMPLED,
+    errors=f"{SAMPLED} {WIDE}",
     steps=(AGREED, LAID_OUT),
 )

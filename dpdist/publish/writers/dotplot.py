@@ -13,7 +13,7 @@ from dpdist.publish.printed import Printed, figure_text
 
 MOST_ROWS, FEWEST_DOTS = 60, 3
 WIDTH, LABELS, RIGHT, TOP, STEP = 760, 250, 55, 34, 9
-LONGEST, LAST = 36, 12
+LONGEST, LAST = 33, 12
 """Characters of a label, and of its end, which stays where the middle is left out; the whole one is shown by a title."""
 COLOURS = 8
 """Beyond so many groups dots are hollow, in the same colours."""
@@ -60,7 +60,7 @@ def chart(
     """Dots (label, group) with bars from `lower` to `upper`, where there are any; `name` is for those who cannot see it."""
     ticks = _ticks(np.concatenate([values, lower, upper], axis=None))
     legend = list(_legend(groups))
-    top, height = TOP + LINE * len(legend), max(22, STEP * (len(groups) + 1))
+    top, height = TOP + LINE * len(legend), height_of(len(groups))
     bottom = top + height * len(labels)
     parts = [*legend, *_axis(ticks, top, bottom, decimals)]
     for i, label in enumerate(labels):
@@ -74,6 +74,11 @@ def chart(
         + "".join(parts)
         + "</svg>"
     )
+
+
+def height_of(groups: int) -> int:
+    """Of a label with so many groups, in the drawing's units, of which a printed page has about 1,100."""
+    return max(22, STEP * (groups + 1))
 
 
 def _ticks(values: Floats) -> Floats:

@@ -2,7 +2,8 @@
 
 Observations are the printed ones' figures unrounded: of the default estimator, one a cell and statistic. OBS_STATUS is of
 SDMX's cross-domain list: A normal, U of low reliability, O missing, Q missing because a rule of print leaves it out.
-CONF_STATUS is F, free for publication, of every figure: what a rule of print leaves out stands in the long files.
+CONF_STATUS is of SDMX's cross-domain list, too, and one for all figures: what a rule of print leaves out stands in the
+long files. It is F, free for publication, or N where nothing is promised or the statement says not to publish.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ STATUS = {
     "O": "Missing value",
     "Q": "Missing value; suppressed",
 }
-CONFIDENTIALITY = {"F": "Free (free for publication)"}
+CONFIDENTIALITY = {"F": "Free (free for publication)", "N": "Not for publication, restricted for internal use only"}
 SHARED = {"OBS_STATUS": "CL_OBS_STATUS", "CONF_STATUS": "CL_CONF_STATUS"}
 """Code lists that all tables share."""
 LIMITS = {
@@ -69,7 +70,7 @@ def write_sdmx(folder: Path, job: Job, tables: Sequence[tuple[Printed, pa.Table]
     for table, (form, published) in zip(job.tables, tables, strict=True):
         cube = Cube(job, job.presentation.sdmx, table, form, ids[table.name], lists)
         made += [each for each in cube.structures(str(statement["guarantee_in_words"])) if each not in made]
-        data = PandasDataset(structure=cube.schema, data=cube.observations(published))
+        data = PandasDataset(structure=cube.schema, data=cube.observations(published, confidentiality(statement)))
         write_csv([data], output_path=folder / f"{table.name}.csv")
     header = Header(
         id=identifier(job.dataset), prepared=CREATED, sender=Organisation(job.presentation.sdmx.agency.replace(".", "_"))
@@ -79,6 +80,11 @@ def write_sdmx(folder: Path, job: Job, tables: Sequence[tuple[Printed, pa.Table]
         if not each["dataStructureComponents"].get("groups", True):
             del each["dataStructureComponents"]["groups"]
     write_json(folder / "structure.json", message)
+
+
+def confidentiality(statement: Mapping[str, Any]) -> str:
+    """CONF_STATUS of all figures of a release."""
+    return "N" if statement["guarantee"] == "none" or "do_not_publish" in statement else "F"
 
 
 def identifier(text: str, taken: Sequence[str] = ()) -> str:
@@ -195,7 +201,7 @@ class Cube:
         flow = Dataflow(id=self.id, name=title, description=guarantee, structure=definition, **own)
         return [*lists, ConceptScheme(id=f"CS_{self.id}", name=title, items=concepts, **own), definition, flow]
 
-    def observations(self, published: pa.Table) -> pd.DataFrame:
+    def observations(self, published: pa.Table, confidentiality: str) -> pd.DataFrame:
         """The printed estimator's figures, unrounded, one row a cell and statistic."""
         rows = shown_rows(published, self.form.estimator).to_pandas()
         made = pd.DataFrame(
@@ -224,5 +230,5 @@ class Cube:
         low = np.isin(quality.flags.ravel(), FLAGS[1:])
         missing = np.isnan(value.ravel())
         made["OBS_STATUS"] = np.select([~shown, missing, low], ["Q", "O", "U"], "A")
-        made["CONF_STATUS"] = "F"
+        made["CONF_STATUS"] = confidentiality
         return made

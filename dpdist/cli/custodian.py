@@ -1,0 +1,99 @@
+"""What is for the custodian's eyes alone: the page and the verdict of a release, audits, attacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+
+import pandas as pd
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from dpdist.cli.evaluation_text import verdict_text
+from dpdist.cli.table_text import table_text
+from dpdist.core.confidential import Confidential
+from dpdist.core.errors import WorkspaceError
+from dpdist.evaluation.opening import evaluations
+from dpdist.evaluation.report.material import Material
+from dpdist.evaluation.report.page import material_of, stated, write_report
+from dpdist.publish.folder import recover
+from dpdist.storage.log import confidential_log
+from dpdist.storage.objects import is_url
+from dpdist.storage.workspace import Workspace
+
+
+class Evaluated:
+    """A release beside its evaluation, read once for the page and the verdict."""
+
+    def __init__(self, space: Workspace):
+        self._space = space
+
+    @cached_property
+    def _material(self) -> Material:
+        recover(self._space.public)
+        recover(self._space.held)
+        return material_of(self._space)
+
+    def write_page(self) -> None:
+        """Writes confidential/report.html; not in an object store. What fails is told by confidential/log."""
+        if is_url(self._space.place):
+            return
+        with confidential_log(self._space) as log:
+            try:
+                write_report(self._material)
+            except Exception:
+                log.exception("report.html")
+                raise
+
+    def verdict(self) -> RenderableType:
+        """What the evaluation says of the published intervals."""
+        return verdict_text(stated(self._material))
+
+    @property
+    def exists(self) -> bool:
+        """False where a run's confidential folder is elsewhere, or has no evaluation."""
+        return len(evaluations(self._space)) > 0
+
+
+@contextmanager
+def evaluated(workspace: str | Path) -> Iterator[Evaluated]:
+    """The evaluation of a finished run, as long as the block lasts."""
+    with Workspace.opened(workspace, soon=True) as space:
+        yield Evaluated(space)
+
+
+def page_to_open(workspace: str | Path) -> Path:
+    """Writes the page again; where it stands. Raises `WorkspaceError` of an object store, where none is written."""
+    if is_url(workspace):
+        remedy = "copy the workspace to a folder, or take --confidential for the evaluation as text"
+        raise WorkspaceError(str(workspace), "no page is written in an object store", remedy, exit_code=2)
+    with evaluated(workspace) as found:
+        found.write_page()
+    return Workspace.at(workspace).report
+
+
+def audit_text(table: Confidential[pd.DataFrame]) -> RenderableType:
+    """What an audit found, for the custodian's eyes."""
+    said = "exceeded: records whose exact loss, with all weights computed anew, is over 2Δ; largest_share: of 2Δ, at most"
+    return Group(table_text("Leave-one-out audit (confidential)", table.disclose_to_custodian()), Text(said, style="dim"))
+
+
+def lower_bounds_text(table: Confidential[pd.DataFrame]) -> RenderableType:
+    """What draws of releases showed, for the custodian's eyes."""
+    meaning = "at_least: ε that the draws prove, with a confidence of 95 % each; over what is claimed the claim is wrong"
+    bounds = table.disclose_to_custodian()
+    left_out = (
+        f"left out: {int(bounds['left_out'].sum())} of {len(bounds)} strata, which the mechanism does not release anew"
+    )
+    return Group(table_text("Lower bounds (confidential)", bounds), Text(f"{meaning}\n{left_out}", style="dim"))
+
+
+def attacks_text(table: Confidential[pd.DataFrame]) -> RenderableType:
+    """What attacks on synthetic records found, for the custodian's eyes."""
+    meaning = (
+        "share_nearer_to_members is one half, and excess is 0, where synthetic records do not tell who was in the file; "
+        "at_least: ε of an exchange that right answers about pairs prove, with a confidence of 95 %"
+    )
+    return Group(table_text("Attacks (confidential)", table.disclose_to_custodian()), Text(meaning, style="dim"))
