@@ -57,9 +57,9 @@ class Figures(NamedTuple):
     """Published figures of some cells, as a gate needs them, (cell,)."""
 
     centre: Floats
-    """What an error is measured from."""
+    """The value from which errors are measured."""
     scale: Floats
-    """What it is divided by."""
+    """The value by which errors are divided."""
     counts: Floats
     """Published counts."""
 
@@ -151,7 +151,7 @@ IN_WORDS = (
 
 
 def described(job: Job, measured: Iterable[Measured]) -> dict[str, Any]:
-    """What a statement says of gates that are met."""
+    """The text of a statement about gates that are met."""
     assert job.accept is not None
     tables = [table.name for table in _gated_tables(job)]
     own = {"in_words": IN_WORDS, "epsilon": budget_text(job.accept.epsilon), "tables": tables}

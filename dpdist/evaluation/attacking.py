@@ -35,15 +35,7 @@ from dpdist.survey.source import Input, open_source
 
 
 def attack(workspace: str | Path, holdout: Input, listener: Listener = silent) -> Confidential[pd.DataFrame]:
-    """What an attacker learns from a release's synthetic records of who was in the file.
-
-    `holdout` has people of the same population who were not in the file: a file or a table with the job's columns. Bounds
-    on ε hold where chance alone decided who was in. Nothing is drawn from the records and nothing is spent.
-
-    Returns a row an attack: attack, measure, value, claimed, exceeds. Writes confidential/evaluation/audit-attacks.parquet.
-    Raises `WorkspaceError` where there is no finished release or no synthetic record, `DataError` where the hold-out file
-    does not fit the job.
-    """
+    """Runs attacks that infer from a release's synthetic records who was in the file."""
     with Workspace.opened(workspace) as space, private(), threadpool_limits(1):
         refuse_unfinished(space)
         return _attacked(space, holdout, listener)

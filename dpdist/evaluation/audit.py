@@ -27,7 +27,7 @@ from dpdist.storage.tables import write_table
 
 
 class Weighting(NamedTuple):
-    """Where a weight search ended: α, its last fit, and the log of the posterior's normalising constant."""
+    """The end of a weight search: α, its last fit, and the log of the posterior's normalising constant."""
 
     alpha: Floats
     fit: Fit

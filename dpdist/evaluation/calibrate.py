@@ -235,4 +235,5 @@ MEASURES: dict[Measure, Callable[[Records, Floats, Floats], float]] = {
     "mean": lambda own, outcome, weight: _relative(_mean(outcome, weight), _mean(own.outcome, own.weight)),
     "median": lambda own, outcome, weight: _relative(float(np.median(outcome)), float(np.median(own.outcome))),
 }
-"""What a calibration makes small: distances of distribution functions, relative errors of weighted mean and median."""
+"""Measures that a calibration minimises: distances of distribution functions, relative errors of weighted mean and median.
+"""

@@ -27,10 +27,7 @@ NO_COMPARATOR = "missing: comparators have counts, means and totals"
 
 
 class Yardstick(NamedTuple):
-    """What direct estimates are made of: the records' sums, the design, and replicate weights where there are any.
-
-    `found` is of outcomes as they stand in the file, `seen` of those that the release sees: clipped where the job says so.
-    """
+    """The input of direct estimates: the records' sums, the design, and replicate weights where there are any."""
 
     found: Totals
     design: Design
@@ -139,7 +136,7 @@ def _comparators(
 
 
 def _published(published: pd.DataFrame, statistic: Statistic) -> dict[str, Floats | float]:
-    """What was published of a statistic: by the default estimator with its error and interval, and from records."""
+    """Published figures of a statistic: the default estimate with its error and interval, and the estimate from records."""
     mine = published["statistic"] == statistic.label
     mine &= published["variable"].isna() if statistic.about is None else published["variable"] == statistic.about
     default = "parameters" if (published[mine]["estimator"] == "parameters").any() else "records"

@@ -29,7 +29,7 @@ from dpdist.survey.placement import records_as_they_came, replicate_sums
 
 
 def evaluate(space: Workspace, plan: Plan, key: Key, listener: Listener) -> None:
-    """What was published beside direct estimates, comparators and the truth."""
+    """Compares published figures with direct estimates, comparators and the truth."""
     job, frame, source = plan.job, plan.frame, plan.source
     fits = _fitted(space, plan, key, listener) if set(job.compare) & set(FITTED) else None
     with stage(listener, "evaluate", len(job.tables)) as tick:

@@ -183,7 +183,7 @@ def _sets(
     missing: NDArray[np.object_],
     tick: Callable[[int], None],
 ) -> tuple[dict[str, Mapping[str, Any]], ...]:
-    """Described θ of every synthetic set and stratum; `missing` is told of strata that have none."""
+    """Described θ of every synthetic set and stratum; strata without one are reported to `missing`."""
     fits, row = _rows(frame, positive > 0, positive), (np.cumsum(positive > 0) - 1).astype(np.int32)
     edges = np.concatenate([[0], np.cumsum(frame.count)])
     sets: tuple[dict[str, Mapping[str, Any]], ...] = tuple({} for _ in range(job.synthetic_sets))
@@ -215,7 +215,7 @@ def _rows(frame: Frame, which: NDArray[np.bool_], count: NDArray[np.int64]) -> F
 def _raked(
     job: Job, frame: Frame, sums: dict[tuple[str, str], Floats], missing: NDArray[np.object_]
 ) -> Mapping[tuple[str, str], Floats]:
-    """Brought to the job's public totals; `missing` is told where they cannot be met."""
+    """Estimates raked to the job's public totals; totals that cannot be met are reported to `missing`."""
     if not job.rake:
         return sums
     try:

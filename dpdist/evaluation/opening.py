@@ -110,7 +110,7 @@ def open_evaluation(workspace: str | Path) -> ParquetTables:
 
 
 def evaluations(space: Workspace) -> ParquetTables:
-    """What the evaluation of a run left, if anything: confidential."""
+    """Confidential results of the evaluation of a run, if there are any."""
     space.store.take_folder(space.evaluation)
     return ParquetTables(space.evaluation, "confidential evaluations", space)
 

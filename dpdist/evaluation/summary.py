@@ -37,7 +37,7 @@ class Overall(NamedTuple):
 
 
 def overall(tables: Mapping[str, pd.DataFrame]) -> Overall:
-    """Whether published intervals hold what they say, statistic by statistic (`evaluation.verdict`)."""
+    """Verdict on the coverage of published intervals, statistic by statistic (`evaluation.verdict`)."""
     found = verdicts(tables)
     said = [f"{name}: {NOTHING}" if each is None else in_words(name, each) for name, each in found.items()]
     fails = any(each is not None and each.fails for each in found.values())
@@ -129,7 +129,7 @@ def missing(rows: pd.DataFrame) -> list[str]:
 
 
 def notes(rows: pd.DataFrame) -> list[str]:
-    """What comparators would promise, and of how many figures why they are missing."""
+    """Promises of comparators, and reasons for missing figures with their number."""
     found = []
     for column in [name for name in map(str, rows.columns) if name.endswith("_note")]:
         for note, number in rows[column].value_counts().items():

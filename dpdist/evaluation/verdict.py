@@ -58,7 +58,7 @@ class Grand(NamedTuple):
     in_published: float
     in_noise: float
     in_chance: float
-    """In standard deviations of the difference (`evaluation.differences`)."""
+    """Distance in standard deviations of the difference (`evaluation.differences`)."""
     df: float
     held: bool
     reach: float
@@ -72,13 +72,7 @@ class Grand(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """How many of the cells' direct estimates published intervals hold, and what follows.
-
-    `held` is the share of all cells judged, `covered` that of base cells. `width` is the median of published over direct
-    standard errors. `above` is the share of base cells above their direct estimates, `lean` the median distance there in
-    published standard errors. `far` names the furthest cell if it is too far. `median_error` and `largest_error` are
-    distances from direct estimates in direct standard errors, NaN where no direct estimate has one.
-    """
+    """The number of direct estimates that lie in published intervals, and the judgement that follows."""
 
     cells: int
     held: float

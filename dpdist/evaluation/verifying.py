@@ -41,11 +41,11 @@ FIGURES = (
     "rho",
     "substitution_rho",
 )
-"""What of a guarantee follows from the job alone."""
+"""Figures of a guarantee that follow from the job alone."""
 IN_WORDS = {"privacy_unit_in_words": unit, "adjacency_in_words": neighbours}
 """Sentences of a statement whose numbers follow from the job."""
 UNIT = ("privacy_unit", "privacy_unit_most", "record_share_of_budget", "correction")
-"""What else of a statement does."""
+"""Other facts of a statement that follow from the job alone."""
 NUMBER = re.compile(r"\d+(?:[./,]\d+)*")
 STATEMENT = "statement.json"
 SAYING = (STATEMENT, "released/promise.json")
@@ -190,7 +190,7 @@ def _objects(given: Any) -> list[dict[str, Any]]:
 
 
 def _met(gate: Mapping[str, Any]) -> bool:
-    """True if a gate is said to be met and its noisy value is, with noise at all."""
+    """True if a gate is stated as met, and its stated noisy value meets it and has noise."""
     values: list[Any] = [gate.get(name) for name in ("measured", "limit", "noise_sd")]
     if not all(isinstance(each, int | float) and not isinstance(each, bool) for each in values):
         return False
@@ -199,5 +199,5 @@ def _met(gate: Mapping[str, Any]) -> bool:
 
 
 def _shown(value: object) -> str:
-    """As JSON has it, so that a number and its text are told apart."""
+    """The value as JSON text, so that a number and its text differ."""
     return json.dumps(value, ensure_ascii=True)

@@ -138,7 +138,7 @@ def check_shares(statistics: Floats) -> Floats:
 
 
 def share_features(y: Floats) -> Floats:
-    """What a beta density multiplies by (−log B(a, b), a − 1, b − 1): (1, log y, log(1 − y)), (record, 3)."""
+    """Factors of the beta density's parameters (−log B(a, b), a − 1, b − 1): (1, log y, log(1 − y)), (record, 3)."""
     with np.errstate(divide="ignore"):
         return np.column_stack([np.ones(len(y)), np.log(y), np.log1p(-y)])
 

@@ -78,7 +78,7 @@ class Poisson(ConjugateModel):
 
 
 def count_features(y: Floats) -> Floats:
-    """What a Poisson density multiplies by (−rate, log rate, −1): (1, y, log y!), (record, 3)."""
+    """Factors of the Poisson density's parameters (−rate, log rate, −1): (1, y, log y!), (record, 3)."""
     return np.column_stack([np.ones(len(y)), y, gammaln(y + 1.0)])
 
 

@@ -86,11 +86,11 @@ class Density(Protocol):
 
 @runtime_checkable
 class Additive(Protocol):
-    """What a fit needs of the α-weighted records, block by block."""
+    """Statistics of the α-weighted records for a fit, computed block by block."""
 
     @property
     def combine(self) -> Literal["sum", "concat"]:
-        """How blocks' statistics are put together: sufficient statistics add up, compressed records are concatenated."""
+        """Combines the statistics of blocks: sufficient statistics are added, compressed records are concatenated."""
         ...
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
@@ -140,7 +140,7 @@ class Clamped:
         return self.rows[:, 4]
 
     def distinct(self) -> tuple[Clamped, Floats]:
-        """Different rows that have a weight, and how many records each stands for."""
+        """Distinct rows that have a weight, and the number of records that each represents."""
         rows, count = np.unique(self.rows[self.alpha > 0], axis=0, return_counts=True)
         return Clamped(rows, self.clamp), count.astype(float)
 
@@ -247,7 +247,7 @@ class Distributed(Protocol):
 
 @runtime_checkable
 class Described(Protocol):
-    """How released parameters are written down."""
+    """A model with a written form of its released parameters."""
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
         """One draw as a JSON-ready mapping; `prior` says which prior the stratum was fitted with."""
@@ -263,7 +263,7 @@ class StratumModel(Density, Additive, Described, Protocol):
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """What its draws hold; the same for every stratum of a frame."""
+        """Parameters of its draws; they are the same for every stratum of a frame."""
         ...
 
     @property

@@ -69,7 +69,7 @@ OF_UNITS = {
         "their columns hold. All else is the same."
     ),
 }
-"""Where the privacy unit is a column's value."""
+"""Texts for a privacy unit that is a column's value."""
 PRESENCE = "presence in the sample: that a record is in the file"
 RESPONSE = "response: that a sampled unit answered"
 COUNTS = "the number of sample records in every combination of these columns"
@@ -82,7 +82,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def neighbours(job: Job) -> str:
-    """Which files the job's ε compares."""
+    """A sentence on the files that the job's ε compares."""
     name: str = job.budget.adjacency
     if job.budget.exchange == "anywhere":
         name = "anywhere" if job.predictors is None else "exchanged"
@@ -96,12 +96,12 @@ def neighbours(job: Job) -> str:
 
 
 def whom(job: Job) -> str:
-    """Whose values the figures are about."""
+    """The people or units whose values the figures protect."""
     return "a record" if job.privacy_unit is None else f"all records of a {job.privacy_unit.column}"
 
 
 def protected(job: Job) -> list[str]:
-    """What neighbours may differ in: outcomes and weight by name; under secret sizes all of a record, and numbers."""
+    """What may differ between neighbours: outcomes and weight by name; under secret sizes all of a record, and numbers."""
     if not job.sizes_secret:
         return list(job.components)
     if job.predictors is not None and job.budget.adjacency == "substitution":
@@ -112,7 +112,7 @@ def protected(job: Job) -> list[str]:
 
 
 def not_protected(job: Job, reference: bool) -> list[str]:
-    """What is published as it is, or may show in the release; `reference`: something was fixed on a reference file."""
+    """What is published exactly, or may show in the release; `reference`: a reference file was used."""
     people = [OF_THE_REFERENCE] if reference else []
     if job.predictors is not None and job.budget.adjacency == "substitution":
         return [*job.counted_columns, _public_counts(job), PRESENCE, RESPONSE, *people]
@@ -129,13 +129,13 @@ def _frame(job: Job) -> str:
 
 
 def _public_counts(job: Job) -> str:
-    """Sample counts that stay exact under an exchange of records."""
+    """A text on sample counts that stay exact under an exchange of records."""
     by = f" in every combination of {listed(job.counted_columns)}" if job.counted_columns else ""
     return f"the number of sample records{by}"
 
 
 def headline(job: Job) -> str:
-    """What is protected and what is not, in a line."""
+    """What is protected and what is not, in one line."""
     kept = listed(job.components)
     if job.predictors is not None and job.budget.adjacency == "substitution":
         return f"{kept} of {whom(job)}, and {_frame(job)}; published as it is: {_public_counts(job)}"

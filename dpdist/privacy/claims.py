@@ -59,7 +59,7 @@ def promised(promise: Promise, sampler: Mapping[str, Any], reference: Mapping[st
 
 
 def factor(epsilon: Fraction) -> str:
-    """e^ε as a text, rounded up."""
+    """e^ε as text, rounded up."""
     if epsilon < Fraction(1, 100):
         return f"1 + {1.01 * expm1(float(epsilon)):.3g}"
     if epsilon < 7:
@@ -70,7 +70,7 @@ def factor(epsilon: Fraction) -> str:
 
 
 def in_words(promise: Mapping[str, Any], job: Job, records: int) -> str:
-    """What the class claims of this release; `said` has its figures, `records` is the number as published."""
+    """The claim of the class for this release; `said` has its figures, `records` is the number as published."""
     if promise["guarantee"] == "none":
         return NONE
     epsilon = promise["epsilon"]
@@ -87,7 +87,7 @@ def in_words(promise: Mapping[str, Any], job: Job, records: int) -> str:
 
 
 def _exchanged(promise: Mapping[str, Any], job: Job) -> list[str]:
-    """What another exchange costs than the one that the job's adjacency is of."""
+    """The cost of an exchange that differs from the one in the job's adjacency."""
     if promise["adjacency"] == "substitution":
         return []
     text = REMOVED_AND_ADDED if promise["adjacency"] == "add_remove" else SAME_X

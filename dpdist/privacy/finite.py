@@ -73,7 +73,7 @@ def worst_loss(space: Space, utility: Utility, n: int, neighbours: Neighbours) -
 
 
 def clamped(values: Floats, clamp: float) -> Utility:
-    """clamp(α(f − g), ±M) with α and g functions of the record alone: the same factors in every file."""
+    """clamp(α(f − g), ±M) with α and g functions of the record alone, so that the factors are the same in every file."""
     factors = np.clip(values, -clamp, clamp)
     return lambda present: factors
 
@@ -97,9 +97,9 @@ def linear(bound: Floats, among: Floats) -> Floats:
 
 
 def random_space(values: int, parameters: int, rng: np.random.Generator) -> Space:
-    """Densities against a random base measure, so that logarithms have both signs, and a prior from all over.
+    """Densities against a random base measure, so that logarithms have both signs, and a random prior.
 
-    Of probabilities, which are at most 1, a clamp to ±M has the range M, and a record switched off costs no more than M.
+    Probabilities are at most 1. With them a clamp to ±M has the range M, and switching a record off costs at most M.
     """
     probability = np.maximum(rng.dirichlet(np.full(values, 0.3), size=parameters).T, 1e-12)
     base = np.maximum(rng.dirichlet(np.full(values, 0.3)), 1e-12)

@@ -15,13 +15,13 @@ GuaranteeName = Literal["strict", "strict for exact draws", "strict zCDP", "asym
 
 @dataclass(frozen=True)
 class _Composable:
-    """What a person loses adds up over releases, within one class and one adjacency."""
+    """A guarantee whose losses add up over releases, within one class and one adjacency."""
 
     adjacency: Adjacency
     epsilon: Fraction
 
     def sets(self, number: int) -> Self:
-        """Sequential composition over synthetic sets."""
+        """Sequential composition over synthetic sets, each with this guarantee."""
         return replace(self, epsilon=self.epsilon * number)
 
     def __add__(self, other: object) -> Self:
@@ -77,7 +77,7 @@ class Strict(_Composable):
         return self._with(other, max, super().beside(other))
 
     def _with(self, other: object, combine: Callable[..., Fraction], composed: Self) -> Self:
-        """δ and the ε against substitution, composed as ε was."""
+        """The same guarantee with δ and the ε of substitution composed in the same way as ε."""
         alike = self._alike(other)
         exchanged = combine(self.substitution_epsilon, alike.substitution_epsilon)
         exchange = exchanged / composed.epsilon if composed.epsilon else composed.exchange
@@ -85,7 +85,7 @@ class Strict(_Composable):
 
 
 def _known(combine: Callable[..., Fraction], *deltas: Fraction | None) -> Fraction | None:
-    """None if one of them is not known."""
+    """The result if both are known; otherwise None."""
     return None if None in deltas else combine(*deltas)
 
 
@@ -141,7 +141,7 @@ class Concentrated(_Composable):
 class Asymptotic(_Composable):
     """(ε, δ)-probabilistic differential privacy with δ → 0 as n → ∞: the bound is the observed Δ ([V], "aDP").
 
-    ε is the one targeted in advance; it holds for the observed file's bound, not for every database.
+    ε is the target chosen in advance. The observed file's bound meets it, but other databases may not.
     """
 
     name: ClassVar[GuaranteeName] = "asymptotic"
@@ -149,7 +149,7 @@ class Asymptotic(_Composable):
 
 @dataclass(frozen=True)
 class NoGuarantee:
-    """Nothing is promised: for comparison only, not for publication."""
+    """No guarantee: for comparison only, not for publication."""
 
     name: ClassVar[GuaranteeName] = "none"
 
@@ -159,16 +159,16 @@ Guarantee = Strict | Concentrated | Asymptotic | NoGuarantee
 
 @dataclass(frozen=True)
 class Promise:
-    """What a mechanism promises before it sees a record."""
+    """The promise of a mechanism before it reads a record."""
 
     total: Guarantee
     per_set: Guarantee
     composition: str
     assumptions: tuple[str, ...]
     target: float | None
-    """Δ*: the bound that privacy weights must meet, or that a clamp enforces; None where nothing is promised."""
+    """Δ*: the bound that privacy weights must meet, or that a clamp enforces; None without a guarantee."""
     cautions: tuple[str, ...] = ()
-    """What is known to go wrong, and is in no figure: whoever publishes should have read it."""
+    """Known problems that no figure includes; whoever publishes should have read them."""
 
 
 def bound_target(epsilon: Fraction, adjacency: Adjacency) -> float:
@@ -181,7 +181,7 @@ def bound_target(epsilon: Fraction, adjacency: Adjacency) -> float:
 
 
 def large_delta(job: Job, records: int) -> str:
-    """What is said of a δ that is not below 1/n: publishing one record in n as it is has that δ. Empty if it is below."""
+    """A caution about a δ of 1/n or more, else empty: publishing one of n records unprotected has δ = 1/n."""
     delta = job.budget.delta
     if delta is None or delta * records < 1:
         return ""
@@ -203,7 +203,7 @@ def epsilon_text(guarantee: Guarantee) -> str | None:
 
 
 def delta_text(guarantee: Guarantee) -> str | None:
-    """δ in words or figures; None where nothing is promised, or where nobody knows it."""
+    """δ in words or figures; None without a guarantee, and where δ is unknown."""
     if isinstance(guarantee, Strict | Concentrated):
         return None if guarantee.delta is None else budget_text(guarantee.delta)
     return "tends to 0 as the number of records grows" if isinstance(guarantee, Asymptotic) else None

@@ -13,8 +13,11 @@ import opendp.prelude as dp
 from dpdist.core.records import Floats
 
 LARGEST_SCALE = Fraction(2**46)
-"""Of noise on whole statistics: sums of up to 2^52 and forty scales of noise are then exact in float64. Beyond it the low
-bits of a noisy sum would tell of the sum, and OpenDP's whole numbers would end."""
+"""Largest scale of noise on whole statistics.
+
+Sums of up to 2^52 plus forty noise scales are then exact in float64. Beyond it the low bits of a noisy sum would reveal
+the sum, and OpenDP's whole numbers would overflow.
+"""
 
 
 def whole_laplace(scale: Fraction, size: int) -> Floats:

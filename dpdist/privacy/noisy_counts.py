@@ -34,11 +34,11 @@ from dpdist.privacy.units import record_epsilon, record_rho
 TOTAL_SHARE = Fraction(1, 10)
 """Share of the frame's budget for the number of all records; the other levels share the rest equally."""
 GRAIN = 1000
-"""σ is rounded up to this part of 1."""
+"""σ is rounded up to a multiple of 1 over this number."""
 
 
 class Level(NamedTuple):
-    """Counts of the cross of some columns; `columns` are all that stand before `end` in the order of the tree."""
+    """Counts of the cross of some columns; `columns` are the columns before `end` in the order of the tree."""
 
     columns: tuple[str, ...]
     scale: Fraction | None
@@ -104,7 +104,7 @@ def noisy_frame(job: Job, frame: Frame, measured: Sequence[Floats]) -> Frame:
 def counted_again(job: Job, frame: Frame, draws: int, rng: np.random.Generator) -> Floats:
     """Counts of every row of the published frame under noise once more, made to agree in the same way, (draw, row).
 
-    For standard errors, not for release: the published counts stand in for the exact ones.
+    For standard errors only: the published counts are used in place of the exact ones.
     """
     known, law, published = levels(job), noise_name(job), counts(job, frame)
     found = np.empty((draws, len(frame)))
@@ -147,7 +147,7 @@ def _projected(values: Floats, total: Ints) -> Floats:
 
 
 def _whole(values: Floats, total: Ints) -> Ints:
-    """Whole numbers that add up to the totals, by largest remainders, (cell, part)."""
+    """Whole numbers that sum to the totals, by largest remainders, (cell, part)."""
     whole = np.floor(values + 1e-9).astype(np.int64)
     left = total - whole.sum(axis=1)
     rank = np.argsort(np.argsort(whole - values, axis=1, kind="stable"), axis=1, kind="stable")
@@ -155,7 +155,7 @@ def _whole(values: Floats, total: Ints) -> Ints:
 
 
 def _as_tree(job: Job, frame: Frame, values: Ints) -> Ints:
-    """Values of a crossed frame's rows, in the tree's order of columns."""
+    """Values of a crossed frame's rows, rearranged to the tree's order of columns."""
     names, shape = list(frame.codes), [len(frame.levels[name]) for name in frame.codes]
     return values.reshape(shape or (1,)).transpose([names.index(name) for name in tree(job)] or (0,)).reshape(-1)
 

@@ -39,7 +39,7 @@ def small_counts(job: Job, counts: SmallCounts | None) -> str:
 
 
 def caution(job: Job, counts: SmallCounts | None) -> str:
-    """What `validate` and `plan` say of them; empty where there is nothing to say."""
+    """The caution of `validate` and `plan` about small counts; empty where there are none."""
     if not (found := small_counts(job, counts)):
         return ""
     shown = f"{found}: who knows that person reads off its columns"
@@ -57,7 +57,7 @@ def refuse_small_counts(job: Job, counts: SmallCounts | None) -> None:
 
 
 def _remedies(job: Job) -> str:
-    """What the job's own mechanism can do about them."""
+    """Remedies within the job's own mechanism."""
     paid = job.reference is not None and job.reference.paid is not None
     return REMEDIES.format(("", BY_A_REFERENCE)[paid] if job.mechanism.own_histograms else BY_NOISY_COUNTS)
 

@@ -46,16 +46,16 @@ Search = Generator[Step, Summary, None]
 
 
 Carry = dict[str, Floats]
-"""What records keep between the fits of a search, by name, each (record,): alpha, unweighted (F) and bound (F(α))."""
+"""Values of records that the fits of a search pass on, each (record,): alpha, unweighted (F) and bound (F(α))."""
 W = TypeVar("W")
 
 
 class NotReached(Exception):
-    """No weights of this rule brought the bound under the target."""
+    """Raised if no weights of this rule bring the bound under the target."""
 
 
 class AllOutcomes(NamedTuple):
-    """Asked of whoever runs a search, in place of a fit: the outcomes of all records, (record,)."""
+    """A request of a search for the outcomes of all records, (record,), in place of a fit."""
 
 
 def informed(steps: Generator[W, Summary, None]) -> Generator[W | AllOutcomes, Any, None]:
@@ -88,7 +88,7 @@ def weigh(step: Step, outcomes: Floats, carry: Carry) -> Floats:
 
 
 def bounded(carry: Carry, bound: Floats) -> Floats:
-    """F(α) of a fit into the carry; returns (Δ, max F, −min F), to be combined over blocks by max."""
+    """Stores F(α) of a fit in the carry; returns (Δ, max F, −min F), to be combined over blocks by max."""
     carry["bound"] = bound
     unweighted = carry.setdefault("unweighted", bound)
     finite = unweighted[np.isfinite(unweighted)]
@@ -97,7 +97,7 @@ def bounded(carry: Carry, bound: Floats) -> Floats:
 
 
 def summary_of(extremes: Floats) -> Summary:
-    """What a search is told of a fit, from the first three of its records' extremes."""
+    """The summary of a fit for a search, from the first three of its records' extremes."""
     bound, largest, negative_smallest = extremes[:3]
     return Summary(float(bound), float(largest), -float(negative_smallest))
 

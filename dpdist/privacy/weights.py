@@ -17,7 +17,7 @@ from dpdist.job import WeightRule, Weights
 
 
 class Summary(NamedTuple):
-    """What a search is told of a fit: scalars over the stratum's records."""
+    """Summary of a fit for a search: scalars over the stratum's records."""
 
     database_bound: float
     """Δ = max_i α_i F_i(α)."""

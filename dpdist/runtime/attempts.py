@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 class Attempt(NamedTuple):
-    """What became of a task: a value, or an exception; and the seconds that it took."""
+    """The outcome of a task: a value or an exception, and the seconds that it took."""
 
     value: Any
     error: Exception | None
@@ -34,7 +34,7 @@ def one_thread(task: Callable[[int], R], key: int) -> R:
 
 
 def attempt(task: Callable[[int], Any], key: int) -> Attempt:
-    """Run a task; what it raises travels to the driver alone, with the worker's traceback as a note."""
+    """Runs a task; its exception is sent to the driver only, with the worker's traceback as a note."""
     began = time.perf_counter()
     try:
         unit = unit_of(task, key) if noting() else {}
@@ -52,13 +52,13 @@ def attempt(task: Callable[[int], Any], key: int) -> Attempt:
 
 
 def unit_of(task: object, key: int) -> Mapping[str, int | str]:
-    """What a task works on, in its own words."""
+    """A short text that names the subject of a task."""
     said: Callable[[int], Mapping[str, int | str]] | None = getattr(task, "unit", None)
     return {"task": type(task).__name__, **(said(key) if said else {"key": key})}
 
 
 def _sendable(error: Exception) -> Exception:
-    """The exception, or its type by name where it cannot be sent."""
+    """The exception, or its type's name if it cannot be sent."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

@@ -18,7 +18,7 @@ VALUE_SECONDS = 0.5 / 2**24
 SHORT, LONG = 1.5, 20.0
 """Seconds of the longest tasks: on few workers, and on any number."""
 RATE = 50.0
-"""Tasks a second that long tasks leave to the scheduler."""
+"""Largest rate of long tasks, per second, that the scheduler can handle."""
 LAST, LAST_LONG, LAST_RATE = 0.5, 4.0, 500.0
 """Seconds of the shortest tasks, on few workers and at most, and how they grow: tasks a second at the end of a stage."""
 AHEAD = 1.5
@@ -39,7 +39,10 @@ def limits(workers: int) -> tuple[float, float]:
 
 
 def cut(times: Sequence[float], workers: int, most: int = MOST_STRATA) -> list[range]:
-    """Consecutive strata in tasks, `most` of them at most; one that takes longer than a task may has a task of its own."""
+    """Groups consecutive strata into tasks of at most `most`.
+
+    A stratum that takes longer than a task has a task of its own.
+    """
     longest, shortest = limits(workers)
     left, start, filled, tasks = float(sum(times)), 0, 0.0, list[range]()
     limit = min(longest, max(shortest, left / (AHEAD * workers)))

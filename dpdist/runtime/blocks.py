@@ -29,9 +29,9 @@ LOG_LIK_LIMIT = 4 * 2**30
 PROCESS_BYTES = 420 * 2**20
 """A worker process with everything imported and compiled."""
 STAN_BYTES = 240 * 2**20
-"""What cmdstanpy and ArviZ add to a process, and a program's own process."""
+"""Memory of cmdstanpy and ArviZ in a process, and of a program's own process, in bytes."""
 GATHERED_BYTES = 250
-"""A record among those that a fit takes as they are: as numbers and as a program's data."""
+"""Bytes of a record in a fit that uses single records: as numbers and as a program's data."""
 GENERATED_BYTES = 160 * 2**20
 """A block of a user's generated quantities, as text and as numbers."""
 BYTES_PER_RECORD = 240
@@ -77,7 +77,7 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a fit's strata lie in blocks, spans and bins, on the ragged axis and in memory."""
+    """The layout of a fit's strata in blocks, spans and bins, on the record axis and in memory."""
 
     frame: Frame
     draws: int
@@ -86,7 +86,7 @@ class Layout:
     """Coefficients per component of the largest stratum model."""
     log_lik: bool
     process: int = PROCESS_BYTES
-    """A worker process before it sees a record, bytes."""
+    """Bytes of a worker process before it reads a record."""
     gathered: int = 0
     """Bytes per record of a stratum that a fit gathers from all its blocks."""
     bin_strata: int = MOST_STRATA
@@ -136,7 +136,7 @@ class Layout:
 
     @cached_property
     def _small(self) -> tuple[list[int], list[float]]:
-        """Small strata in order, and the time that each is projected to take."""
+        """Small strata in order, with the projected time of each."""
         giants = set(self.giants)
         small = [k for k in range(len(self.frame.stratum_labels)) if k not in giants]
         return small, seconds(self.frame.stratum_count[small].tolist(), self.draws)

@@ -26,7 +26,7 @@ ROLES = {
     "driver": (ExtendedKeyUsageOID.CLIENT_AUTH,),
 }
 AUTHORITY = "authority"
-"""Folder of the authority's own certificate and key: it goes to no machine of the cluster."""
+"""Folder of the authority's own certificate and key, which is copied to no machine of the cluster."""
 AUTHORITY_DAYS = 3650
 CLOCK_SKEW = timedelta(minutes=5)
 _ALWAYS = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
@@ -131,7 +131,7 @@ def _signed(
 
 
 def _from_now(days: float) -> tuple[datetime, datetime]:
-    """Negative days make a certificate that has expired."""
+    """A date so many days from now; negative days make a certificate that has expired."""
     now = datetime.now(UTC)
     ends = now + timedelta(days=days)
     return min(now, ends) - CLOCK_SKEW, ends

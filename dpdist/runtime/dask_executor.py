@@ -22,13 +22,13 @@ from dpdist.runtime.tls import passing_security
 R = TypeVar("R")
 
 TASKS_IN_FLIGHT = 3
-"""Submitted tasks per worker: enough that none waits, few enough that the scheduler stays idle."""
+"""Submitted tasks per worker: enough that no worker waits, few enough that the scheduler stays idle."""
 START_ATTEMPTS = 3
-"""Times in a row that the start of missing workers may fail."""
+"""Largest number of consecutive failures to start missing workers."""
 LOSSES = 5
-"""Times in a row that the link to the scheduler may be lost before a task has finished."""
+"""Largest number of consecutive losses of the link to the scheduler without a finished task."""
 STAN = {"stan": 1.0}
-"""What a worker offers to one subprocess fit at a time."""
+"""Resource of a worker, which allows one subprocess fit at a time."""
 _CHECK_INTERVAL = 1.0
 _NEVER = 1e9
 _NO_PAGES: dict[str, list[str]] = {f"distributed.{side}.http.routes": [] for side in ("scheduler", "worker")}
@@ -111,7 +111,7 @@ class Dask:
             raise scheduler.Lost from None
 
     def _width(self) -> int:
-        """Workers: of a local cluster those asked for, elsewhere those that were there a moment ago."""
+        """Number of workers: the requested one in a local cluster, otherwise the last one seen."""
         if self.connect is None:
             return self.runtime.workers
         asked, workers = self._workers
@@ -121,7 +121,7 @@ class Dask:
         return workers
 
     def _finished(self, pending: set[Any]) -> set[Any]:
-        """Those that have finished, at least one; workers that are missing meanwhile are started."""
+        """Waits for finished tasks, at least one, and starts missing workers meanwhile."""
         from distributed import wait
 
         deadline = time.monotonic() + self.runtime.stall_timeout
@@ -160,7 +160,7 @@ class Dask:
         self.client = self.connect()
 
     def start_missing(self) -> None:
-        """Start the workers that a local cluster lacks; whoever runs a scheduler elsewhere sees to its workers."""
+        """Starts missing workers of a local cluster; the owner of an external scheduler starts its workers."""
         cluster, failures = self.client.cluster if self.connect is None else None, list[Exception]()
         while cluster is not None and len(cluster.workers) - len(_given_up(cluster)) < self.runtime.workers:
             try:
@@ -189,7 +189,7 @@ async def _open_missing(cluster: Any, workers: int) -> None:
 def elsewhere(
     runtime: Runtime, needs: Mapping[str, float], shared: Path | str | None, listener: Listener
 ) -> Iterator[Dask]:
-    """On a scheduler that somebody else runs."""
+    """True for a scheduler that somebody else runs."""
     from distributed.utils import silence_logging_cmgr
 
     place = scheduler.Place.of(runtime)

@@ -21,7 +21,7 @@ R = TypeVar("R")
 class Executor(Protocol):
     @property
     def width(self) -> int:
-        """Workers that tasks are cut for."""
+        """Number of workers for which tasks are sized."""
         ...
 
     def map(self, task: Callable[[int], R], keys: Sequence[int]) -> Iterator[R]:

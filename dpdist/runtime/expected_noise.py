@@ -24,11 +24,11 @@ from dpdist.job import budget_text
 from dpdist.runtime.plan import Plan
 
 DROWNED = 1.0
-"""Direct standard errors of noise beyond which it says more than the sample does."""
+"""Direct standard errors of noise above which the noise exceeds the sampling error."""
 SMALL_EPSILON = 0.05
-"""Below it a release of a few thousand records is mostly noise."""
+"""Below this ε a release of a few thousand records is mostly noise."""
 SHOWN = 12
-"""Cells of a table that a plan lists, the noisiest first."""
+"""Number of a table's cells that a plan lists, the noisiest first."""
 ALONE = (
     "this is noise alone. The bias of clipping, the reference's own error and how well histograms fit are not in it. "
     "dpdist rehearse measures the whole error"
@@ -160,7 +160,7 @@ class Needed(NamedTuple):
 
     @property
     def changes(self) -> str:
-        """The flags that set them."""
+        """The flags that set these values."""
         said = f"--set budget.epsilon={budget_text(self.epsilon)}"
         if self.of_histograms is None:
             return said
@@ -203,7 +203,10 @@ def needed(plan: Plan, error: float) -> str:
 
 
 def drowns_most(plan: Plan) -> str:
-    """Where noise would drown every cell, or without a reference half of a statistic: so, in a line; else nothing."""
+    """A warning in one line where noise would drown every cell, or half of a statistic without a reference.
+
+    Otherwise empty.
+    """
     found = expected_noise(plan)
     if found is None or not (known := int(found.cells["noise"].notna().sum())):
         return ""

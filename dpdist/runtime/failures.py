@@ -15,7 +15,7 @@ def stop_or_note(runtime: Runtime, error: Exception, failures: list[Exception]) 
 
 
 def raise_together(failures: list[Exception]) -> None:
-    """One failure as it is; several as a `TaskError` that quotes the first."""
+    """Raises one failure unchanged, and several as a `TaskError` that quotes the first."""
     if len(failures) == 1:
         raise failures[0]
     if failures:

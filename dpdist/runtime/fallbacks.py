@@ -23,7 +23,7 @@ POOLING = "pooling"
 
 
 class Means(NamedTuple):
-    """What fits are made with."""
+    """Everything that is needed to make fits."""
 
     space: Workspace
     key: Key
@@ -32,7 +32,7 @@ class Means(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """The fit whose strata the release has, the fit that each stratum comes from, and the strata that have none."""
+    """Fits of a release: the fit of its strata, the fit that each stratum comes from, and the strata without a fit."""
 
     fit: Fit
     fits: Mapping[int, Fit]
@@ -60,7 +60,7 @@ def refuse(means: Means, fit: Fit) -> Fitted:
 
 
 def pool(means: Means, fit: Fit) -> Fitted:
-    """Where one stratum cannot stand alone, all are fitted together; the decision is kept before stores are replaced."""
+    """Fits all strata together if one cannot be fitted alone; the decision is stored before stores are replaced."""
     if not learn(fit, fit.strata, means.workers, means.listener) and not protect_all(fit, means.workers, means.listener):
         return Fitted(fit, dict.fromkeys(fit.strata, fit), [])
     means.listener(Event("note", "protect", note="a stratum cannot stand alone: all strata are pooled into one fit"))
@@ -71,7 +71,7 @@ def pool(means: Means, fit: Fit) -> Fitted:
 
 
 def proper_prior(means: Means, fit: Fit) -> Fitted:
-    """Strata that cannot stand alone are fitted again, under the model's proper prior."""
+    """Fits strata that failed alone again, under the model's proper prior."""
     failed = learn(fit, fit.strata, means.workers, means.listener)
     others = sorted(set(fit.strata) - {outcome.stratum for outcome in failed})
     failed += (
@@ -90,4 +90,4 @@ def proper_prior(means: Means, fit: Fit) -> Fitted:
 
 
 FALLBACKS: Mapping[str, Callable[[Means, Fit], Fitted]] = {"refuse": refuse, "pool": pool, "proper_prior": proper_prior}
-"""By the name that a job gives under `mechanism.fallback`."""
+"""Fallbacks by the name that a job gives under `mechanism.fallback`."""

@@ -34,7 +34,7 @@ FitName = Literal["strata", "proper", "pooled"]
 
 @dataclass(frozen=True)
 class Address:
-    """Where a fit lives; `run` tells runs apart that use the same folder one after the other."""
+    """The address of a fit; `run` distinguishes successive runs in one folder."""
 
     place: str
     run: str
@@ -53,7 +53,7 @@ class Fit:
     space: Workspace
     job: Job
     frame: Frame
-    """As it is published: where predictors are protected its counts are noisy."""
+    """The frame in its published form: where predictors are protected its counts are noisy."""
     key: Key
     layout: Layout
     """The layout of the records as they are stored."""
@@ -72,7 +72,7 @@ class Fit:
         return completed(model, self.sampler)
 
     def fitted(self, stratum: int) -> StratumModel:
-        """The model with what it takes from the reference, once that is learned."""
+        """The model with the constants from the reference, once these are computed."""
         return fixed_model(self.model(stratum), self.learned(stratum) if self.job.has_reference else None)
 
     def rounds(self, model: StratumModel, store: StratumStore) -> Rounds:
@@ -80,14 +80,14 @@ class Fit:
         return mechanism_of(self.job).protect(self.job, model, store, learned)
 
     def learned(self, stratum: int) -> Learned:
-        """What the reference fixed for a stratum."""
+        """The constants that the reference fixed for a stratum."""
         path = self.space.learned(self.address.name, stratum)
         self.space.store.take(path)
         return pickle.loads(path.read_bytes())
 
     @cached_property
     def reference_key(self) -> Key:
-        """Randomness that follows from the reference's content: what it fixes is the same in every run."""
+        """A random key derived from the reference's content, so that its constants are the same in every run."""
         identity = self.space.read_identity()
         assert identity is not None
         return Key.from_hex(identity.job[REFERENCE]).child(f"reference {self.address.name}")
@@ -105,7 +105,7 @@ class Fit:
         return read_rows(self.space.reference, start, stop)
 
     def copied(self, records: Records) -> pa.Table | None:
-        """What the job copies of these records of the reference, in their order; None where it copies nothing."""
+        """Columns that the job copies from these records of the reference, in their order; None if it copies nothing."""
         return rows_at(self.space.copied, records.record) if self.job.microdata.columns else None
 
     def noise(self, stratum: int) -> Callable[[Noise], Floats]:
@@ -140,13 +140,13 @@ class Fit:
         return self.space.part(self.address.name, stratum).name
 
     def done(self, strata: Iterable[int]) -> set[int]:
-        """Strata whose mark stands and whose files are whole."""
+        """Strata with a completion mark and complete files."""
         units = {self.unit(k): k for k in strata}
         return {units[unit] for unit in self.space.finished_of(units)}
 
 
 def stores(name: FitName) -> str:
-    """Name of the mark of the stores that a fit writes to."""
+    """Name of the completion mark of a fit's stores."""
     return "stores-pooled" if name == "pooled" else "stores-strata"
 
 

@@ -88,7 +88,7 @@ class GoodnessOfFit:
         return min(self.misfits, key=lambda each: (each.within, -each.median)).in_words()
 
     def cautions(self, job: Job) -> Iterator[str]:
-        """What a plan and a statement warn of."""
+        """The warnings of a plan and of a statement."""
         if self.score is None:
             yield f"fit of the {self.law} law on the reference: {self.in_words()}"
         elif self.score < job.fit.warn_below:

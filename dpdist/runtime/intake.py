@@ -23,7 +23,7 @@ from dpdist.survey.reference_file import copied_columns, place_reference
 
 
 def store_records(space: Workspace, plan: Plan, identity: Identity, listener: Listener) -> None:
-    """Typed records in frame order, in blocks; with the job and the frame, all that a task reads."""
+    """Stores typed records in frame order, in blocks; tasks read these, the job and the frame only."""
     if space.finished("records"):
         return
     write_text(space.job, plan.job.model_dump_json(indent=2) + "\n", mode=0o600)

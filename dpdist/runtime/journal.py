@@ -37,7 +37,7 @@ class Journal(NamedTuple):
         return self.folder / f"{round:03d}.npz"
 
     def finished(self, round: int, part: int) -> bool:
-        """True if a round's result in a span is whole, and so are the carry and the by-products that it left."""
+        """True if a round's result in a span is complete, with its carry and by-products."""
         path = self.result(round, part)
         return self._whole(path) and self.store.intact(self.left(round, part), self.confidential)
 
@@ -50,7 +50,7 @@ class Journal(NamedTuple):
         return all(_readable(self.total(round)) for round in range(rounds)) and all(left)
 
     def left(self, round: int, part: int) -> dict[str, str]:
-        """Files that a finished round left in a span, with their checksums."""
+        """Files of a finished round in a span, with their checksums."""
         with np.load(self.result(round, part)) as file:
             said: dict[str, str] = json.loads(str(file["left"]))
             return said
@@ -68,7 +68,7 @@ class Journal(NamedTuple):
         self.store.take_files({name: self.left(round, part)[name]}, self.confidential)
 
     def block_state(self, round: int, part: int) -> Carry:
-        """What a round left of a span's records: mapped, not read, as a pass need not touch all of it."""
+        """A round's carry of a span's records, memory-mapped because a pass need not read all of it."""
         if not self.store.shared:
             self.take_carry(round, part)
         with np.load(self.result(round, part)) as file:

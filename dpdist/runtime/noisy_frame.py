@@ -19,10 +19,7 @@ from dpdist.storage.workspace import NOISY_FRAME, Workspace
 
 
 def store_noisy_frame(space: Workspace, job: Job, frame: Frame) -> None:
-    """The frame that fits and `publish` see, from kept noise; `frame` is the exact one, crossed.
-
-    Raises `WorkspaceError` where the noise was kept for other counts, other columns or another budget.
-    """
+    """Stores the frame for fits and `publish`, made from stored noise; `frame` is the exact one, crossed."""
     if job.predictors is None or space.finished(NOISY_FRAME):
         return
     measured = list[Floats]()

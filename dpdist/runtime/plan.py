@@ -104,7 +104,7 @@ def records_text(plan: Plan) -> str:
 
 
 def sizes(plan: Plan) -> dict[str, str]:
-    """What follows from the number of records."""
+    """Facts that follow from the number of records."""
     if plan.job.sizes_secret:
         return {"blocks, memory": "not shown either, for they follow from the number of records"}
     job, frame, layout, count = plan.job, plan.frame, plan.layout, plan.frame.stratum_count
@@ -119,7 +119,7 @@ def sizes(plan: Plan) -> dict[str, str]:
 
 
 def first_stage(job: Job) -> dict[str, str]:
-    """What stands in for a reference, and why, where the current file's own histograms do."""
+    """The substitute for a reference, with the reason, where the current file's own histograms are used."""
     if job.reference is None or job.reference.paid is None:
         return {}
     spent, left = (budget_text(each) for each in (job.reference.paid.epsilon, job.epsilon_of_tables))

@@ -47,7 +47,7 @@ from dpdist.sampling.protocol import Sampler
 from dpdist.storage.tables import read_table
 
 TRIED = 40
-"""Reference records on which a user's program is tried: whether it clamps."""
+"""Number of reference records on which a user's program is tested for clamping."""
 SPURIOUS = "under the clamp another mode than its own wins on the reference's own records"
 
 
@@ -61,14 +61,7 @@ def learned_from(
     current: int,
     copied: pa.Table | None = None,
 ) -> Learned:
-    """What the reference's records of a stratum fix for a current stratum of `current` records.
-
-    `copied` has further columns of these records, which synthetic ones take.
-
-    Weights are learned on no more records than the current stratum has: the fewer a fit has, the wider it is and the larger
-    its bounds; those of `weighted` under fits that are wider still (`for_later_files`). Raises `Improper`, `NotReached`,
-    `Unconverged` or `Spurious`.
-    """
+    """Constants from the reference's records of a stratum, for a current stratum of `current` records."""
     if isinstance(model, ReferenceCells):
         cells = summary_of(model, [records.about(k) for k in range(len(job.outcomes))])
         return cells._replace(donors=Donors.of(model.pattern(records.frame), records.weight, records.outcomes, copied))

@@ -119,7 +119,7 @@ def write_log_lik(path: Path, region: slice, values: Floats, record: Ints) -> No
 
 
 def source(path: Path, store: Store) -> Any:
-    """What xarray opens a store from, wherever it is kept."""
+    """The argument with which xarray opens a store, in a folder or an object store."""
     if not isinstance(store, Bucket):
         return path
     from zarr.storage import ObjectStore

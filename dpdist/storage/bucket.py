@@ -41,7 +41,7 @@ class Bucket:
     shared = False
 
     def __init__(self, url: str, soon: bool = False) -> None:
-        """`soon`: for a look, not for a run; what fails is told after seconds."""
+        """Opens the bucket; with `soon`, for reading only, failures are reported after seconds."""
         self.objects, self._scratch = Objects(url, soon), Scratch()
         self._lease: Lease | None = None
 
@@ -187,7 +187,7 @@ class _NotWhole(WorkspaceError):
 
 
 def _each(act: Callable[[T], R], things: Iterable[T]) -> list[R]:
-    """What an act gives for each thing, in order, several at a time."""
+    """Results of an act for each thing, in order; several run at a time."""
     asked = list(things)
     if len(asked) < 2:
         return [act(one) for one in asked]

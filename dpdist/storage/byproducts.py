@@ -28,10 +28,9 @@ class Superseded(Exception):
 
 @dataclass
 class StratumStore:
-    """What one stratum leaves as a whole; `close` writes its summary and release and, last, the mark over all its files.
+    """By-products of one whole stratum.
 
-    Nothing is written where the mark stands: a worker that was cut off, whose task another has done, comes too late and
-    gets `Superseded`. Two that are at it in the same moment leave the same bytes, each file whole.
+    `close` writes its summary and release and, last, the completion mark over all its files.
     """
 
     space: Workspace

@@ -22,10 +22,7 @@ class Identity:
     """The version of dpdist."""
 
     def differences(self, other: Identity) -> list[str]:
-        """What differs, in words: "job (budget.epsilon, …)", "input (its content)", "version of dpdist (…)".
-
-        Other code may sum other figures, which noise that is kept must not meet. Where none is kept any version will do.
-        """
+        """Differences in words: "job (budget.epsilon, …)", "input (its content)", "version of dpdist (…)"."""
         keys = sorted(self.job.keys() | other.job.keys())
         mine, theirs = ([job.get(key, "not stated") for key in keys] for job in (self.job, other.job))
         changed = [each for each in zip(keys, theirs, mine, strict=True) if each[1] != each[2]]
@@ -35,7 +32,7 @@ class Identity:
         return found + ([f"version of dpdist ({other.version} there, {self.version} here)"] if self._recoded(other) else [])
 
     def remedy(self, other: Identity, otherwise: str) -> str:
-        """How to go on where only the code differs, or else `otherwise`."""
+        """The remedy where only the code differs; otherwise `otherwise`."""
         same, known = self.job == other.job and self.input == other.input, other.version[:1].isdigit()
         install = f"install dpdist {other.version}, which drew the noise that is kept; or "
         return (install if same and known and self._recoded(other) else "") + otherwise

@@ -99,7 +99,7 @@ def _lost(space: Workspace, path: Path) -> WorkspaceError:
 
 
 def _differences(kept: Mapping[str, str], facts: Mapping[str, str]) -> list[str]:
-    """What differs, in words; checksums of confidential sums are not shown."""
+    """Differences in words; checksums of confidential sums are not shown."""
     names = [name for name in sorted(kept.keys() | facts.keys()) if kept.get(name) != facts.get(name)]
     return [
         DIGESTS.get(name) or f"{name} ({kept.get(name, 'not stated')} there, {facts.get(name, 'not stated')} here)"

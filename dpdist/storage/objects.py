@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SCHEMES = ("s3", "gs", "az")
 FIRST_TRY = timedelta(seconds=10)
-"""What the first request of a command may take, retries included: a wrong address is told soon."""
+"""Longest time of a command's first request, with retries, so that a wrong address is reported soon."""
 _FRESH = timedelta(minutes=15)
 """Credentials from a file are read again after this: a mounted secret may be replaced at any time."""
 _DENIED = "access is denied: the credentials are unknown there, expired, or lack a right"
@@ -244,7 +244,7 @@ def _retries(soon: bool) -> Any:
 
 
 def _cause(text: str) -> str:
-    """What failed, from a message that is not to be shown."""
+    """The cause of a failure, from a message that must not be shown."""
     causes = {
         **dict.fromkeys(("/latest/api/token", "/latest/meta-data"), _NONE),  # where a machine of a cloud asks for its own
         "403 Forbidden": _DENIED,

@@ -70,7 +70,7 @@ class WorkspacePaths:
         return self.confidential / "records" / "carried.parquet"
 
     def learned(self, fit: str, stratum: int) -> Path:
-        """What the reference fixed for one stratum."""
+        """Constants that the reference fixed for one stratum."""
         return self.confidential / "reference" / f"{fit}-{stratum:06d}.pickle"
 
     @property
@@ -108,12 +108,12 @@ class WorkspacePaths:
 
     @property
     def report(self) -> Path:
-        """How good the release is, on one page for the custodian."""
+        """The custodian's page on the accuracy of the release."""
         return self.confidential / "report.html"
 
     @property
     def status(self) -> Path:
-        """What the command line tells of a run from outside."""
+        """The status of a run, which the command line shows to others."""
         return self.root / STATUS
 
     def part(self, fit: str, stratum: int) -> Path:
@@ -139,7 +139,7 @@ class WorkspacePaths:
 
     @property
     def receipt(self) -> Path:
-        """Where and with which entry of a ledger the run was charged."""
+        """The ledger and the entry to which the run was charged."""
         return self.confidential / "ledger.json"
 
     @property

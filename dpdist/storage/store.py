@@ -73,7 +73,7 @@ class Store(Protocol):
         ...
 
     def names(self, folder: Path) -> set[str]:
-        """What is in a folder."""
+        """Names of the files in a folder."""
         ...
 
     def intact(self, files: Mapping[str, str], root: Path) -> bool:

@@ -23,7 +23,7 @@ from dpdist.storage.store import FOLDER, Store
 NOISY_FRAME = "noisy-frame"
 """Unit that is finished when the noisy frame is kept, where predictors are protected."""
 REFERENCE = "reference.sha256"
-"""What decides a result beside the job's own settings: the content of its reference."""
+"""A fact that decides a result besides the job's own settings: the content of its reference."""
 
 _OPENED: WeakValueDictionary[tuple[str, str], Workspace] = WeakValueDictionary()
 """Workspaces of runs in this process: the driver's own tasks and a worker's next ones find the files that are here."""
@@ -73,7 +73,7 @@ class Workspace(WorkspacePaths):
 
     @property
     def place(self) -> str:
-        """What tells it to people and to other processes: the folder, or the URL."""
+        """The name of the workspace for people and other processes: the folder, or the URL."""
         return self.store.url if isinstance(self.store, Bucket) else str(self.root)
 
     @property
@@ -104,7 +104,7 @@ class Workspace(WorkspacePaths):
 
     @property
     def shared(self) -> Path | str:
-        """What the workers of a run must reach."""
+        """The place that the workers of a run must reach."""
         return self.confidential if self.store.shared else self.place
 
     def shown(self, path: Path) -> str:
@@ -178,7 +178,7 @@ class Workspace(WorkspacePaths):
         )
 
     def others(self) -> list[str]:
-        """What stands in the folder beside the files of runs; of an object store nothing is looked at."""
+        """Files in the folder that do not belong to runs; an object store is not searched."""
         if not self.store.shared or not self.root.is_dir() or self.read_identity() is not None:
             return []
         own = {self.public.name, self.held.name, self.confidential.name, "status.json"}

@@ -46,7 +46,7 @@ def set_beside(table: Beside, material: Material) -> dict[str, Any]:
 
 
 def verdict(table: Beside, row: Row, material: Material, case: str, mechanism: str, epsilon: str) -> str:
-    """Whether the row's published figures are this run's; empty where nothing can be compared."""
+    """Whether the row's published figures agree with this run; empty where nothing can be compared."""
     if table.published is None:
         return ""
     theirs = _figures(row.values.get(table.published.column, ""))
@@ -71,7 +71,7 @@ def _figures(value: float | str) -> list[float]:
 
 
 def _estimates(table: Beside, material: Material, case: str, mechanism: str, epsilon: str) -> list[Estimate]:
-    """What the run has in the published figures' place."""
+    """The run's estimates of the published figures."""
     at = (case, mechanism, epsilon)
     if table.statistic == "interval":
         ends = [material.values(*at, table.measure + end) for end in ("_lower", "_upper")]

@@ -43,7 +43,7 @@ STYLE: dict[Any, Any] = {
     "axes.facecolor": "none",
 }
 WIDTH = 10.4
-"""Inches; at the page's widest a figure is not scaled."""
+"""Width in inches at which a figure on the page's full width is not scaled."""
 FEW = 30
 """Up to this many replicates every one is shown as a point."""
 

@@ -17,7 +17,10 @@ MOST_LEVELS = 50
 
 
 def measured(confidential: Coded, synthetic: Coded, rng: np.random.Generator, outcome: int = 0) -> Mapping[str, float]:
-    """By measure, weighted and unweighted. `outcome`: the column whose second level a logistic regression explains."""
+    """Measures by name, weighted and unweighted.
+
+    `outcome` is the column whose second level a logistic regression explains.
+    """
     found: dict[str, float] = {}
     orders = [
         order

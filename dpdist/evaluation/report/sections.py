@@ -28,7 +28,7 @@ def sections(material: Material) -> Iterator[Section]:
 
 
 def diagnostics_section(material: Material) -> Section:
-    """What every stratum's fit left."""
+    """Diagnostics of every stratum's fit."""
     made, rows = Section("diagnostics", "Diagnostics"), material.strata
     if not len(rows):
         made.sentences.append("The mechanism fits no strata: there is nothing to diagnose.")

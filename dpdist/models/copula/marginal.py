@@ -37,12 +37,15 @@ class Marginal:
 
     @classmethod
     def of(cls, values: Floats, continuous: bool) -> Marginal:
-        """Of a reference's values: where the variable is not continuous, and has few values, every one is an atom."""
+        """The distribution of a reference's values; if it is not continuous and has few values, every value is an atom."""
         return cls._of(values, np.ones(len(values), dtype=np.int64), continuous)
 
     @classmethod
     def mixed(cls, values: Floats, others: Floats, share: float, continuous: bool) -> Marginal:
-        """Of a mixture: own values have `share` of the probability, others the rest. Without others, all is their own."""
+        """The distribution of a mixture: own values have `share` of the probability, others the rest.
+
+        Without others, own values have all.
+        """
         one, other = round(share * len(others)), round((1.0 - share) * len(values))
         if len(others) == 0 or other == 0 < len(values):
             return cls.of(values, continuous)

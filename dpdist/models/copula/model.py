@@ -66,7 +66,7 @@ class Scores:
         return replace(self, facts=facts)
 
     def summarise(self, records: Records, key: Key) -> Facts:
-        """What a reference's records tell, a prior that is their own fit among it."""
+        """Summary of a reference's records, which includes a prior from the records' own fit."""
         cell, part = self.cells.cell(records.frame), part_of(records.outcome, self.kind)
         plain = tell(self.cells, cell, part, records.weight, records.outcome, self.kind == "binary", key)
         own = self.within(plain)
@@ -259,7 +259,7 @@ def _with_and_without(parts: Sequence[Floats]) -> Floats:
 
 
 def kind_of(outcome: Column) -> Kind:
-    """By the column's public domain: yes or no; an outcome that may be 0; one that may not, or whose zeros are dropped."""
+    """The kind of an outcome, from the column's public domain: yes or no; may be 0; never 0, or zeros are dropped."""
     low, high = outcome.bounds or (-np.inf, np.inf)
     values = set((outcome.codes or {}).values())
     if values == {0.0, 1.0} or ((low, high) == (0.0, 1.0) and outcome.whole):

@@ -55,7 +55,7 @@ class Law(NamedTuple):
         return Law(*(np.subtract(a, b, out=np.zeros_like(a), where=a != b) for a, b in pairs))
 
     def moved(self, by: Law) -> Law:
-        """By differences on these scales."""
+        """Moves the reference's values by differences on these scales."""
         moved = Law(*(own + other for own, other in zip(self.free(), by, strict=True)))
         return Law(expit(moved.share), moved.mean, np.exp(moved.sd), moved.slopes, np.exp(moved.residual))
 

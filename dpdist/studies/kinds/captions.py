@@ -39,7 +39,7 @@ def ratios_of_errors(yardsticks: tuple[str, ...]) -> dict[str, Caption]:
 
 
 def coverages() -> dict[str, Caption]:
-    """Of all cells, by the published standard errors."""
+    """Captions of coverage over all cells, by the published standard errors."""
     return {f"{name}_coverage": Caption(COVERAGE_TITLE.format(name), COVERED + ALL_CELLS) for name in STATISTICS}
 
 

@@ -93,7 +93,7 @@ def _simulated(case: ChainCase, key: Key, period: int) -> dict[str, Any]:
 def _releases(
     study: ChainStudy, case: ChainCase, arm: ChainArm, epsilon: str, surveys: list[Survey], key: Key
 ) -> Iterator[Found]:
-    """Of every period. Raises `DataError` where a reference lacks a cell."""
+    """The releases of all periods. Raises `DataError` where a reference lacks a cell."""
     before: ReleasedObject | None = None
     for period, survey in enumerate(surveys[1:], start=1):
         own = key.child(f"period {period}")
@@ -110,7 +110,7 @@ def _releases(
 
 
 def _learned_before(before: ReleasedObject, model: StratumModel) -> ReferenceSummary:
-    """What the release before carries on to cells of the same names."""
+    """Constants from the release before, for cells of the same names."""
     assert isinstance(model, ReferenceCells)
     (own,) = (before.model(stratum) for stratum in range(len(before.frame.stratum_labels)))
     assert isinstance(own, ReferenceCells)
@@ -163,7 +163,7 @@ def _errors(values: Mapping[StatisticName, Floats], survey: Survey) -> Found:
 
 
 def _by_period(label: str, epsilon: str, periods: list[Found]) -> Iterator[Result]:
-    """By period, over all periods and over the last quarter."""
+    """Measures by period, over all periods and over the last quarter."""
     for measure in periods[0]:
         values = np.array([each[measure] for each in periods])
         yield Result(label, epsilon, measure, float(values.mean()))

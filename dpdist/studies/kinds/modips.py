@@ -105,7 +105,7 @@ def _measured(study: Modips, case: NormalCase, arm: SetsArm, key: Key) -> Iterat
 
 
 def _estimate(study: Modips, case: NormalCase, arm: SetsArm, epsilon: str, key: Key) -> tuple[float, float, float]:
-    """Of one file: the mean over sets, √T, and what multiplies it in an interval."""
+    """Estimates from one file: the mean over sets, √T, and the quantile that multiplies √T in an interval."""
     file, (job, model) = _file(case, key), _release(study.adjacency, case, arm, epsilon)
     rounds = MECHANISMS["modips"].protect(job, model, Unwatched(), None)
     own = key.child(f"{arm.label} {epsilon}")

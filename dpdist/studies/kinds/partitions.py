@@ -28,7 +28,7 @@ from dpdist.studies.settings import StudyOfArms
 CATEGORIES = {"x1": 2, "x2": 3, "x3": 4, "x4": 5}
 NUMBER, BINS = "y", 15
 EFFECTS = ((0.5,), (0.5, -0.8), (1.0, 0.5, 0.5), (0.5, 0.7, 0.8, 0.5))
-"""Of every level but the first, [S] section 3.2; the intercept is 0."""
+"""Regression effects of every level but the first, [S] section 3.2; the intercept is 0."""
 BOUNDS = {"main_effects": (-4.0, 6.0), "saturated": (-6.0, 6.0)}
 FIRST = (0, 1, 3)
 """Columns that [S] finds in the first layer: x1, x2 and x4."""
@@ -158,7 +158,7 @@ def _design() -> Floats:
 
 
 def _means(case: LawCase, key: Key) -> Floats:
-    """Of the number, for every combination of categories."""
+    """Means of the number, for every combination of categories."""
     if case.law == "saturated":
         return key.generator("effects").normal(size=len(_design()))
     return np.asarray(_design() @ np.concatenate([[0.0], *EFFECTS]))

@@ -69,7 +69,7 @@ class StudyKind(Protocol[S]):
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """Of the page's table of arms."""
+        """Headings of the page's table of arms."""
         ...
 
     @property
@@ -80,7 +80,7 @@ class StudyKind(Protocol[S]):
 
     @property
     def captions(self) -> Mapping[str, Caption]:
-        """Of every measure that a study of the kind may have."""
+        """Captions of every measure of a study of this kind."""
         ...
 
     def refusals(self, study: S) -> Iterator[Refusal]:
@@ -100,20 +100,20 @@ class StudyKind(Protocol[S]):
         ...
 
     def arms(self, study: S) -> list[tuple[str, ...]]:
-        """What is compared, a row for each, as `heads` says."""
+        """The compared arms, a row for each, with columns as in `heads`."""
         ...
 
     def target(self, study: S, case: str, epsilon: str, measure: str) -> float | None:
-        """Where a figure has its dashed line."""
+        """The value at which a figure has its dashed line."""
         ...
 
     def made_of(self, study: S) -> str:
-        """What the page was made from, and why it may be shown."""
+        """A text on the page's data, and why they may be shown."""
         ...
 
 
 class SimulatedKind:
-    """What kinds have alike that simulate their data and publish no cell errors of their own."""
+    """Shared code of kinds that simulate their data and publish no cell errors of their own."""
 
     findings_title = "Findings"
     beside_title = "Beside the published figures"

@@ -128,7 +128,7 @@ def frame_of(job: Job, rows: pd.DataFrame) -> tuple[Frame, Codes]:
 
 
 def released(workspace: Path, job: Job, cells: Cells) -> dict[str, Interval]:
-    """What was published by the default estimator, in the cells' order."""
+    """Published figures by the default estimator, in the cells' order."""
     table = job.tables[0]
     rows = pd.read_parquet(workspace / "public" / "tables" / f"{table.name}.parquet")
     default = "parameters" if (rows["estimator"] == "parameters").any() else "records"
