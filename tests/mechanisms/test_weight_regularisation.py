@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +17,10 @@ import dpdist
 from dpdist.core.errors import JobError
 from dpdist.core.records import Floats, Frame, Records
 from dpdist.job.loading import parse_job
+from dpdist.job.noisy_mechanisms import WeightRegularisation as Settings
 from dpdist.mechanisms.laplace_cells.sensitivity import SENSITIVITY, UNIT
 from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.weight_regularisation.protect import WeightRegularisation
 from dpdist.mechanisms.weight_regularisation.release import Distances, RegularisedCells, WeightSum
 from dpdist.mechanisms.weight_regularisation.sensitivity import CHOICE, MEAN, MOVED_BY, least_error
 from dpdist.models.protocol import Draws
@@ -57,6 +61,33 @@ def stages(weight: float, outcome: float, common: float, regularisation: float) 
     parts = WeightSum(CAP), Distances(built.plain, common), built.moved_sums(common, regularisation)
     first, second, third = (part.statistics(one, ones) for part in parts)
     return first, second, third
+
+
+@pytest.mark.parametrize("noisy_sum", [-1e12, 0.0, 1.0])
+@pytest.mark.parametrize("weight", [0.0, 1.0, 200.0])
+def test_sums_are_whole_numbers_however_small_the_noisy_mean_weight_is(noisy_sum: float, weight: float) -> None:
+    """At a lower bound of 0 and λ = 1. Control: a common weight of 0 leaves no unit for a cell with a record."""
+    built, one = model(JOB.replace("[0.5, 200]", "[0, 200]")), record(weight, 10.0)
+    common = built.common(noisy_sum)
+    assert common > 0
+    sums = built.moved_sums(common, 1.0).statistics(one, np.ones(1))
+    assert np.array_equal(sums, np.rint(sums))
+    assert sums[0, 0] > 0
+    with np.errstate(invalid="ignore", divide="ignore"):
+        assert not np.isfinite(built.moved_sums(0.0, 1.0).statistics(one, np.ones(1))).all()
+
+
+@pytest.mark.parametrize(("exchange", "mean", "distances"), [("", 1, 2), (", exchange: anywhere", 2, 4)])
+def test_a_promise_names_the_scales_that_are_drawn(exchange: str, mean: int, distances: int) -> None:
+    said = JOB.replace('epsilon: "1"', f'epsilon: "1", adjacency: substitution{exchange}')
+    said += 'predictors: {protect: {epsilon: "0.2"}}\n' if exchange else ""
+    job, built = parse_job(said), model(said)
+    assert isinstance(job.mechanism, Settings)
+    text = " ".join(map(str, asdict(WeightRegularisation().promised(job, job.mechanism)).values()))
+    assert f"scale {mean} over 1/20" in text
+    assert f"scale {distances} over 1/10" in text
+    assert built.mean_scale == Fraction(mean * UNIT) / (MEAN * job.epsilon_per_set)
+    assert built.choice_scale == Fraction(distances * UNIT) / (CHOICE * job.epsilon_per_set)
 
 
 @settings(max_examples=200, deadline=None)
@@ -131,15 +162,23 @@ def released(folder: Path, rows: pd.DataFrame, how: str = "", epsilon: str = "1"
     return table[table["estimator"] == "parameters"], dict(zip(("common", "regularisation"), said, strict=True))
 
 
-def test_weights_that_tell_nothing_are_moved_far_and_those_that_tell_are_not(tmp_path: Path) -> None:
-    """At ε = .05 noise at λ = 0 is 2 · 200/.0425 = 9,400 on counts of 7,000; a factor of 20 between fields, at ε = 5,
-    is a bias of 20,000. Both choices are wrong by chance with a probability below 1e-4 (five scales of noise)."""
-    for name in ("alike", "apart"):
-        (tmp_path / name).mkdir()
-    _, used = released(tmp_path / "alike", survey(1, 1.0), ", towards: 3.5", "0.05")
-    assert used["regularisation"] > 0.8
-    _, used = released(tmp_path / "apart", survey(1, 20.0), ", towards: 30", "5")
-    assert used["regularisation"] < 0.2
+def chosen(cells: int, distance: float, epsilon: float, draws: int) -> Floats:
+    """Degrees that are chosen from noisy distances; both are `distance` in units of U, and the common weight is 2."""
+    levels = ", ".join(f"f{each}" for each in range(cells))
+    read = parse_job(JOB.replace("[arts, law]", f"[{levels}]").replace('epsilon: "1"', f'epsilon: "{epsilon}"'))
+    count, names = np.full(cells, 40), tuple(f"f{each}" for each in range(cells))
+    frame = Frame({"field": np.arange(cells, dtype=np.int32)}, {"field": names}, count, (), ())
+    built = builder_of(read).build(read, frame, slice(0, cells))
+    assert isinstance(built, RegularisedCells)
+    noise = np.random.default_rng(5).laplace(0.0, float(built.choice_scale), (draws, 2))
+    return np.array([built.chosen(each, 2.0) for each in distance * UNIT + noise])
+
+
+def test_weights_that_tell_nothing_are_moved_far_and_those_that_tell_are_not() -> None:
+    """400 choices over 100 cells. A distance has Laplace noise of scale 2/(.1 ε), a cell's sums of 2/(.85 ε)."""
+    alike, apart = chosen(100, 0.0, 0.05, 400), chosen(100, 5000.0, 5.0, 400)
+    assert np.mean(alike > 0.8) > 0.95
+    assert np.mean(apart < 0.2) > 0.95
 
 
 def test_a_fixed_release_is_the_moved_table_but_for_noise(tmp_path: Path) -> None:

@@ -89,6 +89,7 @@ SAID: dict[str, dict[str, str]] = {
     "flat_laplace": {"mechanism": "flat_laplace, bins: {salary: 4}", "strata": "strata: [field]"},
     "universal_histogram": ROOMS | {"mechanism": "universal_histogram, layers: 2, bins: {salary: 4}"},
     "steps": ROOMS | {"mechanism": "steps, layers: 2, bins: {salary: 4}"},
+    "weight_regularisation": {"strata": "strata: [field]"},
     "weighted_marginals": {"bounds": "[0, 1]", "clip": ", whole: true, outside: clip", "strata": "strata: [field]"},
 }
 ADJACENCIES = ("zero_out", "substitution", "substitution, exchange: anywhere", "add_remove")

@@ -14,8 +14,8 @@ from dpdist.models.protocol import Draws
 from dpdist.privacy.units import moves
 
 DEFINITIONS = {
-    "a_r": "the sum of a = w_r / U_r, with w_r = (1 - r) min(w, U) + r t the moved weight and U_r the weight_cap; t "
-    "and r are `used` in released/set-1.json",
+    "a_r": "the sum of a = w_r / U_r, with w_r = (1 - r) min(w, U) + r t the moved weight, U the weight_cap, and "
+    "U_r = (1 - r) U + r t; t and r are `used` in released/set-1.json",
     "b_r": "as b, with a as in a_r",
     "sum of weights": "over all cells of the stratum: the sum of min(w, U) / U, with w the weight and U the weight_cap",
     "distance": "the sum over cells of |sum of (min(w, U) - t) / U|, with t as in a_r",
@@ -34,5 +34,5 @@ def figures(release: ReleaseView, model: RegularisedCells, stratum: int, theta: 
         if np.isfinite(value):
             one = np.array([[value]])
             yield Figures([whole], [name], one, [scale], lambda *_, own=limits: own, sensitivity=float(moved_by * twice))
-    own = (bounds.centre, bounds.weight, bounds.half_width)
+    own = (bounds.centre, model.plain.bounds.weight, bounds.half_width)
     yield Figures(cells, ["a_r", "b_r"], theta["sums"][0], [model.scale] * 2, lambda *_: own, sensitivity=2.0 * twice)

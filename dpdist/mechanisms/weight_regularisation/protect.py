@@ -14,7 +14,7 @@ from dpdist.mechanisms.laplace_cells.sensitivity import SENSITIVITY
 from dpdist.mechanisms.promises import promise_of
 from dpdist.mechanisms.stratum_sums import NoiseOn, NoisySums, released
 from dpdist.mechanisms.weight_regularisation.release import Distances, RegularisedCells, WeightSum
-from dpdist.mechanisms.weight_regularisation.sensitivity import left
+from dpdist.mechanisms.weight_regularisation.sensitivity import MOVED_BY, left
 from dpdist.mechanisms.weight_regularisation.statement import CHOICE_ASKED, MEAN_ASKED, MOVED_WEIGHTS, SUMS
 from dpdist.mechanisms.wording import MOVES_TWICE
 from dpdist.models.protocol import Draws
@@ -29,7 +29,8 @@ class WeightRegularisation(NoisySums[Settings, RegularisedCells]):
 
     def promised(self, job: Job, settings: Settings) -> Promise:
         mean, choice = settings.towards is None, settings.regularisation is None
-        stages = (*((MEAN_ASKED,) if mean else ()), *((CHOICE_ASKED,) if choice else ()))
+        by_mean, by_choice, _ = (each * moves(job) for each in MOVED_BY)
+        stages = [MEAN_ASKED.format(by_mean)] * mean + [CHOICE_ASKED.format(by_choice)] * choice
         said = SUMS.format(SENSITIVITY * moves(job), left(mean, choice))
         if job.sizes_secret:
             guarantee = Strict(job.budget.adjacency, job.epsilon_per_set)

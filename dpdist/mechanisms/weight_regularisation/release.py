@@ -19,7 +19,15 @@ from dpdist.job import Job
 from dpdist.job.noisy_mechanisms import WeightRegularisation
 from dpdist.mechanisms.laplace_cells.release import CellSums
 from dpdist.mechanisms.laplace_cells.sensitivity import SENSITIVITY, UNIT
-from dpdist.mechanisms.weight_regularisation.sensitivity import CHOICE, MEAN, MOVED_BY, least_error, left, scale_of
+from dpdist.mechanisms.weight_regularisation.sensitivity import (
+    CHOICE,
+    MEAN,
+    MOVED_BY,
+    REGULARISATION_STEPS,
+    least_error,
+    left,
+    scale_of,
+)
 from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws, Extremes, Parameter
 from dpdist.privacy.units import moves, record_epsilon
@@ -114,9 +122,13 @@ class RegularisedCells(OutcomeModel):
         return self.plain.statistics(records, alpha)
 
     def common(self, noisy_sum: float) -> float:
-        """The mean weight from a noisy sum, clipped to the weight's bounds."""
-        mean = noisy_sum * self.plain.bounds.weight / UNIT / float(self.plain.count.sum())
-        return float(np.clip(mean, self.plain.least_weight, self.plain.bounds.weight))
+        """The mean weight from a noisy sum, clipped to the weight's bounds and to a public positive floor.
+
+        A common weight of 0 would leave moved weights without a positive bound, and sums without a unit.
+        """
+        cap = self.plain.bounds.weight
+        mean = noisy_sum * cap / UNIT / float(self.plain.count.sum())
+        return float(np.clip(mean, max(self.plain.least_weight, cap / REGULARISATION_STEPS), cap))
 
     def chosen(self, apart: Floats, common: float) -> float:
         """The degree λ to which weights are moved, from the noisy distances in units."""

@@ -5,7 +5,8 @@ becomes w_λ = (1 − λ)w + λt, with t a common weight; it is at most U_λ = (
 1/UNIT.
 
 Stage 1 gives t, if the job does not name one. It releases Σ w/U, to which a record contributes a value in [0, 1]: Δ = 1.
-Divided by the public number of records this is a mean, which is clipped to the weight's bounds.
+Divided by the public number of records this is a mean. It is clipped to the weight's bounds and to at least
+U/REGULARISATION_STEPS, so that t > 0 and U_λ > 0 for every λ.
 
 Stage 2 gives λ, if the job does not name one. With a = (w − t)/U and b = au, A and B are the sums over cells of |Σa| and
 |Σb|. By the triangle inequality a record moves A and B together by no more than (a, b) in L1. Switched off, added or
@@ -13,7 +14,7 @@ removed: |a| + |b| ≤ 2 max(t, U − t)/U ≤ 2. Exchanged: if both weights lie
 max(|a|, |a'|) ≤ 2; otherwise at most 2(|a| + |a'|) ≤ 2 (t + U − t)/U = 2. So Δ = 2 for both sums together. It is attained
 by weights U and 0 with u = 1, in a cell of its own.
 
-Stage 3 gives the cells' sums of (w_λ, w_λ u) over U_λ. For any t and λ these are a strict Laplace table's pairs, so Δ =
+Stage 3 gives the cells' sums of (w_λ, w_λ u) over U_λ. For any t > 0 and λ these are a strict Laplace table's pairs, so Δ =
 2.
 
 The stages are released one after another and cost the sum of their parts of ε (adaptive composition). A record that moves

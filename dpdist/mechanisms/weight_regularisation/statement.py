@@ -15,13 +15,13 @@ SUMS = (
     "weight's bound. Both sums have discrete Laplace noise of scale {}/({} ε) in these units. Margins are sums of cells."
 )
 MEAN_ASKED = (
-    "The common weight is the mean weight, under noise: the sum of weights over their bound moves by at most 1. It has "
-    "discrete Laplace noise of scale 1 over 1/20 of ε. It is divided by the number of sample records."
+    "The common weight is the mean weight, under noise: the sum of weights over their bound moves by at most {0}. It has "
+    "discrete Laplace noise of scale {0} over 1/20 of ε. It is divided by the number of sample records."
 )
 CHOICE_ASKED = (
     "How far weights are moved is chosen under noise. Two sums over cells say how far the weights' and the products' sums "
-    "are from those under the common weight. A record moves both together by at most 2. Both have discrete Laplace noise "
-    "of scale 2 over 1/10 of ε. The choice has the least squared error that they and the noise predict."
+    "are from those under the common weight. A record moves both together by at most {0}. Both have discrete Laplace "
+    "noise of scale {0} over 1/10 of ε. The choice has the least squared error that they and the noise predict."
 )
 WITH_BIAS = (
     "Estimator `parameters`: composition of the sample over cells, and other noise, simulated. So is the bias of moved "
