@@ -3,11 +3,12 @@
 # (CycloneDX), into FOLDER as dpdist.tar and dpdist.cdx.json.
 # TOOL names the tool. What podman needs to know of the machine (runtime, limits) stands in the file that CONTAINERS_CONF names.
 # BASE names the base image. Without it, and where mmdebstrap is there, the base is made of Debian's packages and no registry is asked.
-# PIP_CERT: the file of an authority that the package index's certificate is checked with.
+# PIP_CERT: the file of an authority that the package index's certificate is checked with. Podman alone takes it.
 set -euo pipefail
 tag=${1:?deploy/build.sh TAG [FOLDER]} out=$(realpath -m "${2:-.}")
 cd "$(dirname "$0")/.."
-tool=${TOOL:-$(command -v podman || command -v docker)}
+tool=${TOOL:-$(command -v podman || command -v docker || true)}
+[ -n "$tool" ] || { echo "neither podman nor docker is installed; TOOL names another" >&2; exit 1; }
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 mkdir -p "$out"
 

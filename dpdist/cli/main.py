@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from dpdist.cli import approve, cluster, diff, init, job_files, ledger, rehearse, releases, stan, trials, verify
-from dpdist.runtime.interrupts import remember_interrupts
+from dpdist.runtime.interrupts import interrupt, remember_interrupts
 
 app = typer.Typer(
     help="Publish survey tables and synthetic records from confidential microdata, with the privacy spent stated.\n\n"
@@ -67,6 +67,7 @@ def main() -> None:
 
 def _as_interrupt(number: int, frame: FrameType | None) -> None:
     handler = signal.getsignal(signal.SIGINT)
-    if not callable(handler):
-        raise KeyboardInterrupt
+    if not callable(handler):  # Ctrl-C is ignored, as in the background of a shell
+        interrupt(number, frame)
+        return
     handler(signal.SIGINT, frame)

@@ -44,6 +44,8 @@ LEAN = 0.5
 """Published standard errors by which the median cell is off where a side is called a bias: 90 % intervals then hold .87."""
 FAR_TOO_LOW = 0.75
 """Coverage below which a release that fails is not for publication."""
+FAR_RECORDS = 10
+"""Fewest records of a cell whose error may be called far off: a direct error of fewer is near 0 by chance."""
 FAR_MEDIAN, FAR_LARGEST = 1.5, 8.0
 """Direct standard errors beyond which the median cell, or a single one, is far off whatever its interval says."""
 SAME = 1e-9
@@ -142,6 +144,7 @@ def judge(rows: pd.DataFrame, statistics: int = 1) -> Verdict | None:
     direct_error = rows["direct_se"].to_numpy(dtype=float)
     known_error = direct_error > SAME * np.abs(rows["direct"].to_numpy(dtype=float))
     sizes = np.abs(gap)[known_error] / direct_error[known_error]
+    enough = rows["records"].to_numpy()[known_error] >= FAR_RECORDS
     return Verdict(
         cells=len(rows),
         held=float(held.mean()),
@@ -155,7 +158,7 @@ def judge(rows: pd.DataFrame, statistics: int = 1) -> Verdict | None:
         off=off,
         far=place(rows.iloc[furthest], by) if tail[furthest] * len(rows) < alarm * FURTHEST else None,
         median_error=float(np.median(sizes)) if len(sizes) else np.nan,
-        largest_error=float(sizes.max()) if len(sizes) else np.nan,
+        largest_error=float(sizes[enough].max()) if enough.any() else np.nan,
     )
 
 

@@ -40,7 +40,8 @@ def head_of(verdicts: Sequence[Verdict | None], names: Sequence[str]) -> str:
 
 
 def _sizes(verdict: Verdict) -> str:
-    return f"median {verdict.median_error:.1f}, largest {verdict.largest_error:.1f}"
+    largest = f", largest {verdict.largest_error:.1f}" if np.isfinite(verdict.largest_error) else ""
+    return f"median {verdict.median_error:.1f}{largest}"
 
 
 def bias_line(name: str, grand: Grand) -> str:
@@ -64,8 +65,7 @@ def in_words(name: str, verdict: Verdict) -> str:
     if np.isfinite(verdict.width):
         said.append(f"The median published standard error is {verdict.width:.2f} times the direct one.")
     if verdict.inaccurate:
-        median, largest = f"{verdict.median_error:.1f} in the median", f"{verdict.largest_error:.1f} at most"
-        said.append(f"Figures are far from direct ones, by {median} and {largest}, in direct standard errors.")
+        said.append(f"Figures are far from direct ones, in direct standard errors: {_sizes(verdict)}.")
     if verdict.off:
         said.append("The figure of all records is further from the direct one than chance explains: it is biased.")
     if verdict.too_few:

@@ -105,7 +105,7 @@ def _known(release: ReleasedObject) -> bool:
 
 def design_left_out(job: Job) -> Iterator[str]:
     """A caution where the survey's design makes published intervals too narrow, and no public figure allows for it."""
-    if job.survey.design_effect is None and (job.survey.psu or job.survey.replicate_weights is not None):
+    if not job.local and job.survey.design_effect is None and (job.survey.psu or job.survey.replicate_weights is not None):
         what = f"clustering by {job.survey.psu}" if job.survey.psu else "the design that replicate weights carry"
         yield (
             f"published standard errors leave out {what}, so intervals may be too narrow. State survey.design_effect "

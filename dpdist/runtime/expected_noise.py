@@ -27,6 +27,8 @@ DROWNED = 1.0
 """Direct standard errors of noise above which the noise exceeds the sampling error."""
 SMALL_EPSILON = 0.05
 """Below this ε a release of a few thousand records is mostly noise."""
+MEAN_LIKE = frozenset({"mean", "total", "ratio"})
+"""Statistics of an outcome whose noise is that of a mean."""
 SHOWN = 12
 """Number of a table's cells that a plan lists, the noisiest first."""
 ALONE = (
@@ -92,7 +94,7 @@ def expected_noise(plan: Plan) -> Expected | None:
         named = [", ".join(label) or "all" for label in cells.labels]
         columns = {"table": table.name, "cell": named, "records": records.astype(int), "sums": added.astype(int)}
         asked = {statistic.name for statistic in table.statistics}
-        told = {"counts": "count" in asked, "means": asked != {"count"}}
+        told = {"counts": "count" in asked, "means": bool(asked & MEAN_LIKE)}
         for statistic, size in zip(told, of_one, strict=True):
             if told[statistic]:
                 frames.append(pd.DataFrame(columns | {"statistic": statistic, "noise": size * share}))

@@ -16,7 +16,7 @@ def remember_interrupts() -> None:
     """From now on `as_interrupt` knows whether Ctrl-C came. A process that ignores Ctrl-C goes on doing so."""
     _received.clear()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _raise)
+        signal.signal(signal.SIGINT, interrupt)
 
 
 def as_interrupt(act: Callable[[], None]) -> None:
@@ -35,7 +35,8 @@ def as_interrupt(act: Callable[[], None]) -> None:
         raise
 
 
-def _raise(number: int, frame: FrameType | None) -> None:
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Handles a signal by a KeyboardInterrupt that `as_interrupt` remembers."""
     _received.append(number)
     raise KeyboardInterrupt
 
@@ -58,7 +59,7 @@ def interrupts_kept() -> Iterator[Callable[[], None]]:
     def let_through() -> None:
         restore()
         if kept:
-            _raise(signal.SIGINT, None)
+            interrupt(signal.SIGINT, None)
 
     try:
         yield let_through

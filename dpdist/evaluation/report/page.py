@@ -77,11 +77,12 @@ def _rendered(material: Material, made: list[Section], verdict: Overall) -> str:
 
 
 def stated(material: Material) -> Overall:
-    """The verdict on the intervals; where they pass, and a limit of the job failed, that is said instead. What was added
-    when the release was published again is said not to be judged."""
+    """The verdict on the intervals. Limits of the job that failed come first where the intervals pass. Statistics that
+    were added when the release was published again are named as not judged."""
     found, failed = overall(material.tables), [row[0] for row in limits_of_the_job(material) if row[-1] == "failed"]
     if not found.fails and failed:
-        found = found._replace(head=f"limits of the job failed: {'; '.join(failed)}", fails=True)
+        also = f"; {found.head}" if NOT_ACCURATE in found.head else ""
+        found = found._replace(head=f"limits of the job failed: {'; '.join(failed)}{also}", fails=True)
     if material.unjudged:
         head = f"{found.head}; not judged: {'; '.join(material.unjudged)}"
         found = found._replace(head=head, sentences=[*found.sentences, UNJUDGED])
