@@ -8,6 +8,7 @@ import numpy as np
 
 from dpdist.evaluation.verdict import NOMINAL, Grand, Verdict
 
+NOT_ACCURATE = "not accurate"
 NO_FAULT = "no fault found in the intervals"
 NOTHING = "nothing could be judged"
 PART = "no fault found in what could be judged"
@@ -33,7 +34,7 @@ def head_of(verdicts: Sequence[Verdict | None], names: Sequence[str]) -> str:
         return f"{'do not publish' if stops else 'not as good as it says'}: {'; '.join(said + off)}"
     chance = [f"intervals hold fewer than 90 %, or miss all records, which may be chance ({'; '.join(low)})"] if low else []
     if far:
-        return f"not accurate: {'; '.join(off + chance)}"
+        return f"{NOT_ACCURATE}: {'; '.join(off + chance)}"
     if low:
         return f"not clear: {chance[0]}"
     return NO_FAULT if len(judged) == len(verdicts) else PART
@@ -65,7 +66,9 @@ def in_words(name: str, verdict: Verdict) -> str:
     if np.isfinite(verdict.width):
         said.append(f"The median published standard error is {verdict.width:.2f} times the direct one.")
     if verdict.inaccurate:
-        said.append(f"Figures are far from direct ones, in direct standard errors: {_sizes(verdict)}.")
+        largest = f" and {verdict.largest_error:.1f} at most" if np.isfinite(verdict.largest_error) else ""
+        by = f"{verdict.median_error:.1f} in the median{largest}"
+        said.append(f"Figures are far from direct ones, by {by}, in direct standard errors.")
     if verdict.off:
         said.append("The figure of all records is further from the direct one than chance explains: it is biased.")
     if verdict.too_few:

@@ -159,9 +159,8 @@ def test_a_statement_says_what_its_class_claims(mechanism: str, adjacency: str) 
         assert "2.719" in screen["in words"]
         assert ("exact draws only" in words) == (said["guarantee"] == "strict for exact draws")
     if said["guarantee"].startswith("strict") and adjacency in ("zero_out", "add_remove"):
-        dearer = {"laplace_strict": "1", "laplace_composed": "1", "weight_regularisation": "1", "modips": "5/3"}.get(
-            mechanism, "2"
-        )
+        cheap = dict.fromkeys(("laplace_strict", "laplace_composed", "weight_regularisation"), "1")
+        dearer = {**cheap, "modips": "5/3"}.get(mechanism, "2")
         assert said["substitution_epsilon"] == dearer
         assert f"ε = {dearer}" in screen["exchange"]
         assert ("at the same x" in screen["exchange"]) == (adjacency == "zero_out")

@@ -16,6 +16,7 @@ from dpdist.evaluation.report.parts import Section
 from dpdist.evaluation.report.sections import sections
 from dpdist.evaluation.report.verdict_section import limits_of_the_job
 from dpdist.evaluation.summary import LOOKED, Overall, overall
+from dpdist.evaluation.verdict_words import NOT_ACCURATE
 from dpdist.publish.released import read_release
 from dpdist.storage.workspace import Workspace
 
