@@ -54,7 +54,7 @@ def described(plan: Plan, fit: Fit) -> dict[str, Any] | None:
 
 
 def _chained(plan: Plan, earlier: ReferenceRelease) -> dict[str, Any]:
-    """The chain that this release continues, and what a person in all its files loses with it."""
+    """Describes the chain that this release continues, and the loss of a person who is in all its files."""
     guarantee, chain = plan.promise.total, earlier.carried.chain
     assert isinstance(guarantee, Strict)
     exchanged = budget_text(guarantee.substitution_epsilon)
@@ -65,6 +65,6 @@ def _chained(plan: Plan, earlier: ReferenceRelease) -> dict[str, Any]:
 
 
 def _histograms(job: Job) -> dict[str, Any]:
-    """What the current file's histograms take of the budget, where there are any."""
+    """Describes the share of the budget that the current file's histograms take, if there are any."""
     given = job.reference.paid if job.reference is not None else None
     return {"histogram": {"epsilon": budget_text(given.epsilon)}} if given is not None else {}
