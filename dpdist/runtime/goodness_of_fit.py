@@ -56,7 +56,7 @@ MEASURE = (
 
 
 class Misfit(NamedTuple):
-    """Misfit of a statistic: cells, share within `WITHIN` standard errors, median and largest distance, and its cell."""
+    """Misfit of a statistic: its cells, the share within `WITHIN` standard errors, distances, and the worst cell."""
 
     statistic: str
     cells: int

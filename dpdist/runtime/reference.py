@@ -149,7 +149,7 @@ class LearnOne:
 
 
 def earlier_points(fit: Fit, model: ReferenceCells, stratum: int) -> tuple[list[Records], Floats]:
-    """The points of an earlier release for every outcome, and how many records each cell's stand for."""
+    """Returns an earlier release's points for every outcome, and the number of records behind each cell's points."""
     table = read_table(fit.space.earlier_points).to_pandas()
     rows = fit.frame.rows_of(stratum)
     table = table[(table["frame"] >= rows.start) & (table["frame"] < rows.stop)]

@@ -20,7 +20,7 @@ from dpdist.survey.same_file import table_content
 
 
 def summaries(job: Job, fits: Mapping[int, Fit]) -> tuple[dict[str, Facts], dict[str, Donors]]:
-    """What of the reference is published, by stratum: distributions of a score model; donors of records beside tables."""
+    """Returns published facts of the reference by stratum: distributions of a score model, or donors of records."""
     facts, donors = dict[str, Facts](), dict[str, Donors]()
     for stratum, fit in fits.items() if job.has_reference else ():
         learned, label = fit.learned(stratum), fit.frame.stratum_labels[stratum]
@@ -32,7 +32,7 @@ def summaries(job: Job, fits: Mapping[int, Fit]) -> tuple[dict[str, Facts], dict
 
 
 def described(plan: Plan, fit: Fit) -> dict[str, Any] | None:
-    """What is published of the reference: its content's checksum, and what it fixed in public terms."""
+    """Describes the reference for publication: the checksum of its content, and the constants from it."""
     given, reference = plan.job.reference, plan.reference
     if given is None:
         return None
