@@ -58,7 +58,7 @@ class Nearest(NamedTuple):
 
 
 class SinglingOut(NamedTuple):
-    """Predicates tried, the shares that single out a member and another, and what is left of the risk beside others."""
+    """Number of predicates tried, shares that single out a member and another, and the member's excess risk."""
 
     guesses: int
     of_members: float

@@ -41,13 +41,14 @@ _NOTHING = pd.DataFrame({"stratum": [], "loss": np.empty(0), "epsilon_local": np
 def audit(
     workspace: str | Path, records: int = 8, all_rules: bool = False, listener: Listener = silent
 ) -> Confidential[pd.DataFrame]:
-    """Leave `records` records of every stratum out, one at a time, and weight the others anew, as the release did.
+    """Leaves out `records` records of every stratum, one at a time, and weights the others anew.
 
     Half of them are those with the largest unweighted bounds, half are drawn at random. Writes
-    confidential/evaluation/audit-<rule>.parquet for the release's own weight rule, or for every rule, and returns a row a
-    rule: rule, of_release (the release's own), strata, left_out (strata too large to hold, or where the rule misses its
-    target with or without a record), records, exceeded (losses over 2Δ), largest_share (of 2Δ). Raises `WorkspaceError`
-    where the release is not a tilted posterior of the lognormal model, the one whose densities have a closed form.
+    confidential/evaluation/audit-<rule>.parquet for the release's own weight rule, or for every rule, and returns one row
+    per rule: rule, of_release (the release's own), strata, left_out (strata too large to hold, or where the rule misses
+    its target with or without a record), records, exceeded (losses over 2Δ), largest_share (of 2Δ). Raises
+    `WorkspaceError` where the release is not a tilted posterior of the lognormal model, the one whose densities have a
+    closed form.
     """
     with Workspace.opened(workspace) as space, private():
         return _audited(space, records, all_rules, listener)

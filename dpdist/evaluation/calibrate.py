@@ -47,7 +47,7 @@ PUBLIC = Key(b"dpdist calibrate: public numbers")
 
 @dataclass(frozen=True)
 class Stratum:
-    """Records of a stratum that the mechanism is run on, and those that it may learn from; the model of the former."""
+    """The records of a stratum on which the mechanism is run, their model, and records to learn from."""
 
     label: str
     model: StratumModel

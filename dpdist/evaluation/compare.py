@@ -138,7 +138,7 @@ def _comparators(
 
 
 def _published(published: pd.DataFrame, statistic: Statistic) -> dict[str, Floats | float]:
-    """Published figures of a statistic: the default estimate with its error and interval, and the estimate from records."""
+    """Returns published figures of a statistic: the default estimate with error and interval, and that from records."""
     mine = published["statistic"] == statistic.label
     mine &= published["variable"].isna() if statistic.about is None else published["variable"] == statistic.about
     default = "parameters" if (published[mine]["estimator"] == "parameters").any() else "records"

@@ -59,7 +59,7 @@ class Direct:
         return Units(np.ones(len(self.weight)), self.weight[None], products, below, self.outcomes)
 
     def _variance(self, figures: Figures) -> Floats:
-        """Variance of the first sampling stage: PSUs within design strata, with populations where they are declared."""
+        """Returns the variance of the first sampling stage, of PSUs within design strata, with declared populations."""
         shares, stratum = figures.shares(self._units()), self.frame.design_stratum[self.row].astype(np.int64)
         if self.job.survey.replicate_weights is not None:
             return np.full(shares.shape[0], np.nan)

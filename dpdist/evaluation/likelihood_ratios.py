@@ -109,7 +109,7 @@ class Compared:
 
         Those of choices are learned on the first `learning` runs.
 
-        Both files use the same noise. Each file's frequencies have separate confidence limits, which hold jointly or not.
+        Both files use the same noise. Each file's frequencies have separate limits, which hold for any values of the other's.
         """
         totals = np.zeros((2, runs))
         for figure in self.differing if sums else ():

@@ -61,10 +61,7 @@ MOST_CLAIMED = 600.0
 
 
 def lower_bound(near: Floats, far: Floats, delta: float = 0.0) -> float:
-    """Returns the least ε with which two files can have these draws, (run, feature) each.
-
-    0 where the draws do not differ.
-    """
+    """Returns the least ε with which two files can have these draws, (run, feature) each; 0 for equal draws."""
     width = max(near.shape[1], far.shape[1])
     if not width:
         return 0.0
@@ -109,8 +106,7 @@ def claim_of_record(job: Job, guarantee: Strict | Concentrated | Asymptotic) -> 
 
 
 def _scores(near: Floats, far: Floats, half: int) -> list[Floats]:
-    """Returns a score of every draw, from medians and mean deviations of the first half: Σ(|x − far| − |x − near|)/scale.
-    """
+    """Scores every draw by medians and mean deviations of the first half: Σ(|x − far| − |x − near|)/scale."""
     a, b = near[:half], far[:half]
     spread = (np.abs(a - np.median(a, 0)).mean(0) + np.abs(b - np.median(b, 0)).mean(0)) / 2.0
     apart = np.abs(a.mean(0) - b.mean(0))
@@ -146,7 +142,7 @@ def _levels(runs: int) -> Floats:
 def draws(
     job: Job, model: StratumModel, learned: Learned, sampler: Sampler, records: Records, runs: int, key: Key
 ) -> Floats:
-    """What `runs` runs of a stratum release, as numbers (run, feature): the mechanism itself, under fresh noise."""
+    """Returns the released objects of `runs` runs of a stratum as numbers (run, feature), under fresh noise."""
     return _of_parameters(model, list(releases(job, model, learned, sampler, records, runs, key)))
 
 
@@ -173,9 +169,9 @@ def _filled(rows: Sequence[Sequence[float]], least: int = 0) -> Floats:
 
 
 def of_sets(model: StratumModel, drawn: Sequence[Sequence[Draws]], frame_row: Codes, key: Key) -> Floats:
-    """What synthetic records of these runs show, (run, feature): by row of the frame Σw and Σwy, and the ends of y.
+    """Returns features of these runs' synthetic records, (run, feature): Σw and Σwy by frame row, and the range of y.
 
-    Records stand in the frame rows given. Nothing, (run, 0), where the model makes none.
+    Records are in the frame rows given. The result is empty, (run, 0), where the model makes no records.
     """
     if not isinstance(model, Synthesizer):
         return np.empty((len(drawn), 0))
@@ -262,10 +258,9 @@ def black_box(space: Workspace, runs: int, listener: Listener) -> Confidential[p
 
 
 def _most_exposed(fit: Fit, stratum: int, records: Records) -> tuple[int, Compared | None]:
-    """Returns the position of the record that moves noisy sums most, among some records, and the queries of its two files.
+    """Returns the position of the record that moves noisy sums most, and the queries of its two files.
 
-    For a mechanism that does more than add noise to sums, it is the record with the largest product of weight and
-    distance from the median.
+    Without noisy sums, it is the record with the largest product of weight and distance from the median.
     """
     away, tried = np.abs(records.outcomes[:, 0] - np.median(records.outcomes[:, 0])), list[int]()
     for exposed in (records.weight * away, records.weight, away):
