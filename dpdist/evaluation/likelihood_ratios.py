@@ -35,8 +35,7 @@ EXACT = 1e9
 
 @dataclass(frozen=True)
 class Measuring:
-    """The noisy queries of a stratum's mechanism on one file: sums, (figure,), their noise, and choices with their scores.
-    """
+    """The noisy queries of a stratum's mechanism on one file: sums, (figure,), their noise, and choices with their scores."""
 
     sums: Floats
     scales: tuple[Fraction, ...]
@@ -109,7 +108,8 @@ class Compared:
 
         Those of choices are learned on the first `learning` runs.
 
-        Both files use the same noise. Each file's frequencies have separate limits, which hold for any values of the other's.
+        Both files use the same noise. Each file's frequencies have separate limits, whatever
+        the other's are.
         """
         totals = np.zeros((2, runs))
         for figure in self.differing if sums else ():
