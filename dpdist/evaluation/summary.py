@@ -27,8 +27,7 @@ LOOKED = (
 
 
 class Overall(NamedTuple):
-    """The verdicts on all statistics: a headline, the grand figures beside direct ones, a sentence each, and whether the
-    release fails."""
+    """The verdicts on all statistics: a headline, the grand figures, a sentence each, and whether the release fails."""
 
     head: str
     bias: list[str]

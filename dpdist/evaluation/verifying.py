@@ -58,7 +58,7 @@ def public_of(folder: Path) -> Path:
 
 
 def problems(public: Path, key: PublicKey | None = None) -> list[str]:
-    """What is wrong, a line a file: changed, missing, added, claiming what its job does not give, not signed by the key."""
+    """Lists problems, one line per file: changed, missing, added, wrong claims, or not signed by the key."""
     damage = all_damage(public)
     lines = [str(error) for error in damage] or [str(error) for error in _claims(public)]
     if (why := unfit(public)) is not None:

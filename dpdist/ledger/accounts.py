@@ -1,6 +1,6 @@
-"""What a dataset's releases cost together, and what its limits leave. Exact; nothing here reads or writes a ledger.
+"""Computes the total cost of a dataset's releases and what its limits leave. It is exact, and reads or writes no ledger.
 
-Costs of different classes, or under different adjacency, are never added: each pair has an account of its own.
+Costs of different classes, or under different adjacency, are never added. Each pair has a separate account.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Class = BudgetClass
 CLASSES: tuple[Class, ...] = get_args(Class)
 SYMBOL: dict[str, str] = {"strict": "ε", "zCDP": "ρ", "asymptotic": "ε"}
 _DATED = re.compile(r"\d{4}(?!\d)")
-"""How periods begin whose order in time is that of their texts, if they are of one form."""
+"""Beginning of a period's text, such as a year, whose order as text is the order in time."""
 
 
 @dataclass(frozen=True)
 class Charge:
-    """What one run costs: `budget` is ε, or ρ under zCDP; `delta` is None where it is not a known number."""
+    """The cost of one run. `budget` is ε, or ρ under zCDP; `delta` is None where it is not a known number."""
 
     dataset: str
     period: str
@@ -38,7 +38,7 @@ class Charge:
     job: str = ""
     """SHA-256 of what decides the job's result."""
     version: int = 1
-    """Of the period's releases: a correction has a number of its own."""
+    """Number of the release within its period. Each correction has a new number."""
     corrects: str = ""
     """Id of the release that a correction corrects."""
 
@@ -48,7 +48,7 @@ class Charge:
 
     @property
     def said(self) -> dict[str, Any]:
-        """In an entry's terms."""
+        """Returns the charge as an entry's values."""
         return {
             **{name: getattr(self, name) for name in ("dataset", "period", "run", "adjacency", "job")},
             "class": self.cls,
@@ -69,7 +69,10 @@ class Charge:
 
 
 def cost(guarantee: Guarantee, dataset: str) -> tuple[Class, Fraction, Fraction | None]:
-    """Class, ε or ρ, and δ of a guarantee. Raises `BudgetRefused` where nothing is promised: no sum covers that."""
+    """Returns class, ε or ρ, and δ of a guarantee.
+
+    Raises `BudgetRefused` where nothing is promised, because no sum covers that.
+    """
     match guarantee:
         case Concentrated():
             return "zCDP", guarantee.rho, guarantee.delta
@@ -84,29 +87,29 @@ def cost(guarantee: Guarantee, dataset: str) -> tuple[Class, Fraction, Fraction 
 
 
 def charges(entries: Iterable[Entry], dataset: str) -> list[Charge]:
-    """Every charge of a dataset; a reservation counts whether or not its run has ended."""
+    """Returns every charge of a dataset. A reservation counts whether or not its run has ended."""
     return [Charge.of(entry) for entry in entries if entry.kind == "reserve" and entry.said["dataset"] == dataset]
 
 
 def releases(entries: Iterable[Entry], dataset: str, period: str) -> list[str]:
-    """Ids of what charged runs of a period have made, in the order in which they were made."""
+    """Returns the ids of releases that charged runs of a period have made, in order."""
     own = [entry.said for entry in entries if entry.kind == "release" and entry.said["dataset"] == dataset]
     return list(dict.fromkeys(str(said["release"]) for said in own if said["period"] == period))
 
 
 def policies(entries: Iterable[Entry], dataset: str) -> dict[str, Limits]:
-    """A dataset's limits as the ledger has them, by class: the last that were stated."""
+    """Returns a dataset's limits in the ledger, by class. The limits stated last are valid."""
     found = [entry.said for entry in entries if entry.kind == "policy" and entry.said["dataset"] == dataset]
     return {said["class"]: Limits.model_validate(said["limits"]) for said in found}
 
 
 def total(before: Iterable[Charge]) -> Fraction:
-    """Sequential composition: a person may be in every file."""
+    """Adds costs by sequential composition, because a person may be in every file."""
     return sum((charge.budget for charge in before), Fraction(0))
 
 
 def by_period(before: Iterable[Charge]) -> dict[str, Fraction]:
-    """Costs of every period, periods in order of text."""
+    """Returns the costs of every period, with periods in order of text."""
     sums: dict[str, Fraction] = {}
     for charge in before:
         sums[charge.period] = sums.get(charge.period, Fraction(0)) + charge.budget
@@ -114,10 +117,10 @@ def by_period(before: Iterable[Charge]) -> dict[str, Fraction]:
 
 
 def largest_window(sums: Mapping[str, Fraction], period: str, periods: int) -> Fraction:
-    """The largest cost of so many consecutive periods, `period` among them, of those that have a release.
+    """Returns the largest cost of the given number of consecutive periods that have a release, `period` among them.
 
     Texts of one form that begin with a year are in order of time. A period of another form than `period` may be at any
-    time, so its cost is in every window: the figure is never too small.
+    time, so its cost is in every window. The figure is therefore never too small.
     """
     alike = sorted(name for name in sums if _form(name) == _form(period)) if _DATED.match(period) else [period]
     beside = sum((own for name, own in sums.items() if name not in alike), Fraction(0))
@@ -131,7 +134,7 @@ def _form(period: str) -> str:
 
 
 def excesses(limits: Limits, before: Sequence[Charge], charge: Charge) -> Iterator[tuple[str, str]]:
-    """What a charge would exceed of some limits: what it comes to, and what is allowed."""
+    """Lists the limits that a charge would exceed: the sum with the charge, and the limit."""
     sums, symbol = by_period([*before, charge]), f"{charge.cls} {SYMBOL[charge.cls]}"
     found = {"in all": (limits.total, sum(sums.values(), Fraction(0)))}
     found[f"in period {charge.period}"] = (limits.per_period, sums[charge.period])
@@ -147,7 +150,10 @@ def excesses(limits: Limits, before: Sequence[Charge], charge: Charge) -> Iterat
 
 
 def _excess_of_delta(limits: Limits, before: Sequence[Charge], charge: Charge) -> Iterator[tuple[str, str]]:
-    """δ adds up over strict releases. Under zCDP ρ adds up, and δ is what each release states its ε at."""
+    """Computes the excess of δ.
+
+    δ adds up over strict releases. Under zCDP ρ adds up, and δ is the one at which each release states ε.
+    """
     if limits.delta is None:
         return
     if charge.cls == "zCDP":
@@ -189,8 +195,7 @@ def refuse_excess(entries: Sequence[Entry], stated: Limits, charge: Charge) -> N
 
 
 def refuse_correction(entries: Sequence[Entry], charge: Charge) -> None:
-    """Raises `BudgetRefused` for a correction that is not the version after the last one of its period, or of no release
-    that was charged to it.
+    """Raises `BudgetRefused` for a correction that is not the next version of its period, or corrects no charged release.
 
     So versions are in the order of their charges, and two corrections of one release have two numbers.
     """
@@ -215,7 +220,7 @@ def refuse_correction(entries: Sequence[Entry], charge: Charge) -> None:
 
 
 def left(entries: Sequence[Entry], stated: Limits, charge: Charge) -> Fraction | None:
-    """What the totals leave before this charge, the least of them; None where no total is stated."""
+    """Returns the smallest amount that the total limits leave before this charge; None where no total is stated."""
     spent = total(each for each in charges(entries, charge.dataset) if each.account == charge.account)
     kept = policies(entries, charge.dataset).get(charge.cls)
     totals = [each.total for each in (kept, *(stated.of(charge.cls) or ())) if each is not None and each.total is not None]

@@ -1,4 +1,4 @@
-"""A ledger as people read it: one page for every dataset, class and adjacency, a line a period."""
+"""Formats a ledger for people: one page per dataset, class and adjacency, with a line per period."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EXPORTED = (
 
 
 SHOWN_OF_AN_ID = 12
-"""Characters of a release's id on a page; the export has all."""
+"""Number of characters of a release's id on a page. The export has the whole id."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Page:
 
     @property
     def lines(self) -> list[dict[str, str]]:
-        """A row a period: runs, how many of them have made their release, what they cost, what is left."""
+        """Returns a row per period: runs, how many of them have made their release, cost, and what is left."""
         first, rows, spent = self.charged[0], [], Fraction(0)
         for period, own in by_period(self.charged).items():
             runs = [charge for charge in self.charged if charge.period == period]
@@ -70,7 +70,7 @@ class Page:
 
     @property
     def facts(self) -> dict[str, str]:
-        """Sums beside limits."""
+        """Returns sums and limits."""
         spent, sums = total(self.charged), by_period(self.charged)
         said = {"charged": budget_text(spent) + _of(spent, self.limits.total)}
         deltas = [charge.delta for charge in self.charged]
@@ -97,7 +97,7 @@ class Page:
 
     @property
     def corrections(self) -> list[dict[str, Any]]:
-        """Every correction in the order of its charge: its version, and id of the release that it corrects."""
+        """Lists every correction in the order of its charge: its version, and the id of the release that it corrects."""
         return [
             {
                 "period": charge.period,
@@ -112,7 +112,7 @@ class Page:
 
     @property
     def said(self) -> dict[str, Any]:
-        """In JSON terms."""
+        """Returns the page in JSON terms."""
         first = self.charged[0]
         own = {"dataset": self.dataset, "class": first.cls, "adjacency": first.adjacency}
         limits = self.limits.model_dump(mode="json")
@@ -125,7 +125,7 @@ def _of(spent: Fraction, limit: Fraction | None) -> str:
 
 
 def pages(entries: Sequence[Entry]) -> list[Page]:
-    """Every account that was charged, in order of its first charge."""
+    """Returns every account that was charged, in order of its first charge."""
     settled = frozenset(str(entry.said["run"]) for entry in entries if entry.kind == "settle")
     datasets = dict.fromkeys(str(entry.said["dataset"]) for entry in entries if entry.kind == "reserve")
     found = []
@@ -138,7 +138,7 @@ def pages(entries: Sequence[Entry]) -> list[Page]:
 
 
 def exported(entries: Sequence[Entry]) -> str:
-    """Entries as CSV."""
+    """Returns the entries as CSV."""
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow([*EXPORTED, "sha256"])

@@ -1,4 +1,4 @@
-"""What a run does about its cost: charged before the first fit, settled before it publishes, and once if it resumes."""
+"""Charges a run before its first fit and settles the charge before publication. A resumed run is charged once."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from dpdist.storage.workspace import Workspace
 
 @dataclass(frozen=True)
 class Meter:
-    """A run's account, and its receipt in the workspace.
+    """The account of a run, and its receipt in the workspace.
 
-    `uncharged`: a replay, for the run that it repeats was charged; and a study, whose data are public.
+    `uncharged` is true for a replay, whose original run was charged, and for a study, whose data are public.
     """
 
     space: Workspace
@@ -36,9 +36,11 @@ class Meter:
         return cls(space, None if uncharged else Account.of(job, guarantee, space.place), uncharged)
 
     def check(self, listener: Listener) -> None:
-        """Before anything is written: raises `BudgetRefused`; tells of other charged runs, or that nothing counts.
+        """Checks before anything is written.
 
-        Raises `LedgerError` where the run was charged in another ledger than it has now.
+        Raises `BudgetRefused`, and reports other charged runs, or that no ledger counts.
+
+        Raises `LedgerError` where the run was charged in another ledger than its present one.
         """
         if self.uncharged:
             return
@@ -54,7 +56,10 @@ class Meter:
             listener(Event("note", "ledger", note=said))
 
     def reserve(self, key: Key) -> bool:
-        """Charge the run, and keep the receipt. True if it is charged; a replay is if the run that it repeats was."""
+        """Charges the run and stores the receipt.
+
+        Returns True if it is charged; a replay is charged if its original run was.
+        """
         if self.account is None:
             return read_receipt(self.space) is not None
         receipt = self.account.reserve(run_of(key))
@@ -64,21 +69,21 @@ class Meter:
         return True
 
     def settle(self, key: Key) -> None:
-        """The release is made, and may be published."""
+        """Settles the charge: the release is made, and may be published."""
         if self.account is not None:
             self.account.settle(run_of(key), _kept_noise(self.space))
 
     def name_release(self, key: Key) -> None:
-        """The release is there: corrections may name its id."""
+        """Records the id of the release, so that corrections may name it."""
         if self.account is not None:
             self.account.ledger.name_release(run_of(key), _id_of(self.space))
 
 
 def name_again(space: Workspace, listener: Listener) -> None:
-    """The same after `publish`, which may make another id. It needs no ledger: without it the listener is told."""
+    """Records the new id after `publish`, which may make another one. Without a ledger the listener is informed."""
     if space.replayed or not all(space.store.take(path) for path in (space.receipt, space.job, space.key)):
         return
-    from dpdist.ledger.book import Ledger  # the database is loaded where something counts
+    from dpdist.ledger.book import Ledger  # the database is loaded only where a ledger counts
 
     try:
         place = place_of(Job.model_validate_json(space.job.read_text(encoding="utf-8")))
@@ -91,17 +96,20 @@ def name_again(space: Workspace, listener: Listener) -> None:
 
 
 def _id_of(space: Workspace) -> str:
-    """Of the release that was made last."""
+    """Returns the id of the release that was made last."""
     return str(json.loads((space.newest / MANIFEST).read_text(encoding="utf-8"))["release"])
 
 
 def run_of(key: Key) -> str:
-    """What names a run in a ledger: the same for every copy of its workspace, and it tells nothing about the key."""
+    """Returns the text that identifies a run in a ledger.
+
+    It is the same for every copy of the workspace, and reveals nothing of the key.
+    """
     return key.child("ledger").hex()
 
 
 def read_receipt(space: Workspace) -> Receipt | None:
-    """The receipt of a charged run. Raises `WorkspaceError` for one that is damaged."""
+    """Reads the receipt of a charged run. Raises `WorkspaceError` for a damaged receipt."""
     if not space.store.take(space.receipt):
         return None
     try:
@@ -112,7 +120,7 @@ def read_receipt(space: Workspace) -> Receipt | None:
 
 
 def _kept_noise(space: Workspace) -> str:
-    """Checksum of all noise that the run has drawn and kept, as its marks have it."""
+    """Returns the checksum of all noise that the run has drawn and stored, from its completion records."""
     names = sorted(name for name in space.store.names(space.completions) if name.startswith("noise-"))
     space.store.take_all(space.completions / name for name in names)
     said = {name: json.loads((space.completions / name).read_text(encoding="utf-8")) for name in names}
