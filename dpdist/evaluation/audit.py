@@ -98,5 +98,5 @@ def keep_audit(folder: Path, rule: str, audit: Confidential[pd.DataFrame]) -> Pa
 
 
 def delta_of(ratio: Floats, epsilon: float) -> float:
-    """Computes E max(0, 1 − e^(ε − ratio)) over draws from the numerator's law: sup over sets of P(with) − e^ε P(without)."""
+    """E max(0, 1 − e^(ε − ratio)) over draws from the numerator's law: sup over sets of P(with) − e^ε P(without)."""
     return float((1.0 - np.exp(np.minimum(0.0, epsilon - ratio))).mean())

@@ -136,7 +136,7 @@ def _audited(space: Workspace, records: int, all_rules: bool, listener: Listener
 
 
 def search_for(fit: Fit, stratum: int, rule: WeightRule) -> Callable[[], Weighings]:
-    """Returns the search or reference that weighted a stratum of the release, or another rule's search at the same target."""
+    """Returns the search or reference that weighted a stratum, or another rule's search at the same target."""
     job = fit.job
     if rule == job.mechanism.weights.rule:
         if isinstance(learned := fit.learned(stratum) if job.frozen else None, RecordWeights):

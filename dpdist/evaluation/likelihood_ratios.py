@@ -35,7 +35,7 @@ EXACT = 1e9
 
 @dataclass(frozen=True)
 class Measuring:
-    """The noisy queries of a stratum's mechanism on one file: sums, (figure,), their noise, and choices with their scores."""
+    """The noisy queries of a stratum's mechanism on one file: sums, (figure,), their noise, and scored choices."""
 
     sums: Floats
     scales: tuple[Fraction, ...]

@@ -122,14 +122,17 @@ def reference_search(mechanism: Mechanism, target: float) -> Search:
 
 
 def reference_counts(mechanism: Mechanism) -> Counted:
-    """What a reference's record counts in the fits of that search: [G]'s rules take F under the unweighted fit itself; a
-    tuned weight has to hold the bound of files to come."""
+    """Returns how much a reference's record counts in the fits of that search.
+
+    For [G]'s rules F is that of the unweighted fit.
+
+    A tuned weight must keep the bound for later files.
+    """
     return for_later_files if mechanism.tunes_weights else itself
 
 
 def fixed(weights: Weights, limit: float = np.inf) -> Search:
-    """Yields the unweighted fit, then one with the weights that the rule's constants give directly, cut off at α F > limit.
-    """
+    """Yields the unweighted fit, then one with the weights that the rule's constants give directly, cut off at α F > limit."""
     first = yield Ones()
     assert weights.c is not None
     step = _scaled(RULES[weights.rule].step(weights.c, weights, first), weights)

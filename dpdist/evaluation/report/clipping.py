@@ -40,7 +40,7 @@ class Rules:
 
 
 def clipped(space: Workspace, job: Job, frame: Frame) -> list[Clipped]:
-    """Returns every rule with the number of records that it clips in each row of the frame, also rules that clip nothing."""
+    """Returns every rule with the number of records that it clips in each frame row, also rules that clip nothing."""
     found = dict[str, Ints]()
     rules = [_public(job, frame), *_measured(space, job, frame)]
     for block in each_block(space.records):

@@ -96,10 +96,10 @@ class Cell(Shape):
         return np.asarray(np.maximum(noise, 0.0))
 
     def misfit(self, scales: tuple[float, float], limits: tuple[float, float, float]) -> Floats:
-        """Deviations of (log mean weight, mean outcome) because its own tails are not its histograms', (2,).
+        """Returns deviations of (log mean weight, mean outcome) where the cell's tails differ from the histograms', (2,).
 
-        Of a cell with larger weights or outcomes than its group's more lies beyond the limits: the larger part counts, of
-        the group's shape as it is and at the cell's scales.
+        In a cell with larger weights or outcomes than its group, more lies beyond the limits. The larger part counts:
+        that of the group's shape as it is, or at the cell's scales.
         """
         if self.blur is None:
             return np.zeros(2)

@@ -135,7 +135,7 @@ def _shrunk_within(
 
 
 def _product(cell: Cell, s: float, limits: tuple[float, float, float], of_means: Floats, g: float) -> tuple[float, float]:
-    """Returns mean vc under a scale of outcomes at the estimated s, and the deviation of its noise, with the effect of s."""
+    """Returns mean vc under a scale of outcomes at the estimated s, and the deviation of its noise with that of s."""
     product, along = cell.product(s, g, limits)
     return product, float(np.sqrt(of_means[1] + along**2 * of_means[0]))
 
