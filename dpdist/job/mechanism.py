@@ -96,7 +96,7 @@ class MechanismSpec(Frozen):
 
     @classmethod
     def rehearsed(cls, job: JobView) -> Iterator[tuple[str, dict[str, Any]]]:
-        """What a rehearsal tries of it where the job has another mechanism: a name for it, and its constants."""
+        """Returns the variants that a rehearsal tries where the job has another mechanism: names and constants."""
         yield "", {}
 
     def clips(self, job: JobView) -> bool:

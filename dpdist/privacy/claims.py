@@ -131,7 +131,7 @@ def headline(promise: Mapping[str, Any]) -> dict[str, str]:
 
 
 def delta_of_draws(epsilon_per_set: Fraction, sets: int, variation: float) -> str:
-    """Computes δ of all sets, m(1 + e^ε)γ with ε of a set, where every draw is within a total variation γ of its posterior."""
+    """δ of all sets, m(1 + e^ε)γ with ε of a set, where every draw is within a total variation γ of its posterior."""
     set_ = float(epsilon_per_set)
     delta = sets * (1.0 + exp(min(set_, 50.0))) * variation
     how = f"{sets}(1 + e^{budget_text(epsilon_per_set)})γ" if sets > 1 else f"(1 + e^{budget_text(epsilon_per_set)})γ"

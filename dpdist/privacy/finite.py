@@ -64,7 +64,7 @@ def databases(values: int, n: int, neighbours: Neighbours) -> Databases:
 
 
 def worst_loss(space: Space, utility: Utility, n: int, neighbours: Neighbours) -> float:
-    """Computes the largest loss over all databases of at most n records (of n, for substitution) and all their neighbours."""
+    """The largest loss over all databases of at most n records (of n, for substitution) and all their neighbours."""
     found = databases(len(space.log_density), n, neighbours)
     log_posterior = np.empty((len(found.counts), len(space.log_prior)))
     patterns, pattern = np.unique(found.counts > 0, axis=0, return_inverse=True)
@@ -76,13 +76,13 @@ def worst_loss(space: Space, utility: Utility, n: int, neighbours: Neighbours) -
 
 
 def clamped(values: Floats, clamp: float) -> Utility:
-    """Computes clamp(α(f − g), ±M) with α and g functions of the record alone, so the factors are the same in every file."""
+    """Computes clamp(α(f − g), ±M) with α and g functions of the record alone, the same in every file."""
     factors = np.clip(values, -clamp, clamp)
     return lambda present: factors
 
 
 def learned(space: Space, clamp: float) -> Utility:
-    """The same with min-max weights computed on the file at hand ([V]'s `linear` with c = 1): no function of the record."""
+    """Computes factors with min-max weights learned on the file ([V]'s `linear` with c = 1), which other records change."""
     bound = np.abs(space.log_density).max(axis=1)
 
     def utility(present: Present) -> Floats:

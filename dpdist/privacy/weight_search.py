@@ -132,7 +132,7 @@ def reference_counts(mechanism: Mechanism) -> Counted:
 
 
 def fixed(weights: Weights, limit: float = np.inf) -> Search:
-    """Yields the unweighted fit, then one with the weights that the rule's constants give directly, cut off at α F > limit."""
+    """Yields the unweighted fit, then one with weights by the rule's constants, cut off at α F > limit."""
     first = yield Ones()
     assert weights.c is not None
     step = _scaled(RULES[weights.rule].step(weights.c, weights, first), weights)

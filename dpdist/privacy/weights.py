@@ -196,7 +196,7 @@ def among(step: S, outcomes: Floats) -> S:
 
 
 def at(step: S, outcomes: Floats) -> S:
-    """The step, told the outcomes (record, outcome) of the records that it is to weight, if it asks for them: for one."""
+    """Returns the step for one call, with the outcomes (record, outcome) of its records, if it asks for them."""
     told: S = _with_cluster(step, lambda cluster: cluster._replace(own=outcomes[:, 0]))
     return told
 

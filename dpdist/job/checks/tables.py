@@ -115,7 +115,7 @@ def modelled(job: Job) -> Iterator[Contradiction]:
 
 
 def copied(job: Job) -> Iterator[Contradiction]:
-    """Copied columns need reference records, from which synthetic records are made, and are not in the release otherwise."""
+    """Copied columns need reference records, from which synthetic records are made, and are not in the release."""
     names, path = job.microdata.columns, ("microdata", "columns")
     if not names:
         return
