@@ -134,7 +134,7 @@ def _by(
     source: Source | None,
     asks: bool,
 ) -> list[str]:
-    """Returns the columns of the table: those asked for, or the first category and the next that carries other information."""
+    """Returns the columns of the table: those asked for, or the first category and the next that differs from it."""
     from dpdist.cli.draft import categories
     from dpdist.survey.domains import nested
 

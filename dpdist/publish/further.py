@@ -1,8 +1,8 @@
-"""Further statistics of published tables: ratios, proportions, quantiles, shares, differences; with standard errors.
+"""Computes ratios, proportions, quantiles, shares and differences of published tables, with standard errors.
 
-An error has the parts that a count's or a mean's has (`standard_errors`), of the statistic's own linearised form. A
-quantile's interval is Woodruff's: that of the share of weight below it, read off the distribution function. Its standard
-error is what that interval's reach says.
+An error has the parts that a count's or a mean's error has (`standard_errors`), for the statistic's linearised form. A
+quantile's interval is Woodruff's: the interval of the share of weight below it, read off the distribution function. The
+standard error of a quantile follows from the length of that interval.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Material:
         return self.release.frame.count.astype(float)
 
     def variance(self, figures: Figures, units: Units, row: Ints | Codes | None = None) -> Floats:
-        """Sampling variance (cell,) of a figure over units in rows of the frame, by default the rows themselves."""
+        """Returns the sampling variance (cell,) of a figure over units in frame rows, by default the rows themselves."""
         frame, rake = self.release.frame, margins_of(self.release.job, self.release.frame)
         row = np.arange(len(frame)) if row is None else row
         margins = np.vstack([each.membership.toarray() for each in rake])[:, row] if rake else None

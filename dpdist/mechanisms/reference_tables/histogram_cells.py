@@ -203,7 +203,10 @@ class HistogramCell(Cell):
         return np.asarray(self.hidden.share * np.maximum(*ends))
 
     def error_of_count(self, cap: float, n: int, noise: float) -> float:
-        """Mean squared error that noise of this variance, the histograms' noise and their tails bring, in direct ones."""
+        """Returns the mean squared error from noise of this variance, the histograms' noise and their tails.
+
+        It is in direct variances.
+        """
         assert self.blur is not None
         if not self.weighted:
             return 0.0

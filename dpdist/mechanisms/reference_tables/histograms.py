@@ -154,8 +154,10 @@ def in_common(codes: Codes, count: Floats, group: Codes, margins: Sequence[tuple
 
 
 def _two_valued(noisy: Floats, variance: float, bins: Bins) -> bool:
-    """Whether an outcome's counts between its bounds are noise alone, and nearly all records lie on the bounds: it is a yes
-    or no, and its bins between are no part of its shape."""
+    """True if an outcome is a yes or no, with nearly all records on its bounds and only noise between them.
+
+    The bins between the bounds are then no part of its shape.
+    """
     if len(noisy) < 3 or bins.left[0] < bins.right[0] or bins.left[-1] < bins.right[-1]:
         return False
     inner, ends = noisy[1:-1], float(noisy[0] + noisy[-1])
@@ -206,7 +208,7 @@ def _even(counts: Floats, order: Floats) -> tuple[np.ndarray, Floats]:
 
 
 def _levels(number: int) -> list[Floats]:
-    """Quantiles that pair evenly with one another: ranks of a Kronecker sequence (Roberts 2018), each even in itself."""
+    """Returns quantiles that pair evenly with one another, by ranks of a Kronecker sequence (Roberts 2018)."""
     golden = 2.0
     for _ in range(60):
         golden = (1.0 + golden) ** (1.0 / (number + 1))
