@@ -6,13 +6,13 @@ of intervals holds. Given the release, one record moves a gate by at most 1 unit
 
 1. By public bounds a record enters the cells that hold it by (a, b), |b| ≤ a ≤ 1 (`laplace_cells.sensitivity`), or not at
    all. A count's error is Σa − r, a mean's Σ(b − κa) with |κ| ≤ 1; r and κ are released. A record's part is in an
-interval of length 1 or 2 that contains 0. A record may be switched off, left out or exchanged, also for one of other
-cells. Each moves the error of every cell by at most that length.
+   interval of length 1 or 2 that contains 0. A record may be switched off, left out or exchanged, also for one of other
+   cells. Each moves the error of every cell by at most that length.
 2. An error is divided by a released scale; `unit` is the largest length over its scale, of all cells.
 3. |·| and every order statistic are 1-Lipschitz in the largest change of their arguments.
 4. Rounding down to multiples of unit/2^20 adds at most one of these: hence SENSITIVITY.
 5. A cell without a published figure, or with one of 0, is an error beyond every limit. The release determines these
-cells, so 1 to 4 hold for the others.
+   cells, so 1 to 4 hold for the others.
 
 Discrete Laplace noise of scale SENSITIVITY/ε on each of the gates' values then costs ε per gate, in addition to the
 release's ε. This is adaptive composition, since the values depend on the records and on the release. The decision to

@@ -5,14 +5,14 @@ synthetic records treats members and others alike, unless the synthetic records 
 on members and on others.
 
 - Nearest records: the share of synthetic records that are nearer to a member than to any of an equal number of others. It
-is one half where membership does not matter. Its chance distribution is that of random labels.
+  is one half where membership does not matter. Its chance distribution is that of random labels.
 - Singling out (Giomi, Boenisch, Wehmeyer & Tasnádi 2023): the attack takes predicates that exactly one synthetic record
-meets. It compares the share of predicates that exactly one member meets with the share for an equal number of others.
+  meets. It compares the share of predicates that exactly one member meets with the share for an equal number of others.
 - Membership: pairs of a member and another in the same cell. The attacker guesses the member of each pair by a ratio of
-densities, of synthetic records to further others (van Breugel, Sun, Qian & van der Schaar 2023). Only the surest guesses
-count.
-  If a coin chose the member of each pair, the number of right answers is at most binomial with probability e^ε/(1 + e^ε).
-Here ε is the loss of an exchange (Steinke, Nasr & Jagielski 2023). Its Clopper–Pearson limit is a lower bound on ε.
+  densities, of synthetic records to further others (van Breugel, Sun, Qian & van der Schaar 2023). Only the surest
+  guesses count. If a coin chose the member of each pair, the number of right answers is at most binomial with probability
+  e^ε/(1 + e^ε). Here ε is the loss of an exchange (Steinke, Nasr & Jagielski 2023). Its Clopper–Pearson limit is a lower
+  bound on ε.
 """
 
 from __future__ import annotations

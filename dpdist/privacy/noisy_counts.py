@@ -5,9 +5,8 @@ levels: all records, the cells of the tables, and every combination. Levels are 
 levels, so a combination without a record is counted too. The cost has this proof:
 
 1. A record is in one cell of each level. Adding or removing a record moves one count of each level by 1. Exchanging it
-for another with the same public columns moves two counts by 1. So a level's counts have L1 sensitivity 1 or 2, L2 √1 or
-√2, times the
-   records of a privacy unit.
+   for another with the same public columns moves two counts by 1. So a level's counts have L1 sensitivity 1 or 2, L2 √1
+   or √2, times the records of a privacy unit.
 2. Level l has a share s_l of the frame's budget, Σ s_l = 1: discrete Laplace noise of scale Δ₁/(s_l ε), or discrete
    Gaussian noise of σ² = Δ₂²/(2 s_l ρ). Levels compose to ε, or to ρ.
 3. Counts by columns that are not protected are the same in neighbouring files, and are kept exact.

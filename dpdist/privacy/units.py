@@ -5,9 +5,8 @@ in the file's order are left out. No other unit has a part in these records. Nei
 Mechanisms are calibrated to one record, at ε/k or ρ/k²:
 
 - Sums with discrete Laplace noise. One record moves the sums by at most D in the mechanism's norm. So k records move them
-by at most kD (triangle inequality). Noise of scale D/(ε/k) = kD/ε has sensitivity kD and gives ε. It makes no difference
-in which
-  cells, bins, strata or tables the k records are. Attained: k records on one ray.
+  by at most kD (triangle inequality). Noise of scale D/(ε/k) = kD/ε has sensitivity kD and gives ε. It makes no
+  difference in which cells, bins, strata or tables the k records are. Attained: k records on one ray.
 - Sums with discrete Gaussian noise. The same in L2: at most kD, and σ² = D²/(2ρ/k²) = (kD)²/2ρ: ρ-zCDP.
 - Clamped posteriors. One record's factor lies in [e^−M, e^M], switched off it is 1: k records change a likelihood by a
   factor within e^(±kM), and with it the normalising constant: 2kM = ε at M = ε/2k. Exchanged, each changes by e^(±2M):
