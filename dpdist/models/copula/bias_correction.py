@@ -29,8 +29,11 @@ def shifted(law: Law, kind: Kind, by: Floats) -> Law:
 
 
 def shifts(facts: Facts, law: Law, kind: Kind, bounds: tuple[float, float], means: Floats, group: Ints) -> Floats:
-    """Of every cell, (cell,): under these a law, of one draw, has the weighted means of groups of cells that are asked for,
-    (group,), or as near as it comes. `group` (cell,) moves as one, each cell by its reference records."""
+    """Finds the shift of every cell, (cell,), under which a draw's law has the given means of groups, (group,).
+
+    Where no shift gives such a mean, the nearest possible mean is taken. A `group` (cell,) has one shift. Its cells are
+    weighted by their reference records.
+    """
     low, high = np.full(len(means), -LARGEST_SCORE_SHIFT), np.full(len(means), LARGEST_SCORE_SHIFT)
     for _ in range(HALVINGS):
         middle = (low + high) / 2.0

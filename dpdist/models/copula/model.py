@@ -188,7 +188,7 @@ class Scores:
         return Extremes(highest, lowest)
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """(y*, w*) from the sample law: part, weight, outcome; within the reference's range and the public bounds."""
+        """(y*, w*) from the sample law: part, then weight, then outcome, in the reference's range and the public bounds."""
         uniforms = open_uniforms(rng, (len(frame_row), 3))
         law = self._law(theta).moved(self.known.undone)
         outcome, weight = normal_scores.placed(self.known, law, self.cells.cell(frame_row), self.kind, uniforms)

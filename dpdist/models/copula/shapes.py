@@ -107,8 +107,11 @@ def shapes(cells: Cells, cell: Codes, values: Floats, weights: bool, marginals: 
 
 
 def _wider(cells: Cells, size: Ints, small: Ints) -> Ints:
-    """How many predictors small cells leave out, (small cell,): the fewest under which others have FEWEST_UNMIXED records,
-    or all. None where no other cell has a record."""
+    """Number of predictors that each small cell leaves out, (small cell,).
+
+    It is the smallest number under which other cells have FEWEST_UNMIXED records, or all. None where no other cell has a
+    record.
+    """
     left_out = np.zeros(len(small), dtype=np.int64)
     for columns in range(1, cells.depth + 1):
         group = cells.wider(columns)

@@ -94,7 +94,7 @@ class Prior(NamedTuple):
 
     @classmethod
     def independence(cls, shape: tuple[int, ...], size: int) -> Prior:
-        """Before anything is known: scores are standard normal, and those of the outcome do not depend on the weight's."""
+        """Prior without any information: scores are standard normal, and outcome and weight are independent."""
         return cls(np.zeros((*shape, size)), np.ones(shape))
 
     def of_units(self, unit: Ints) -> Prior:

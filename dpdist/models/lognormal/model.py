@@ -255,7 +255,7 @@ class Lognormal(Conjugate):
         return {"coefficients": coefficients, "covariance": covariance}
 
     def _factors(self, draws: Draws, records: Records) -> Iterator[tuple[Ints, Floats, Floats, Floats]]:
-        """Log likelihood per pattern as a product of two factors, as `bivariate.factors` and `normal.factors` have them."""
+        """Log likelihood per pattern as a product of two factors, as `bivariate.factors` and `normal.factors` yield it."""
         factors = bivariate.factors if self.dimension == 2 else normal.factors
         return factors(self._means(draws), draws["covariance"], _logs(records), self._pattern(records))
 

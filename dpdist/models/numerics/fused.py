@@ -13,7 +13,7 @@ import numpy as np
 from dpdist.core.records import Floats
 
 BLOCK = 256
-"""Records at a time: their five features and two extremes stay in the first-level cache, whatever the number of draws."""
+"""Records per block: their features and extremes fit the first-level cache, whatever the number of draws."""
 
 
 def extremes(features: Floats, table: Floats) -> tuple[Floats, Floats]:

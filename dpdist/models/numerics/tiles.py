@@ -33,8 +33,10 @@ class Tile(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Functions of the parameters that multiply the features, (feature, draw), and bounds of the sizes of the terms that
-    they were formed from, (feature,)."""
+    """Functions of the parameters that multiply the features, (feature, draw), with bounds, (feature,).
+
+    The bounds are on the sizes of the terms that the functions were formed from.
+    """
 
     values: Floats
     magnitude: Floats
