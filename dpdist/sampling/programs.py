@@ -31,7 +31,7 @@ def shipped_programs() -> dict[str, Path]:
 
 def shipped_folder() -> Path:
     inside = Path(str(resources.files("dpdist") / "stan"))
-    return inside if inside.is_dir() else Path(__file__).parents[2] / "stan"  # In a source checkout, the programs are next to the package.
+    return inside if inside.is_dir() else Path(__file__).parents[2] / "stan"  # in a source checkout
 
 
 def texts(source: Path) -> Iterator[str]:

@@ -77,7 +77,7 @@ def run(
             write_text(folder / "ratios.csv", by_cell.to_csv(index=False, float_format="%.10g"))
             # The table has a million errors; the page shows their summary in ratios.csv.
             shown = pd.concat([shown[~shown["measure"].str.contains(" error ")], by_cell])
-        from dpdist.studies.page import page  # Modules that draw are imported only here, because other commands do not need them.
+        from dpdist.studies.page import page  # imports modules that draw
 
         with stage(listener, "page", 1) as tick:
             kept = [pd.read_parquet(results.records_path(folder, name)) for name in study.case_names]

@@ -52,8 +52,7 @@ class PartitionArm(Frozen):
 
 
 class PartitionStudy(StudyOfArms):
-    """Study of the distance between synthetic records and the file's records, and of errors of a regression's predictions.
-    """
+    """Study of the distance between synthetic records and the file's records, and of errors of a regression's predictions."""
 
     measures = MEASURES
     kind: Literal["partitions"]
