@@ -250,7 +250,7 @@ class LedgerError(DpdistError):
 
 
 class BudgetRefused(DpdistError):
-    """A release would cost more than its dataset's limits leave, or its cost has no limit that covers it.
+    """A release would cost more than its dataset's limits leave, or has a cost that no limit covers. Nothing was spent.
 
     Parameters
     ----------
@@ -281,10 +281,7 @@ class ToolchainError(DpdistError):
 
 
 class ProgramError(DpdistError):
-    """A Stan program does not exist or does not compile.
-
-    `found` is Stan's message; from the program it quotes only the line number.
-    """
+    """A Stan program does not exist or does not compile; `found` is Stan's message, without the program's text."""
 
     exit_code = 2
 

@@ -114,7 +114,7 @@ class Generated(User):
     run: Runner
 
     def log_lik(self, draws: Draws, records: Records) -> Floats:
-        """Log likelihood (draw, record), from `log_lik` of the program, block by block, or from the job's Python function."""
+        """Log likelihood (draw, record), from the program's `log_lik`, by block, or from the job's Python function."""
         if self.function is not None:
             return super().log_lik(draws, records)
         size = max(1, GENERATED_VALUES // len(draws))

@@ -12,7 +12,7 @@ from dpdist.job import spec_of
 
 @dataclass(frozen=True)
 class Identity:
-    """All that determines a run's result: the job (without runtime and paths), the input's content, and for noise the code."""
+    """All that determines a run's result: job (without runtime and paths), input's content, and for noise the code."""
 
     job: Mapping[str, Any]
     """Settings by dotted key."""

@@ -75,7 +75,7 @@ def violins(figure: Figure, material: Material) -> Canvas:
 
 
 def by_size(figure: Figure, material: Material) -> Canvas:
-    """Draws distributions over replicates against n: one panel per mechanism, with the cases of one law in order of size."""
+    """Draws distributions over replicates against n: one panel per mechanism, cases of one law by size."""
     measure = figure.measure or "database_bound"
     cases = sorted((case for case in material.study.cases if case.name in material.cases(figure)), key=lambda case: case.n)
     epsilon = material.study.grid[0]
@@ -140,7 +140,7 @@ def ecdfs(figure: Figure, material: Material) -> Canvas:
 
 
 def record_bounds(figure: Figure, material: Material) -> Canvas:
-    """Draws record bounds of the first replicate: before weighting under the unweighted fit, after it under the final fit."""
+    """Draws record bounds of the first replicate: unweighted under the first fit, weighted under the final one."""
     panels = _panels_of(figure, material)
     labels = [label for label in figure.mechanisms or material.arms if label != DATA]
     canvas, axes = _rows(len(panels), 1 + len(labels), 3, one_case=len(material.cases(figure)) == 1)

@@ -109,7 +109,7 @@ def tried(
 
 
 def drawn_again(trials: list[Trial], current: Path, folder: Path, listener: Listener) -> list[Trial]:
-    """Repeats the trials of mechanisms that may come first under new noise, because one draw alone would choose by chance."""
+    """Repeats trials that may come first, under new noise, because one draw alone would choose by chance."""
     best = min(each.score for each in trials if each.candidate.strict or not any(one.candidate.strict for one in trials))
     near = [each.score <= OUT_OF_REACH * best or each.score == best for each in trials]
     with stage(listener, "draw again", sum(near)) as tick:

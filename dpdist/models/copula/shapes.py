@@ -34,7 +34,7 @@ FEW_VALUES = 10
 
 
 class Shapes(NamedTuple):
-    """Position of each cell's distribution, weight of the cell's own records in it, and its equivalent number of records."""
+    """Position of each cell's distribution, weight of its own records, and its equivalent number of records."""
 
     position: Ints
     own: Floats

@@ -1,4 +1,4 @@
-"""Settings of a study of chains: each release of reference_tables has the previous one as reference, in a changing survey."""
+"""Settings of a study of chains of reference_tables releases: each release is the reference of the next."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class PartitionArm(Frozen):
 
 
 class PartitionStudy(StudyOfArms):
-    """Study of the distance between synthetic records and the file's records, and of errors of a regression's predictions."""
+    """Study of distances between synthetic records and the file's records, and of a regression's prediction errors."""
 
     measures = MEASURES
     kind: Literal["partitions"]

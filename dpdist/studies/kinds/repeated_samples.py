@@ -118,7 +118,7 @@ def measure(job: Job, population: pd.DataFrame, sample: pd.DataFrame) -> Measure
 
 
 def frame_of(job: Job, rows: pd.DataFrame) -> tuple[Frame, Codes]:
-    """Every combination of the table's columns with its number of records, and the combination of every record, (record,)."""
+    """Combinations of the table's columns with their numbers of records, and each record's combination, (record,)."""
     levels = {name: tuple(job.columns[name].levels or ()) for name in job.tables[0].by}
     sizes = [len(known) for known in levels.values()]
     own = [pd.Categorical(rows[name].astype(str), list(map(str, known))).codes for name, known in levels.items()]
