@@ -14,7 +14,7 @@ SCRATCH = "scratch-"
 GATHERED = "gathered"
 """Unit that is finished when every stratum is finished. No noise is drawn after it."""
 SEALED = "sealed"
-"""Unit that replaces it if it is lost although something was published. No noise is drawn after it either."""
+"""Unit that replaces `gathered` where its mark is lost after a publication. No noise is drawn after this unit either."""
 
 
 @dataclass(frozen=True)
