@@ -14,7 +14,7 @@ class ParquetTables(Mapping[str, pd.DataFrame]):
     def __init__(self, folder: Path, what: str, kept: object = None):
         """`what` names the tables in messages, in the plural.
 
-        `kept` is an object that the folder lives as long as, if any.
+        `kept` is an object whose lifetime is the lifetime of the folder, if any.
         """
         self._kept = kept
         self._paths, self._what = {path.stem: path for path in sorted(folder.glob("*.parquet"))}, what

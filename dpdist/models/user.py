@@ -1,10 +1,15 @@
 """Model from a user's Stan program: the data it receives, what it must declare, and what is released.
 
-Data handed to it, one entry a record (N of them): `y`, the outcome (an integer if its column is `whole`); `w`, the
-sampling weight, where the job has one; `alpha`, the privacy weight; for every predictor, and every stratum column of a
-pooled fit, `<name>` (1-based code of its level) and `<name>_levels`; `generate`, 0 while chains are run and 1 when
-quantities are generated; and the job's `model.data`. Data that a program does not declare are ignored. The program must
-have
+The program receives these data, with N entries, one per record:
+
+    y                      the outcome (an integer if its column is `whole`)
+    w                      the sampling weight, where the job has one
+    alpha                  the privacy weight
+    <name>, <name>_levels  for every predictor, and every stratum column of a pooled fit: the 1-based code of the level,
+                           and the number of levels
+    generate               0 while chains are run and 1 when quantities are generated
+
+and the job's `model.data`. Data that a program does not declare are ignored. The program must have
 
     parameters:            those that the job's `model.parameters` lists, with the same dimensions
     model:                 target += alpha[n] * log p(record n | parameters), and a proper prior
