@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 PASS_ROWS = 2**20
-"""Largest number of rows of the row groups that one pass reads, or a single group. A pass holds about 25 bytes per row."""
+"""Row groups of at most this number of rows, or single ones, are read in one pass. A pass uses about 25 bytes per row."""
 
 
 def batches(file: pq.ParquetFile, columns: Sequence[str] | None = None, most: int = 65_536) -> Iterator[pa.RecordBatch]:
-    """Yields batches of a file in its order, with at most the given number of rows."""
+    """Yields batches of a file in order, each with at most the given number of rows."""
     wanted, groups, rows = None if columns is None else list(columns), list[int](), 0
     for group in range(file.metadata.num_row_groups):
         more = file.metadata.row_group(group).num_rows

@@ -1,4 +1,4 @@
-"""Formats a ledger for people: one page per dataset, class and adjacency, with a line per period."""
+"""Shows a ledger to people: one page for every dataset, class and adjacency, with one line per period."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EXPORTED = (
 
 
 SHOWN_OF_AN_ID = 12
-"""Number of characters of a release's id on a page. The export has the whole id."""
+"""Number of characters of a release's id on a page; the export has the full id."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Page:
 
     @property
     def lines(self) -> list[dict[str, str]]:
-        """Returns a row per period: runs, how many of them have made their release, cost, and what is left."""
+        """One row per period: number of runs, number of releases made, cost, and what is left."""
         first, rows, spent = self.charged[0], [], Fraction(0)
         for period, own in by_period(self.charged).items():
             runs = [charge for charge in self.charged if charge.period == period]
@@ -70,7 +70,7 @@ class Page:
 
     @property
     def facts(self) -> dict[str, str]:
-        """Returns sums and limits."""
+        """Sums and their limits."""
         spent, sums = total(self.charged), by_period(self.charged)
         said = {"charged": budget_text(spent) + _of(spent, self.limits.total)}
         deltas = [charge.delta for charge in self.charged]
@@ -97,7 +97,7 @@ class Page:
 
     @property
     def corrections(self) -> list[dict[str, Any]]:
-        """Lists every correction in the order of its charge: its version, and the id of the release that it corrects."""
+        """Every correction in the order of its charge: its version, and id of the release that it corrects."""
         return [
             {
                 "period": charge.period,
@@ -112,7 +112,7 @@ class Page:
 
     @property
     def said(self) -> dict[str, Any]:
-        """Returns the page in JSON terms."""
+        """The page in JSON terms."""
         first = self.charged[0]
         own = {"dataset": self.dataset, "class": first.cls, "adjacency": first.adjacency}
         limits = self.limits.model_dump(mode="json")
@@ -125,7 +125,7 @@ def _of(spent: Fraction, limit: Fraction | None) -> str:
 
 
 def pages(entries: Sequence[Entry]) -> list[Page]:
-    """Returns every account that was charged, in order of its first charge."""
+    """A page for every charged account, in order of its first charge."""
     settled = frozenset(str(entry.said["run"]) for entry in entries if entry.kind == "settle")
     datasets = dict.fromkeys(str(entry.said["dataset"]) for entry in entries if entry.kind == "reserve")
     found = []
@@ -138,7 +138,7 @@ def pages(entries: Sequence[Entry]) -> list[Page]:
 
 
 def exported(entries: Sequence[Entry]) -> str:
-    """Returns the entries as CSV."""
+    """Entries as CSV."""
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow([*EXPORTED, "sha256"])
